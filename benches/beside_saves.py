@@ -107,7 +107,7 @@ def resident_bytes(pid):
 
 
 def measure(peer, arguments):
-    """Returns the latencies of each load, the number of snapshots, and the peak of memory against before."""
+    """Returns (latencies, snapshots) by load, the highest memory relative to before, and the peak rate."""
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
         with peers.Server(peer[0], peer[1].replace("{dir}", folder), arguments.server_cpus) as server:
             client = Client(server)

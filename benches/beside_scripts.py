@@ -69,7 +69,7 @@ def parse_arguments():
 
 
 def call(load, arguments):
-    """A call of a load's script."""
+    """Returns a call of a load's script."""
     one, two = random.randrange(arguments.keyspace), random.randrange(arguments.keyspace)
     turns = arguments.spin if load.endswith("long") else 0
     if load.startswith("undeclared"):

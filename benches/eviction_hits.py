@@ -77,7 +77,7 @@ def read_through(client, replies, batches, names, value):
 
 
 def batched(ranks, count):
-    """Yields ranks in batches."""
+    """Returns the ranks in batches."""
     return [ranks[at : at + count] for at in range(0, len(ranks), count)]
 
 

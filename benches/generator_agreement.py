@@ -8,8 +8,8 @@ its pipelines whole; at the end ratios to redis-benchmark within a round, median
     chrt -f 5 python3 benches/generator_agreement.py --rounds 4
 
 `load` runs three times: with its defaults, where all clients draw the same sequence of keys (as in
-memtier_benchmark); with --distinct-client-seed; and with that at the rate that redis-benchmark has
-just reached, since a faster generator makes longer queues. redis-benchmark has no rate option. At a
+memtier_benchmark); with --distinct-client-seed; and with that option at the rate that
+redis-benchmark has just reached, since a faster generator makes longer queues. redis-benchmark has no rate option. At a
 fixed rate, latency counts from the time at which an operation was due. All started processes are
 stopped at the end. Needs only Python's standard library.
 """
@@ -70,7 +70,7 @@ def redis_benchmark(port, pipeline, requests):
 
 
 def fill(bench, port):
-    """Keys of twelve digits, as redis-benchmark writes them: 0 to 199,999, half for each generator."""
+    """Writes the keys 0 to 199,999 with twelve digits, as redis-benchmark formats them; each generator reads half of them."""
     write = ["--ratio", "1:0", "--key-pattern", "P:P", "-n", "allkeys", "--pipeline", "30"]
     load(bench, port, "key:000000", KEYS, 2 * KEYS - 1, write)
     for digits in range(1, 6):

@@ -75,7 +75,7 @@ def parse_arguments():
 
 
 class Spent:
-    """Returns the CPU time of a server, and the kernel's part of it."""
+    """The CPU time that a server spends between begin() and end(), and the kernel's part of it."""
 
     def __init__(self, pid):
         self.pid = pid

@@ -8,7 +8,7 @@ all states on the same server:
 
   off       nothing is recorded
   discard   `DEBUG JOURNAL 1`: recorded, merged and discarded
-  follow    `SYNC`, read by a process that discards it
+  follow    `SYNC`: recorded, merged, and read by a process that discards the stream
 
 CPU time is that of the whole process, user and system, so it includes the journal's thread. Ratios
 are medians over rounds, against `off` in the same round. {port} is replaced by a free port. All
@@ -88,11 +88,11 @@ def measure(arguments, server):
     """Returns CPU microseconds per operation, by state."""
     figures = {state: [] for state in STATES}
     with server.connect() as client:
-        # A replica is slow only because the machine is: do not cut it off.
+        # The replica must not be disconnected when the machine is too slow for it.
         call(client, "CONFIG", "SET", "client-output-buffer-limit", "replica 0 0 0")
         drive(arguments, server.port)
         for number in range(arguments.rounds):
-            # Each state comes first as often as any other.
+            # The order rotates: each state comes first in every third round.
             for state in STATES[number % 3 :] + STATES[: number % 3]:
                 with in_state(arguments, server, client, state):
                     before_s = peers.process_cpu_s(server.process.pid)

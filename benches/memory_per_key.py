@@ -7,9 +7,9 @@ stopped; then the next. Two fillings, each in a server of its own:
 * populate: DEBUG POPULATE of --keys pairs key:N / value:N;
 * values: --value-keys keys of 16 bytes with values of --value-size bytes, by pipelined SET.
 
-Before the first measurement a server receives the second filling's traffic as GETs of missing keys,
-so that buffers of connections and workers do not count as keys. "started with" is its memory at
-that time.
+Before the first measurement a server receives GETs of missing keys, each as long as a key and value
+of the second filling, so that buffers of connections and workers do not count as keys. "started
+with" is its memory at that time.
 
     python3 benches/memory_per_key.py \\
         --peer 'redis=redis-server --port {port} --save "" --enable-debug-command yes' \\
@@ -55,7 +55,7 @@ def ask(replies, connection, command):
 
 
 def warm_up(arguments, connection, replies):
-    """Sends traffic of the second filling's size that stores nothing."""
+    """Sends GETs of a missing key that is as long as a key and value of the second filling."""
     key = b"x" * (KEY_BYTES + arguments.value_size)
     batch = b"*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n" % (len(key), key) * SETS_PER_BATCH
     for _ in range(WARM_UP_BATCHES):

@@ -28,7 +28,7 @@ SLOTS = 16384
 PROBE_EVERY_S = 0.002
 IDLE_S = 2.0
 PER_BATCH = 1000
-# A shorter GET did not wait for a command.
+# A GET that takes less than this did not wait for the command.
 STALL_MIN_MS = 5.0
 
 
@@ -69,13 +69,13 @@ COMMANDS = [
     ("DEL of a set", ("DEL", name("stored"))),
     ("DEL of a sorted set", ("DEL", name("zset"))),
     ("UNLINK of a set", ("UNLINK", name("set", 0))),
-    # Last: it deletes the million keys, the set and the list.
+    # Last, because it deletes all keys.
     ("FLUSHALL", ("FLUSHALL",)),
 ]
 
 
 def fill(port, members):
-    """Creates the large collections, and as many keys."""
+    """Creates collections of `members` elements each, and as many string keys."""
     with connect(port) as client, client.makefile("rb") as replies:
         for start in range(0, members, PER_BATCH):
             numbers = range(start, start + PER_BATCH)
@@ -100,7 +100,7 @@ def run_command(port, words, pipe):
         pipe.send("ready")
         pipe.recv()
         start = time.monotonic()
-        # The reply to the second command ends all.
+        # The reply to ECHO marks the end of both replies.
         client.sendall(encode(*words) + encode("ECHO", "the end of it"))
         tail = b""
         first = None

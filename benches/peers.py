@@ -60,12 +60,12 @@ def free_port():
 
 
 def process_cpu_s(pid):
-    """Returns the clock of a process as the kernel numbers it: all threads, ended ones too."""
+    """Returns the CPU time of a process, all its threads, ended ones too. Its clock's ID depends on `pid`."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def process_system_s(pid):
-    """Returns the system part of that, to a hundredth of a second."""
+    """Returns the system part of a process's CPU time, to a hundredth of a second."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
         return int(stat.read().rsplit(")", 1)[1].split()[12]) / os.sysconf("SC_CLK_TCK")
 
@@ -161,7 +161,7 @@ def receive(client, length):
 
 
 def spread(figures, digits=3):
-    """Returns the median of values, and their minimum and maximum."""
+    """Returns two texts: the median of values, and their minimum and maximum."""
     low, high = min(figures), max(figures)
     return f"{statistics.median(figures):.{digits}f}", f"({low:.{digits}f}-{high:.{digits}f})"
 

@@ -24,7 +24,7 @@ WORKLOADS = (
 
 
 def samples(data):
-    """Samples by (object, function)."""
+    """Returns the number of samples by (object, function)."""
     words = ["perf", "report", "-i", data, "--stdio", "-q", "--no-children", "-g", "none", "--sort", "dso,sym", "-F", "sample,dso,sym"]
     text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     counts = collections.Counter()

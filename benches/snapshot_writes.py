@@ -7,8 +7,8 @@
 
 Fills a collection and as many keys as --keys says, starts BGSAVE, and changes random elements of the
 collection until the snapshot is written. Prints the longest and the 99th percentile of the writes in
-milliseconds, medians of the rounds, and the longest write of as many writes before BGSAVE. The rounds
-of the peers alternate.
+milliseconds, medians of the rounds, and the longest of 3,000 writes before BGSAVE. The rounds of the
+peers alternate.
 
 With --removals, the collection is renamed and deleted (RENAME, UNLINK) right after BGSAVE instead of
 changed: the times of both commands, and of RENAME before BGSAVE, milliseconds.
@@ -89,7 +89,7 @@ class Client:
 
 
 def fill(client, kind, arguments):
-    # The server has loaded the snapshot of the last round.
+    # The server may have loaded the snapshot of an earlier round.
     client.call("FLUSHALL")
     add = TYPES[kind][0]
     for start in range(0, arguments.elements, PER_BATCH):

@@ -97,14 +97,14 @@ class Server:
         return spent / found["operations"], found["operations"] / found["elapsed_s"]
 
     def handshakes(self, seconds):
-        """Returns CPU time per full handshake, us, with the connection around it."""
+        """Returns CPU time per full handshake, us, including the TCP connection."""
         words = ["openssl", "s_time", "-connect", f"127.0.0.1:{self.tls_port}", "-new", "-tls1_3"]
         before = self.cpu_us()
         ran = subprocess.run(words + ["-time", str(seconds)], capture_output=True, text=True)
         return (self.cpu_us() - before) / int(re.search(r"(\d+) connections in \d+ real", ran.stdout).group(1))
 
     def idle_bytes(self):
-        """Returns the resident memory of an idle client, bytes."""
+        """Returns the resident memory of the server per idle TLS client, bytes."""
         context = ssl.create_default_context(cafile=f"{self.folder}/ca.crt")
         clients = []
 

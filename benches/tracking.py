@@ -39,14 +39,14 @@ def parse_arguments():
 
 
 class Readers:
-    """Connections that track, or are idle."""
+    """Connections that track keys, or are idle."""
 
     def __init__(self, port, count):
         self.sockets = [connect(port) for _ in range(count)]
         self.ask(lambda _: encode("HELLO", "3"), b"modules\r\n*0\r\n")
 
     def ask(self, request, end):
-        """Sends a command on all connections, many at a time; returns what each receives until its reply."""
+        """Sends a command on all connections, AT_ONCE at a time; reads from each until `end` arrives."""
         for first in range(0, len(self.sockets), AT_ONCE):
             some = range(first, min(first + AT_ONCE, len(self.sockets)))
             for number in some:
@@ -63,7 +63,7 @@ class Readers:
         self.ask(lambda _: encode("CLIENT", "TRACKING", "ON"), b"+OK\r\n")
 
     def read(self):
-        """Lets each connection read its keys, and collects its invalidations."""
+        """Lets each connection read its keys, and discards its invalidations."""
         keys_of = lambda number: [KEY % (number * KEYS_EACH + key) for key in range(KEYS_EACH)]
         self.ask(lambda number: encode("MGET", *keys_of(number)) + encode("ECHO", "end"), b"$3\r\nend\r\n")
 

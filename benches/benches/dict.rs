@@ -1,4 +1,5 @@
-//! Compares the dictionary with hashbrown: find one by one and batched, insert with growth.
+//! Compares the dictionary with hashbrown: finding keys one by one and in batches, and inserting
+//! with growth. Also measures removing and reinserting keys of the dictionary.
 //!
 //! `cargo bench -p pantala-benches --bench dict`. The size of 20 million, which takes 5 GB, needs
 //! `PANTALA_BENCH_LARGE=1`. `cargo run --release -p pantala-dict --example figures` prints the
@@ -139,7 +140,7 @@ fn growth(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Inserts and removes keys in a dictionary of a given size, without growth.
+/// Removes and reinserts keys of a dictionary of a given size, without growth.
 fn turnover(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("dict_turnover");
     group.throughput(Throughput::Elements(1));

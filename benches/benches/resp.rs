@@ -1,5 +1,5 @@
-//! Measures the protocol cost of a command: parsing requests and writing replies. `cargo bench
-//! --bench resp`.
+//! Measures the protocol cost of a command: parsing requests, writing replies, and computing the
+//! slot of a key. `cargo bench --bench resp`.
 //!
 //! `parse/…/30` is the time of a whole pipeline of thirty commands.
 

@@ -241,7 +241,7 @@ impl Phase<'_> {
         Ok(())
     }
 
-    /// Runs MSET of all keys to one value, then another, and so on.
+    /// Repeatedly runs MSET of all keys, each time with another value.
     fn run_msets(&self, mut connection: Connection) -> Fallible<()> {
         let mut count = 0;
         while self.runs() {

@@ -44,9 +44,10 @@ pub struct Load {
     pub sets_percent: u32,
     /// Length of a value, bytes.
     pub value_bytes: usize,
-    /// Which worker runs commands.
+    /// Which worker runs commands. Has no effect: [`Prepared::new`] always uses
+    /// [`Execution::Inline`].
     pub execution: Execution,
-    /// Whether the journal is on. It discards merged effects.
+    /// Whether the journal is on. Merged effects are discarded.
     pub is_journaled: bool,
 }
 
@@ -294,9 +295,9 @@ pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Measures the transfer time of a cache line from the core that has written it to a core that
-/// waits for it; returns the mean of many transfers. It is the cost of a shard, apart from its
-/// work, if cores use it alternately. It differs by a factor of ten between hosts, and on a virtual
-/// host from minute to minute.
+/// waits for it; returns the mean of many transfers. If cores use a shard alternately, each use
+/// costs this time in addition to its work. The time differs by a factor of ten between hosts, and
+/// on a virtual host from minute to minute.
 pub fn line_transfer() -> Duration {
     const TRANSFERS: usize = 200_000;
     let turn = CachePadded::new(AtomicUsize::new(0));
@@ -327,7 +328,7 @@ pub struct Elapsed {
     pub cpu: Duration,
 }
 
-/// Runs workers at the same time, each given by its keyspace and its number there.
+/// Runs workers at the same time. Each is given by its keyspace and its number in the keyspace.
 fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
     let barrier = Barrier::new(workers.len());
     let left = AtomicUsize::new(workers.len());

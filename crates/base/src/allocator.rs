@@ -2,16 +2,16 @@
 //!
 //! A block of at least [`MAPPED_BYTES_MIN`] is a kernel mapping of its own. It grows by moving page
 //! tables instead of bytes (`mremap`), so that a string, a list or a buffer that doubles never
-//! needs its memory twice, and freeing it returns it to the kernel. For smaller blocks the page
-//! faults and system calls would cost more than they save.
+//! needs its memory twice. Freeing such a block returns its memory to the kernel at once. For
+//! smaller blocks the page faults and system calls would cost more than they save.
 //!
 //! mimalloc keeps freed memory for later allocations. [`purge`] returns the unused memory of the
 //! calling thread's heap to the kernel.
 //!
 //! Huge pages make large heaps faster and small ones larger: an empty server touches a few pages
 //! scattered over a megabyte, and each touch would make a whole huge page resident. mimalloc is
-//! therefore built without them (`no_thp`), and [`place_huge_pages`] enables them after the first
-//! 256 MiB, and for all memory once a server is large.
+//! therefore built without huge pages (`no_thp`). [`place_huge_pages`] enables them for all memory
+//! of a large server, and for the memory after the first 256 MiB of a small one.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
@@ -28,9 +28,9 @@ const PAGE_BYTES_MIN: usize = 4096;
 /// Minimum size of a mimalloc arena, in bytes: 1 GiB.
 const ARENA_BYTES_MIN: usize = 1 << 30;
 
-/// Size of the start of the first arena that has no huge pages in small servers, in bytes. With
-/// huge pages the unused ends of blocks and pages are resident: a list of 200 MB with elements of
-/// 204,800 bytes then takes 222 MiB instead of 204.
+/// Size of the part at the start of the first arena that has no huge pages in small servers, in
+/// bytes. Huge pages make the unused ends of blocks and of mimalloc's pages resident: with them a
+/// list of 200 MB with elements of 204,800 bytes takes 222 MiB, without them 204.
 const SMALL_BYTES: usize = 256 * 1024 * 1024;
 
 unsafe extern "C" {
@@ -51,8 +51,9 @@ static SMALL_PART: AtomicUsize = AtomicUsize::new(0);
 
 /// Enables huge pages for mimalloc's arenas. If the server `is_small`, the first 256 MiB have none.
 ///
-/// Must be called at the start of the process and again after memory has grown, because mimalloc
-/// maps a GiB or more at a time. Reads `/proc/self/maps`, which takes some ten microseconds.
+/// Must be called at the start of the process, and again after memory has grown, because mimalloc
+/// may have mapped further arenas, each of a GiB or more. Reads `/proc/self/maps`, which takes some
+/// ten microseconds.
 pub fn place_huge_pages(is_small: bool) {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     let advise = |from: usize, to: usize, advice| {
@@ -69,8 +70,8 @@ pub fn place_huge_pages(is_small: bool) {
         }
         advise(arena.start + small_bytes, arena.end, Advice::LinuxHugepage);
     }
-    // The advice has split the mapping of the first arena, so `large_mapping` does not return its
-    // parts any more.
+    // An earlier call for a small server has split the mapping of the first arena, so
+    // `large_mapping` doesn't return the part without huge pages.
     let start = if is_small { 0 } else { SMALL_PART.swap(0, Relaxed) };
     if start > 0 {
         advise(start, start + SMALL_BYTES, Advice::LinuxHugepage);
@@ -96,8 +97,9 @@ fn large_mapping(line: &str) -> Option<core::ops::Range<usize>> {
 /// The allocator described at the head of this module.
 pub struct Allocator;
 
-/// Returns whether a block of this layout has a mapping of its own. The result depends on the
-/// layout alone, so that `dealloc` makes the same choice as `alloc`.
+/// Returns whether a block of `bytes` bytes with the alignment of `layout` has a mapping of its
+/// own. The result depends on size and alignment alone, so that `dealloc` makes the same choice as
+/// `alloc`.
 #[inline(always)]
 fn is_mapped(bytes: usize, layout: Layout) -> bool {
     bytes >= MAPPED_BYTES_MIN && layout.align() <= PAGE_BYTES_MIN
@@ -126,7 +128,8 @@ unsafe fn unmap(start: *mut u8, bytes: usize) {
 /// fails.
 ///
 /// # Safety
-/// As [`unmap`]; after success the block exists at the new address only.
+/// As [`unmap`]: `start` is a mapping of `old_bytes` bytes. After success the block exists only at
+/// the new address.
 #[cold]
 unsafe fn remap(start: *mut u8, old_bytes: usize, new_bytes: usize) -> *mut u8 {
     // SAFETY: by the caller's promise.
@@ -135,7 +138,7 @@ unsafe fn remap(start: *mut u8, old_bytes: usize, new_bytes: usize) -> *mut u8 {
 }
 
 // SAFETY: the layout alone decides whether a block is mimalloc's or a mapping (`is_mapped`), so
-// each is freed by the allocator that made it. Mappings are aligned to pages, at least to
+// each block is freed by the allocator that made it. Mappings are aligned to pages, at least to
 // `PAGE_BYTES_MIN`, and live until they are unmapped. No function here unwinds.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
@@ -266,7 +269,7 @@ mod tests {
         fn mi_usable_size(block: *const u8) -> usize;
     }
 
-    /// Another version of mimalloc may have other size classes, which [`crate::block`] must then
+    /// Fails if a new version of mimalloc has other size classes, which [`crate::block`] must
     /// match.
     #[test]
     fn accounted_sizes_are_those_of_mimalloc() {

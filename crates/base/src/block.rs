@@ -1,27 +1,27 @@
-//! How much memory a heap block takes, for the accounting of values.
+//! The memory usage of a heap block, for the accounting of values.
 //!
 //! The allocator rounds sizes up: a block of 200 KiB takes 224 KiB. With huge pages the difference
-//! is resident, so `maxmemory` has to count it. For small blocks it is not counted: they are a few
-//! percent larger than requested, and the sizes of every small value would have to be rounded.
+//! is resident, so `maxmemory` has to count it. The difference of small blocks is only a few
+//! percent and is not counted, because the size of every small value would have to be rounded.
 
-/// Minimum size of a block that counts as what it takes, in bytes (32 KiB).
+/// Minimum size of a block that is accounted with its rounded size, in bytes (32 KiB).
 const ROUNDED_BYTES_MIN: usize = 32 * 1024;
 
-/// Maximum size of a block from one of mimalloc's size classes, in bytes (512 KiB). There are four
-/// classes from one power of two to the next.
+/// Maximum size of a block from one of mimalloc's size classes, in bytes (512 KiB). Each range from
+/// a power of two to the next has four classes.
 const CLASS_BYTES_MAX: usize = 512 * 1024;
 
 /// Unit in which mimalloc allocates blocks above its size classes, in bytes (64 KiB).
 const SLICE_BYTES: usize = 64 * 1024;
 
-/// Unit of a block with a mapping of its own, in bytes (4 KiB).
+/// Unit to which the kernel rounds up a block with a mapping of its own, in bytes (4 KiB).
 const PAGE_BYTES: usize = 4096;
 
 /// Minimum size of a block with a mapping of its own, in bytes (8 MiB): see `allocator`.
 pub const MAPPED_BYTES_MIN: usize = 8 * 1024 * 1024;
 
-/// Returns the memory that a block of `bytes` bytes takes, in bytes: `bytes` itself below 32 KiB,
-/// otherwise at least `bytes`.
+/// Returns the memory usage of a block of `bytes` bytes, in bytes: `bytes` itself below 32 KiB,
+/// otherwise the rounded size, which is at least `bytes`.
 #[inline]
 #[must_use]
 pub const fn block_bytes(bytes: usize) -> usize {
@@ -31,7 +31,7 @@ pub const fn block_bytes(bytes: usize) -> usize {
 #[cold]
 const fn large_block_bytes(bytes: usize) -> usize {
     let unit = if bytes <= CLASS_BYTES_MAX {
-        // The power of two below `bytes`, or half of `bytes` if it is one itself.
+        // The largest power of two that is less than `bytes`.
         let power = 1 << (bytes - 1).ilog2();
         power / 4
     } else if bytes < MAPPED_BYTES_MIN {

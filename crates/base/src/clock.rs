@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// A source of time. A worker reads it once per turn of its loop and after slow work, not per
+/// A source of time. A worker reads it once per turn of its loop and after slow work, not at each
 /// command.
 pub trait Clock: Send + Sync {
     /// Returns the Unix time in microseconds. It jumps either way when the system clock is set.
@@ -29,9 +29,9 @@ const SECOND_US: i64 = 1_000_000;
 
 /// A moment of the system's monotonic clock, in nanoseconds.
 ///
-/// [`std::time::Instant`] stores seconds and nanoseconds separately, so the difference of two takes
-/// some fifty instructions, and a turn computes three. A difference of two `Moment`s takes one
-/// subtraction.
+/// [`std::time::Instant`] stores seconds and nanoseconds separately, so the difference of two
+/// instants takes some fifty instructions, and a turn computes three differences. The difference of
+/// two `Moment`s takes one subtraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// owner of the counter (the holder of the shard, or the worker itself) may add. Breaking this rule
 /// gives a wrong count, not undefined behavior.
 ///
-/// Any thread may call [`reset`](Counter::reset). It records the current total instead of writing
-/// zero: the owner could overwrite that zero, and `INFO` would show the former count after `CONFIG
-/// RESETSTAT`. [`get`](Counter::get) returns the difference. Of two concurrent resets either may
-/// win.
+/// Any thread may call [`reset`](Counter::reset). A reset records the current total instead of
+/// writing zero: the owner could overwrite that zero, and `INFO` would show the former count after
+/// `CONFIG RESETSTAT`. [`get`](Counter::get) returns the difference between the total and the
+/// recorded total. Of two concurrent resets either may win.
 ///
 /// The total is the first field, so that an owner can place only the total in a cache line that it
 /// writes anyway.
@@ -39,8 +39,8 @@ impl Counter {
     /// Returns the count since the last reset.
     #[inline]
     pub fn get(&self) -> u64 {
-        // Because of this order of loads, a concurrent reset can make the difference negative.
-        // Nothing was counted since that reset, so the result is 0.
+        // A reset between the two loads can make the difference negative. The loaded total is then
+        // older than the reset, so the result is 0.
         let total = self.total.load(Ordering::Relaxed);
         total.saturating_sub(self.reset_at.load(Ordering::Relaxed))
     }

@@ -68,8 +68,8 @@ pub fn crc16(bytes: &[u8]) -> u16 {
     crc
 }
 
-/// Returns the slot of `key`, `0..SLOTS`: the checksum of its hash tag, or of the whole key without
-/// one.
+/// Returns the slot of `key`, `0..SLOTS`: the checksum, modulo `SLOTS`, of its hash tag, or of the
+/// whole key if it has no hash tag.
 #[inline]
 pub fn key_slot(key: &[u8]) -> u16 {
     crc16(hash_tag(key)) & (SLOTS as u16 - 1)
@@ -92,13 +92,13 @@ pub fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns whether `key` contains a `{`. Reads eight bytes at a time, because every command calls
-/// it and most keys have none.
+/// Returns whether `key` contains a `{`. Reads eight bytes at a time, because every command with
+/// keys calls it and most keys have no brace.
 #[inline]
 fn has_open_brace(key: &[u8]) -> bool {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let (words, rest) = key.as_chunks::<8>();
-    // A byte of `differs` is zero at a brace; subtracting one from it borrows into its high bit.
+    // A byte of `differs` is zero at a brace; subtracting one from this byte sets its high bit.
     let in_word = |word: &[u8; 8]| {
         let differs = u64::from_le_bytes(*word) ^ (EACH * b'{' as u64);
         differs.wrapping_sub(EACH) & !differs & (EACH << 7) != 0
@@ -168,7 +168,8 @@ mod tests {
             for _ in 0..200 {
                 let mut key = vec![0; len];
                 random.fill(&mut key);
-                // Other bytes are near misses of the brace, in value and in its high bit.
+                // Bytes below 128 become `z`, `{` or `|`, the brace and its neighbors. The others
+                // have the high bit, which the search by words must ignore.
                 key.iter_mut().filter(|byte| **byte < 128).for_each(|byte| *byte = b'z' + *byte % 3);
                 assert_eq!(has_open_brace(&key), key.contains(&b'{'), "{key:?}");
             }

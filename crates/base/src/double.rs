@@ -1,8 +1,8 @@
 //! Doubles as Redis 7.0 prints them in replies: C's `%.17g`.
 //!
 //! Seventeen significant digits always read back as the same double, but often a shorter text
-//! would: 3.1 prints as `3.1000000000000001`. Redis 7.2 switched to the shortest text; clients of
-//! 7.0 expect the long one.
+//! would suffice: 3.1 prints as `3.1000000000000001`. Redis 7.2 switched to the shortest text;
+//! clients of 7.0 expect the long text.
 
 use std::io::Write;
 

@@ -16,13 +16,13 @@
 //! - `ignore_case` doesn't apply to an escaped byte in a class.
 //! - Only the empty pattern matches the empty text; `*` does not.
 //!
-//! Every element but `*` matches exactly one byte, so after a mismatch only the *last* `*` needs to
-//! match one byte more. A loop with two saved positions therefore suffices: no recursion, and at
+//! Every element but `*` matches exactly one byte, so after a mismatch it suffices that the *last*
+//! `*` matches one more byte. The loop therefore needs two saved positions, no recursion, and at
 //! most `text × pattern` steps. (Redis recurses at each star, and stops the exponential case with a
 //! flag.)
 //!
 //! A pattern with more than [`STARS_MAX`] stars matches nothing, as in Debian's redis-server 7.0.15
-//! with the fix of CVE-2024-31228, which bounds its recursion.
+//! with the fix of CVE-2024-31228, which bounds Redis's recursion.
 
 /// Maximum number of stars in a pattern. A run of stars counts once; a star at the end of the
 /// pattern doesn't count.
@@ -34,8 +34,8 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         return pattern.is_empty();
     }
     let (mut p, mut t) = (0, 0);
-    // The positions for a retry: in the pattern, just after the last star; in the text, where to
-    // match the rest of the pattern.
+    // The positions for a retry: in the pattern, just after the last star; in the text, where the
+    // rest of the pattern was last tried.
     let mut retry: Option<(usize, usize)> = None;
     let mut stars = 0;
     while t < text.len() {
@@ -199,7 +199,7 @@ mod tests {
         assert!(!matches(&failing, &text, false));
     }
 
-    /// Matches by the definition: a star matches nothing, or one byte and is tried again.
+    /// Matches by the definition: a star matches nothing, or one byte followed by the same star.
     fn plain(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         match (pattern, text) {
             ([], rest) => rest.is_empty(),

@@ -29,9 +29,9 @@ const EXPONENT_MIN: i64 = -1074;
 /// Exponents saturate at this magnitude, far beyond overflow and underflow.
 const EXPONENT_READ_MAX: i64 = 1 << 40;
 
-/// Parses the number at the start of `text`, which follows `0x`: digits with at most one point, and
-/// an optional power of two (`p-3`). Returns `None` without a digit. Digits beyond a 64-bit word
-/// affect only the rounding.
+/// Parses the number at the start of `text`, the text after `0x`: digits with at most one point,
+/// and an optional power of two (`p-3`). Returns `None` if there is no digit. Digits beyond a
+/// 64-bit word affect only the exponent and the rounding.
 pub fn read(text: &[u8]) -> Option<Hexadecimal> {
     let (mut mantissa, mut exponent, mut sticky) = (0u64, 0i64, false);
     let (mut any, mut point, mut len) = (false, false, 0);
@@ -63,7 +63,8 @@ pub fn read(text: &[u8]) -> Option<Hexadecimal> {
     Some(Hexadecimal { value, fit, len })
 }
 
-/// Parses the power of two at the start of a text (`p-3`). Returns it and its length.
+/// Parses the power of two at the start of a text (`p-3`). Returns the exponent and the length of
+/// the power in the text.
 fn read_power(text: &[u8]) -> Option<(i64, usize)> {
     let (b'p' | b'P', signed) = text.split_first()? else { return None };
     let (is_negative, unsigned) = match signed {
@@ -84,7 +85,7 @@ fn read_power(text: &[u8]) -> Option<(i64, usize)> {
 /// ties to even.
 fn rounded(mantissa: u64, exponent: i64, sticky: bool) -> (f64, Fit) {
     let bits = i64::from(u64::BITS - mantissa.leading_zeros());
-    // The exponent of the lowest mantissa bit of a double of this magnitude.
+    // The exponent of the lowest mantissa bit that a double of this magnitude has.
     let lowest = (exponent + bits - MANTISSA_BITS).max(EXPONENT_MIN);
     let drop = lowest - exponent;
     let (kept, is_up, is_exact) = match drop {
@@ -105,7 +106,8 @@ fn rounded(mantissa: u64, exponent: i64, sticky: bool) -> (f64, Fit) {
     if place + i64::from(u64::BITS - kept.leading_zeros()) > 1024 {
         return (f64::INFINITY, Fit::OutOfRange);
     }
-    // Exact: `kept` fits a double, both factors are powers of two, and the rounding is done.
+    // The products are exact: `kept` was rounded to the bits of a double, and both factors are
+    // powers of two.
     let half = place / 2;
     let value = (kept as f64) * 2f64.powi(half as i32) * 2f64.powi((place - half) as i32);
     (value, if is_exact { Fit::Exact } else { Fit::Rounded })
@@ -146,8 +148,8 @@ mod tests {
             ("1.fffffffffffff7p0", 1.999_999_999_999_999_8, Fit::Rounded),
             ("10000000000000800000000000000000000000001", 2f64.powi(160) + 2f64.powi(108), Fit::Rounded),
             ("10000000000000800000000000000000000000000", 2f64.powi(160), Fit::Rounded),
-            // Rounding to 53 bits first would result in a tie between the smallest number and the
-            // next.
+            // Rounding to 53 bits first would result in a tie between the smallest double and the
+            // next one.
             ("1.7fffffffffffffffp-1074", f64::from_bits(1), Fit::Rounded),
             ("1.8p-1074", f64::from_bits(2), Fit::Rounded),
             ("1p-1075", 0.0, Fit::OutOfRange),

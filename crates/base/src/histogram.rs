@@ -21,7 +21,7 @@ use crate::Counter;
 const CHUNK: usize = 128;
 /// Number of chunks: up to the first power of two greater than [`VALUE_MAX`].
 const CHUNKS: usize = 24;
-/// The highest recorded value, in ns: a second, as in Redis. Longer durations count as this one.
+/// The highest recorded value, in ns: a second, as in Redis. Longer durations count as a second.
 pub const VALUE_MAX: u64 = 1_000_000_000;
 
 /// The histogram described at the head of this module. Values are in nanoseconds.
@@ -55,7 +55,7 @@ fn highest(chunk: usize, counter: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Adds `n` values. Only the owner may call it.
+    /// Counts `value` `n` times. Only the owner may call it.
     #[inline]
     pub fn record(&self, value: u64, n: u64) {
         let (chunk, counter) = place(value.min(VALUE_MAX));
@@ -104,8 +104,8 @@ impl Distribution {
     }
 
     /// Returns the value that `percent` of all values don't exceed, rounded up to the upper bound
-    /// of its counter. For 0 % returns the lowest value of the first counter. Returns 0 without
-    /// values.
+    /// of its counter. For 0 % returns the lowest value of the first counter. Returns 0 if there
+    /// are no values.
     pub fn percentile(&self, percent: f64) -> u64 {
         if percent == 0.0 {
             return self.counts.first().map_or(0, |(value, _)| {
@@ -122,9 +122,9 @@ impl Distribution {
         found.or(self.counts.last()).map_or(0, |(value, _)| *value)
     }
 
-    /// Returns cumulative counts at the powers of two from `first`. Each entry is the upper bound
-    /// of the power's counter, and the number of values that don't exceed it. Omits powers that add
-    /// no values.
+    /// Returns cumulative counts at `first`, twice `first`, and so on, until all values are
+    /// counted. Each entry is the upper bound of the counter of such a level, and the number of
+    /// values that don't exceed this bound. Omits levels that add no values.
     pub fn by_powers_of_two(&self, first: u64) -> Vec<(u64, u64)> {
         let (mut levels, mut level, mut before) = (Vec::new(), first, 0);
         let total = self.len();

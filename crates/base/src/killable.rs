@@ -35,7 +35,7 @@ pub enum Kill {
     Killed,
     /// The run has changed something and continues.
     Changed,
-    /// The run has ended.
+    /// The run has ended, or no run had started.
     Ended,
 }
 

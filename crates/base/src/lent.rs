@@ -1,5 +1,5 @@
-//! Received bytes in memory that an event loop lends. Parsers access them through these traits, so
-//! they don't depend on event loops and sockets.
+//! Received bytes in memory that an event loop lends. Parsers access the bytes through these
+//! traits, so that parsers don't depend on event loops and sockets.
 
 /// Received bytes in memory lent by a [`Lender`] until they are released. Never empty.
 pub trait Lent {

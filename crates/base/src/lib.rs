@@ -1,10 +1,10 @@
-//! The crate on which all other crates depend: time, randomness, checksums, number formats, queues
-//! between threads and shared limits. It is independent of RESP, sockets and files.
+//! The basis of the other crates: time, randomness, checksums, number formats, queues between
+//! threads, the allocator and shared limits. It doesn't know RESP, sockets or the formats of files.
 //!
 //! | module | contents | cost |
 //! | --- | --- | --- |
 //! | [`allocator`] | the global allocator: mimalloc, `mmap` for large blocks | a compare per call |
-//! | [`block`] | the memory that a heap block takes | a compare for small blocks |
+//! | [`block`] | the memory usage of a heap block | a compare for small blocks |
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
 //! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
 //! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |

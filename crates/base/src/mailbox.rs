@@ -1,18 +1,19 @@
 //! Intrusive lock-free queues: many producers, one consumer at a time.
 //!
-//! Each of Pantala's two queues is one atomic word that contains either a *mark* or the top of a
-//! linked stack of nodes. The consumer swaps the whole stack out and reverses it, so that it
-//! receives the nodes in arrival order.
+//! Each of Pantala's two kinds of queues is one atomic word. It is null, or contains a *mark* or
+//! the top of a linked stack of nodes. The consumer swaps the whole stack out and reverses it, so
+//! that it receives the nodes in arrival order.
 //!
 //! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps, so the
-//!   compare-and-swap that delivers a message also shows its sender whether to ring the doorbell.
+//!   compare-and-swap that delivers a message also shows its sender whether to ring the worker's
+//!   *doorbell*, the eventfd that wakes its event loop.
 //! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
 //! The queues have no bound of their own. Gates hold only requests, and a connection has at most
 //! one in flight (with `execution owner`, one per worker; see `pantala_engine::request`), so
-//! `maxclients` bounds them. Mailboxes also carry messages such as publications, which their worker
-//! takes in each turn. The queues are linked lists rather than rings because a full ring would need
-//! an overflow path.
+//! `maxclients` bounds them. Mailboxes also carry messages such as publications; their worker takes
+//! all messages in each turn. The queues are linked lists rather than rings because a full ring
+//! would need an overflow path.
 
 use std::marker::PhantomData;
 
@@ -105,9 +106,9 @@ pub fn mark<T>() -> *mut Node<T> {
 /// Returns the previous word. With `stop_at_null`, a null word stays unchanged, and the node is
 /// returned as the error.
 ///
-/// The successful exchange is a release, so the thread that swaps the node out with an acquire sees
-/// its contents. It is also an acquire, so the caller sees the stores of the previous holder of the
-/// word.
+/// The successful exchange is a release, so a thread that swaps the node out with an acquire sees
+/// the node's contents. The exchange is also an acquire, so if the previous word was written with
+/// a release, the caller sees the stores that its writer had made before.
 pub fn push<T>(
     word: &AtomicPtr<Node<T>>,
     node: Box<Node<T>>,
@@ -132,7 +133,8 @@ pub fn push<T>(
 
 /// Messages for one worker, from any thread.
 ///
-/// The word is null (awake, no messages), [`mark`] (asleep) or a stack of messages (awake).
+/// The word is null (the worker is awake, no messages), [`mark`] (it sleeps, no messages) or a
+/// stack of messages (it is awake, or is being woken by the sender of the first message).
 pub struct Mailbox<T> {
     word: AtomicPtr<Node<T>>,
     values: PhantomData<*mut Node<T>>,
@@ -152,7 +154,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Delivers a message. Returns `true` if the worker sleeps and this message is the first since
-    /// it fell asleep; the sender must then ring its doorbell.
+    /// it fell asleep; the sender must then ring the worker's doorbell.
     #[must_use = "if this is `true`, the caller must ring the doorbell of the sleeping worker"]
     pub fn send(&self, message: Box<Node<T>>) -> bool {
         match push(&self.word, message, false) {
@@ -164,8 +166,9 @@ impl<T> Mailbox<T> {
     /// Takes all messages, oldest first, and marks the worker awake. Only the worker itself may
     /// call it.
     pub fn receive(&self) -> Chain<T> {
-        // Acquire: pairs with the release of each push (the pushes below the top are in its release
-        // sequence, since each of them was a read-modify-write).
+        // Acquire: pairs with the release of each push. The swap reads the word of the last push.
+        // That push belongs to the release sequence of every earlier push, because all pushes are
+        // read-modify-write operations.
         let top = if self.word.load(Ordering::Relaxed).is_null() {
             return Chain::empty();
         } else {
@@ -183,8 +186,7 @@ impl<T> Mailbox<T> {
     /// Only the worker itself may call it.
     #[inline]
     pub fn wake(&self) -> bool {
-        // Relaxed: no message is read here, and the exchange on this one word decides whether a
-        // message arrived first.
+        // Relaxed: no message is read here. The exchange fails if a message arrived after the load.
         let word = self.word.load(Ordering::Relaxed);
         if word != mark() {
             return !word.is_null();
@@ -193,9 +195,9 @@ impl<T> Mailbox<T> {
         self.word.compare_exchange(mark(), awake, Ordering::Relaxed, Ordering::Relaxed).is_err()
     }
 
-    /// Marks the worker asleep unless messages are pending. Returns `false` if they are; the worker
-    /// must not sleep then. After success, the next [`send`] requires its caller to ring the
-    /// doorbell; [`receive`] marks the worker awake.
+    /// Marks the worker asleep unless messages are pending. Returns `false` if messages are
+    /// pending; the worker must not sleep then. After success, the next [`send`] requires its
+    /// caller to ring the doorbell; [`receive`] and [`wake`](Mailbox::wake) mark the worker awake.
     ///
     /// [`send`]: Mailbox::send
     /// [`receive`]: Mailbox::receive

@@ -99,8 +99,8 @@ impl Outgoing {
         }
     }
 
-    /// Returns the memory, emptied, for reuse after the send. For shared bytes it returns a buffer
-    /// without capacity.
+    /// Returns the memory as an empty buffer, for reuse after the send. For shared bytes the buffer
+    /// has no capacity.
     #[inline]
     pub fn into_buffer(self) -> Vec<u8> {
         match self {

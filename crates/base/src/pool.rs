@@ -1,18 +1,18 @@
 //! Buffers that are reused, so that a steady stream of bytes needs no new memory from the kernel.
 //!
-//! A large block that is freed goes back to the kernel after a moment, and must be cleared page by
-//! page when it is allocated again. A pool keeps such blocks instead, up to a bound.
+//! The allocator returns a freed large block to the kernel after a moment. At the next allocation
+//! the kernel must clear each page again. A pool keeps such blocks instead, up to a bound.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Capacity from which a buffer is pooled, bytes. The allocator reuses smaller blocks itself.
+/// Minimum capacity of a pooled buffer, in bytes. The allocator reuses smaller blocks itself.
 pub const POOLED_BYTES_MIN: usize = 64 * 1024;
 
-/// Maximum capacity of all buffers of a pool, bytes.
+/// Maximum sum of the capacities of a pool's buffers, in bytes.
 const POOL_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// A buffer may be larger than requested by this factor.
+/// Maximum ratio of a pooled buffer's capacity to the requested number of bytes.
 const EXCESS_MAX: usize = 2;
 
 /// Empty buffers, from the least to the most recently returned.
@@ -70,7 +70,7 @@ impl BufferPool {
         drop(std::mem::take(&mut *self.spare()));
     }
 
-    /// Returns the capacity of all buffers of the pool, bytes.
+    /// Returns the sum of the capacities of the pool's buffers, in bytes.
     pub fn spare_bytes(&self) -> usize {
         self.spare().bytes
     }
@@ -84,7 +84,7 @@ pub struct PooledBuffer {
 }
 
 impl PooledBuffer {
-    /// Returns a buffer that returns to `pool`.
+    /// Returns a buffer of `bytes` that returns to `pool` when it is dropped.
     pub fn new(bytes: Vec<u8>, pool: &Arc<BufferPool>) -> Self {
         PooledBuffer { bytes, pool: Arc::clone(pool) }
     }

@@ -6,8 +6,8 @@
 //! its last purge, and purges its heap if they differ. Workers don't register: they receive purge
 //! requests in their mailboxes.
 //!
-//! A thread may free memory that belongs to the heap of another thread, after that thread has
-//! purged it. The caller therefore repeats the request a little later.
+//! A thread may free memory of another thread's heap after that heap was purged. The caller of
+//! [`request`] therefore repeats the request a little later.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ fn threads() -> MutexGuard<'static, Vec<(u64, Wake)>> {
     PURGES.threads.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes all threads with a [`ThreadHeap`] purge it soon, including threads that are waiting.
+/// Makes each thread with a [`ThreadHeap`] purge its heap soon, including threads that are waiting.
 pub fn request() {
     PURGES.generation.fetch_add(1, SeqCst);
     // Call the wake functions without holding the lock: a wake function may take a lock under which
@@ -60,14 +60,14 @@ impl ThreadHeap {
         ThreadHeap { number, purged }
     }
 
-    /// Returns whether a purge was requested since the last one.
+    /// Returns whether a purge was requested since the thread's last purge.
     #[inline]
     pub fn is_requested(&self) -> bool {
         PURGES.generation.load(SeqCst) != self.purged
     }
 
-    /// Purges the heap if a purge was requested since the last one. Returns whether it did. Only
-    /// the thread that created this may call it.
+    /// Purges the heap if a purge was requested since the last purge. Returns whether it did. Only
+    /// the thread that created this value may call it.
     #[inline]
     pub fn purge_if_requested(&mut self) -> bool {
         let generation = PURGES.generation.load(SeqCst);

@@ -1,7 +1,8 @@
 //! The title of the process, which `ps` and `/proc/self/cmdline` show.
 //!
-//! The kernel shows the memory in which it placed the arguments, followed by the environment.
-//! [`Title::claim`] moves the environment elsewhere, so that the title can use all of this memory.
+//! The kernel shows the memory in which it placed the arguments of the process. The environment
+//! follows them directly. [`Title::claim`] moves the environment elsewhere, so that the title can
+//! use the memory of both.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -35,7 +36,7 @@ impl Title {
     /// program's name. Afterwards [`std::env::args_os`] returns parts of the title.
     ///
     /// Returns `None` if there are no arguments, if the process has several threads (one of them
-    /// may be reading the environment), or if it was called before.
+    /// may be reading the environment), if `/proc` can't be read, and from the second call on.
     pub fn claim(arguments: usize) -> Option<Title> {
         use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
         static IS_CLAIMED: AtomicBool = AtomicBool::new(false);
@@ -43,8 +44,9 @@ impl Title {
         if threads != 1 || arguments == 0 || IS_CLAIMED.swap(true, Relaxed) {
             return None;
         }
-        // SAFETY: libc sets both before `main`. They are null or point to strings that live as long
-        // as the process; the environment ends with a null pointer. There are no other threads.
+        // SAFETY: libc sets both variables before `main`. They are null or lead to strings that
+        // live as long as the process; the environment ends with a null pointer. There are no other
+        // threads.
         let (start, len) = unsafe {
             let start = program_invocation_name;
             if start.is_null() {

@@ -35,7 +35,7 @@ pub(crate) fn parse(text: &str) -> Result<List, String> {
 
 /// Returns the CPUs on which the calling thread may run, ascending.
 pub(crate) fn allowed() -> Vec<usize> {
-    // A host with more CPUs than the set holds refuses the call.
+    // The call fails on a host with more CPUs than the set holds.
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }

@@ -204,7 +204,8 @@ fn latencies_at_a_rate_count_from_the_due_time() {
     assert!(output.status.success(), "{output:?}");
     let at = |name: &str| result["latency"][name].as_f64().unwrap();
     assert!(at("max_us") >= 300_000.0, "{result:#}");
-    // An operation is due every 10 ms: 30 of 60 during the pause, which wait 0 to 300 ms.
+    // An operation is due every 10 ms. So 30 of the 60 operations are due during the pause, and
+    // wait 0 to 300 ms.
     assert!(at("p90_us") >= 150_000.0, "{result:#}");
     assert!(result["elapsed_s"].as_f64().unwrap() >= 0.59, "{result:#}");
 }
@@ -289,9 +290,9 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
     for moved in [true, false] {
         let other: Arc<Mutex<u16>> = Arc::default();
         let known = Arc::clone(&other);
-        // At first this node has all slots. The tenth request is redirected. It is redirected to
-        // the refusing node, or to a node that serves while the new table assigns the upper half to
-        // the refusing node.
+        // At first this node has all slots. The tenth request is redirected. If `moved`, it is
+        // redirected to the refusing node. Otherwise it is redirected to a node that serves, and
+        // the new table assigns the upper half of the slots to the refusing node.
         let first = Node::start(
             Duration::ZERO,
             Arc::new(move |words: &[String], node: &Node| {
@@ -310,8 +311,8 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
             load(&first, &["--clients", "1", "--requests", "1000", "--ratio", "0:1", "--cluster-mode"]);
         assert!(!output.status.success(), "{moved}");
         assert!(result["operations"].as_u64().unwrap_or(0) >= 9, "{moved}: {result:#}");
-        // The request for the refusing node, and the redirected request that had not been sent to
-        // the other node.
+        // The request for the refusing node. Unless `moved`, also the redirected request, which had
+        // not been sent to the other node.
         let unanswered = if moved { 1 } else { 2 };
         let lost = (&result["connections_lost"], &result["unanswered"]);
         assert_eq!(lost, (&1.into(), &unanswered.into()), "{moved}: {result:#}");

@@ -93,8 +93,8 @@ pub(crate) fn database(argument: &[u8], keyspace: &Keyspace, reply: &mut Reply<'
 }
 
 /// Parses a database number as a C `int`, whether or not that database exists. If the argument
-/// isn't one, replies with `wrong` (or Redis's errors for numbers if that is `None`) and returns
-/// `None`.
+/// isn't a C `int`, returns `None` and replies with `wrong`, or with Redis's errors for numbers if
+/// `wrong` isn't given.
 pub(crate) fn database_index(argument: &[u8], wrong: Option<&str>, reply: &mut Reply<'_>) -> Option<i32> {
     let index = parse_i64(argument).map(i32::try_from);
     match (index, wrong) {
@@ -108,7 +108,7 @@ pub(crate) fn database_index(argument: &[u8], wrong: Option<&str>, reply: &mut R
     None
 }
 
-/// Returns the number of the database if it exists.
+/// Returns the number of the database `index`, or `None` if there is no such database.
 pub(crate) fn database_of(index: i32, keyspace: &Keyspace) -> Option<u32> {
     u32::try_from(index).ok().filter(|&db| db < keyspace.databases())
 }

@@ -99,7 +99,7 @@ fn switch(flag: &AtomicBool, argument: &[u8], reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// `CLIENT DURABILITY ALWAYS | EVERYSEC | DEFAULT`. Pantala's own.
+/// `CLIENT DURABILITY ALWAYS | EVERYSEC | DEFAULT`, which Redis doesn't have.
 pub fn durability(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let known =
         [("ALWAYS", Durability::Always), ("EVERYSEC", Durability::EverySecond), ("DEFAULT", Durability::Default)];

@@ -40,7 +40,7 @@ pub fn quit(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     context.session.close_after_reply = true;
 }
 
-/// `RESET`: restores the session of a new connection.
+/// `RESET`: sets the session to the state of a new connection.
 pub fn reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     context.session.leave_channels(context.keyspace);
     context.session.set_monitors(context.keyspace, false);

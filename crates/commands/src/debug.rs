@@ -29,7 +29,7 @@ const SLEEP_S_MAX: f64 = 86_400.0;
 /// Maximum number of bytes of a subcommand that an error quotes.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// `DEBUG` with a subcommand that has no record.
+/// Runs the subcommands of `DEBUG` that have no record.
 pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.at(1), args.len()) {
         (sub, 2) if is_option(sub, "CHANGE-REPL-ID") => {
@@ -89,8 +89,8 @@ pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &m
 }
 
 /// Formats the reply of `DEBUG HTSTATS`. It has Redis's two sections, and Redis's names for numbers
-/// with the same meaning. The other lines describe what Redis's tables don't have: segments, and
-/// buckets with several slots.
+/// with the same meaning. The other lines describe parts that Redis's tables don't have: segments,
+/// and buckets with several slots.
 fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
     let share = |part: usize, whole: usize| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
@@ -261,8 +261,8 @@ pub fn pause_cron(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut R
     reply.ok();
 }
 
-/// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: whether scripts may run `DEBUG`. Redis then allows scripts
-/// all commands, but most of them make no sense without a connection.
+/// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: sets whether scripts may run `DEBUG`. In Redis it allows
+/// scripts all commands, but most of these make no sense without a connection.
 pub fn set_disable_deny_scripts(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     context.keyspace.tuning.scripts_may_debug.store(leading_integer(args.at(2)) != 0, Relaxed);
     reply.ok();
@@ -292,8 +292,8 @@ fn leading_integer(text: &[u8]) -> i64 {
     if negative { -magnitude } else { magnitude }
 }
 
-/// `DEBUG JOURNAL 0|1`: records, merges and discards the replication stream even without a reader,
-/// to measure what that costs.
+/// `DEBUG JOURNAL 0|1`: with 1, records, merges and discards the replication stream even without a
+/// reader, to measure the cost.
 fn journal(context: &mut LocalContext<'_>, value: &[u8], reply: &mut Reply<'_>) {
     match context.keyspace.keep_journal(leading_integer(value) != 0) {
         Ok(()) => reply.ok(),

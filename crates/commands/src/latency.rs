@@ -128,7 +128,7 @@ pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Re
 const GRAPH_COLUMNS: usize = 80;
 /// Lines of a graph.
 const GRAPH_ROWS: usize = 4;
-/// The characters for the heights of a sample within its line.
+/// The characters for the three heights of a sample within a line of the graph.
 const GRAPH_STEPS: [char; 3] = ['_', 'o', '#'];
 
 /// Draws the graph of an event: one column per sample, with the sample's age written downwards

@@ -8,10 +8,10 @@
 //! | container | a command that has only subcommands (CLIENT, CONFIG, …) |
 //! | shard | a part of the key space, which one thread at a time holds |
 //! | route | the shards that a call needs |
-//! | keyed handler | runs while the shards of its route are held, with an `Access` to them |
+//! | keyed handler | a handler that runs while its shards are held, with an `Access` to them |
 //! | woken command | a blocked command that is run again because one of its keys has changed |
 //! | propagated form | the command that is sent to replicas and the append-only file, if it differs from the client's command |
-//! | local handler | runs on the connection's worker, without any shard, with a `LocalContext` |
+//! | local handler | a handler that runs without shards on the client's worker (`LocalContext`) |
 //!
 //! # The path of a call
 //!

@@ -125,7 +125,7 @@ fn values_of(option: &[u8]) -> usize {
     if is_option(option, "AUTH2") { 2 } else { usize::from(is_option(option, "AUTH")) }
 }
 
-/// Appends the route of `MIGRATE`: the shards of its keys. It isn't
+/// Appends the route of `MIGRATE`: the shards of its keys. The record doesn't declare
 /// [`Route::Keys`](pantala_engine::command::Route::Keys), so that a script with `MIGRATE` acquires
 /// all shards first and is never rolled back: commands that were sent to another server can't be
 /// rolled back.

@@ -79,7 +79,7 @@ fn with_entry(
     let (key, keyspace, now_ms) = (access.first_key(args, 2), access.keyspace(), access.now_ms());
     let mut db = access.db(&key);
     let found = db.find(&key);
-    // Counts as a lookup; but as in Redis, a miss publishes no event.
+    // This counts as a lookup. As in Redis, a miss publishes no event.
     let stats = keyspace.shard_stats(key.place.shard);
     let counter = if found.is_some() { &stats.hits } else { &stats.misses };
     counter.add(1);

@@ -1,6 +1,7 @@
-//! Propagated forms that differ from the client's command: relative expiries as absolute ones,
-//! random and blocking pops as their outcome. By default a command is propagated as the client sent
-//! it; `pantala_engine::effect` describes how a handler overrides that.
+//! Propagated forms that differ from the client's command: relative expiries become deadlines;
+//! random and blocking pops become commands with the same outcome. By default a command is
+//! propagated as the client sent it; `pantala_engine::effect` describes how a handler overrides the
+//! default.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};

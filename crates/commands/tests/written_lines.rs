@@ -261,8 +261,9 @@ impl<'k> Scene<'k> {
         assert_eq!(self.workers[0].run(&command), Ran::Done, "{name} {key}");
     }
 
-    /// Returns the number of lines that both workers write, each with its command. Other entries
-    /// were created between the two entries, so that these do not share a line.
+    /// Returns the number of lines that both workers write, each with its command. Creates other
+    /// entries between the two commands, so that entries created by the commands do not share a
+    /// line.
     fn both(&mut self, first: &Command, second: &Command) -> usize {
         self.workers[0].count(&mut self.memory, first);
         for size in (64..4 * VALUE_BYTES).step_by(16) {
@@ -276,7 +277,8 @@ impl<'k> Scene<'k> {
         other.lines.iter().filter(|line| lines.contains(line)).count()
     }
 
-    /// Counts for two keys, which share only the shard, and for one key.
+    /// Returns the results of [`Scene::both`] for two keys, which share only the shard, and for one
+    /// key.
     fn apart_and_together(&mut self, name: &str, arguments: [&[&[u8]]; 4]) -> (usize, usize) {
         let (first, second) = (self.command(name, "key1", arguments[0]), self.command(name, "key2", arguments[1]));
         let apart = self.both(&first, &second);
@@ -294,7 +296,8 @@ fn row(name: &str) -> (usize, &'static str) {
     (row[1].parse().expect("a number of lines"), row[2])
 }
 
-/// The allocator decides whether the shard's table and its counters are in one line or in two.
+/// Asserts the number of lines of the shard. A number above 1 may differ from the table by one,
+/// because the allocator decides whether the shard's table and its counters are in one line or two.
 #[track_caller]
 fn assert_shard(name: &str, apart: usize) {
     let shard = row(name).0;

@@ -9,8 +9,9 @@
 //! them. At worst it then reads the state of another dictionary, never memory of another type. The
 //! soundness of [`crate::Hint`] rests on this.
 //!
-//! All threads share the pools. Each pool has a mutex, which only splits and merges of segments and
-//! resizes of directories take.
+//! All threads share the pools. Each pool has a mutex. It is locked only where memory is taken or
+//! freed: when a segment splits, merges or changes between small and large, when a directory is
+//! resized, and when a dictionary is created, gets its first entry, is released or dropped.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::bucket::Bucket;
 use crate::memory::{PAGE_BYTES, Usage, discard, map_forever};
 
-/// Address space of a segment, in bytes. A segment uses its first pages only.
+/// Address space of a segment, in bytes. A segment uses only the pages that its buckets need.
 pub(crate) const SEGMENT_BYTES: usize = 32 * 1024;
 /// Cache lines of a segment: the header and its buckets.
 pub(crate) const SEGMENT_LINES: usize = SEGMENT_BYTES / size_of::<Bucket>();
@@ -93,11 +94,12 @@ impl Bump {
         Self { next: core::ptr::null_mut(), left_bytes: 0 }
     }
 
-    /// Returns `size_bytes` of zeroed memory. Chunks are aligned to `align_bytes`; all sizes
-    /// requested from one `Bump` are multiples of it.
+    /// Returns `size_bytes` of zeroed memory. If the current chunk has less, maps a new one of at
+    /// least `chunk_bytes`, aligned to `align_bytes`. All requested sizes are multiples of a cache
+    /// line, so every result is aligned to one.
     fn take(&mut self, size_bytes: usize, chunk_bytes: usize, align_bytes: usize) -> NonNull<u8> {
         if self.left_bytes < size_bytes {
-            // The rest of the old chunk, less than one block, stays unused.
+            // The rest of the old chunk, less than `size_bytes`, stays unused.
             self.next = map_forever(chunk_bytes.max(size_bytes), align_bytes, Usage::Sparse).as_ptr();
             self.left_bytes = chunk_bytes.max(size_bytes);
         }
@@ -144,7 +146,7 @@ static BLOCKS: Mutex<Blocks> =
     Mutex::new(Blocks { free: [const { Vec::new() }; DIRECTORY_DEPTH_MAX as usize + 1], bump: Bump::new() });
 static ROOTS: Mutex<FreeRoots> = Mutex::new(FreeRoots { single: Vec::new(), groups: Vec::new(), bump: Bump::new() });
 
-/// Locks a pool. Code that holds the lock never panics, so a poisoned pool is consistent.
+/// Locks a pool. Ignores poisoning: no code panics while a pool is inconsistent.
 fn lock<T>(pool: &'static Mutex<T>) -> MutexGuard<'static, T> {
     pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -173,8 +175,8 @@ pub(crate) fn take_small_segment() -> SegmentLines {
         return lines;
     }
     if pool.small_bump.left_bytes == 0 {
-        // SEGMENT_BYTES of mapped lines must follow every segment's address, the last one's
-        // included.
+        // `SegmentLines::line` requires that SEGMENT_BYTES are mapped after the address of every
+        // segment, including the last one of the chunk.
         let start = map_forever(SMALL_CHUNK_BYTES + SEGMENT_BYTES, PAGE_BYTES, Usage::Sparse);
         pool.small_bump = Bump { next: start.as_ptr(), left_bytes: SMALL_CHUNK_BYTES };
     }

@@ -1,6 +1,6 @@
 //! Batched lookup: the cache misses of many keys overlap. The caller must hold the dictionary for
-//! the whole batch. The server's windows have keys of many dictionaries, so it prefetches with
-//! [`crate::Hint`] instead.
+//! the whole batch. The server doesn't use it: its windows have keys of many dictionaries, so it
+//! prefetches with [`crate::Hint`] instead.
 
 use crate::bucket::Bucket;
 use crate::dict::Dict;
@@ -10,9 +10,9 @@ use crate::record::Record;
 use crate::table::Table;
 
 /// Number of keys in flight at a time. A core has only 10 to 24 line fill buffers, but more keys
-/// help: the requests of a stage continue in the second-level cache, and a page walk precedes each.
-/// Measured with 10 M entries: batches of 16 keys took 1.9 times as long as batches of 64, batches
-/// of 32 keys 1.8 times.
+/// help: the requests of a stage continue in the second-level cache, and a page walk precedes each
+/// request. Measured with 10 M entries: batches of 16 keys took 1.9 times as long as batches of 64,
+/// batches of 32 keys 1.8 times.
 const IN_FLIGHT: usize = 64;
 
 impl<V> Dict<V> {

@@ -33,7 +33,8 @@ impl<V> Dict<V> {
         Self { table: Table::new(seed), values: PhantomData }
     }
 
-    /// Returns an empty dictionary as [`Self::new`] does, whose root belongs to [`crate::Roots`].
+    /// Returns an empty dictionary like [`Self::new`], but with a root that belongs to
+    /// [`crate::Roots`].
     pub(crate) fn with_root(seed: u64, root: &'static Root) -> Self {
         Self { table: Table::with_root(seed, root, true), values: PhantomData }
     }
@@ -70,8 +71,8 @@ impl<V> Dict<V> {
             + self.table.slab.live_bytes()
     }
 
-    /// Returns [`Self::allocated_bytes`] with all memory of the entries' pages instead of only the
-    /// cells in use: the resident bytes.
+    /// Returns the resident bytes: [`Self::allocated_bytes`], but with the whole pages that ever
+    /// held a cell instead of only the cells in use.
     pub fn held_bytes(&self) -> usize {
         self.allocated_bytes() - self.table.slab.live_bytes() + self.table.slab.touched_bytes()
     }
@@ -113,8 +114,8 @@ impl<V> Dict<V> {
     }
 
     /// Looks up a key that wasn't prefetched.
-    // Always inlined. As a call it takes 1.5 times as long for keys outside the caches: while one
-    // search waits for memory, the processor reaches less of the next one.
+    // Always inlined. As a separate function it takes 1.5 times as long for keys outside the
+    // caches: while one search waits for memory, the processor reaches less of the next search.
     #[inline(always)]
     pub fn find(&self, h: u64, key: &[u8]) -> Option<EntryRef<'_, V>> {
         match self.table.probe::<true>(h, key) {
@@ -124,7 +125,7 @@ impl<V> Dict<V> {
         }
     }
 
-    /// Looks up a key to change its entry. Fastest after a [`Hint`] prefetched it.
+    /// Looks up a key to change its entry. Fastest after a [`Hint`] prefetched the key.
     #[inline]
     pub fn find_mut(&mut self, h: u64, key: &[u8]) -> Option<EntryMut<'_, V>> {
         match self.table.probe::<false>(h, key) {
@@ -141,8 +142,8 @@ impl<V> Dict<V> {
         self.table.find_by_hash(h).map(|slot| unsafe { EntryMut::new(&mut self.table, slot, h) })
     }
 
-    /// Finds the place of a key with one search, either to change its entry or to insert one.
-    /// Fastest after a [`Hint`] prefetched it.
+    /// Finds the place of a key with one search, either to change its entry or to insert a new
+    /// entry. Fastest after a [`Hint`] prefetched the key.
     #[inline]
     pub fn entry<'d>(&'d mut self, h: u64, key: &'d [u8]) -> Entry<'d, V> {
         match self.table.probe::<false>(h, key) {
@@ -171,8 +172,8 @@ impl<V> Dict<V> {
         taken
     }
 
-    /// Frees the memory that an empty dictionary keeps for later entries: a segment of a page, and
-    /// a directory. Returns whether it freed any. Does nothing if there are entries.
+    /// Frees the memory that an emptied dictionary keeps for later entries: a small segment and a
+    /// directory. Returns whether it freed any. Does nothing if there are entries.
     pub fn release_if_empty(&mut self) -> bool {
         let releases = self.table.len == 0 && self.table.segment_bytes > 0;
         if releases {
@@ -190,7 +191,7 @@ impl<V> Dict<V> {
     }
 
     /// Returns the number of slots that the last insert moved: 0, or the slots of the segment that
-    /// it has grown or split. If all keys of the segment fell on one side, it has split that side
+    /// it has grown or split. If a split left all keys on one side, the insert has split that side
     /// too, and both splits count.
     pub fn entries_moved_by_last_insert(&self) -> usize {
         self.table.moved
@@ -249,14 +250,14 @@ impl<V> Dict<V> {
 
 impl<V> Drop for Dict<V> {
     fn drop(&mut self) {
-        // Only entries that own memory outside the slab need to be visited; the slab frees whole
+        // If no entry owns memory outside the slab, none needs to be visited: the slab frees whole
         // runs.
         if self.table.owning > 0 {
             let (table, slab) = (&self.table, &mut crate::slab::Slab::new());
             table.for_each_slot(&mut |slot| {
                 // SAFETY: every slot in use is visited once and never again, as the table is being
-                // dropped. Its heap pointer is a boxed `V`. A large record isn't in any slab, so an
-                // empty one serves.
+                // dropped. Its heap pointer is a boxed `V`. `free` doesn't use the slab for a large
+                // record, so an empty slab serves.
                 unsafe {
                     let record = Record::from_slot(slot);
                     if let Some(value) = record.heap() {

@@ -1,5 +1,5 @@
-//! Views of entries, through which callers read and change them. Every change, except of the access
-//! word, first passes the entry to the running snapshot, if any ([`crate::snapshot`]).
+//! Views of entries, through which callers read and change them. Every change except one of the
+//! access word first passes the entry to the running snapshot, if any ([`crate::snapshot`]).
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -32,9 +32,9 @@ impl<V> Copy for Payload<'_, V> {}
 /// A payload to store.
 #[derive(Debug)]
 pub enum NewPayload<'a, V> {
-    /// A string to store inside the entry. A string that doesn't [fit](crate::Dict::fits_inline)
-    /// makes the global allocator allocate the entry, and a failed allocation aborts the process:
-    /// use `Heap` for such strings.
+    /// A string to store inside the entry. Use `Heap` for a string that doesn't
+    /// [fit](crate::Dict::fits_inline): its entry would be allocated by the global allocator, and a
+    /// failed allocation aborts the process.
     Bytes(&'a [u8]),
     /// An integer to store inside the entry.
     Int(i64),
@@ -69,8 +69,8 @@ pub(crate) unsafe fn unbox<V>(value: NonNull<()>) -> V {
 /// The record is in use for `'a` in a dictionary of `V`, and nothing writes it meanwhile.
 #[inline]
 pub(crate) unsafe fn payload_of<'a, V>(record: Record) -> Payload<'a, V> {
-    // SAFETY: the shape gives the number of bytes; the integer and the pointer were written at the
-    // same place; a heap pointer is that of a live `V`, which only the entry refers to.
+    // SAFETY: the shape gives the place and the number of bytes; the integer or the pointer was
+    // written at that place; a heap pointer is that of a live `V`, which only the entry refers to.
     unsafe {
         let (kind, at, len) = record.payload();
         match kind {
@@ -177,7 +177,7 @@ impl<'d, V> EntryMut<'d, V> {
         unsafe { EntryRef::new(self.record()) }
     }
 
-    /// Returns a shared view of the entry that lives as long as the borrow of the dictionary.
+    /// Turns this view into a shared one, which lives as long as the borrow of the dictionary.
     #[inline]
     pub fn into_ref(self) -> EntryRef<'d, V> {
         // SAFETY: the exclusive borrow ends here; the rest of `'d` is a shared one.
@@ -249,7 +249,7 @@ impl<'d, V> EntryMut<'d, V> {
         }
     }
 
-    /// Returns the bytes of a bytes payload, for changes in place.
+    /// Returns the bytes of a bytes payload, for changes in place; `None` for other kinds.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         self.table.before_change(self.slot, Reason::Change);
@@ -260,7 +260,7 @@ impl<'d, V> EntryMut<'d, V> {
         }
     }
 
-    /// Returns the heap value, for changes in place.
+    /// Returns the heap value, for changes in place; `None` for other kinds.
     #[inline]
     pub fn heap_mut(&mut self) -> Option<&mut V> {
         self.table.before_change(self.slot, Reason::Change);
@@ -272,8 +272,8 @@ impl<'d, V> EntryMut<'d, V> {
     /// Stores another payload and user flags. Expiry and access word stay. Returns the former heap
     /// value if there was one.
     ///
-    /// Works in place if the entry's new size fits its cell (see `record`); otherwise the entry
-    /// moves.
+    /// Works in place if the entry's new size needs a cell of the same size (or, for an entry too
+    /// long for a cell, is unchanged). Otherwise the entry moves.
     pub fn replace(&mut self, payload: NewPayload<'_, V>, user_flags: u8) -> Option<V> {
         let expire_at_ms = self.expire_at_ms();
         self.set(payload, user_flags, expire_at_ms)
@@ -404,7 +404,8 @@ impl<V> OwnedPayload<V> {
     }
 }
 
-/// A removed entry without its key, for `RENAME` and `MOVE`.
+/// A removed entry without its key, for commands that move a value to another key, such as
+/// `RENAME`.
 #[derive(Debug)]
 pub struct Extracted<V> {
     /// Its payload.

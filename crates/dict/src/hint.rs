@@ -1,15 +1,15 @@
 //! Prefetching from any thread.
 //!
 //! A worker prefetches the buckets and entries of all keys in its window of parsed commands before
-//! it acquires the first of their shards. So other threads may be changing the dictionaries at the
+//! it acquires the first of their shards, so other threads may be changing the dictionaries at the
 //! same time. This is sound because:
 //!
 //! 1. *Roots are never freed.* A [`Hint`] holds a `&'static Root`. Roots are recycled through a
 //!    pool, and every table that uses a root stores only zeros and addresses of directories to it.
 //! 2. *The root's word names a directory.* It is zero, or the address and depth of a block, stored
-//!    by one atomic store and loaded by one atomic load, so they belong together. Directory blocks
-//!    keep their size and are never unmapped: an index of `depth` bits is within the block even if
-//!    its owner has freed it.
+//!    by one atomic store and loaded by one atomic load, so address and depth belong together.
+//!    Directory blocks keep their size and are never unmapped: an index of `depth` bits is within
+//!    the block even if its owner has freed it.
 //! 3. *A directory's word names a segment.* A block holds only words made from segments, or zeros,
 //!    and its words are loaded atomically. Segments are never unmapped and always consist of atomic
 //!    words.
@@ -22,7 +22,8 @@
 //! A hint may read data that is stale, or that by now belongs to another dictionary. It then
 //! prefetches a line that isn't needed, which is harmless. Loads of root and directory words are
 //! `Acquire` and pair with the owner's `Release`, so a thread that loads a segment's address sees
-//! its memory mapped and zeroed. Slots are loaded `Relaxed`, because nothing is read through them.
+//! the segment's memory as mapped and initialized. Slots are loaded `Relaxed`, because nothing is
+//! read through them.
 
 use core::sync::atomic::Ordering::Acquire;
 
@@ -57,8 +58,8 @@ impl Hint {
         Self { root }
     }
 
-    /// Prefetches the bucket where a key of this hash would be. This is the first stage. It waits
-    /// only for the directory, which is small and mostly in the cache.
+    /// Prefetches the home bucket of a hash. This is the first stage. It waits only for the
+    /// directory, which is small and mostly in the cache.
     #[inline]
     pub fn prefetch_bucket(self, h: u64) -> BucketHint {
         let nowhere = BucketHint { bucket: None, tag: 0 };
@@ -97,7 +98,8 @@ impl Roots {
     }
 
     /// Returns an empty dictionary at `place`, for keys hashed with `seed`. The caller must create
-    /// at most one per place: hints would only reach the one whose directory changed last.
+    /// at most one dictionary per place; of several, hints would reach only the dictionary whose
+    /// directory changed last.
     pub fn dict<V>(&self, place: usize, seed: u64) -> Dict<V> {
         Dict::with_root(seed, &self.0[place])
     }
@@ -112,7 +114,7 @@ impl Drop for Roots {
 impl BucketHint {
     /// Prefetches the entries in the bucket that may belong to the key. If the bucket is full
     /// without a match, prefetches the next bucket instead. This is the second stage and should
-    /// follow some time after the first; it waits for the bucket if that hasn't arrived.
+    /// follow some time after the first: it waits until the bucket has arrived in the cache.
     #[inline]
     pub fn prefetch_entry(self) {
         let Some(bucket) = self.bucket else { return };

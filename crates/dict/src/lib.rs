@@ -10,44 +10,45 @@
 //! | hash | 64 bits of [`hash_key`], read from the top: directory index, then tag |
 //! | directory | 2^depth words, each a segment's address, depth and number of buckets |
 //! | root | one word with the directory's address, through which other threads find it |
-//! | segment | the buckets of all hashes that share `depth` top bits: up to 511, or 7 if small |
+//! | segment | the buckets of hashes that share its `depth` top bits: up to 511, or 7 if small |
 //! | bucket | a cache line of 8 slots |
 //! | slot | 16 bits of hash (the tag) and 48 of entry address, the low two of them flags |
-//! | entry | head, lengths, expiry, key and payload in one piece of memory: a slab cell. `record` is its layout |
+//! | entry | head, lengths, expiry, key and payload, together in a slab cell; layout: `record` |
 //! | expiry | the time at which an entry expires, in Unix milliseconds |
 //! | access word | 24 bits of an entry for the server: its last access, or how often it is used |
 //! | user flags | 3 bits of an entry for the server: the form of the value |
 //! | run | 64 KB of cells of one size, owned by one dictionary |
 //! | hint | a root, as a handle for prefetching from any thread |
-//! | snapshot | all entries as they are at its start, passed one by one to a *keeper*, which writes them down |
-//! | epoch | a bit of each entry and of the dictionary; if the two differ, the running snapshot has still to keep the entry |
+//! | snapshot | all entries as they are at its start, passed one by one to a *keeper* |
+//! | epoch | a bit of dictionary and entry; if they differ, a snapshot must still keep the entry |
 //! | stash | overflow slots, used when the directory has its maximum depth |
 //!
 //! A segment has 32 KB of address space, a small one 512 bytes. The stash holds entries only if
-//! thousands of keys share the same 24 bits of hash.
+//! thousands of keys share the top 24 bits of their hashes.
 //!
 //! # Lookup
 //!
-//! The top `depth` bits of the hash choose a directory word. The 16 bits after the segment's own
-//! depth are the tag, and `tag * buckets >> 16` is the home bucket. One comparison covers all eight
-//! tags of the line. The entry is touched only when a tag matches, so a lookup costs two cache
-//! misses: line and entry. If the home bucket is full, the search continues in the next one; a
-//! lookup without a prior prefetch requests both at once. A removal moves a later slot back to fill
-//! the gap, so there are no tombstones.
+//! The directory's `depth` is the number of top bits of the hash that choose a directory word. The
+//! 16 bits after the segment's own depth are the tag, and `tag * buckets >> 16` is the home bucket.
+//! The eight tags of the line are compared by vector instructions, without branches. The entry is
+//! touched only when a tag matches, so a lookup costs two cache misses: line and entry. If the home
+//! bucket is full, the search continues in the next one; a lookup without a prior prefetch requests
+//! both lines at once. A removal moves a later slot back to fill the gap, so there are no
+//! tombstones.
 //!
 //! Directory, buckets and tags are in hash order. A scan cursor is therefore a point in the hash
-//! range, and stays exact while segments grow, shrink, split and merge.
+//! range, and stays valid while segments grow, shrink, split and merge.
 //!
 //! # Growth
 //!
-//! A segment grows when it is 90% full. A small one has 1, 2, 4 or 7 buckets in half a kilobyte. It
-//! then becomes a large one, which grows *in place*: it has 16, 32 or 63 buckets in its first page,
-//! then a page more at each step, up to 511 buckets. Growing redistributes the slots; the entries
-//! stay where they are.
+//! A segment grows when it is 90% full. A small segment has 1, 2, 4 or 7 buckets in half a
+//! kilobyte. When 7 are too few, it becomes a large segment, which grows *in place*: it has 16, 32
+//! or 63 buckets in its first page, and then a page more at each step, up to 511 buckets. Growing
+//! redistributes the slots; the entries stay where they are.
 //!
 //! A full segment of 511 buckets splits. A split needs one more bit of each hash than the tags
-//! have, so it reads the keys of the entries, which it prefetches 16 ahead. An insert therefore
-//! moves the slots of at most one segment (3,679), and the dictionary is never rehashed as a whole.
+//! have, so it reads the keys of the entries, which it prefetches 16 ahead. An insert moves the
+//! slots of at most one segment (3,679), and the dictionary is never rehashed as a whole.
 //! Shrinking reverses these steps and returns unused pages to the kernel.
 //!
 //! # Ownership
@@ -58,21 +59,21 @@
 //! and segments, never from entries, and only to prefetch.
 //!
 //! Directories and segments lie in memory that is never unmapped and never changes its type. A hint
-//! that uses one after the owner has freed it reads stale data, which is sound; `hint.rs` gives the
-//! argument, clause by clause. Empty segments, directory blocks and runs return to pools shared by
-//! all dictionaries.
+//! that uses this memory after the owner has freed it reads stale data, which is sound; `hint.rs`
+//! gives the argument, clause by clause. Freed segments, directory blocks and runs return to pools
+//! shared by all dictionaries.
 //!
 //! # Cost
 //!
 //! Bytes per entry, for `key:12345678` → `value:12345678`:
 //!
 //! ```text
-//! slot    8 bytes / load. A segment grows at 90% by 64 buckets, and splits into
-//!         halves of 72%: about 83%                                                   9.6
+//! slot    8 bytes / load. A segment grows at a load of 90% by 64 buckets, and splits
+//!         into halves with a load of 72%; the average is about 83%                   9.6
 //! entry   head 4 + key length 1 + value length 1 + key 12 + value 14, a cell of 32  32.0
 //! run     its header's line and its tail: 64 KB hold 2,046 cells of 32               0.0
-//! segment its header's line, 64 bytes for about 2,700 entries; the directory's
-//!         8 bytes, about twice                                                       0.0
+//! segment its header's line, 64 bytes for about 2,700 entries, and about two
+//!         directory words of 8 bytes                                                 0.0
 //!                                                                             about 41.6
 //! ```
 //!
@@ -82,7 +83,7 @@
 //! key with a 256-byte value is 4 + 1 + 2 + 272 = 279 bytes in a cell of 288. With its slot, that
 //! is 26 bytes of overhead. A segment of at most 50 entries takes half a kilobyte, a larger one
 //! whole pages. Cells of at most 128 bytes start in a run of 1 KB per size; other runs take whole
-//! pages. An empty dictionary takes one word.
+//! pages. An empty dictionary takes one word, its root, besides the [`Dict`] itself.
 //!
 //! Measured on a 2-core EPYC (Zen 3) shared with other work, with `cargo run --release -p
 //! pantala-dict --example figures`:
@@ -107,8 +108,8 @@
 //!     cargo +nightly miri test -p pantala-dict
 //! ```
 //!
-//! Slots hold the addresses of entries as numbers, so the code exposes the provenance of the
-//! pointers and recovers it, as Rust's memory model requires.
+//! Slots hold the addresses of entries as numbers, so the code exposes the provenance of each
+//! pointer that it stores, and recovers it on use, as Rust's memory model requires.
 
 mod arena;
 mod batch;

@@ -20,8 +20,8 @@ pub(crate) enum Usage {
 }
 
 /// Maps `len_bytes` of zeroed memory, aligned to `align_bytes` (a power of two, at least a page),
-/// for the life of the process. If the kernel has no memory, exits the process with a message, as
-/// Redis does.
+/// for the life of the process. If the kernel has no memory, prints a message and aborts the
+/// process, as Redis does.
 #[cfg(not(miri))]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) -> NonNull<u8> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -35,8 +35,8 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) ->
     let base = base.cast::<u8>();
     let skip_bytes = base.align_offset(align_bytes);
     // SAFETY: `skip_bytes < align_bytes`, so `base + skip + len` lies within the mapping just made;
-    // the two ends cut off belong to it and nothing refers to them. A failed `munmap` or `madvise`
-    // only wastes address space.
+    // the two ends that are unmapped belong to the mapping and nothing refers to them. A failed
+    // `munmap` only wastes address space, and `madvise` doesn't change contents.
     unsafe {
         let start = base.add(skip_bytes);
         if skip_bytes > 0 {
@@ -50,7 +50,7 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) ->
 }
 
 /// Allocates the memory, because Miri can't make this system call. Records the blocks so that
-/// Miri's leak check finds them: dictionaries hold their addresses as numbers only.
+/// Miri's leak check sees them as reachable: dictionaries hold their addresses only as numbers.
 #[cfg(miri)]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage) -> NonNull<u8> {
     static MAPPED: std::sync::Mutex<Vec<Mapping>> = std::sync::Mutex::new(Vec::new());

@@ -595,7 +595,7 @@ fn hints_are_harmless() {
         for thread in 0..2 {
             let (stop, mut random) = (&stop, Random::new(thread));
             scope.spawn(move || {
-                // Miri schedules threads in turns: unbounded loops would take most of its time.
+                // Miri runs one thread at a time, so unbounded loops would take most of its time.
                 let mut left = sized(usize::MAX, 200);
                 while left > 0 && !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     left -= 1;
@@ -718,7 +718,8 @@ fn lengths_round_trip_at_the_bounds_of_their_forms() {
 }
 
 /// A sample consists of the requested number of distinct adjacent entries. In small dictionaries it
-/// may have fewer, and may visit some twice. Continuing from its cursor visits all entries.
+/// may have fewer, and may visit some twice. With an unlimited count, repeated calls that continue
+/// at the returned cursor visit all entries.
 #[test]
 fn samples_consist_of_existing_entries() {
     let mut random = Random::new(seed("samples_consist_of_existing_entries"));
@@ -756,8 +757,8 @@ fn samples_consist_of_existing_entries() {
     assert_eq!(Dict::<u64>::new(SEED).sample(77, 10, false, 5, &mut |_| panic!("the dictionary is empty")), 0);
 }
 
-/// The newest entries must be sampled as often as others; otherwise eviction, which uses the
-/// samples, would evict them too late.
+/// The newest entries must be sampled as often as others. Otherwise eviction, which uses the
+/// samples, would evict the newest entries too late.
 #[test]
 #[cfg_attr(miri, ignore = "statistics need many samples")]
 fn samples_contain_new_entries_as_often_as_old_ones() {

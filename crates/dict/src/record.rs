@@ -158,8 +158,8 @@ fn length_bytes(len: usize) -> usize {
     }
 }
 
-/// A pointer to a record in use. Copies refer to the same memory. The dictionary ensures that they
-/// are used only while the record lives, and that nothing writes it during a read.
+/// A pointer to a record in use. Copies refer to the same memory. The dictionary ensures that these
+/// pointers are used only while the record lives, and that nothing writes the record during a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record(NonNull<u8>);
 
@@ -186,7 +186,7 @@ impl Record {
         address | expires | long
     }
 
-    /// Returns its address, for prefetching.
+    /// Returns the record's address, for prefetching.
     pub(crate) fn address(self) -> *const u8 {
         self.0.as_ptr()
     }
@@ -433,8 +433,8 @@ impl Record {
     ///
     /// # Safety
     ///
-    /// As [`Self::set_access`]. The record was made in this slab. If another record is returned,
-    /// this one is freed and must not be used.
+    /// As [`Self::set_access`]. The record was made in this slab, and `payload` lies outside it. If
+    /// another record is returned, this one is freed and must not be used.
     pub(crate) unsafe fn replace(
         self,
         slab: &mut Slab,
@@ -442,10 +442,10 @@ impl Record {
         user_flags: u8,
         expire_at_ms: Option<i64>,
     ) -> Self {
-        // SAFETY: in use and the caller's alone. In place, the record's memory holds the new shape
-        // since both have the same placement. The key moves first, if at all, by a copy that allows
-        // overlap; everything else is either known already or about to be overwritten. The
-        // payload's bytes aren't in this record, which nothing else may read now.
+        // SAFETY: in use and the caller's alone. A change in place fits the record's memory, since
+        // both shapes have the same placement. The key moves first, if at all, by a copy that
+        // allows overlap; the kept bits of the head were read before, and everything else is
+        // overwritten. The new payload lies outside this record, which nothing else may read now.
         unsafe {
             let old = self.shape();
             let kept = self.head() & KEPT_MASK;
@@ -587,7 +587,7 @@ pub(crate) fn fits_cell(key_len: usize, value_len: usize) -> bool {
     key_len <= CELL_BYTES_MAX && value_len <= CELL_BYTES_MAX && shape.len() <= CELL_BYTES_MAX
 }
 
-/// Returns the maximum length of a value in a cell with an empty key.
+/// Returns the maximum length of a value in a cell with an empty key and space for an expiry.
 pub(crate) const fn value_len_max() -> usize {
     CELL_BYTES_MAX - HEAD_BYTES - 1 - 2 - EXPIRY_BYTES
 }

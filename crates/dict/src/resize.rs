@@ -18,8 +18,8 @@ use crate::table::{NO_DIRECTORY, Table};
 const SPLIT_AHEAD: usize = 16;
 
 impl Table {
-    /// Returns the segment of a hash with space for one more entry, after growing or splitting it.
-    /// Returns `None` if it is full and at the maximum directory depth.
+    /// Returns the segment of a hash with space for one more entry, after creating, growing or
+    /// splitting it if necessary. Returns `None` if the segment is full and has the maximum depth.
     #[cold]
     pub(crate) fn make_room(&mut self, h: u64) -> Option<Segment> {
         loop {
@@ -124,8 +124,8 @@ impl Table {
         arena::free_block(old);
     }
 
-    /// Shrinks a segment by one step. Merges it with its buddy while the entries of both fit into
-    /// one segment.
+    /// Shrinks a segment by one step. Then merges it with its buddy, repeatedly, while the entries
+    /// of both fill at most half of a segment ([`should_merge`]).
     #[cold]
     pub(crate) fn shrink(&mut self, h: u64, mut segment: Segment) {
         if segment.buckets > 1 {

@@ -1,10 +1,10 @@
 //! Iteration over the entries: scans, the expiry walk, and random picks.
 //!
 //! A cursor is the top 48 bits of a hash; all smaller hashes have been visited. Segments, buckets
-//! and tags are in hash order, so a cursor stays exact while segments grow, shrink, split and merge
+//! and tags are in hash order, so a cursor stays valid while segments grow, shrink, split and merge
 //! between two calls. A scan visits every entry that exists throughout it, usually once. If
-//! segments merge meanwhile, their tags lose a bit, so the cursor points to a coarser position and
-//! the scan may visit some entries twice, as `SCAN` allows.
+//! segments merge meanwhile, their tags lose their last bit, so the cursor points to a coarser
+//! position and the scan may visit some entries twice, as `SCAN` allows.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,8 +22,9 @@ pub(crate) const CURSOR_BITS: u32 = 48;
 const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
 /// Sampled entries that are prefetched together, so that their cache misses overlap.
 const SAMPLES_IN_FLIGHT: usize = 16;
-/// Maximum number of attempts of a random pick to hit a slot in use. After these it takes the next
-/// entry, so entries after a gap are slightly more likely.
+/// Maximum number of attempts of a random pick to hit a slot in use. After these the pick takes an
+/// entry of the first bucket in use after a random position, so entries after a gap are slightly
+/// more likely.
 const TRIES_MAX: usize = 4096;
 
 /// The part of a scan that visits the entries of one home bucket.
@@ -102,13 +103,14 @@ impl<V> Dict<V> {
     }
 
     /// Visits adjacent entries, starting at a cursor and wrapping around at the end, until it has
-    /// visited `count` entries or `max_buckets` buckets. Returns the next cursor. If there are
-    /// fewer than `count` entries, it may visit some of them twice.
+    /// visited `count` entries or `max_buckets` buckets. Returns the cursor of a later bucket, or 0
+    /// after the last bucket; the entries between the last visited one and that bucket are skipped.
+    /// If there are fewer than `count` entries, it may visit some of them twice.
     ///
     /// With `expiring`, visits only entries with an expiry and doesn't touch the others. A segment
-    /// that has none is skipped and counts as one bucket.
+    /// without such entries is skipped and counts as one bucket.
     ///
-    /// Any 64 random bits are a valid cursor, and the visited entries are then a random sample. The
+    /// Any 64 random bits are a valid cursor, and make the visited entries a random sample. The
     /// lower 48 bits choose the first bucket, the upper 16 the first entry in it. (A sample that
     /// always started at a bucket's first entry would seldom reach the bucket's last ones, which
     /// are the newest.)
@@ -145,7 +147,13 @@ impl<V> Dict<V> {
         next
     }
 
-    /// Visits the slots for [`Self::sample`], until `visit` returns false.
+    /// Visits the slots for [`Self::sample`]. With `expiring`, only the slots of entries with an
+    /// expiry are *wanted*; otherwise all slots are. Only wanted slots are passed to `visit`.
+    ///
+    /// `visit` returns false to end the call. This takes effect at once only in the stash. In a
+    /// bucket the remaining wanted slots are still visited, so `visit` must ignore them. The call
+    /// then ends, unless the bucket's last slot isn't wanted; in that case it continues with the
+    /// next bucket.
     fn sample_slots(&self, cursor: u64, max_buckets: usize, expiring: bool, visit: &mut dyn FnMut(u64) -> bool) -> u64 {
         let is_wanted = |word: u64| !expiring || word & EXPIRES_BIT != 0;
         let mut visit = |word: u64| !is_wanted(word) || visit(word);
@@ -185,8 +193,8 @@ impl<V> Dict<V> {
                     break;
                 }
             }
-            // The sample has wrapped around at the end. If it started at 0, it has visited
-            // everything.
+            // Cursor 0: the sample wraps around. It ends if it wraps around for the second time, or
+            // if it started at 0 and has therefore visited everything.
             if cursor == 0 && core::mem::replace(&mut is_round, true) | (begin == 0) {
                 break;
             }
@@ -226,8 +234,8 @@ impl<V> Dict<V> {
         cursor
     }
 
-    /// Walks one home bucket. Removals move slots, so all slots are collected first. `words` is
-    /// reused between buckets to save allocations.
+    /// Walks one home bucket. Removals move slots, so the slots with an expiry are collected first,
+    /// in `words`, which is reused between buckets to save allocations.
     fn walk_bucket(
         &mut self,
         part: &Part,
@@ -249,8 +257,9 @@ impl<V> Dict<V> {
             // SAFETY: the slot was in use above, and since then only others were removed.
             let entry = unsafe { EntryRef::new(Record::from_slot(word)) };
             if visit(&entry) {
-                // Segment and slot give only some bits of the hash. They are enough to find the
-                // slot again: removals may merge segments, and then fewer bits are needed.
+                // Segment and slot give only the top `depth + TAG_BITS` bits of the hash. They are
+                // enough to find the slot again: removals may merge segments, and a merged segment
+                // needs fewer bits.
                 let h = prefix | tag_of(word) << (64 - TAG_BITS - depth);
                 if let Some(slot) = self.table.slot_of(h, word) {
                     let record = self.table.unhook(h, slot);
@@ -292,8 +301,9 @@ impl<V> Dict<V> {
             // SAFETY: a slot in use, and the dictionary is borrowed.
             return Some(unsafe { EntryRef::new(Record::from_slot(slot.load(Relaxed))) });
         }
-        // If there is only one segment, its number of buckets bounds the pick. With several, the
-        // maximum does, so that all buckets are equally likely.
+        // If there is only one segment, the bucket is picked among its buckets. With several
+        // segments, it is picked among `BUCKETS_MAX`, and a pick beyond a segment's buckets is
+        // rejected, so that all buckets are equally likely.
         let lone = if table.depth == 0 { table.segment(0) } else { None };
         let buckets_max = lone.map_or(BUCKETS_MAX as u64, |segment| segment.buckets);
         for _ in 0..TRIES_MAX {
@@ -317,7 +327,8 @@ impl<V> Dict<V> {
         self.next_from(random() >> (64 - CURSOR_BITS))
     }
 
-    /// Returns the first entry at or after a cursor, wrapping around at the end.
+    /// Returns an entry at or after a cursor, wrapping around at the end: the last of the entries
+    /// of the first home bucket that has any. Ignores the stash.
     fn next_from(&self, cursor: u64) -> Option<EntryRef<'_, V>> {
         let mut found = None;
         for mut cursor in [cursor, 0] {

@@ -22,14 +22,14 @@ use crate::memory::{PAGE_BYTES, page_ceil};
 pub(crate) const BUCKETS_MAX: usize = if cfg!(miri) { 7 } else { SEGMENT_LINES - 1 };
 /// Maximum number of entries.
 pub(crate) const SEGMENT_SLOTS: usize = BUCKETS_MAX * SLOTS;
-/// A segment grows when its load exceeds this many parts of [`LOAD_PARTS`].
+/// A segment grows when an insert would raise its load above this many parts of [`LOAD_PARTS`].
 const LOAD_MAX: usize = 90;
 const LOAD_PARTS: usize = 100;
 /// A segment shrinks by a step when its load after the step would be less than this many parts of
 /// [`LOAD_PARTS`].
 const LOAD_SHRUNK: usize = 67;
 /// Two buddies (segments whose hash prefixes differ only in the last bit) merge when their entries
-/// fill at most this many parts of [`LOAD_PARTS`] of a whole segment.
+/// would fill at most this many parts of [`LOAD_PARTS`] of a segment of [`BUCKETS_MAX`] buckets.
 const LOAD_MERGED: usize = 50;
 /// Maximum number of buckets of a small segment.
 const SMALL_BUCKETS_MAX: usize = if cfg!(miri) { 2 } else { arena::SMALL_SEGMENT_BYTES / size_of::<Bucket>() - 1 };
@@ -88,7 +88,8 @@ pub(crate) const fn step_down(buckets: u64) -> u64 {
     step
 }
 
-/// Returns how many entries this many buckets hold before the segment grows.
+/// Returns the number of entries that this many buckets may hold; the next insert grows the
+/// segment.
 #[inline]
 pub(crate) const fn capacity(buckets: u64) -> u64 {
     buckets * SLOTS as u64 * LOAD_MAX as u64 / LOAD_PARTS as u64
@@ -104,7 +105,8 @@ pub(crate) const fn should_merge(entries: u64) -> bool {
     entries <= (SEGMENT_SLOTS * LOAD_MERGED / LOAD_PARTS) as u64
 }
 
-/// Returns the smallest number of buckets that holds this many entries and a few more.
+/// Returns the smallest number of buckets that may hold this many entries and a sixteenth more, or
+/// [`BUCKETS_MAX`] if no number suffices.
 pub(crate) const fn buckets_for(entries: u64) -> u64 {
     let mut buckets = 1;
     while buckets < BUCKETS_MAX as u64 && entries + entries / 16 > capacity(buckets) {
@@ -126,13 +128,13 @@ impl Segment {
         Self { lines, buckets, depth }
     }
 
-    /// Returns whether it has the memory of a small segment.
+    /// Returns whether the segment has the memory of a small one.
     #[inline]
     pub(crate) fn is_small(self) -> bool {
         is_small(self.buckets)
     }
 
-    /// Frees its memory.
+    /// Frees the segment's memory.
     pub(crate) fn free(self) {
         if self.is_small() {
             arena::free_small_segment(self.lines);
@@ -142,8 +144,8 @@ impl Segment {
     }
 
     /// Rebuilds the segment with another number of buckets and depth, holding `slots` (tagged for
-    /// that depth), and passes the result to `publish`. Works in place unless it changes between
-    /// small and large; then it publishes the new memory before it frees the old.
+    /// that depth), and passes the result to `publish`. Works in place unless the segment changes
+    /// between small and large. In that case the new memory is published before the old is freed.
     pub(crate) fn rebuild(self, buckets: u64, depth: u32, slots: &[u64], publish: impl FnOnce(Self)) -> Self {
         if self.is_small() == is_small(buckets) {
             let changed = Self { lines: self.lines, buckets, depth };
@@ -158,7 +160,7 @@ impl Segment {
         moved
     }
 
-    /// Encodes it as a directory word.
+    /// Encodes the segment as a directory word.
     pub(crate) fn word(self) -> u64 {
         let address = self.lines.address() as u64;
         debug_assert!(address & !ADDRESS_MASK == 0);
@@ -229,7 +231,7 @@ impl Segment {
         self.lines.line(0).store(1, entries);
     }
 
-    /// Returns the bytes of memory it takes: whole pages, unless it is small.
+    /// Returns the segment's memory in bytes: whole pages, unless it is small.
     pub(crate) fn size_bytes(self) -> usize {
         if self.is_small() {
             return arena::SMALL_SEGMENT_BYTES;
@@ -243,14 +245,14 @@ impl Segment {
         self.len() < capacity(self.buckets)
     }
 
-    /// Returns whether it is empty enough to shrink or merge.
+    /// Returns whether the segment is empty enough to shrink or merge.
     #[inline]
     pub(crate) fn should_shrink(self) -> bool {
         self.len() < shrinks_below(self.buckets)
     }
 
     /// Returns the first bucket with a free slot, starting at `home`. The load must be below the
-    /// maximum, so that there is one.
+    /// maximum, so that such a bucket exists.
     pub(crate) fn room(self, home: usize) -> usize {
         let mut bucket = home;
         while self.bucket(bucket).is_full() {
@@ -269,7 +271,7 @@ impl Segment {
         &line.slots[used]
     }
 
-    /// Empties a slot, so that all other entries are still found.
+    /// Empties a slot, and moves other slots so that all other entries are still found.
     pub(crate) fn remove(self, bucket: usize, slot: usize) {
         let line = self.bucket(bucket);
         self.set_len(self.len() - 1);
@@ -281,10 +283,10 @@ impl Segment {
         }
     }
 
-    /// Repairs the searches after the full bucket `hole` lost a slot. Searches now end there and
-    /// would miss entries of later buckets whose home is `hole` or an earlier bucket, so one of
-    /// these moves back to `hole`. That may leave a hole in the bucket it came from, which is
-    /// repaired in the same way, until a bucket that wasn't full.
+    /// Repairs the searches after the full bucket `hole` lost a slot. Searches now end at `hole`
+    /// and would miss entries in later buckets whose home is `hole` or an earlier bucket. So one of
+    /// these entries moves back to `hole`. The bucket that it left is the next hole and is repaired
+    /// in the same way. Ends after a bucket that wasn't full: no search continues beyond it.
     fn shift_back(self, mut hole: usize) {
         let distance = |from: usize, to: usize| {
             let buckets = self.buckets as usize;

@@ -4,10 +4,10 @@
 //! allocation takes a freed cell of the run, if any. Otherwise it cuts a new cell from the run's
 //! unused end, so pages that were never needed never become resident.
 //!
-//! The first run of each smaller class is a *small* one, so that a dictionary of a few keys doesn't
-//! take a page per class. Empty runs return to a pool shared by all dictionaries. The slab keeps
-//! one empty run as a spare: otherwise a key that is repeatedly added and removed at a run's edge
-//! would take the pool's lock each time.
+//! The first run of each class with cells of at most 128 bytes is a *small* run of 1 KB, so that a
+//! dictionary of a few keys doesn't take a page per class. Empty runs return to a pool shared by
+//! all dictionaries. The slab keeps one empty run as a spare: otherwise, if all runs of a class are
+//! full, a key that is repeatedly added and removed would take the pool's lock each time.
 
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -32,7 +32,7 @@ const CHUNK_RUNS: usize = if cfg!(miri) { 4 } else { 512 };
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
 /// Maximum number of empty runs in the pool that stay resident (2 MB).
 const WARM_RUNS_MAX: usize = 32;
-/// Smallest cell, in bytes. A free cell holds a link.
+/// Smallest cell, in bytes. A free cell holds a link of four bytes.
 const CELL_BYTES_MIN: usize = 8;
 /// Largest cell, in bytes; the global allocator serves longer entries.
 pub(crate) const CELL_BYTES_MAX: usize = 4096;
@@ -117,7 +117,7 @@ impl Run {
         self.free == 0 && self.bump + u32::from(self.cell_bytes) > self.size_bytes
     }
 
-    /// Returns its resident bytes: the pages that ever held a cell, or all of a small run.
+    /// Returns the run's resident bytes: the pages that ever held a cell, or all of a small run.
     fn touched_bytes(&self) -> usize {
         if self.size_bytes as usize == SMALL_RUN_BYTES { SMALL_RUN_BYTES } else { page_ceil(self.bump as usize) }
     }
@@ -170,9 +170,9 @@ impl Slab {
             run = self.add_run(class);
         }
         // SAFETY: `run` is a run of this slab with a free cell: the lists hold only such runs, and
-        // a new one is empty. Its header is initialized and nothing else refers to it. A free
+        // a new run is empty. Its header is initialized and nothing else refers to it. A free
         // cell's offset is within the run, and its link was written by `free`; the bump offset plus
-        // a cell is within the run, because it isn't full.
+        // a cell is within the run, because the run isn't full.
         unsafe {
             let header = &mut *run;
             let offset = if header.free != 0 {
@@ -198,8 +198,8 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// `cell` came from [`Self::alloc`] of this slab (or of one it was moved from) and is no longer
-    /// used.
+    /// `cell` came from [`Self::alloc`] of this slab, which may have been moved since, and is no
+    /// longer used.
     #[inline]
     pub(crate) unsafe fn free(&mut self, cell: NonNull<u8>) {
         let run = run_of(cell);
@@ -283,8 +283,8 @@ impl Slab {
         run
     }
 
-    /// Returns a small run for the first cells of a class, if they are small enough and one is
-    /// left.
+    /// Returns a small run for the first cells of a class. Returns `None` if its cells are too
+    /// large, if it has a small run already, or if no small run is left.
     fn take_small(&mut self, class: usize) -> Option<*mut Run> {
         if cell_bytes(class) > SMALL_RUN_CELL_BYTES_MAX || self.classes_with_small >> class & 1 == 1 {
             return None;
@@ -332,11 +332,12 @@ impl Drop for Slab {
     }
 }
 
-/// Address of the mapping of small runs. Before it exists, the end of the address space, so that no
-/// address lies in it.
-// Relaxed: it is stored under the pool's lock before the first small run is handed out. A thread
-// that has a cell of a small run has it by way of that lock, and so sees the store. For all other
-// addresses both values give the same answer.
+/// Address of the mapping of small runs. Before the mapping exists, an address at the end of the
+/// address space, so that no cell appears to lie in the mapping.
+// Relaxed: the address is stored under the pool's lock before the first small run is handed out. A
+// thread that has a cell of a small run got it, directly or through other threads, after that lock
+// was released, so it sees the store. For all other cells the old and the new value give the same
+// answer.
 static SMALL_RUNS: AtomicUsize = AtomicUsize::new(usize::MAX - SMALL_RUNS_BYTES);
 
 /// Returns whether an address lies in a small run.
@@ -358,17 +359,17 @@ struct Pool {
     warm: Vec<*mut Run>,
     /// Runs whose pages were returned to the kernel.
     cold: Vec<*mut Run>,
-    /// The first of the runs never used yet, which are contiguous.
+    /// The first of the runs that were never used, which are contiguous.
     next: *mut Run,
-    /// Number of runs never used yet.
+    /// Number of runs that were never used.
     left: usize,
-    /// Whether a chunk was mapped before.
+    /// Whether any chunk was mapped.
     mapped: bool,
     /// Freed small runs.
     small: Vec<*mut Run>,
-    /// The first of the small runs never used yet, or null before they are mapped.
+    /// The first of the small runs that were never used, or null before they are mapped.
     small_next: *mut Run,
-    /// Number of small runs never used yet.
+    /// Number of small runs that were never used.
     small_left: usize,
 }
 
@@ -396,9 +397,9 @@ fn acquire() -> *mut Run {
     }
     if pool.left == 0 {
         let align_bytes = if cfg!(miri) { RUN_BYTES } else { HUGE_PAGE_BYTES };
-        // With huge pages the first cell of a run makes the whole run resident, so the first chunk
-        // has none, which keeps small servers small. Large servers need them: without huge pages, a
-        // lookup among 20 M entries misses the TLB at every entry.
+        // With huge pages the first cell of a run makes the whole run resident. To keep small
+        // servers small, the first chunk has no huge pages. Large servers need them: without huge
+        // pages, a lookup among 20 M entries misses the TLB at every entry.
         let usage = if pool.mapped { Usage::Dense } else { Usage::Sparse };
         pool.mapped = true;
         pool.next = map_forever(CHUNK_RUNS * RUN_BYTES, align_bytes, usage).cast().as_ptr();
@@ -433,8 +434,8 @@ fn acquire_small() -> Option<*mut Run> {
     Some(run)
 }
 
-/// Returns unused runs to the pool. The pages of small ones stay: they are shared with other
-/// dictionaries.
+/// Returns unused runs to the pool. The pages of small runs stay resident, because each is shared
+/// with other dictionaries.
 fn release(mut runs: Vec<*mut Run>) {
     let warm = {
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -524,8 +525,8 @@ mod tests {
         assert_eq!(slab.alloc(class), cells[3], "a full run with a hole comes first");
     }
 
-    /// Cells of a class come from its small run first, and again once that has a free cell; both
-    /// runs are returned when empty.
+    /// The first cells of a class come from a small run, later cells from an ordinary run. Both
+    /// runs return to the pool when they are empty; then a small run is the first again.
     #[test]
     fn the_first_run_of_a_class_is_small() {
         let mut slab = Slab::new();

@@ -1,10 +1,10 @@
 //! Snapshots: all entries as they were at one instant, while the dictionary continues to change.
 //!
 //! The head of each record has an *epoch* bit, and so has the table. [`Dict::begin_snapshot`] flips
-//! the table's bit. Every record whose bit then differs belongs to the snapshot and has not been
-//! kept. Each such entry is passed to the [`Keeper`], by the walk over all entries and before a
-//! change or its removal, until the keeper has kept all of it. Then its bit is flipped. New entries
-//! get the table's bit. When the walk has ended, all bits are equal again.
+//! the table's bit. Every record whose bit differs from the table's belongs to the snapshot and has
+//! not been kept. Such an entry is passed to the [`Keeper`] by the walk over all entries, before
+//! each change and before its removal, until the keeper has kept all of it. The entry's bit is then
+//! flipped. New entries get the table's bit. When the walk has ended, all bits are equal again.
 //!
 //! Every change of an entry calls [`Table::before_change`]. While no snapshot runs, this costs one
 //! test of a byte, in the cache line of the directory's address, which a lookup has read anyway.
@@ -34,12 +34,15 @@ const KEEPS: u8 = 2;
 /// Receives the entries of a snapshot, and writes them down or copies them.
 pub trait Keeper<V>: Send {
     /// Keeps an entry that existed when the snapshot started. Returns whether the whole entry has
-    /// been kept. If not, it is passed again by its next change and by the walk, until it has been
-    /// kept. After [`Reason::Removal`] it can't be passed again, and the result is ignored.
+    /// been kept. If not, its next change and the walk pass it again, until it has been kept. After
+    /// [`Reason::Removal`] it can't be passed again, and the result is ignored.
     fn keep(&mut self, entry: EntryRef<'_, V>, reason: Reason) -> bool;
 
     /// Returns whether the walk should return to its caller, which can then do other work. Called
-    /// after each entry of the walk. Must return false until another entry has been passed.
+    /// after each entry of the walk that has been kept, whether by the walk or before. After it has
+    /// returned true, it must return false until another entry has been passed to [`Self::keep`]:
+    /// the next call of the walk repeats entries that have been kept, and would otherwise pause
+    /// again without progress.
     fn needs_pause(&mut self) -> bool {
         false
     }
@@ -57,7 +60,7 @@ pub enum Reason {
     Removal,
 }
 
-/// A [`Keeper`] of a table, which doesn't know the type of its values.
+/// A [`Keeper`] in the form that a table uses, because a table doesn't know the type of its values.
 pub(crate) trait KeepRecord: Send {
     /// # Safety
     ///
@@ -83,8 +86,8 @@ impl<V, K: Keeper<V>> KeepRecord for Typed<V, K> {
 }
 
 impl Table {
-    /// Keeps the record of a slot for the running snapshot, if any. Must be called before the
-    /// record is changed or removed.
+    /// Passes the record of a slot to the keeper of the running snapshot, if any. Must be called
+    /// before the record is changed or removed.
     #[inline(always)]
     pub(crate) fn before_change(&mut self, slot: NonNull<AtomicU64>, reason: Reason) {
         if self.epoch & KEEPS != 0 {
@@ -93,7 +96,7 @@ impl Table {
     }
 
     /// Passes a record to the keeper, unless it has been kept or is newer than the snapshot.
-    /// Returns whether the snapshot is done with the record.
+    /// Returns whether the keeper has kept all of the record or never needs it.
     #[cold]
     #[inline(never)]
     fn keep(&mut self, record: Record, reason: Reason) -> bool {
@@ -140,7 +143,8 @@ impl<V> Dict<V> {
 
     /// Passes the entries of at most `max_buckets` buckets (at least one) to the keeper, starting
     /// at a cursor. Skips entries that have been kept. Returns the next cursor, or `None` at the
-    /// end. 0 starts the walk. Ends earlier if the keeper asks for a pause.
+    /// end. 0 starts the walk. Returns early, with a cursor at or before the current entry, if the
+    /// keeper has kept only a part of the entry or asks for a pause.
     pub fn walk_snapshot(&mut self, cursor: u64, max_buckets: usize) -> Option<u64> {
         let table = &mut self.table;
         let (mut cursor, mut words) = (cursor & ((1 << CURSOR_BITS) - 1), Vec::with_capacity(2 * GATHERED));
@@ -166,8 +170,8 @@ impl<V> Dict<V> {
             cursor = part.next;
             if words.len() >= GATHERED || left == 0 || cursor == 0 {
                 for word in words.drain(..) {
-                    // SAFETY: the slot was in use above, and only bits of records have changed
-                    // since.
+                    // SAFETY: the slot was in use above, and only epoch bits of records have
+                    // changed since.
                     if !table.keep_walked(unsafe { Record::from_slot(word) }) {
                         return Some(gathered_from);
                     }

@@ -25,13 +25,15 @@ fn content(dict: &Dict<u64>) -> Content {
     content
 }
 
-/// The kept entries, and the number of forced calls.
+/// A keeper that records the entries and the number of *forced* calls: those made by changes and
+/// removals instead of by the walk.
 #[derive(Clone, Default)]
 struct Kept {
     all: Arc<Mutex<(Content, usize)>>,
-    /// A key that is kept in two pieces: at first the walk or a change has passed it.
+    /// The key of an entry that is kept in two calls, after the first of them. The first call came
+    /// from the walk or from a change.
     half: Option<Vec<u8>>,
-    /// Its content at that time.
+    /// The entry's content at the first call.
     before: Option<(String, Option<i64>)>,
     /// Number of entries since the last pause.
     walked: usize,
@@ -60,8 +62,8 @@ impl Keeper<u64> for Kept {
     }
 
     fn needs_pause(&mut self) -> bool {
-        // Some pauses are in the middle of a bucket. Each makes changes possible, which take Miri
-        // long.
+        // Some pauses are in the middle of a bucket. The test makes changes in each pause. Changes
+        // are slow under Miri, which therefore has fewer pauses.
         let pauses = self.walked >= if cfg!(miri) { 20 } else { 5 };
         self.walked = if pauses { 0 } else { self.walked };
         pauses
@@ -74,7 +76,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key:{number}{long}").into_bytes()
 }
 
-/// Makes one random change. All kinds of changes occur.
+/// Makes one random change, of any kind.
 fn change(dict: &mut Dict<u64>, random: &mut Random, keys: u64) {
     let (number, value) = (random.next() % keys, random.next() % 1000);
     let key = key(number);

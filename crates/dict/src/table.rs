@@ -34,7 +34,7 @@ pub(crate) struct Table {
     pub(crate) directory: &'static [AtomicU64],
     /// The logarithm of the directory's number of words.
     pub(crate) depth: u32,
-    /// Whether the root belongs to a group, which frees it.
+    /// Whether the root belongs to a group ([`crate::Roots`]), which frees it.
     pub(crate) is_root_borrowed: bool,
     /// Epoch of new records, and whether a snapshot runs: see [`crate::snapshot`].
     pub(crate) epoch: u8,
@@ -50,8 +50,8 @@ pub(crate) struct Table {
     pub(crate) large_bytes: usize,
     pub(crate) slab: Slab,
     pub(crate) seed: u64,
-    /// Slots of entries whose segment is full at the maximum directory depth. This requires
-    /// thousands of keys with the same 24 bits of hash, which only deliberately chosen keys have.
+    /// Slots of entries whose segment was full at the maximum directory depth. This requires
+    /// thousands of keys with the same top 24 bits of hash, as only deliberately chosen keys have.
     pub(crate) stash: Vec<AtomicU64>,
     /// Number of slots that the last insert moved.
     pub(crate) moved: usize,
@@ -59,7 +59,7 @@ pub(crate) struct Table {
     pub(crate) keeper: Option<Box<dyn KeepRecord>>,
 }
 
-/// Returns the index of a hash's word in a directory of a depth.
+/// Returns the index of a hash's word in a directory of the given depth.
 #[inline(always)]
 pub(crate) fn directory_index(h: u64, depth: u32) -> usize {
     // Two shifts, because a shift by 64 isn't defined.
@@ -75,8 +75,8 @@ pub(crate) fn directory_index(h: u64, depth: u32) -> usize {
 pub(crate) unsafe fn directory_of(word: u64) -> Option<(&'static [AtomicU64], u32)> {
     let depth = (word & ROOT_DEPTH_MASK) as u32;
     let start = NonNull::new(core::ptr::with_exposed_provenance_mut::<AtomicU64>((word & !ROOT_DEPTH_MASK) as usize))?;
-    // SAFETY: address and depth were published together, for a block that had this length then and,
-    // blocks being type-stable, always has it; atomic words may be shared at any time.
+    // SAFETY: address and depth were published together, for a block of this length. Blocks are
+    // type-stable, so it still has this length. Atomic words may be shared at any time.
     Some((unsafe { core::slice::from_raw_parts(start.as_ptr(), 1 << depth) }, depth))
 }
 
@@ -147,9 +147,10 @@ impl Table {
     }
 
     /// Looks up a key. With `COLD`, requests the bucket after the home bucket at the same time.
-    /// About one key in eight lies there: without this its search would wait for memory twice, and
-    /// the mispredicted branch would discard the work on the next search. If the home bucket was
-    /// prefetched before, use `COLD = false`, because then the extra line is mostly wasted.
+    /// About one key in eight lies in that bucket. Without the request, a search for such a key
+    /// would wait for memory twice, and the mispredicted branch would discard the work on the next
+    /// search. If the home bucket was prefetched before, use `COLD = false`, because the extra line
+    /// is then mostly wasted.
     #[inline(always)]
     pub(crate) fn probe<const COLD: bool>(&self, h: u64, key: &[u8]) -> Probe {
         let Some(segment) = self.segment(h) else { return Probe::Absent(None) };
@@ -420,8 +421,8 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// Frees segments, directory and its own root. The slab frees the records; the dictionary drops
-    /// the values that they own.
+    /// Frees segments, directory and its own root. The slab frees the records in its cells; before,
+    /// [`crate::Dict`] has dropped the heap values and freed the large records.
     fn drop(&mut self) {
         self.free_segments();
         if !self.is_root_borrowed {

@@ -86,15 +86,14 @@ bitflags! {
         const DISCARDS = 1 << 33;
         /// Allowed on a RESP2 connection that has subscriptions.
         const WHILE_SUBSCRIBED = 1 << 34;
-        /// Ends subscriptions or `MONITOR` of its client.
+        /// Ends subscriptions of its client, or its `MONITOR`.
         const UNSUBSCRIBES = 1 << 35;
-        /// Its replies count as messages, which `CLIENT REPLY` does not suppress.
+        /// Its replies, except errors, count as messages, which `CLIENT REPLY` does not suppress.
         const ANSWERS_MESSAGES = 1 << 36;
-        /// Reports memory usage or sets its limits, so shards flush their memory usage before it
-        /// runs.
+        /// Reports memory usage or sets its limits. Before the command runs, its worker adds the
+        /// memory usage of all free shards to the global counter.
         const MEASURES = 1 << 37;
-        /// Needs no shard outside of a transaction, and all shards in a transaction (`CLIENT
-        /// PAUSE`).
+        /// Needs no shard outside of a transaction, but all shards within one (`CLIENT PAUSE`).
         const ALL_SHARDS_QUEUED = 1 << 38;
         /// Changes keys in databases other than the selected one, although its route contains only
         /// the shards of its keys.
@@ -105,14 +104,14 @@ bitflags! {
         const KEEPS_CACHING = 1 << 41;
         /// Part of `DEBUG`: `DEBUG SET-DISABLE-DENY-SCRIPTS` lets scripts run it.
         const DEBUGS = 1 << 42;
-        /// Rejected like a write while writes cannot be persisted, so that health checks detect
-        /// this.
+        /// Rejected like a write while writes cannot be persisted (`PING`), so that health checks
+        /// notice the failure.
         const NEEDS_DISK = 1 << 43;
     }
 }
 
 impl Flags {
-    /// The names of the flags that `COMMAND INFO` shows, in the order of their bits. Redis has the
+    /// The names of the flags that have one in Redis, in the order of their bits. Redis has the
     /// same order.
     pub const NAMES: [&'static str; 20] = [
         "write",
@@ -139,7 +138,7 @@ impl Flags {
 
     /// Returns the names of the flags that are set and shown, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        // Redis hides this flag.
+        // Redis does not show `may_replicate`.
         names_of_bits(self.difference(Self::MAY_REPLICATE).bits(), &Self::NAMES)
     }
 }
@@ -237,7 +236,8 @@ pub enum FindKeys {
         last: i32,
         /// Distance from one key to the next.
         step: i32,
-        /// 0 or 1: no limit. n: the keys are the first 1/n of the remaining arguments.
+        /// 0 or 1: no limit. n > 1: the keys are the first 1/n of the remaining arguments. Ignored
+        /// unless `last` is negative.
         limit: i32,
     },
     /// A number of keys. An argument before the keys contains the number.
@@ -297,17 +297,17 @@ impl KeySpec {
     }
 }
 
-/// Reports the keys of a call. Its second argument is called with each key's argument index and the
-/// number of the key's specification.
+/// Finds the keys of a call. Calls the second argument with the argument index of each key and the
+/// index of its specification in [`Command::key_specs`].
 pub type OwnKeys = fn(&Args<'_>, &mut dyn FnMut(usize, usize));
 
 /// Returns whether the argument of a call at an index is a secret.
 pub type Secrets = fn(&Args<'_>, usize) -> bool;
 
-/// Maximum number of arguments of a plain call. Calls with more arguments may be more work.
+/// Maximum number of arguments of a plain call. Calls with more arguments may take longer.
 const PLAIN_ARGUMENTS_MAX: usize = 8;
 
-/// A command: a record of all its properties.
+/// The record of a command: all its properties.
 #[derive(Clone, Copy)]
 pub struct Command {
     /// Lower-case name. For a subcommand the part after the bar (`getname`).
@@ -348,13 +348,13 @@ pub struct Command {
     pub handler: Handler,
     /// Finds the keys of a call, if key specifications cannot describe them.
     pub own_keys: Option<OwnKeys>,
-    /// Finds keys that the command uses, but that neither the key specifications nor
-    /// [`Command::own_keys`] contain, as in Redis. Permissions are checked for these too.
+    /// Finds keys that the command uses, but that, as in Redis, neither the key specifications nor
+    /// [`Command::own_keys`] contain. Permissions are checked for these keys too.
     pub unnamed_keys: Option<OwnKeys>,
     /// Finds arguments that are secrets, which no log may show.
     pub secrets: Option<Secrets>,
-    /// Returns the flags of the key in a call, for a key specification with `variable_flags` (SET
-    /// with and without GET).
+    /// Returns the flags that apply to the key in this call. Used if the key specification has the
+    /// flag `variable_flags` (SET, with and without the option GET).
     pub key_flags: Option<fn(&Args<'_>) -> &'static [&'static str]>,
 }
 

@@ -1,9 +1,9 @@
-//! Fault injection for the tests of isolation: pauses at moments that provoke races, and deliberate
-//! violations that the tests' checkers must detect (docs/testing.md).
+//! Fault injection for tests: pauses at moments that provoke races, and deliberate violations of
+//! isolation and order, which the tests' checkers must detect (docs/testing.md).
 //!
-//! Only builds with debug assertions inject faults. In other builds [`hits`] is constant `false`,
-//! so the compiler removes its branches. `DEBUG FAULT name permille` sets the rate of a fault for
-//! the whole process.
+//! Only builds with debug assertions inject faults. In other builds [`hits`] always returns
+//! `false`, so the compiler removes the branches that depend on it. `DEBUG FAULT name permille`
+//! sets the rate of a fault for the whole process.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,7 @@ pub enum Fault {
     PauseHolding,
     /// A thread pauses after a command has run and before its reply is sent.
     PauseReplying,
-    /// `MSET` sets its first key, releases that shard, and then sets the others.
+    /// `MSET` sets its first key, releases the key's shard, and then sets the other keys.
     TornMset,
     /// `EXEC` releases its shards before its last command, and acquires that command's shards
     /// again.
@@ -39,18 +39,19 @@ pub enum Fault {
     Repeated,
     /// A lookup finds a key although it has expired.
     KeptExpired,
-    /// A unit of effects is stamped without regard to its shards' clocks.
+    /// A unit of effects is stamped without regard to the clocks of its shards.
     UnorderedEffects,
-    /// A connection's later effects are stamped without regard to the clock of another worker that
-    /// ran a request of the connection.
+    /// Another worker has run a request of a connection, and the connection's later effects are
+    /// stamped without regard to that worker's clock.
     ForgottenClock,
     /// A command's effect is not propagated.
     LostEffect,
-    /// A worker defers its part of a snapshot's walk to its next turn.
+    /// A worker does not walk its shards for a snapshot in this turn.
     SlowWalk,
-    /// A snapshot loses an entry that a command changes.
+    /// A snapshot loses an entry that a command changes before the snapshot has written it.
     UnkeptEntry,
-    /// Calls that write, open or rename a file of the append-only file do not return.
+    /// Calls that write, open or rename a file of the append-only file do not return while the
+    /// fault is set.
     StuckDisk,
 }
 
@@ -75,9 +76,9 @@ const ALL: [(&str, Fault); 17] = [
 ];
 
 impl Fault {
-    /// Returns whether the fault affects this command, if the fault affects only some commands.
-    /// This is the only place that distinguishes commands by name, because the choice belongs to
-    /// the tests and not to the commands.
+    /// Returns whether this command is one of those that the fault affects. Returns `false` for
+    /// faults that do not depend on the command. The commands are distinguished by name here and
+    /// not in their records, because the choice belongs to the tests.
     #[cold]
     pub fn breaks(self, command: &Command) -> bool {
         let broken: &[&str] = match self {
@@ -90,7 +91,7 @@ impl Fault {
     }
 }
 
-/// The rate of a fault that always happens.
+/// The maximum rate: the fault happens at each opportunity.
 const PERMILLE_MAX: u32 = 1000;
 
 /// Longest pause, µs: much longer than a command runs.
@@ -120,7 +121,7 @@ pub fn set(name: &[u8], permille: i64) -> bool {
     }
 }
 
-/// Returns whether a fault must happen now.
+/// Returns whether a fault must happen now, at random by its rate.
 #[inline(always)]
 pub fn hits(fault: Fault) -> bool {
     // Relaxed: it doesn't matter when a thread sees the setting.
@@ -134,7 +135,7 @@ pub fn is_set(fault: Fault) -> bool {
     cfg!(debug_assertions) && PERMILLE[fault as usize].load(Relaxed) > 0
 }
 
-/// Pauses this thread if the fault must happen now.
+/// Pauses this thread for a moment if the fault must happen now.
 #[inline(always)]
 pub fn pause(fault: Fault) {
     if hits(fault) {
@@ -154,7 +155,7 @@ fn drawn(permille: u32) -> bool {
     permille > 0 && random() % u64::from(PERMILLE_MAX) < u64::from(permille)
 }
 
-/// Lets other threads run: yields to those that are ready, or sleeps for some time.
+/// Lets other threads run: at random, either yields or sleeps for less than `PAUSE_US_MAX`.
 #[cold]
 pub fn stall() {
     let us = random() % (2 * PAUSE_US_MAX);

@@ -2,10 +2,10 @@
 //!
 //! # Layers
 //!
-//! Each top-level module is a layer. The table lists the lowest layer first. A layer may use lower
-//! layers only, which `tests/tests/engine_layers.rs` checks in the source text.
+//! Each top-level module is a layer. The table lists the lowest layer first. A layer may use only
+//! lower layers. `tests/tests/engine_layers.rs` checks this in the source text.
 //!
-//! | layer | what |
+//! | layer | contents |
 //! | --- | --- |
 //! | `tuning` | live settings, and `CLIENT PAUSE` |
 //! | `command` | the record of a command: flags, arguments, positions of its keys |
@@ -16,13 +16,13 @@
 //! | `effect` | the sinks of key changes: blocked clients, watches, the journal |
 //! | `store` | the databases of a shard: changes, expiry, eviction, memory, rollback |
 //! | `shard` | gates, requests, the executor: which thread runs a command on a shard |
-//! | `session` | the state of a connection, and the interface of the server for its commands |
+//! | `session` | the state of a connection, and the server's interface for commands |
 //!
 //! Three dependencies would point from a lower layer to a higher one, and are inverted:
 //!
 //! | dependency | inverted by |
 //! | --- | --- |
-//! | a record names a handler of a higher layer | [`command::Keyed`], [`command::Local`] |
+//! | a record contains a handler of a higher layer | [`command::Keyed`], [`command::Local`] |
 //! | an event is sent to a worker's mailbox | the trait `events::Workers` |
 //! | a rollback changes keys of shards that are held | the trait `store::undo::HeldShards` |
 //!
@@ -44,32 +44,33 @@
 //! | request | a command that waits for a busy shard, and that any thread may run ([`request`]) |
 //! | parked | a connection with a request in flight: its later commands wait |
 //! | backlog | the requests that a shard's owner has taken from the gate and must still run. The backlog of the journal is another one: see [`effect`] |
-//! | keyed, local | a keyed command's handler runs on shards, a local one's without |
+//! | keyed, local | a keyed command's handler runs on shards, a local command's runs without |
 //! | home | the worker that a shard is assigned to. It does the shard's periodic work and, with `--execution owner`, runs all commands on the shard |
 //! | waiter | a command blocked on a key: `BLPOP` and its variants ([`blocking`]) |
 //! | user | a name with rules that say which commands its connections may run ([`acl`]) |
 //! | hint | a handle through which a worker prefetches from a shard that it does not own |
 //! | sink | a part of the engine that is notified of changed keys ([`effect::change`]) |
 //! | effect, unit, stamp | what a command has changed, in the form that replicas receive ([`effect`]) |
-//! | physical database | the stored database behind the number that clients use. `SWAPDB` exchanges two |
+//! | physical database | the database stored behind a client's number. `SWAPDB` swaps two |
 //! | access word | a number in each entry that records when or how often the key was read |
 //! | touch | update the access word of a key, because a command has read or written the key |
 //!
 //! # Who owns what
 //!
-//! | what | owner | others |
+//! | what | owner | other threads |
 //! | --- | --- | --- |
 //! | [`state::Shard`] | the holder of its [`ownership::Ownership`] | no access |
 //! | [`state::ShardStats`] | written by the shard's owner | read by any thread |
 //! | [`client::Session`] | the connection's worker | no access; they read its [`client::Client`] |
 //! | [`request::Request`] | the holder of its box: a thread, a gate or a mailbox | no access |
-//! | [`tuning::Tuning`] | written by `CONFIG SET` and the like | read by any thread |
+//! | [`tuning::Tuning`] | none: atomics, written by `CONFIG SET` and others | read by any thread |
 //!
 //! # The path of a command
 //!
 //! [`executor::Executor::run_single`] takes the shard, calls the handler with an
-//! [`access::Access`], and frees the shard. Without contention, these are two atomic instructions
-//! on the shard's own cache line. The head of [`executor`] has a diagram.
+//! [`access::Access`], and frees the shard. Without contention, taking and freeing the shard cost
+//! one atomic instruction each, on the shard's own cache line. The head of [`executor`] has a
+//! diagram.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod acl;

@@ -29,8 +29,8 @@ pub enum AccessPolicy {
 /// what they cost while unused. It is not for production.
 pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
-/// Bit of [`Tuning::events`]: effects are recorded (`effect`). This bit and the next ones are above
-/// the bits of keyspace events.
+/// Bit of [`Tuning::events`]: effects are recorded (`effect`). This bit and the bits declared after
+/// it are above the bits of keyspace events.
 const JOURNALED: u32 = 1 << 27;
 /// The server rejects some commands ([`refusal`]).
 const REFUSES: u32 = 1 << 26;
@@ -47,13 +47,14 @@ pub(crate) const WATCHED: u32 = JOURNALED | LIMITED | MONITORS | TRACKS | BROADC
 /// The bits that don't depend on `notify-keyspace-events`.
 pub(crate) const KEPT: u32 = WATCHED | REFUSES;
 
-/// Live settings, each an atomic that the hot path reads with a plain load. Each is independent of
-/// the others, so relaxed ordering suffices.
+/// Live settings and states of the server. The hot path reads each setting with a plain load of an
+/// atomic. Relaxed ordering suffices, because the settings are independent of each other.
 pub struct Tuning {
     /// `proto-max-bulk-len`, bytes. Also the maximum length of a string value.
     pub proto_max_bulk_len: AtomicU64,
-    /// Maximum length of the replies of a connection, bytes: the largest hard limit of
-    /// `client-output-buffer-limit`.
+    /// Maximum length of the replies of a connection, bytes: the larger of the hard limits of
+    /// `client-output-buffer-limit` for `normal` and `pubsub`, or `u64::MAX` if one of them has no
+    /// limit.
     pub reply_bytes_max: AtomicU64,
     /// `lazyfree-lazy-eviction`.
     pub lazyfree_lazy_eviction: AtomicBool,
@@ -79,7 +80,7 @@ pub struct Tuning {
     pub lfu_decay_time_minutes: AtomicU32,
     /// `list-max-listpack-size`.
     pub list_max_listpack_size: AtomicI32,
-    /// `list-compress-depth`: applies to new lists.
+    /// `list-compress-depth`. Applies to lists created later.
     pub list_compress_depth: AtomicU32,
     /// `DEBUG QUICKLIST-PACKED-THRESHOLD`, bytes.
     pub list_alone_bytes: AtomicU64,
@@ -97,7 +98,7 @@ pub struct Tuning {
     pub active_expire_effort: AtomicU32,
     /// `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expire: AtomicBool,
-    /// Clients of a writable replica may have given keys a TTL.
+    /// Whether clients of a writable replica may have given keys a TTL.
     pub has_own_ttls: AtomicBool,
     /// `hll-sparse-max-bytes`: a HyperLogLog that would need more becomes dense.
     pub hll_sparse_max_bytes: AtomicU64,
@@ -115,11 +116,11 @@ pub struct Tuning {
     pub slowlog_slower_than_us: AtomicI64,
     /// `slowlog-max-len`.
     pub slowlog_max_len: AtomicU64,
-    /// Whether every command is timed, including plain ones.
+    /// Whether every command is timed individually, even a plain one.
     pub times_all: AtomicBool,
-    /// `notify-keyspace-events` (see `events::notify`; no bit is set while nothing is published),
-    /// and the bits of the other observers of commands and changes. A single word, so that one load
-    /// checks all of them.
+    /// The enabled classes of `notify-keyspace-events` (none while nothing is published: see
+    /// `events::notify`), and the bits of the other observers of commands and changes. A single
+    /// word, so that one load checks all of them.
     pub(crate) events: AtomicU32,
     /// `tracking-table-max-keys`; 0: no limit.
     pub tracking_table_max_keys: AtomicU64,
@@ -132,15 +133,16 @@ pub struct Tuning {
     pub aof_flush_delay_us: AtomicU64,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
-    /// End of `CLIENT PAUSE` (Unix time, ms; 0: not paused). Only [`crate::tuning::pause`] writes
-    /// it.
+    /// End of all pauses, including lasting ones (Unix time, ms; 0: not paused). It stays set when
+    /// a pause has expired. Only [`crate::tuning::pause`] writes it.
     pub paused_until_ms: AtomicI64,
-    /// End of the pauses by clients. Unlike `paused_until_ms`, it ignores lasting pauses, which the
+    /// End of the pauses by clients, like `paused_until_ms`, but without lasting pauses, which the
     /// server starts.
     pub clients_paused_until_ms: AtomicI64,
-    /// The remaining state of pauses. Locked while both ends and `pause_all` are written.
+    /// The remaining state of pauses. Locked while `paused_until_ms`, `clients_paused_until_ms` and
+    /// `pause_all` are written.
     pub(crate) pauses: Mutex<Pauses>,
-    /// Whether the pauses by clients hold back all commands, not only writes.
+    /// Whether the pauses by clients hold back all commands or only writes.
     pub pause_all: AtomicBool,
     /// `cluster-enabled`. Set before the first command, and not changed afterwards.
     pub cluster: AtomicBool,
@@ -214,8 +216,8 @@ impl Tuning {
     }
 
     /// Returns whether there are monitors or clients that track keys (`CLIENT TRACKING`), memory is
-    /// limited (`maxmemory`), or effects are recorded. A single check, because usually none of
-    /// these holds.
+    /// limited (`maxmemory`), or effects are recorded. Usually none of these is the case, so a
+    /// single check saves time.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         // Relaxed, like all accesses here. If a command sets a bit, the delivery of its reply
@@ -239,14 +241,14 @@ impl Tuning {
         EvictionPolicy::from_bits(self.eviction_policy.load(Relaxed))
     }
 
-    /// Sets the eviction policy, and the content of access words that it needs.
+    /// Sets the eviction policy, and the content of access words that the policy needs.
     pub fn set_eviction_policy(&self, policy: EvictionPolicy) {
         self.eviction_policy.store(policy.bits(), Relaxed);
         self.set_access_policy(if policy.rank() == Some(Rank::Lfu) { AccessPolicy::Lfu } else { AccessPolicy::Lru });
     }
 
-    /// Returns whether Redis would share small integers among keys. It does not if the policy needs
-    /// the access word of each key.
+    /// Returns whether Redis would share the objects of small integers among keys. Redis does not
+    /// share them if memory is limited and the policy needs the access time or count of each key.
     #[inline]
     pub fn shares_integers(&self) -> bool {
         !self.is_limited() || !matches!(self.eviction_policy().rank(), Some(Rank::Lru | Rank::Lfu))
@@ -262,8 +264,8 @@ impl Tuning {
         self.set_watched(JOURNALED, is_journaled);
     }
 
-    /// Returns whether a change with events of these classes has an observer outside its shard: the
-    /// journal, readers of prefixes, or subscribers to the events.
+    /// Returns whether a change with events of these classes may have an observer outside its
+    /// shard: the journal, readers of prefixes, or, if one of the classes is enabled, subscribers.
     #[inline]
     pub(crate) fn hears(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | JOURNALED | classes) != 0
@@ -307,13 +309,13 @@ impl Tuning {
         }
     }
 
-    /// Returns whether `CLIENT PAUSE` holds back writes.
+    /// Returns whether a pause holds back writes, or all commands.
     pub fn is_paused(&self, now_ms: i64) -> bool {
         self.paused_until_ms.load(Relaxed) > now_ms
     }
 
-    /// Returns whether `CLIENT PAUSE` holds back commands. Ignores the pauses of failovers and
-    /// promotions.
+    /// Returns whether a pause by clients holds back writes, or all commands. Ignores the lasting
+    /// pauses of failovers and promotions.
     pub fn is_paused_by_clients(&self, now_ms: i64) -> bool {
         self.clients_paused_until_ms.load(Relaxed) > now_ms
     }

@@ -7,8 +7,10 @@
 //! | --- | --- |
 //! | RDB | Redis's file of a whole dataset ([`rdb`]) |
 //! | AOF | the append-only file: a base and the effects since then ([`aof`]) |
+//! | effect, unit, stamp | see [`pantala_engine::effect`] |
 //! | increment | a file of effects |
 //! | entry | a key with its value, expiry and access word, as encoded in the file: the value isn't decoded yet |
+//! | access word | the LRU time or LFU counter of an entry |
 //! | chunk | bytes of a file that are passed on together |
 //!
 //! # Who owns what

@@ -1,7 +1,7 @@
 //! The bytes of one snapshot in flight to several replicas, each at its own position.
 //!
 //! Readers share chunks: a feed holds the bytes that its slowest reader hasn't read. The writer
-//! stops while these bytes exceed the feed's limit, which thus bounds the memory of a snapshot.
+//! stops while these bytes reach the feed's limit. So the limit bounds the memory of a snapshot.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use std::sync::atomic::AtomicU64;
 
 use pantala_base::{Outgoing, SharedBytes};
 
-/// Called when bytes arrive for a reader without unread bytes, or when the feed ends.
+/// Wakes a reader that has no unread bytes. Called when bytes arrive for it, or when the feed ends.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Identifies a reader in its feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedReader(u64);
 
-/// The state of the bytes that follow those that a reader has taken.
+/// The state of a feed after the bytes that a reader has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedAhead {
-    /// None yet; the reader is woken when there are more.
+    /// No bytes yet; the reader is woken when there are more, or when the feed ends.
     Nothing,
     /// More bytes.
     More,
-    /// None, because the reader has taken the whole snapshot.
+    /// No more bytes, because the reader has taken the whole snapshot.
     End,
     /// The snapshot failed.
     Failed,
@@ -111,8 +111,8 @@ impl Feed {
         self.readers.iter_mut().filter_map(wake).collect()
     }
 
-    /// Appends a reader's next chunks to `into`, until at least `bytes` more bytes are there.
-    /// Returns the state of the bytes that follow.
+    /// Appends a reader's next chunks to `into`, until at least `bytes` bytes are appended or there
+    /// are no more. Returns the state of the feed after these chunks.
     pub fn read(&mut self, reader: FeedReader, bytes: usize, into: &mut Vec<Outgoing>) -> FeedAhead {
         if self.ended == Some(false) {
             return FeedAhead::Failed;

@@ -1,15 +1,15 @@
-//! `REPLCONF` on a primary: the statements of a connection about itself before it asks for data,
-//! and its acknowledgements afterwards.
+//! `REPLCONF` on a primary: the options of a connection before it asks for data, and its
+//! acknowledgements afterwards.
 
-/// Maximum length of the address that a replica announces, bytes, as in Redis.
+/// An announced address of this length or more is too long, bytes, as in Redis.
 const ADDRESS_BYTES_MAX: usize = 46;
 
 /// The parts of the dataset that a connection wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Whether it doesn't want keys.
+    /// Whether keys are omitted.
     pub without_keys: bool,
-    /// Whether it doesn't want function libraries.
+    /// Whether function libraries are omitted.
     pub without_functions: bool,
 }
 
@@ -21,7 +21,7 @@ impl Filter {
     }
 }
 
-/// The statements of a connection by `REPLCONF`.
+/// The options that a connection has set by `REPLCONF`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshake {
     /// The port at which it accepts clients; 0 if it hasn't announced one.
@@ -46,9 +46,9 @@ pub enum Heard {
     /// Records that the replica has this many bytes of the stream, and this many of them on disk;
     /// no reply.
     Ack(i64, i64),
-    /// Sends its own offset to its primary, if it has one; no reply.
+    /// Sends this server's offset to its primary, if it has one; no reply.
     GetAck,
-    /// Nothing; no reply.
+    /// Does nothing; no reply.
     Nothing,
 }
 
@@ -102,7 +102,7 @@ impl Handshake {
                     None => return Err(error("ERR value is not an integer or out of range", b"")),
                 },
                 b"rdb-filter-only" => self.set_filter(value)?,
-                // Sent by later versions. It informs the primary and has no effect.
+                // Sent by later versions of Redis for information; has no effect.
                 b"version" => {}
                 _ => return Err(error("ERR Unrecognized REPLCONF option: ", name)),
             }

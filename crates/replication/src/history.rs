@@ -1,4 +1,4 @@
-//! The history of a dataset: which streams it continues, and from which offsets.
+//! The history of a dataset: the streams that it continues, and their offsets.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::ReplId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     id: ReplId,
-    /// The former ID, and the first offset in `PSYNC` for which it is invalid.
+    /// The former ID, and the last offset in `PSYNC` for which it is valid.
     second: Option<(ReplId, u64)>,
 }
 
@@ -24,14 +24,15 @@ pub struct Registration<'a> {
 /// The reason why a replica needs a full sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotContinued {
-    /// It asked for one (`?`).
+    /// It asked for a full sync (`?`).
     Wanted,
     /// Its history is a different one.
     OtherHistory,
-    /// Its history ended before the requested offset; the number is the end.
+    /// It asked with the former ID for an offset beyond the end of that history. The number is the
+    /// last offset in `PSYNC` for which the former ID is valid.
     BehindSecond(u64),
-    /// The backlog doesn't hold the requested offset. These are the offsets that `PSYNC` may ask
-    /// for.
+    /// The backlog doesn't hold the requested offset. The range has the first and the last offset
+    /// that `PSYNC` may ask for, both inclusive; `0..0` if there is no backlog.
     NotHeld(Range<u64>),
 }
 
@@ -48,7 +49,7 @@ impl History {
         self.id
     }
 
-    /// Returns the former ID, and the first offset in `PSYNC` for which it is invalid.
+    /// Returns the former ID, and the last offset in `PSYNC` for which it is valid.
     #[must_use]
     pub fn second(&self) -> Option<(ReplId, u64)> {
         self.second
@@ -61,9 +62,9 @@ impl History {
         former.id != id
     }
 
-    /// Continues the history of a primary, which is called `id` there. The primary has accepted
-    /// `asked`, the current ID or the former one, at `offset`. Returns whether the current ID has
-    /// changed.
+    /// Continues the history of a primary, which has the ID `id` there. The primary has accepted a
+    /// `PSYNC` with `asked`, the current or the former ID, at `offset`. Returns whether the current
+    /// ID has changed.
     pub fn follow(&mut self, asked: ReplId, id: ReplId, offset: u64) -> bool {
         let current = self.id;
         if asked != current {
@@ -84,7 +85,8 @@ impl History {
     }
 
     /// Returns the offset at which a replica may continue: the number of bytes that it has. `held`
-    /// are the offsets from which the backlog has the rest of the stream.
+    /// has the first and the last offset, both inclusive, from which the backlog has the rest of
+    /// the stream; `None` if there is no backlog.
     ///
     /// # Errors
     /// The reason why the replica needs a full sync.
@@ -162,7 +164,7 @@ mod tests {
         assert_eq!(history, History::new(id(1)));
         assert!(history.follow(id(1), id(2), 15));
         assert_eq!((history.id(), history.second()), (id(2), Some((id(1), 16))));
-        // A promoted server goes back to where it was.
+        // A promoted server becomes a replica of its former primary again.
         history.shift(id(3), 18);
         assert!(history.follow(id(2), id(2), 18));
         assert_eq!(history, History::new(id(2)));

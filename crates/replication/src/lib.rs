@@ -6,8 +6,8 @@
 //! | --- | --- |
 //! | replication ID | 40 hexadecimal digits that name one history of the dataset ([`ReplId`]) |
 //! | offset | number of bytes of a history's stream; `PSYNC` asks for the byte after it |
-//! | second ID | the history that this one continues, up to an offset ([`History`]) |
-//! | handshake | what a connection states by `REPLCONF` before it asks for data ([`Handshake`]) |
+//! | second ID | the ID of the history that this one continues, up to an offset ([`History`]) |
+//! | handshake | the `REPLCONF` options of a connection before it asks for data ([`Handshake`]) |
 //! | full sync | a snapshot, then the stream from the snapshot's offset |
 //! | partial sync | the stream from an offset that the backlog still holds |
 //! | replica | a connection that has sent `SYNC` or `PSYNC` ([`Replica`]) |

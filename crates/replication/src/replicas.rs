@@ -37,7 +37,7 @@ pub struct Replica {
     pub client: u64,
     /// The address of its connection's peer.
     pub peer: String,
-    /// Its statements about itself.
+    /// Its options from `REPLCONF`.
     pub handshake: Handshake,
     /// Its state.
     pub state: ReplicaState,
@@ -147,8 +147,8 @@ impl Replicas {
         self.all.iter().filter(has).count()
     }
 
-    /// Returns the number of online replicas that have acknowledged something within `lag_s_max`
-    /// seconds.
+    /// Returns the number of online replicas whose last acknowledgement is at most `lag_s_max`
+    /// seconds old.
     #[must_use]
     pub fn good(&self, lag_s_max: u64, now_ms: i64) -> usize {
         let is_good =

@@ -22,8 +22,9 @@ pub struct Waiting {
 }
 
 impl Schedule {
-    /// Returns whether the snapshot for these replicas is sent without a file, which requires that
-    /// all can detect its end.
+    /// Returns whether the snapshot for these replicas is sent without a file. This requires
+    /// `repl-diskless-sync` or a snapshot of only a part of the dataset (`is_filtered`), and that
+    /// all replicas can detect its end.
     #[must_use]
     pub fn is_direct(&self, waiting: &[Waiting], is_filtered: bool) -> bool {
         (self.is_diskless || is_filtered) && waiting.iter().all(|replica| replica.finds_mark)

@@ -98,8 +98,8 @@ impl<'a> Args<'a> {
     }
 
     /// Returns the first argument, the command's name, as one word with its length in the highest
-    /// byte. Returns `None` if the name has more than seven bytes, or if the buffer has fewer than
-    /// eight bytes from its start, which is rare.
+    /// byte. Returns `None` if there are no arguments, if the name has more than seven bytes, or if
+    /// the buffer has fewer than eight bytes from the start of the name, which is rare.
     #[inline]
     pub fn short_name(&self) -> Option<u64> {
         let name = self.ranges.first()?;
@@ -120,9 +120,9 @@ impl<'a> Args<'a> {
         ArgsIter { base: self.base, ranges: self.ranges.iter() }
     }
 
-    /// Returns the bytes of the whole command if they are its canonical RESP array, which is the
-    /// form that nearly every client sends. The caller can propagate these bytes without encoding
-    /// the command again.
+    /// Returns the bytes of the whole command if they are its canonical RESP array, otherwise
+    /// `None`. Nearly every client sends this form. The caller can propagate these bytes without
+    /// encoding the command again.
     pub fn as_canonical(&self) -> Option<&'a [u8]> {
         let (first, last) = (self.ranges.first()?, self.ranges.last()?);
         let mut end = header_bytes(self.ranges.len());
@@ -132,8 +132,8 @@ impl<'a> Args<'a> {
         for range in self.ranges {
             end += header_bytes(range.len) + range.len + b"\r\n".len();
         }
-        // All other encodings of these arguments as an array are longer. Arguments that were copied
-        // together, or received inline, start at other offsets.
+        // Any other encoding of these arguments as an array is longer. Arguments of an inline
+        // command, or copied into one buffer without headers, start at other offsets.
         let is_canonical = end == last.start + last.len + b"\r\n".len() && self.base.first() == Some(&b'*');
         if is_canonical { self.base.get(..end) } else { None }
     }
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(Args::new(b"*2\r\n$3\r\nGET\r\n$010\r\n0123456789\r\n", &late).as_canonical(), None);
         let early = [ArgRange::new(9, 3), ArgRange::new(19, 10)];
         assert_eq!(Args::new(b"*02\r\n$3\r\nGET\r\n$10\r\n0123456789\r\n", &early).as_canonical(), None);
-        // An inline command, and one whose arguments were copied together.
+        // An inline command, and a command whose arguments were copied into one buffer.
         let inline = [ArgRange::new(0, 3), ArgRange::new(4, 1)];
         assert_eq!(Args::new(b"GET k\r\n", &inline).as_canonical(), None);
         let packed = [ArgRange::new(0, 3), ArgRange::new(3, 1)];

@@ -29,15 +29,16 @@ pub fn quote(line: &mut Vec<u8>, word: &[u8]) {
     line.push(b'"');
 }
 
-/// Splits `line` into words and removes quotes and escapes *in place*, which is possible because an
-/// unquoted word is never longer than the quoted one. Appends one range per word.
+/// Splits `line` into words and removes quotes and escapes *in place*, which is possible because
+/// unquoting never makes a word longer. Appends one range per word.
 ///
 /// # Errors
 ///
 /// Returns [`UnbalancedQuotes`]; `line` and `words` are then unchanged.
 pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), UnbalancedQuotes> {
     let words_before = words.len();
-    // An error may be found after earlier words were unquoted, so keep a copy if there are quotes.
+    // An error may be found after earlier words were unquoted. So if there are quotes, a copy is
+    // kept to restore the line.
     let unchanged = line.iter().any(|byte| matches!(byte, b'"' | b'\'')).then(|| line.to_vec());
     let mut at = 0;
     loop {
@@ -90,7 +91,7 @@ fn take_word(line: &mut [u8], start: usize) -> Option<(usize, usize)> {
     loop {
         let byte = byte_at(line, read);
         let (literal, taken) = match (within, byte) {
-            // Unlike between words, vertical tab and form feed don't end an unquoted word.
+            // Vertical tab and form feed are skipped between words, but don't end an unquoted word.
             (Within::Plain, b' ' | b'\n' | b'\r' | b'\t' | 0) => return Some((write - start, read)),
             (Within::Plain, b'"') => {
                 within = Within::Double;

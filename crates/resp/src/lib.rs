@@ -26,7 +26,8 @@
 //! A complete command is parsed in one pass, which takes about 40 instructions per argument of any
 //! length, plus 60 per command (`examples/instructions.rs` counts them, `cargo bench --bench resp`
 //! times them). The bytes of a command that arrives in pieces are never scanned twice; its ranges
-//! are moved once, at the end. An argument takes 16 bytes while its command runs.
+//! are moved to the caller's vector once, at the end. An argument's range takes 16 bytes while its
+//! command runs.
 
 #![forbid(unsafe_code)]
 

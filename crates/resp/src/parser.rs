@@ -30,13 +30,15 @@ const LINE_END_LEN: usize = 2;
 /// so a line that arrives complete may exceed the limit by up to this length.
 const REDIS_READ_LEN: usize = 16 * 1024;
 
-/// Maximum ratio of reserved to received arguments of a long command.
+/// Maximum number of arguments for which memory is reserved per received argument, in a long
+/// command.
 const TRUST: usize = 8;
 
 /// Maximum capacity for ranges that a parser keeps between commands. A larger vector is freed.
 const RANGES_KEPT_MAX: usize = 1_024;
 
-/// Minimum capacity of a list of ranges that is moved instead of copied, and reserved in advance.
+/// Minimum capacity of a list of ranges that is moved to the caller instead of copied. Also the
+/// minimum number of ranges in a list for which memory is reserved in advance.
 const RANGES_MOVED_MIN: usize = 16 * 1_024;
 
 /// Limits on the requests of a connection.
@@ -92,7 +94,7 @@ pub struct Parser {
     arguments_left: usize,
     /// Length of the current bulk.
     bulk_len: usize,
-    /// Bytes missing from the current bulk.
+    /// Bytes missing from the current bulk and its line end.
     needed: usize,
     /// Ranges of an incomplete command's arguments.
     ranges: Vec<ArgRange>,
@@ -142,9 +144,9 @@ impl Parser {
         }
     }
 
-    /// Returns the number of bytes missing from the current argument, including its line end; 0 if
-    /// unknown. The caller may reserve that much, at most `proto-max-bulk-len` + 2, but a client
-    /// may send less than it announced.
+    /// Returns the number of bytes missing from the current argument, including its line end: at
+    /// most `proto-max-bulk-len` + 2, or 0 if unknown. The caller may reserve this many bytes, but
+    /// a client may send less than it announced.
     #[inline]
     pub fn needed(&self) -> usize {
         self.needed
@@ -156,8 +158,8 @@ impl Parser {
         self.state != State::Start
     }
 
-    /// Returns the length of the complete arguments at the start of the incomplete command, in
-    /// bytes.
+    /// Returns the length of the parsed part of the incomplete command, in bytes: its header, its
+    /// complete arguments, and the current argument's `$` line if that is complete.
     #[inline]
     pub fn split_bytes(&self) -> usize {
         match self.state {
@@ -233,8 +235,8 @@ impl Parser {
         result
     }
 
-    /// Continues an incomplete command. Its ranges stay in `self.ranges` until it is complete, so
-    /// that a command of many arguments in many pieces moves them once.
+    /// Continues an incomplete command. Its ranges stay in `self.ranges` until the command is
+    /// complete. They are thus moved only once, even if many arguments arrive in many pieces.
     fn resume(
         &mut self,
         buf: &[u8],
@@ -259,11 +261,12 @@ impl Parser {
     }
 
     /// Reserves memory in a long list for the arguments that are left. Announcing a number of
-    /// arguments costs the sender nothing, so this reserves at most a multiple of those received.
+    /// arguments costs the sender nothing, so the reserved number is at most a multiple of the
+    /// arguments received.
     fn reserve(&self, ranges: &mut Vec<ArgRange>) {
         let room = ranges.capacity() - ranges.len();
         if ranges.len() >= RANGES_MOVED_MIN && room < self.arguments_left.min(ranges.len()) {
-            // Without the memory, the list grows as any other.
+            // If the memory can't be allocated, the list grows as any other.
             let _ = ranges.try_reserve_exact(self.arguments_left.min(ranges.len() * TRUST));
         }
     }
@@ -290,8 +293,8 @@ impl Parser {
                 self.at = next;
                 self.bulk_len = len;
             }
-            // Saturation only guards against corrupt lengths: a length has 63 bits, an offset is an
-            // address.
+            // The sum can't overflow: a length has at most 63 bits, and an offset fewer. Saturation
+            // only guards against a corrupt length.
             let end = self.at.saturating_add(self.bulk_len).saturating_add(LINE_END_LEN);
             if end > buf.len() {
                 self.needed = end - buf.len();
@@ -315,8 +318,7 @@ impl Parser {
         self.searched = at;
     }
 
-    /// Parses the `*` line. Returns its number, with negative ones as 0, and the start of the next
-    /// line.
+    /// Parses the `*` line. Returns its number (0 if negative) and the start of the next line.
     fn count(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, ProtocolError> {
         let Some(end) = self.line_end(buf, b'\r', limits).map_err(|TooLong| ProtocolError::TooBigCount)? else {
             return Ok(None);
@@ -407,14 +409,14 @@ impl Parser {
     }
 }
 
-/// A line exceeds the limit and its end hasn't been received.
+/// The error for a line that exceeds the limit and whose end hasn't been received.
 struct TooLong;
 
 /// Bytes that [`short_start`] parses.
 const SHORT_START_LEN: usize = 8;
 
-/// Parses the two numbers of `*n\r\n$m\r\n` as one word. Nearly all commands start this way: with
-/// at most nine arguments and a name of at most nine bytes.
+/// Parses the two numbers of `*n\r\n$m\r\n` as one word. Returns `None` for any other start. Nearly
+/// all commands start this way: with at most nine arguments and a name of at most nine bytes.
 #[inline]
 fn short_start(buf: &[u8]) -> Option<(usize, usize)> {
     const ZEROS: u64 = u64::from_le_bytes(*b"*0\r\n$0\r\n");
@@ -431,8 +433,8 @@ fn short_start(buf: &[u8]) -> Option<(usize, usize)> {
 ///
 /// Costs one bounds check per line and one compare per digit. An alternative that reads all digits
 /// as one word without branches takes 85 instructions per line, while a whole argument takes about
-/// 40. It doubles the time per command, and gains nothing even if the number of digits varies
-/// between arguments.
+/// 40. The alternative doubles the time per command, and gains nothing even if the number of digits
+/// varies between arguments.
 #[inline]
 fn short_header(buf: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
     let line: &[u8; 8] = buf.get(at..)?.first_chunk()?;

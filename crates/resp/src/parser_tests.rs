@@ -99,8 +99,8 @@ fn samples() -> Vec<Vec<u8>> {
         b"*\r\n",
         b"*1\r\n$\r\n",
         b"*1\r\n\r\n",
-        // Headers of the longest length on the fast path, and one digit more. Any byte may replace
-        // `\n`, even one that ends a search.
+        // Headers with the most digits that the fast path accepts, and with one digit more. Any
+        // byte may replace `\n`, even a byte that ends a search (`\0`, `\r`).
         b"*123456\r\0k\r\n",
         b"*1234567\r\0k\r\n",
         b"*123456\r\r$1\r\r\0\0\0$x\r\n",
@@ -188,7 +188,7 @@ fn bulk_lengths_at_the_limit_and_past_it() {
     assert_eq!(error(b"*1\r\n$16384\r\n", &strangers), None);
     assert_eq!(error(b"*1\r\n$16385\r\n", &strangers), Some(ProtocolError::UnauthenticatedBulkLength));
     assert_eq!(error(b"*1\r\n$536870913\r\n", &strangers), Some(ProtocolError::InvalidBulkLength));
-    // At the option's maximum no sum overflows.
+    // With the maximum of `proto-max-bulk-len`, no sum overflows.
     let all = Limits { max_bulk_len: i64::MAX as usize, ..limits };
     assert_eq!(error(b"*1\r\n$9223372036854775807\r\n", &all), None);
     assert_eq!(error(b"*1\r\n$9223372036854775808\r\n", &all), Some(ProtocolError::InvalidBulkLength));
@@ -266,7 +266,7 @@ fn hostile_bytes_resume_and_never_panic() {
     for round in 0..60_000 {
         let stream: Vec<u8> =
             (0..random.below(48)).map(|_| alphabet[random.below(alphabet.len() as u64) as usize]).collect();
-        // There is no line limit, because its effect may depend on the pieces (see
+        // No line reaches the line limit, whose effect may depend on the pieces (see
         // `lines_at_the_limit_and_past_it`).
         let limits = Limits { authenticated: round % 2 == 0, max_bulk_len: 12, ..Limits::default() };
         let mut cuts: Vec<usize> =
@@ -292,8 +292,8 @@ fn no_byte_is_scanned_twice() {
         for len in 0..stream.len() {
             let mut buf = stream[..len].to_vec();
             assert_eq!(parser.parse(&mut buf, &mut ranges, &limits), Ok(None));
-            // The next call starts at `reached`, which never decreases. In a line it is the end of
-            // the buffer, or one less if the byte after `\r` is missing.
+            // The next call starts at `reached`, which never decreases. In a line, `reached` is the
+            // end of the buffer, or one less if the byte after `\r` is missing.
             let reached = if parser.state == State::Bulk { parser.at } else { parser.searched };
             assert!(reached >= searched_before, "went back from {searched_before} to {reached}");
             if parser.state != State::Bulk {
@@ -315,7 +315,8 @@ fn needed_is_the_rest_of_the_bulk() {
         assert_eq!(parser.parse(&mut stream[..len].to_vec(), &mut ranges, &limits), Ok(None));
         seen.push(parser.needed());
     }
-    // In the first bulk's header, before its line end, in the second's header, at its start, …
+    // The ends of the pieces: in the first bulk's header, before the first bulk's line end, twice
+    // in the second bulk's header, then four times in the second bulk.
     assert_eq!(seen, [0, 2, 0, 0, stream.len() - 21, stream.len() - 23, stream.len() - 500, 1]);
     assert_eq!(parser.parse(&mut stream.clone(), &mut ranges, &limits), Ok(Some(stream.len())));
     assert_eq!(parser.needed(), 0);

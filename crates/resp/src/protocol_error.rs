@@ -3,10 +3,11 @@
 
 use std::fmt;
 
-/// A violation of the protocol, with Redis's texts.
+/// A violation of the protocol. The texts are those of Redis, except for
+/// [`Encrypted`](Self::Encrypted), which Redis doesn't detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// An inline command exceeds 64 KiB without a line end.
+    /// An inline command exceeds 64 KiB without a line end, or 80 KiB with a line end.
     TooBigInline,
     /// A `*` line exceeds 64 KiB without a line end.
     TooBigCount,
@@ -25,14 +26,14 @@ pub enum ProtocolError {
     /// The start of a TLS handshake, on a connection in plain text. (Redis waits for a line end.)
     Encrypted,
     /// An inline command with an unclosed quote, or with something other than whitespace after a
-    /// closing one.
+    /// closing quote.
     UnbalancedQuotes,
     /// An inline command in the stream of a primary.
     InlineOfPrimary,
 }
 
 impl ProtocolError {
-    /// Returns Redis's text, without the unexpected byte.
+    /// Returns the text, without the unexpected byte.
     const fn text(self) -> &'static str {
         match self {
             Self::TooBigInline => "too big inline request",

@@ -63,10 +63,10 @@ const fn table_digits(n: usize) -> usize {
 const LARGE_BULK_BYTES: usize = 64 * 1024;
 /// Minimum length, in bytes, of a bulk that takes the slow path, which selects the way of copying.
 const LONG_BULK_BYTES: usize = 4 * 1024;
-/// Minimum length, in bytes, of a bulk for which the buffer grows by exactly the bulk's size,
-/// provided that the bulk is longer than all output before it. Doubling the buffer would waste more
-/// memory than it saves copies. With several such bulks, exact growth would move all earlier ones
-/// every time.
+/// Minimum length, in bytes, of a bulk for which the buffer grows by exactly the bulk's size:
+/// doubling the buffer would waste more memory than it saves copies. This applies only to a bulk
+/// at least as long as all output before it. For several such bulks in a row, exact growth would
+/// move all earlier bulks each time.
 const EXACT_BULK_BYTES: usize = 1024 * 1024;
 
 /// Appends many bytes. The caller must have reserved the capacity.
@@ -90,7 +90,8 @@ fn append_long(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// An aggregate of unknown length, from [`Reply::defer_array`], [`Reply::defer_map`] or
-/// [`Reply::defer_set`]. [`Reply::patch`] fills in the length, of inner aggregates first.
+/// [`Reply::defer_set`]. [`Reply::patch`] fills in the length. An inner aggregate must be patched
+/// before the outer one.
 #[derive(Debug)]
 #[must_use = "the reply is malformed until its length is filled in"]
 pub struct Deferred {
@@ -104,9 +105,9 @@ pub struct Deferred {
 /// protocol version. RESP2 lacks some types, for which it sends what Redis sends: an array of twice
 /// the length for a map, an integer for a boolean, a bulk for a double, and so on.
 ///
-/// It doesn't check the grammar: the caller must write as many elements as it announced. If the
-/// memory for a large bulk can't be allocated, the rest is dropped and [`finish`](Reply::finish)
-/// replaces the reply with an error.
+/// The encoder doesn't check the grammar: the caller must write as many elements as it announced.
+/// If the memory for a large bulk can't be allocated, this bulk and later large bulks are dropped,
+/// and [`finish`](Reply::finish) replaces the reply with an error.
 #[derive(Debug)]
 pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
@@ -116,7 +117,7 @@ pub struct Reply<'a> {
     failure: Failure,
 }
 
-/// Whether an error will replace the reply, and why.
+/// The reason why an error will replace the reply, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     No,
@@ -129,7 +130,7 @@ enum Failure {
 /// The error that replaces an aborted reply.
 const TOO_LONG: &str = "ERR The reply is longer than client-output-buffer-limit allows";
 
-/// Returns whether `reply` is the encoded error of an aborted reply ([`Reply::abort`]): the
+/// Returns whether `reply` is the encoded error of an aborted reply ([`Reply::abort`]). If so, the
 /// caller closes the connection.
 #[inline]
 pub fn is_aborted(reply: &[u8]) -> bool {
@@ -164,7 +165,7 @@ impl<'a> Reply<'a> {
 
     /// Aborts a reply that exceeds the connection's output buffer limit: discards the elements
     /// written so far. [`finish`](Reply::finish) writes an error instead, and the connection is
-    /// closed.
+    /// closed. The caller writes nothing more to this reply.
     #[cold]
     pub fn abort(&mut self) {
         self.out.truncate(self.start);
@@ -177,8 +178,8 @@ impl<'a> Reply<'a> {
         self.version
     }
 
-    /// Sets the version of the following replies. `HELLO` calls it before it replies, because its
-    /// reply already uses the version that it selects.
+    /// Sets the version for all that is written from now on. `HELLO` calls it before it replies,
+    /// because its reply already uses the version that it selects.
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
     }
@@ -263,13 +264,15 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Reserves the memory for a large bulk. On failure, records it and returns false.
+    /// Reserves the memory for a large bulk. If this fails, or failed before, records the failure
+    /// and returns false.
     #[cold]
     fn reserve_large(&mut self, len: usize) -> bool {
         let needed = len + HEADER_LEN_MAX + 2;
         let (written, capacity) = (self.out.len(), self.out.capacity());
         if capacity - written < needed && written <= capacity / 2 {
-            // Growing in place might copy the whole allocation, including its unused part.
+            // A new allocation, because growing the present one might copy all of it, including its
+            // unused part.
             let mut larger = Vec::new();
             if written == 0 {
                 *self.out = larger;
@@ -341,8 +344,8 @@ impl<'a> Reply<'a> {
     }
 
     /// Starts an attribute; `pairs` keys and values follow, then the reply that it describes. RESP2
-    /// has no attributes: in RESP2 it writes nothing and returns `false`, and the caller must skip
-    /// the pairs.
+    /// has no attributes: in RESP2 this writes nothing and returns `false`, and the caller must
+    /// skip the pairs.
     #[must_use = "if this is `false`, the pairs must be skipped: RESP2 has no attributes"]
     pub fn attribute(&mut self, pairs: usize) -> bool {
         let exists = self.version == Version::Resp3;
@@ -413,8 +416,9 @@ impl<'a> Reply<'a> {
         self.defer(self.set_kind(), 1)
     }
 
-    /// Inserts the length of an aggregate, in elements (pairs for a map), and moves the elements
-    /// behind it. Moving them once per aggregate is cheaper than counting them first.
+    /// Inserts the header of an aggregate with its length, in elements (pairs for a map), and moves
+    /// the elements behind the header. Moving them once per aggregate is cheaper than counting them
+    /// first.
     #[expect(clippy::needless_pass_by_value, reason = "taken by value, so that a length can't be inserted twice")]
     pub fn patch(&mut self, deferred: Deferred, len: usize) {
         let Deferred { position, kind, per_element } = deferred;
@@ -461,8 +465,8 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Appends the whole table entry, whose length is a compile-time constant, and truncates it:
-    /// two instructions instead of a call to memcpy.
+    /// Appends the whole table entry, whose length is a compile-time constant, and truncates the
+    /// output to the line: two instructions instead of a call to memcpy.
     #[inline]
     fn table_header(&mut self, kind: u8, n: usize) {
         let mut entry = HEADERS[n];
@@ -472,8 +476,8 @@ impl<'a> Reply<'a> {
         self.out.truncate(end);
     }
 
-    /// Writes the line right-aligned on the stack. Then appends a fixed length and truncates it, as
-    /// for a table entry.
+    /// Writes the line right-aligned on the stack. Then appends a fixed number of bytes from its
+    /// start and truncates the output, as for a table entry.
     fn long_header(&mut self, kind: u8, n: i64) {
         let mut buf = [0u8; 2 * HEADER_LEN_MAX];
         buf[HEADER_LEN_MAX - 2] = b'\r';

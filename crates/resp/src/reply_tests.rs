@@ -213,7 +213,7 @@ fn write(reply: &mut Reply<'_>, value: &Value) {
     }
 }
 
-/// The address of the bytes and the end of the reply decide how a long bulk is copied.
+/// Covers both ways of copying a long bulk; the addresses of source and destination decide.
 #[test]
 fn long_bulks_are_complete_at_any_alignment() {
     let bytes: Vec<u8> = (0..70_000u32).map(|number| (number * 7 % 251) as u8).collect();
@@ -244,7 +244,7 @@ fn large_bulks_grow_the_buffer_in_few_steps() {
         capacities.insert(out.capacity());
     }
     assert_eq!(out.len(), BULKS * encoded_bytes);
-    // There is one capacity per power of two.
+    // The capacity at least doubles when it changes.
     assert!(capacities.len() <= 1 + BULKS.ilog2() as usize, "{capacities:?}");
 }
 

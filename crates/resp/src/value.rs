@@ -65,8 +65,8 @@ impl std::fmt::Display for ReplyError {
 
 impl std::error::Error for ReplyError {}
 
-/// Parses the reply at the start of `bytes`. Returns it and its length in bytes, or `None` if it is
-/// incomplete.
+/// Parses the reply at the start of `bytes`. Returns the reply and its length in bytes, or `None`
+/// if the reply is incomplete.
 ///
 /// # Errors
 ///
@@ -80,8 +80,8 @@ pub fn parse_reply(bytes: &[u8]) -> Result<Option<(Value, usize)>, ReplyError> {
     }
 }
 
-/// Returns the length in bytes of the reply at the start of `bytes`, or `None` if it is incomplete.
-/// Checks the structure only, not the contents of lines.
+/// Returns the length in bytes of the reply at the start of `bytes`, or `None` if the reply is
+/// incomplete. Checks the structure only, not the contents of lines.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub fn reply_len(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     Ok(Some(reader.at))
 }
 
-/// Why parsing stopped early.
+/// The reason why parsing stopped early.
 enum Stop {
     Incomplete,
     Error(ReplyError),
@@ -155,7 +155,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Skips one reply up to its elements. Returns the number of replies inside it.
+    /// Skips one reply, or the header of an aggregate. Returns the number of replies that the
+    /// aggregate contains.
     fn skip_one(&mut self) -> Result<u64, Stop> {
         let (kind, line) = self.header()?;
         match kind {
@@ -171,7 +172,7 @@ impl<'a> Reader<'a> {
 
     fn values(&mut self, line: &[u8], depth: usize) -> Result<Vec<Value>, Stop> {
         let len = length(line)?;
-        // Don't reserve for an announced length: the elements may never arrive.
+        // Reserves nothing for the announced length: the elements may never arrive.
         let mut values = Vec::new();
         for _ in 0..len {
             values.push(self.value(depth + 1)?);

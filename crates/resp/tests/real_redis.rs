@@ -11,7 +11,7 @@ use pantala_base::{Random, glob};
 use pantala_resp::value::{Value, parse_reply};
 use pantala_resp::{ArgRange, Args, DOUBLE_LEN_MAX, Limits, Parser, Reply, Version, format_double};
 
-/// A redis-server on a Unix socket in its own folder; both are removed on drop.
+/// A redis-server on a Unix socket in its own folder. Drop kills the server and removes the folder.
 struct Redis {
     child: Child,
     folder: std::path::PathBuf,
@@ -54,7 +54,7 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // Either may already have ended.
+        // Errors are ignored: the server may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -86,7 +86,8 @@ fn pipeline(stream: &mut UnixStream, commands: &[Vec<&[u8]>]) -> Vec<Value> {
     values
 }
 
-/// Returns redis-server's replies to `stream`, sent at once and followed by a shutdown.
+/// Returns redis-server's replies to `stream`, which is sent at once and followed by a shutdown of
+/// the sending half.
 fn expected(redis: &Redis, stream: &[u8]) -> Vec<u8> {
     let mut connection = redis.connect();
     connection.write_all(stream).unwrap();
@@ -96,8 +97,8 @@ fn expected(redis: &Redis, stream: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Returns the replies of an `ECHO` server built on our parser. Every command in the streams is an
-/// `ECHO` or empty.
+/// Returns the replies of an `ECHO` server built on this crate's parser. Every command in `stream`
+/// is an `ECHO` or empty.
 fn answered(stream: &[u8], limits: &Limits) -> Vec<u8> {
     let (mut buf, mut answer) = (stream.to_vec(), Vec::new());
     let (mut parser, mut ranges, mut at) = (Parser::new(), Vec::<ArgRange>::new(), 0);
@@ -244,7 +245,7 @@ fn glob_patterns_match_the_same_keys() {
     pipeline(&mut connection, &sets);
     let mut patterns: Vec<Vec<u8>> = (0..6_000).map(|_| draw(8)).collect();
     patterns.extend([&b"**"[..], b"*", b"[^", b"[", b"[^]", b"[]", b"[a-", b"[a-\xff]", b"\\"].map(<[u8]>::to_vec));
-    // KEYS doesn't match against a bare star but returns all keys.
+    // `KEYS *` returns all keys without matching, even the empty key.
     patterns.retain(|pattern| pattern != b"*");
     for patterns in patterns.chunks(500) {
         let commands: Vec<Vec<&[u8]>> = patterns.iter().map(|pattern| vec![&b"KEYS"[..], pattern]).collect();
@@ -310,7 +311,7 @@ fn doubles_have_the_same_text() {
             .map(|_| match round % 5 {
                 0 => f64::from_bits(random.next_u64()),
                 1 => (random.next_u64() as i64) as f64 / 10f64.powi(random.below(19) as i32),
-                // Near 2^50, where 17-digit texts are often exactly between two values.
+                // Near 2^50, where a double often lies exactly between two texts of 17 digits.
                 2 => (random.below(1 << 53) as f64) * 0.125 + (1u64 << 50) as f64,
                 3 => (random.next_u64() >> random.below(64)) as f64,
                 _ => random.unit() * 10f64.powi(random.below(40) as i32 - 20),

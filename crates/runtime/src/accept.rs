@@ -21,7 +21,7 @@ use crate::ACCEPT_REST_MS;
 use crate::event::{Event, ListenerId};
 use crate::slots::{Slots, Token};
 
-/// Maximum wait that is passed to the kernel. It never ends in practice.
+/// Maximum wait that is passed to the kernel: a century, which in practice never ends.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Maximum connections accepted from one listener in one turn.
@@ -41,7 +41,8 @@ struct Listener {
     socket: OwnedFd,
     /// Whether the caller has paused it.
     paused: bool,
-    /// Time of the next attempt, after the host ran out of descriptors or memory.
+    /// Time of the next attempt to accept, after descriptors or memory were exhausted or the kernel
+    /// couldn't watch the socket.
     resting_until: Option<Instant>,
     watched: bool,
 }

@@ -67,8 +67,8 @@ pub fn probe() -> Result<(), String> {
         return Err(format!("refused by {REFUSE_ENV}={}", reason.display()));
     }
     try_out().map_err(|error| match error.kind() {
-        // Errors of a kernel without io_uring, of an administrator's setting or a seccomp profile,
-        // and of an older kernel.
+        // In this order: a kernel without io_uring; an administrator's setting or a seccomp
+        // profile; an older kernel.
         io::ErrorKind::Unsupported => "this kernel has no io_uring (ENOSYS)".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "not permitted (EPERM): a seccomp profile, or kernel.io_uring_disabled".to_owned()

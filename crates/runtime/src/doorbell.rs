@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Wakes one loop's `poll` from any thread: a Linux eventfd.
+/// A handle with which any thread wakes one loop's `poll`: a Linux eventfd.
 ///
 /// A ring while the loop is awake makes its next `poll` report [`crate::Event::Woken`], so no ring
 /// is lost. Each ring costs a system call (about half a microsecond, more if it wakes a thread), so
@@ -28,8 +28,8 @@ impl Doorbell {
 
     /// Rings. Async-signal-safe: one `write` to a non-blocking descriptor.
     pub fn ring(&self) {
-        // Can fail only after 2^64 - 2 rings, because the loops never reset the counter: that takes
-        // centuries.
+        // Can fail only when the counter, which the loops never reset, is full: after 2^64 - 2
+        // rings, which take centuries.
         let _ = rustix::io::write(&*self.descriptor, &1_u64.to_ne_bytes());
     }
 

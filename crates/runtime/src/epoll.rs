@@ -1,9 +1,10 @@
 //! The backend for all kernels: epoll reports readiness, then `recv` and `send` move the bytes.
 //!
 //! Connections are watched edge-triggered, so the kernel doesn't check idle connections in every
-//! wait. It reports new bytes only once (an *edge*), so after an edge a connection stays in `ready`
-//! until a receive returns fewer bytes than it had room for. Its queue is then empty, and later
-//! bytes cause a new edge. For listeners see `accept.rs`.
+//! wait. The kernel reports new bytes only once (an *edge*). After an edge the loop therefore
+//! receives from the connection, in this turn and the next ones, until a receive returns fewer
+//! bytes than it had room for. The socket's queue is then empty, and later bytes cause a new edge.
+//! For listeners see `accept.rs`.
 //!
 //! A reply is usually sent at the end of its connection's turn, without an entry in `unsent` and
 //! without an event ([`EventLoop::send_at_once`]). The entry and the event took a tenth of the
@@ -41,7 +42,7 @@ pub struct EpollLoop {
     pool: Pool,
     /// Connections that have, or may have, bytes to receive after an edge.
     ready: VecDeque<Token>,
-    /// Connections for which there was no buffer, because the caller held chunks of all of them.
+    /// Connections that found no receive buffer, because the caller held chunks of all buffers.
     starved: Vec<Token>,
     /// Connections with bytes to send whose sockets may have room.
     unsent: Vec<Token>,
@@ -86,7 +87,8 @@ impl EpollLoop {
     fn keep_rest(&mut self, conn: ConnId, buffer: Vec<u8>, sent: rustix::io::Result<usize>) {
         let connection = self.connections.value_mut(conn.0).expect("a send has just used it");
         let blocked = sent == Err(Errno::AGAIN);
-        // After any other error, the next attempt to send fails with it again, and reports it.
+        // After any other error, the next attempt to send (in `flush`) fails again and reports the
+        // error.
         let sent_bytes = sent.unwrap_or(0);
         connection.sending = Some(Sending { outgoing: buffer.into(), sent_bytes, quiet: true, blocked });
         if blocked {
@@ -261,14 +263,14 @@ enum Step {
     Blocked,
 }
 
-/// One `send` of at most [`SEND_BYTES_MAX`]. Returns how many bytes the kernel took.
+/// Sends at most [`SEND_BYTES_MAX`] bytes with one `send`. Returns how many bytes the kernel took.
 #[inline]
 fn send_piece(socket: &OwnedFd, rest: &[u8]) -> rustix::io::Result<usize> {
     let piece = &rest[..rest.len().min(SEND_BYTES_MAX)];
     rustix::net::send(socket, piece, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
-/// One step of a send.
+/// Continues a send by one piece.
 fn send_step(socket: &OwnedFd, sending: &mut Sending) -> Step {
     let rest = &sending.outgoing.bytes()[sending.sent_bytes..];
     match send_piece(socket, rest) {

@@ -24,7 +24,7 @@ impl ConnId {
         self.0.index as usize
     }
 
-    /// Returns how many earlier connections had this position.
+    /// Returns how many earlier connections had this position, modulo 2^24.
     #[inline]
     pub fn generation(self) -> u32 {
         self.0.generation
@@ -46,7 +46,8 @@ pub struct Chunk {
     pub(crate) buffer: u32,
     pub(crate) start: u32,
     pub(crate) len_bytes: u32,
-    /// Number of the loop that lent it. Other loops reject the chunk.
+    /// Number of the io_uring loop that lent the chunk; all other io_uring loops reject it. 0 for a
+    /// chunk of an epoll loop.
     pub(crate) lender: u32,
 }
 
@@ -59,8 +60,8 @@ impl Chunk {
         self.len_bytes as usize
     }
 
-    /// Shortens the chunk to its first `len` bytes. A decrypting layer first moves the plain text
-    /// there.
+    /// Shortens the chunk to its first `len` bytes. For a decrypting layer, which has moved the
+    /// plain text to the start of the chunk.
     ///
     /// # Panics
     /// If `len` is 0 or more than the chunk has.
@@ -153,18 +154,18 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     fn doorbell(&self) -> Doorbell;
 
     /// Starts to accept from a listening socket, which is made non-blocking. Several loops may
-    /// share one socket: any loop that is awake then accepts. Or each has its own, with
-    /// `SO_REUSEPORT`.
+    /// share one socket; any of them then accepts a connection. Alternatively each loop has its own
+    /// socket, with `SO_REUSEPORT`.
     ///
-    /// If descriptors or memory are exhausted, accepting pauses for [`crate::ACCEPT_REST_MS`] and
-    /// is then retried.
+    /// If descriptors or memory are exhausted, or the kernel cannot watch the socket, accepting
+    /// pauses for [`crate::ACCEPT_REST_MS`] and is then retried.
     ///
     /// # Errors
-    /// If the kernel cannot watch the descriptor.
+    /// If the socket cannot be made non-blocking.
     fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId>;
 
-    /// Stops accepting and closes the socket once no accept is in flight. The next poll may still
-    /// report connections that were accepted before.
+    /// Stops accepting and closes the loop's copy of the socket. The next poll may still report
+    /// connections that were accepted before. A removed listener is ignored.
     fn remove_listener(&mut self, listener: ListenerId);
 
     /// Stops accepting until [`resume_accept`](Self::resume_accept). New connections wait in the
@@ -178,7 +179,7 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// is made non-blocking.
     ///
     /// # Errors
-    /// If the kernel cannot watch the descriptor.
+    /// If the socket cannot be made non-blocking or, with epoll, the kernel cannot watch it.
     fn add(&mut self, socket: OwnedFd) -> io::Result<ConnId>;
 
     /// Returns the connection's socket for access to addresses and options, or `None` once it is
@@ -212,9 +213,10 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// As `send`.
     fn send_quiet(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
-    /// Sends the whole buffer at once, if this backend supports that and the socket has room.
-    /// Returns the emptied buffer if the kernel took all its bytes; no [`Event::Sent`] follows
-    /// then. Otherwise sends the rest as [`send_quiet`](Self::send_quiet) does, and returns `None`.
+    /// Sends the whole buffer at once, if the backend supports this (epoll) and the socket has
+    /// room. If the kernel took all bytes, returns the emptied buffer, and no [`Event::Sent`]
+    /// follows. Otherwise sends the rest as [`send_quiet`](Self::send_quiet) does, and returns
+    /// `None`.
     ///
     /// # Panics
     /// As `send`.

@@ -16,10 +16,17 @@
 //!
 //! | resource | owner |
 //! | --- | --- |
-//! | a socket | the loop, from `add`/`add_listener` to `close`/`remove_listener`; an accepted one the receiver of `Event::Accepted` |
-//! | memory of received bytes | the loop, always; the caller holds a [`Chunk`] and may read and change its bytes until it releases it |
-//! | the buffer of a send | the loop, from `send` to the `Sent` event (or until `send_at_once` returns it), because the kernel may be reading it. If the connection is closed or the loop dropped in between, it is kept until the kernel is done |
-//! | bytes that many sends share ([`SharedBytes`]) | all of these sends together: each keeps its reference for as long as it would keep its buffer |
+//! | a socket | the loop, from `add` or `add_listener` to `close` or `remove_listener` |
+//! | an accepted socket | the receiver of `Event::Accepted`, until it passes the socket to `add` |
+//! | memory of received bytes | the loop, always |
+//! | the buffer of a send | the loop, from `send` to the `Sent` event |
+//! | bytes that many sends share ([`SharedBytes`]) | all of these sends together |
+//!
+//! The caller may read and change the bytes of a [`Chunk`] until it releases the chunk. The loop
+//! owns the buffer of a send because the kernel may be reading it. If the connection is closed or
+//! the loop dropped before `Sent`, the buffer is kept until the kernel has finished with it. A send
+//! of shared bytes keeps its reference for as long as it would keep a buffer. `send_at_once` may
+//! return the buffer at once.
 //!
 //! # Backends
 //!
@@ -32,9 +39,9 @@
 //! # What it costs
 //!
 //! Memory per connection: about 100 bytes in the loop, and the kernel's socket. Buffers per loop: 1
-//! MB in ordinary use, at most 128 MB (epoll) or 64 MB (io_uring), reached only if the caller holds
-//! chunks. CPU per operation, compared with a server without a store:
-//! `docs/decisions/0003-networking.md`.
+//! MB in ordinary use. They become more if many connections receive in one turn or the caller holds
+//! chunks, at most 128 MB (epoll) or 64 MB (io_uring). CPU per operation, compared with a server
+//! without a store: `docs/decisions/0003-networking.md`.
 
 mod accept;
 mod choice;
@@ -59,7 +66,7 @@ pub use uring::UringLoop;
 pub const RECEIVE_BYTES_MAX: usize = 64 * 1024;
 
 /// Duration of a listener's *rest*, in milliseconds: after the process or the host ran out of
-/// descriptors or memory, it stops accepting for this time.
+/// descriptors or memory, the listener stops accepting for this time.
 pub const ACCEPT_REST_MS: u64 = 100;
 
 /// Maximum bytes of one send operation, so that a fast reader of a huge reply shares the worker

@@ -11,7 +11,8 @@ use crate::{Chunk, RECEIVE_BYTES_MAX};
 pub(crate) const BUFFER_BYTES: usize = 64 * 1024;
 /// Minimum space offered to a receive.
 const ROOM_BYTES_MIN: usize = 16 * 1024;
-/// Maximum buffers of one loop: 128 MB, reached only if chunks are held beyond the turn.
+/// Maximum buffers of one loop: 128 MB, reached only if chunks are held beyond the turn or many
+/// connections have full queues in one turn.
 pub(crate) const BUFFERS_MAX: usize = 2048;
 /// Maximum free buffers that keep their memory.
 const FREE_BUFFERS_MAX: usize = 16;
@@ -52,8 +53,8 @@ impl Pool {
             if BUFFER_BYTES - filled >= ROOM_BYTES_MIN {
                 return Some(current);
             }
-            // The buffer becomes free when its last chunk is released. It has at least one lent
-            // chunk, because otherwise it would be empty.
+            // The buffer becomes free when its last chunk is released. At least one chunk is lent,
+            // because otherwise `filled` would be 0.
             self.current = None;
         }
         let next = self.free.pop().or_else(|| self.refill()).or_else(|| self.grow())?;

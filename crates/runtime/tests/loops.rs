@@ -264,7 +264,7 @@ fn a_quiet_send_does_not_end_a_wait<L: EventLoop>() {
     event_loop.poll(Some(WAIT), &mut events).unwrap();
     assert!(begin.elapsed() >= WAIT);
     assert!(matches!(events.pop(), Some(Event::Sent { result: Ok(()), .. })));
-    // An expected send ends it.
+    // An expected send ends the wait.
     event_loop.send_quiet(conn, b"expected".to_vec());
     event_loop.expect_sent(conn);
     let begin = Instant::now();
@@ -287,7 +287,7 @@ fn a_send_at_once_needs_no_event<L: EventLoop>() {
     let returned = event_loop.send_at_once(conn, b"hello".to_vec());
     match event_loop.backend() {
         Backend::Epoll => assert!(returned.is_some_and(|buffer| buffer.is_empty() && buffer.capacity() >= 5)),
-        // It starts sends with its next poll.
+        // This backend starts sends with its next poll.
         Backend::IoUring => {
             assert_eq!(returned, None);
             event_loop.expect_sent(conn);

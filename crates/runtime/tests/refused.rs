@@ -67,7 +67,7 @@ fn a_profile_forbids_only_the_submission() {
     refused(libc::SYS_io_uring_enter, libc::EPERM, "EPERM");
 }
 
-/// Runs in a child process, because a process has one environment.
+/// Runs in a child process, because all tests of a process share one environment.
 #[test]
 fn the_environment_forbids() {
     const REASON: &str = "a test wants it so";

@@ -110,21 +110,21 @@ pub(crate) fn replace_random(stack: Stack<'_>) {
     stack.pop(1);
 }
 
-/// Returns the run that called the current function.
+/// Returns the run in which Lua called the current function, or `None` outside of runs.
 ///
 /// # Safety
 /// No reference from an earlier call may be in use. A function that Lua calls may call this once,
 /// and must not call into Lua while it uses the reference.
 pub(crate) unsafe fn running<'s>(stack: Stack<'s>) -> Option<&'s mut Run<'s>> {
     let run = stack.memory().run.get();
-    // SAFETY: `State::run` sets the pointer to a `Run` that outlives the call and clears it
+    // SAFETY: `State::call` sets the pointer to a `Run` that outlives the call and clears it
     // afterwards, so it is valid or null. By the caller's promise there is no other reference to
     // the `Run`.
     unsafe { run.cast::<Run<'s>>().as_mut() }
 }
 
-/// Moves the arguments of a command from the stack to the scratch buffers. The error is the text to
-/// raise in the script.
+/// Moves the arguments of a command from the stack to the scratch buffers. The error is the text of
+/// the error for the script.
 fn take_args(stack: Stack<'_>, scratch: &mut Scratch) -> Result<(), &'static str> {
     let count = stack.top();
     scratch.bytes.clear();

@@ -42,7 +42,7 @@ pub(crate) fn push(stack: Stack<'_>) {
 /// Hexadecimal digits of a 32-bit number.
 const HEX_DIGITS: i32 = 8;
 
-/// Returns an argument modulo 2^32, rounded to the nearest integer. Adding `SHIFT` moves the
+/// Returns an argument, rounded to the nearest integer, modulo 2^32. Adding `SHIFT` moves the
 /// integer part of a double to its low bits.
 fn bits(stack: Stack<'_>, argument: i32) -> Result<u32, Raise> {
     const SHIFT: f64 = 6_755_399_441_055_744.0;

@@ -15,7 +15,7 @@ pub const SHA_LEN: usize = 40;
 /// A SHA-1 in lower-case hexadecimal digits.
 pub type Sha = [u8; SHA_LEN];
 
-/// The text of a script, and what is known about it.
+/// The text of a script, and its properties.
 #[derive(Debug)]
 pub struct Script {
     /// SHA-1 of the text.

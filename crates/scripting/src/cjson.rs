@@ -76,7 +76,7 @@ impl Default for Config {
 
 /// Default maximum depth of nested tables.
 const DEPTH: i32 = 1000;
-/// Largest possible maximum depth, because encoding and decoding recurse on the native stack.
+/// Upper limit of the depth settings, because encoding and decoding recurse on the native stack.
 const DEPTH_MAX: i32 = 4000;
 /// Maximum number of significant digits.
 const PRECISION_MAX: i32 = 14;
@@ -119,7 +119,7 @@ fn set_integer(stack: Stack<'_>, argument: i32, to: &mut i32, least: i32, most: 
     Ok(())
 }
 
-/// Sets `to` to the value of a switch, if the argument is present.
+/// Sets `to` to the value of a switch (a boolean, `on` or `off`), if the argument is present.
 fn set_switch(stack: Stack<'_>, argument: i32, to: &mut bool) -> Result<(), Raise> {
     match stack.kind(argument) {
         Kind::None | Kind::Nil => {}
@@ -137,7 +137,8 @@ fn set_switch(stack: Stack<'_>, argument: i32, to: &mut bool) -> Result<(), Rais
     Ok(())
 }
 
-/// Changes the settings by the arguments, of which there may be at most `count`.
+/// Calls `with` to change the settings by the arguments, and returns the new settings. Rejects more
+/// than `count` arguments.
 fn change(
     stack: Stack<'_>,
     count: i32,
@@ -281,7 +282,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns the length of the table on top if it is an array.
+    /// Returns the length of the table on top if it is an array; `None` if a key is not a positive
+    /// integer, or if the array is sparse and the settings convert sparse arrays to objects.
     fn array_len(&self) -> Result<Option<i32>, Raise> {
         let stack = self.stack;
         let (mut most, mut count) = (0.0, 0);

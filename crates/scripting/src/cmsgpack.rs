@@ -261,14 +261,15 @@ fn unpack_all(stack: Stack<'_>) -> Outcome {
     unpack_values(stack, 0, 0)
 }
 
-/// `cmsgpack.unpack_one(bytes [, offset])`: returns the offset after the value, and the value.
+/// `cmsgpack.unpack_one(bytes [, offset])`: returns the offset after the value (-1 at the end of
+/// the bytes), and the value.
 fn unpack_first(stack: Stack<'_>) -> Outcome {
     let offset = optional(stack, 2)?;
     unpack_values(stack, 1, offset)
 }
 
-/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: returns the offset after the values, and the
-/// values.
+/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: returns the offset after the values (-1 at the
+/// end of the bytes), and the values.
 fn unpack_some(stack: Stack<'_>) -> Outcome {
     let limit = stack.check_number(2)? as i64;
     let offset = optional(stack, 3)?;

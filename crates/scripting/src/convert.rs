@@ -330,8 +330,8 @@ fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
     }
 }
 
-/// Writes a table with a text and a format as a verbatim string. If one of these is missing, pops
-/// the table and returns `false`.
+/// Writes the table on top, which has a text and a format, as a verbatim string. If one of these is
+/// missing, pops the table and returns `false`.
 fn write_verbatim(stack: Stack<'_>, reply: &mut Reply<'_>) -> bool {
     stack.raw_field(-1, "format");
     stack.raw_field(-2, "string");

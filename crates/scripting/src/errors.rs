@@ -9,8 +9,8 @@ use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
 /// Field of an error that was a command's reply. Such an error is already in the error statistics.
 pub(crate) const IS_COUNTED: &str = "ignore_error_stats_update";
 
-/// Pushes an error table. A text that starts with a dash contains its error code; the code `ERR` is
-/// put before other texts.
+/// Pushes an error table. A text that starts with a dash and contains a space has its own error
+/// code, which ends at the space. Other texts get the code `ERR`.
 pub(crate) fn push(stack: Stack<'_>, text: &[u8]) {
     let (code, message) = match text.strip_prefix(b"-") {
         None => (&b"ERR"[..], text),
@@ -40,7 +40,7 @@ impl Trimmed for [u8] {
     }
 }
 
-/// Pushes an error table to raise.
+/// Pushes an error table that the caller must raise.
 pub(crate) fn raise(stack: Stack<'_>, text: &str) -> Raise {
     push(stack, text.as_bytes());
     Raise

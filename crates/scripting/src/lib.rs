@@ -10,7 +10,7 @@
 //! | caller | the server as a script sees it: runs the commands of `redis.call` ([`Caller`]) |
 //! | front | an empty table through which scripts can read another table, but not change it ([`sandbox`]) |
 //! | abandoned | a run that was stopped because it used a key whose shard it does not hold. It is rolled back and rerun |
-//! | stopped | a run that must not continue, because it was killed or abandoned or a library took too long to load (`stop`) |
+//! | stopped | a run that was killed or abandoned, or took too long to load a library (`stop`) |
 //! | wide | a script or function that has used undeclared keys. Its later calls hold all shards |
 //!
 //! # Ownership
@@ -20,7 +20,7 @@
 //!   worker has not compiled reads them. `SCRIPT LOAD` and a new `EVAL` write them.
 //! - The server owns the [`Libraries`]: a table that every `FCALL` reads and every change replaces
 //!   as a whole. A worker runs a library's code once, before its first call of one of the
-//!   functions.
+//!   library's functions.
 //! - A [`Caller`] belongs to one run. The functions that the script calls borrow it.
 //!
 //! This crate knows nothing of shards. The caller decides which shards a script holds, and handles

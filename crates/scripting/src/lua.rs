@@ -7,10 +7,10 @@
 //! that Lua calls is split in two. The first part, [`enter`], holds nothing with a destructor. The
 //! second part, the body, never raises.
 //!
-//! Of the API, a body uses only functions that raise no error but a memory error: [`Stack`] has no
-//! other methods. The memory limit is suspended while the body runs ([`crate::memory`]). The body
-//! returns an error as a value. `enter` raises it after the body has returned. For a stopped script
-//! see [`crate::stop`].
+//! A body uses only functions of the API that raise no errors except memory errors: [`Stack`] has
+//! no other methods. The memory limit is suspended while the body runs ([`crate::memory`]). The
+//! body returns an error as a value. `enter` raises it after the body has returned. For a stopped
+//! script see [`crate::stop`].
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
@@ -315,7 +315,7 @@ impl<'s> Stack<'s> {
         unsafe { ffi::luaL_where(self.state, level) }
     }
 
-    /// Returns an error with this text after the place in the script, as `luaL_error` raises.
+    /// Returns an error like those of `luaL_error`: the place in the script, followed by this text.
     pub(crate) fn error(self, text: &str) -> Raise {
         self.error_bytes(text.as_bytes())
     }
@@ -330,7 +330,7 @@ impl<'s> Stack<'s> {
         Raise
     }
 
-    /// Returns the error for an invalid argument, as `luaL_argerror` raises.
+    /// Returns the error for an invalid argument, like those of `luaL_argerror`.
     pub(crate) fn argument_error(self, argument: c_int, text: &str) -> Raise {
         let name = self.function_name();
         match name {
@@ -341,7 +341,7 @@ impl<'s> Stack<'s> {
         }
     }
 
-    /// Returns the error for an argument of the wrong type, as `luaL_typerror` raises.
+    /// Returns the error for an argument of the wrong type, like those of `luaL_typerror`.
     pub(crate) fn type_error(self, argument: c_int, wanted: &str) -> Raise {
         let got = self.type_name(argument);
         self.argument_error(argument, &format!("{wanted} expected, got {got}"))

@@ -10,8 +10,8 @@ use mlua_sys::lua51 as ffi;
 use crate::register::Load;
 use crate::run::Run;
 
-/// Maximum memory of a Lua state, in bytes. Redis has no such limit. With it, a table that grows
-/// endlessly stops its script and not the server.
+/// Maximum memory of a Lua state, in bytes. Redis has no such limit. With the limit, a table that
+/// grows endlessly stops its script and not the server.
 pub const STATE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// Alignment of Lua's own allocator.
@@ -22,7 +22,8 @@ const ALIGN_BYTES: usize = 16;
 pub(crate) struct Memory {
     used_bytes: Cell<usize>,
     limit_bytes: usize,
-    /// Number of callers that rely on no allocation failing at the limit.
+    /// Number of calls of [`Memory::suspend`] that were not reverted. While it is not 0,
+    /// allocations do not fail at the limit.
     suspended: Cell<u32>,
     /// The running script, or null.
     pub(crate) run: Cell<*mut Run<'static>>,
@@ -58,7 +59,8 @@ impl Memory {
     /// as long.
     pub(crate) unsafe fn of<'a>(state: *mut ffi::lua_State) -> &'a Memory {
         let mut memory: *mut c_void = std::ptr::null_mut();
-        // SAFETY: by the caller's promise. It is only read, by one thread.
+        // SAFETY: by the caller's promise. Only shared references to the `Memory` exist, on one
+        // thread.
         unsafe {
             ffi::lua_getallocf(state, &mut memory);
             &*memory.cast::<Memory>()

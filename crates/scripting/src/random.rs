@@ -7,7 +7,7 @@ const MULTIPLIER: u64 = 0x5_DEEC_E66D;
 const INCREMENT: u64 = 0xB;
 /// The modulus of the sequence minus 1.
 const MASK: u64 = (1 << 48) - 1;
-/// Low bits of the state that a seed gives. The seed is in the high bits.
+/// The low 16 bits of the state after seeding. The seed is in the bits above them.
 const SEED_TAIL: u64 = 0x330E;
 
 /// Maximum number that [`Random::draw`] returns.

@@ -178,7 +178,7 @@ fn named_arguments(stack: Stack<'_>) -> Result<Registration, &'static str> {
         );
     }
     let mut asked = Registration::default();
-    // Reserves a stack slot for the callback.
+    // The first nil reserves a stack slot for the callback. The second starts the iteration.
     stack.push_nil();
     stack.push_nil();
     while stack.next(1) {

@@ -7,7 +7,7 @@
 //! behave as in Redis.
 //!
 //! The wrappers also protect against flaws of stock Lua 5.1 that Redis has patched: bytecode and
-//! deep nesting in `load`, which also runs without garbage collection (CVE-2025-49844); the
+//! deep nesting in `load`; garbage collection while `load` compiles (CVE-2025-49844); the
 //! arithmetic of `unpack` (CVE-2025-46817); long patterns, on which Lua recurses on the native
 //! stack; metatables of strings (CVE-2025-46818); `newproxy` and thus finalizers (CVE-2024-46981);
 //! `getfenv` and `setfenv`. `string.dump` remains, as in Redis, because nothing accepts its output.
@@ -32,7 +32,8 @@ const PATTERN_BYTES_MAX: usize = 2048;
 /// Maximum length of code to compile, in bytes. Lua's lexer counts in `int`.
 pub(crate) const CODE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// Maximum number of results of `unpack`, the size of a Lua C stack.
+/// Maximum number of results of `unpack`: the stack of a C function in Lua holds 8000 values, of
+/// which the table is one.
 const UNPACKED_MAX: i64 = 7_999;
 
 /// The address of this static is the key of the real table in a front's metatable.

@@ -72,7 +72,7 @@ const LOAD_NAME: &[u8] = b"=(load)";
 /// A Lua state with its compiled scripts or loaded libraries.
 pub struct State {
     lua: *mut lua_State,
-    /// Registry reference of the globals table itself. Scripts see a read-only proxy of it.
+    /// Registry reference of the globals table itself. Scripts see a front of it.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
     /// The same scripts by text, because hashing a text is faster than computing its SHA-1.
@@ -128,9 +128,10 @@ impl State {
         sandbox::fill(stack, own);
         // SAFETY: the real globals table is on top.
         let globals = unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
-        // `load` gets the text from a function of the script, which may collect garbage before the
-        // parser refers to the chunk's name (CVE-2025-49844). Other names are on the stack
-        // meanwhile. Strings are interned, so this reference keeps the default name.
+        // The parser doesn't anchor a chunk's name at once (CVE-2025-49844). Strings are interned,
+        // so this reference keeps the default name alive. Names that scripts pass are on the stack
+        // while the chunk is compiled. `sandbox::compile` also stops the garbage collector
+        // meanwhile.
         stack.push_bytes(LOAD_NAME);
         // SAFETY: the name is on top.
         unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
@@ -259,7 +260,7 @@ impl State {
     /// Runs the code of a known library, unless this state has loaded it.
     ///
     /// # Errors
-    /// Returns the error text, without a code, if it runs out of memory or time.
+    /// Returns the error text, without a code, if the code runs out of memory or time.
     pub fn load_again(&mut self, library: &Library) -> Result<(), Vec<u8>> {
         if self.loaded.contains_key(&library.id) {
             return Ok(());
@@ -345,8 +346,8 @@ impl State {
         self.call(0, caller)
     }
 
-    /// Calls the function on the stack, which is above the error handler and below its arguments.
-    /// The caller has suspended the memory limit. This function resumes it.
+    /// Calls the function that is on the stack, above the error handler and below its arguments.
+    /// The caller has suspended the memory limit. This method resumes it.
     fn call(&mut self, arguments: c_int, caller: &mut dyn Caller) -> Ended {
         let mut run = Run {
             caller,

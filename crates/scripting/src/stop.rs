@@ -1,18 +1,18 @@
 //! Stops scripts that run for too long or must not continue.
 //!
-//! Lua calls a hook every few instructions, which asks the caller whether the script may continue.
-//! If not, the script is *stopped*. It raises an error immediately, and raises it again at the next
-//! instruction if the script catches it.
+//! Lua calls a hook every [`INTERRUPT_INSTRUCTIONS`] instructions. The hook asks the caller whether
+//! the script may continue. If not, the script is *stopped*: the hook raises an error, and raises
+//! it again at the next instruction if the script catches it.
 //!
 //! An ordinary error is not enough. Lua calls the handler of `xpcall` before it unwinds the stack,
-//! so here still inside the hook. No hooks run inside a hook, so a handler that loops would occupy
-//! the worker forever. Only memory errors have no handler, so a stopped script gets a memory error
-//! ([`throw`]). The client's error is created after the script has ended.
+//! in this case still inside the hook. No hooks run inside a hook, so a handler that loops would
+//! occupy the worker forever. Lua calls no handler for memory errors, so a stopped script gets a
+//! memory error ([`throw`]). The client's error is created after the script has ended.
 //!
 //! Functions that catch errors (`pcall`, `xpcall`, `coroutine.resume`) raise the error again at
 //! once ([`raise_again`]). For coroutines the hook alone would not be enough: each has its own
 //! instruction count, so a script with many short coroutines rarely calls the hook. Therefore the
-//! script is also checked at every few resumes ([`check_periodically`]).
+//! script is also checked at every [`RESUMES_PER_CHECK`] resumes ([`check_periodically`]).
 
 use std::ffi::c_int;
 
@@ -101,7 +101,8 @@ fn look(stack: Stack<'_>) -> Outcome {
     Err(stop(stack, run))
 }
 
-/// The hook, which Lua calls every [`INTERRUPT_INSTRUCTIONS`] instructions.
+/// The hook, which Lua calls every [`INTERRUPT_INSTRUCTIONS`] instructions, or at every instruction
+/// after the script was stopped.
 unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: called by Lua with its state. This frame holds nothing with a destructor.
     unsafe {

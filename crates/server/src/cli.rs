@@ -2,9 +2,9 @@
 //!
 //! Every option is a directive. As in redis-server, `--name value value` is the line `name value
 //! value` after the file; `--name=value` means the same. Pantala's own options therefore need no
-//! separate parser. clap only writes the help. As a parser it doesn't support options with any
-//! number of values, values that start with `-` (`--bind 127.0.0.1 -::1`), and a name and value in
-//! one argument (`"--port 7000"`).
+//! separate parser. clap only writes the help. It can't parse the options, because it doesn't
+//! support options with any number of values, values that start with `-` (`--bind 127.0.0.1 -::1`),
+//! or a name and value in one argument (`"--port 7000"`).
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};
@@ -38,7 +38,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
         sources.file = Some(OsString::from_vec(file.clone()).into());
         at = 1;
     }
-    // Whether an option may start at `at`: there is no previous option, or it has a value.
+    // Whether an option may start at `at`: there is no previous option, or that option has a value.
     let mut may_begin = true;
     let last = arguments.len().saturating_sub(1);
     while let Some(argument) = arguments.get(at) {
@@ -62,8 +62,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
     Request::Run(sources)
 }
 
-/// Starts a line with an option's name, and adds its value if the same argument contains it.
-/// Returns whether the line has a value.
+/// Starts a line with an option's name, and adds the value if the same argument contains it.
+/// `next_begins` means that no value follows. Returns whether the line has a value.
 fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool {
     if !options.is_empty() {
         options.push(b'\n');
@@ -77,13 +77,13 @@ fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool
     }
     options.extend_from_slice(option);
     options.push(b' ');
-    // `--save` without a value means `--save ""`, because scripts that expand an empty list produce
-    // it.
+    // `--save` without a value means `--save ""`, because a script that expands an empty list
+    // produces the former.
     if option.eq_ignore_ascii_case(b"save") && next_begins {
         options.extend_from_slice(b"\"\" ");
         return true;
     }
-    // The argument contains both name and value.
+    // The line has a value if the argument contains both name and value, as in `"--port 7000"`.
     split(option).is_some_and(|words| words.len() > 1)
 }
 
@@ -95,7 +95,7 @@ fn name_and_value(option: &[u8]) -> Option<(&[u8], &[u8])> {
     (!name.is_empty() && name.iter().all(is_name)).then(|| (name, &value[1..]))
 }
 
-/// Returns the parser that writes the help.
+/// Returns the clap command that writes the help.
 fn command() -> Command {
     let option = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
@@ -144,7 +144,7 @@ fn command() -> Command {
         )
 }
 
-/// Returns the arguments that start this program again, with `-` for standard input.
+/// Returns the arguments of this process, without the program's name.
 pub fn arguments() -> Vec<OsString> {
     std::env::args_os().skip(1).map(|argument| OsString::from_vec(argument.as_bytes().to_vec())).collect()
 }

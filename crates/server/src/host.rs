@@ -39,7 +39,7 @@ pub struct Facts {
     pub config_file: String,
     /// 40 hexadecimal digits, new at each start.
     pub run_id: String,
-    /// As `run_id`, for this node of a cluster.
+    /// The ID of this node of a cluster: 40 hexadecimal digits, new at each start.
     pub node_id: String,
     /// Start of the server, Unix time in ms.
     pub started_ms: i64,
@@ -47,8 +47,8 @@ pub struct Facts {
     pub startup_bytes: u64,
     /// Workers, I/O workers included.
     pub workers: u32,
-    /// The first worker that owns connections: 0, or the number of shard workers if there are I/O
-    /// workers.
+    /// The first worker that owns connections: 0 without I/O workers, otherwise the number of
+    /// workers that own shards.
     pub first_io_worker: u32,
 }
 
@@ -209,7 +209,7 @@ impl Server {
     }
 
     /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected, or if
-    /// the connection was rejected, that is, received an error and was closed.
+    /// the connection was rejected: it was sent an error, and is closed.
     pub fn admit(&self, socket: OwnedFd, kind: process::Kind, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
         self.stats.connections_received.fetch_add(1, Relaxed);

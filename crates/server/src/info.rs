@@ -5,10 +5,11 @@
 //! | --- | --- |
 //! | this file | the list of sections and their order |
 //! | `server` | Server, Clients, CPU, Replication, Modules, Cluster |
+//! | `replica` | Replication: the role, and the fields of a replica |
 //! | `memory` | Memory, Persistence |
 //! | `stats` | Stats, Commandstats, Errorstats, Latencystats, Keyspace |
 //! | `own` | Shards, Workers: only if named, or with `all` or `everything` |
-//! | `usage` | CPU time of the process |
+//! | `usage` | CPU: the times of the process |
 //!
 //! A field of an unimplemented feature has the value that Redis shows when the feature isn't used.
 //! Statistics are read one after another while the server works, so they are not a snapshot of one

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-/// Allocates large values, collections, buffers and requests; measurements are in
+/// The allocator of large values, collections, buffers and requests; measurements are in
 /// docs/decisions/0009-hot-path.md. Dictionary entries have a separate allocator (`pantala_dict`).
 #[global_allocator]
 static ALLOCATOR: pantala_base::allocator::Allocator = pantala_base::allocator::Allocator;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::host::Server;
 
-/// Number of samples that a rate is the mean of, as in Redis.
+/// Number of samples over which a rate is averaged, as in Redis.
 const RATE_SAMPLES: usize = 16;
 
 /// Statistics of the whole server rather than of one worker.
@@ -19,8 +19,8 @@ pub struct ServerStats {
     pub peak_clients: AtomicU64,
     /// Connections closed for exceeding output limits.
     pub output_limit_closed: AtomicU64,
-    /// Peak memory usage, bytes: sampled when a client requests it and, without clients' memory,
-    /// once in [`RATE_SAMPLES`] rounds of cron.
+    /// Peak memory usage, bytes. Sampled when a client requests memory usage (for example by
+    /// `INFO`) and, without clients' memory, once in [`RATE_SAMPLES`] rounds of periodic work.
     pub peak_used_bytes: AtomicU64,
     rates: Mutex<Rates>,
 }
@@ -45,7 +45,7 @@ struct Rates {
 }
 
 impl Server {
-    /// Samples rates and peaks. The first worker calls it in each round of its cron.
+    /// Samples rates and peaks. The first worker calls this in each round of its periodic work.
     pub fn sample(&self, now_ms: i64) {
         let mut now = Rate::default();
         for worker in self.all_worker_stats() {
@@ -66,8 +66,8 @@ impl Server {
         rates.next = (next + 1) % RATE_SAMPLES;
         rates.last = now;
         rates.last_ms = now_ms;
-        // This doesn't run in each round, because it reads a counter of each shard and database,
-        // whose cache lines belong to other workers.
+        // This doesn't run in each round, because it reads counters of each shard and database,
+        // whose cache lines other workers write.
         if rates.next == 0 {
             self.stats.peak_used_bytes.fetch_max(self.facts().startup_bytes + self.data_bytes(), Relaxed);
         }

@@ -11,7 +11,7 @@ use crate::config::load::Rename;
 /// The renamed and removed commands. The table is almost always empty, so lookups check that first.
 #[derive(Default)]
 pub struct Renames {
-    /// Commands by lower-case name; `None` means that the name is removed.
+    /// Commands by lower-case name; `None` means that the name was removed or changed.
     by_name: HashMap<Vec<u8>, Option<&'static Command>>,
 }
 

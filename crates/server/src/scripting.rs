@@ -1,5 +1,5 @@
-//! Scripts and functions. All workers share the records of the loaded and running ones. Each worker
-//! has its own Lua states.
+//! Scripts and functions. All workers share the records of loaded and running scripts and
+//! functions. Each worker has its own Lua states.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -19,17 +19,18 @@ const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
 /// The error of `SCRIPT KILL` when a kill would leave a script's changes incomplete.
 const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.";
 
-/// Run time from which a script can be killed and a function is shown, ms, if
-/// `busy-reply-threshold` is not lower. Redis receives such a command only when the script is busy,
-/// and serves it then. Here another worker receives it at once and does not make the client wait.
+/// Run time from which a script can be killed, and from which `FUNCTION STATS` shows a function,
+/// ms, if `busy-reply-threshold` is not lower. Redis can't receive `SCRIPT KILL` and `FUNCTION
+/// STATS` before the script is busy. Here another worker receives them at once and does not make
+/// the client wait.
 const VISIBLE_MS: i64 = 100;
 
-/// Minimum run times of a script, ms.
+/// Run times of a script that have consequences, ms.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
-    /// From here on, clients that need the script's shards get the error [`Kind::busy`].
+    /// Run time from which clients that need the script's shards receive the error [`Kind::busy`].
     pub busy_ms: i64,
-    /// From here on, the script can be killed.
+    /// Run time from which the script can be killed.
     pub visible_ms: i64,
 }
 
@@ -108,8 +109,8 @@ pub fn return_state(kind: Kind, state: Box<State>) {
     STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
 }
 
-/// The record of the script that a worker runs. The worker writes it, and clients that inspect or
-/// kill the script read it. Accesses are relaxed, except inside [`Killable`].
+/// The record of the script that a worker runs. The worker writes it, and workers whose clients
+/// inspect or kill the script read it. Accesses are relaxed, except inside [`Killable`].
 #[derive(Default)]
 pub struct Running {
     /// Start of the latest run, in ms of the monotonic clock. It is stored before the run starts,
@@ -117,8 +118,8 @@ pub struct Running {
     since_ms: AtomicI64,
     /// Whether the script runs, has written or was killed. The mark is set for a function.
     run: Killable,
-    /// The script's name and command, set when it has run for long enough to be shown, with the
-    /// start of its run, which tells it from a later one.
+    /// The start of a run, and the name and command of its script. Set when the script has run for
+    /// long enough to be shown. The start distinguishes the run from later ones.
     named: Mutex<Option<(i64, Named)>>,
     /// Memory usage of this worker's Lua states.
     state_bytes: StateBytes,
@@ -152,8 +153,8 @@ impl Running {
         named.as_ref().filter(is_current).map(|(_, named)| named.clone())
     }
 
-    /// Ends the run, also if the script is about to be rerun. From this point it can't be killed.
-    /// Returns whether it was already killed.
+    /// Ends the run, also if the script is about to be rerun. From this point the run can't be
+    /// killed. Returns whether it was killed before.
     pub fn end(&self) -> bool {
         self.run.end()
     }
@@ -261,8 +262,8 @@ impl Scripting {
     }
 
     /// Drops this thread's Lua state of scripts if all scripts were flushed since it was created.
-    /// Otherwise a worker that runs no more scripts would never free it. `worker` is the worker of
-    /// this thread.
+    /// Without this, a worker that runs no more scripts would never free the state. `worker` is the
+    /// worker of this thread.
     pub fn drop_flushed(&self, worker: u32) {
         let is_old = |state: &mut Box<State>| state.is_flushed(&self.scripts);
         if STATES.with_borrow_mut(|states| states[Kind::Script as usize].take_if(is_old)).is_some() {

@@ -72,8 +72,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let sandbox = settings.process.is_sandboxed.then(process::Sandbox::new).transpose()?;
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
-    // If there were more workers than shards, some would have no home shard and, with `execution
-    // owner`, nothing to do.
+    // At most one worker per shard: a further worker would be the home of no shard and, with
+    // `execution owner`, have nothing to do.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;
@@ -162,7 +162,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
     let ended = if has_dataset {
-        // The workers serve connections meanwhile.
+        // The workers serve connections while the dataset is being loaded.
         run_workers(&server, &settings, sandbox.as_ref(), doorbells, || {
             load(&mut owned)?;
             server.port(server.facts().first_io_worker).send(Message::Release(owned));
@@ -189,8 +189,8 @@ fn run_workers(
 ) -> Result<(), String> {
     let cpus = process::allowed_cpus();
     let failed = AtomicBool::new(false);
-    // No worker serves a client before the sandbox is entered. Without one, each serves as soon as
-    // it can, in the order of their numbers: the kernel gives connections to those that wait first.
+    // Locked until the sandbox is entered, so that no worker serves a client before. Without a
+    // sandbox, the lock is free, and each worker serves as soon as it is set up.
     let barrier = RwLock::new(());
     std::thread::scope(|scope| {
         let (ready, started) = mpsc::channel();
@@ -234,7 +234,8 @@ fn run_workers(
         drop(closed);
         let loaded = load();
         if server.is_stopping() {
-            // Not an error, or the error of a worker, which has reported it.
+            // The server was stopped, which is not an error, or a worker has failed and has already
+            // reported the error.
             return Ok(());
         }
         loaded.inspect_err(|_| server.stop())?;
@@ -304,7 +305,7 @@ fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::
     }
     let mode = if settings.cluster_enabled { "cluster" } else { "standalone" };
     if settings.always_show_logo {
-        // Without a picture, but with the lines that programs look for.
+        // Pantala shows no picture, but the lines that programs look for.
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         tracing::info!("\n Pantala {version}\n Running in {mode} mode\n Port: {}\n PID: {pid}\n", settings.port);
     } else {

@@ -25,7 +25,8 @@ pub enum Outcome {
 pub struct CommandStats {
     /// Calls that ran.
     pub calls: Counter,
-    /// Time spent in these calls, ns. Commands of a window share its time evenly.
+    /// Time spent in these calls, ns. The commands of a window that are not timed individually
+    /// share the rest of its time evenly.
     pub time_ns: Counter,
     /// Calls that ran and failed.
     pub failed: Counter,
@@ -88,7 +89,7 @@ pub struct WorkerStats {
     pub connections: Gauge,
     /// Connections held back by `CLIENT PAUSE`.
     pub paused: Gauge,
-    /// Connections blocked on a key.
+    /// Blocked connections: by `BLPOP`, `WAIT` and similar commands.
     pub blocked: Gauge,
     /// Blocked connections with a timeout.
     pub with_deadline: Gauge,
@@ -105,7 +106,7 @@ pub struct Tally<'s> {
     /// The statistics of each command. They are a list, because a worker runs few different
     /// commands.
     runs: ByCommand,
-    /// Index of the command counted last in `runs`.
+    /// Index in `runs` of the command that was counted last.
     last: usize,
     /// Time of the current window's individually timed commands, ns.
     window_timed_ns: u64,
@@ -113,7 +114,8 @@ pub struct Tally<'s> {
     /// one command: its index in `runs`, and the number of calls, never 0.
     window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
-    /// Whether the error of the current command was already counted for a command within it.
+    /// Whether the error of the current command (a script) was already counted, because it is that
+    /// of a command that the script called.
     is_counted: bool,
     /// Counts of a run that may be rolled back.
     held: Vec<HeldCount>,
@@ -191,8 +193,8 @@ impl<'s> Tally<'s> {
         Some(index)
     }
 
-    /// Counts a command called by another (a script) that took `took` or was rejected. Its time
-    /// also counts towards the calling command.
+    /// Counts a command that a script has called. The command took `took`, or was rejected. Its
+    /// time also counts towards the script's command.
     pub fn count_within(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
         if self.holds_next() {
             self.held.push(HeldCount::Command(command, outcome, took));
@@ -211,7 +213,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Returns the outcome of a command called by another, from its reply, and counts an error.
+    /// Returns the outcome of a command that a script has called, from its reply. Counts an error.
     pub fn outcome_within(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if reply.first() != Some(&b'-') || command.flags.contains(Flags::ANSWERS_ERRORS) {
             return Outcome::Ok;
@@ -220,7 +222,7 @@ impl<'s> Tally<'s> {
         Outcome::Failed
     }
 
-    /// Counts the reply to a command called by another if it is an error.
+    /// Counts the reply to a command that a script has called, if the reply is an error.
     pub fn count_reply_within(&mut self, reply: &[u8]) {
         let [b'-', error @ ..] = reply else { return };
         let count = self.count_of(error);
@@ -261,7 +263,8 @@ impl<'s> Tally<'s> {
         self.held = held;
     }
 
-    /// Marks the current command's error reply as already counted, for a command within it.
+    /// Marks the error reply of the current command (a script) as already counted, because it is
+    /// that of a command that the script called.
     pub fn expect_counted(&mut self) {
         self.is_counted = true;
     }
@@ -272,7 +275,7 @@ impl<'s> Tally<'s> {
         if reply.first() == Some(&b'-') { self.count_failure(command, reply) } else { Outcome::Ok }
     }
 
-    /// Returns the outcome of a command that has replied with an error, and counts it.
+    /// Returns the outcome of a command that has replied with an error, and counts the error.
     #[cold]
     pub fn count_failure(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if command.flags.contains(Flags::ANSWERS_ERRORS) {

@@ -12,8 +12,8 @@ use crate::process;
 use crate::snapshot;
 
 impl Server {
-    /// Applies a change of the settings that their readers don't notice by themselves: all of it or
-    /// nothing.
+    /// Applies those changes of the settings that readers don't notice by themselves: all of them,
+    /// or none.
     ///
     /// # Errors
     /// A setting can't be applied. The server runs with the old settings.
@@ -37,11 +37,11 @@ impl Server {
         } else {
             None
         };
-        // Listening comes last of all that can fail: other failures leave no sockets to roll back.
+        // The last step that can fail, so that no failure requires rolling back new sockets.
         if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
             let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
             let changed = self.listening().change(old, new);
-            // Also after a rejection: then the old addresses have new sockets.
+            // Sent even after a rejection, because the old addresses may then have new sockets.
             self.port(self.facts().first_io_worker).send(Message::Reload);
             changed.map_err(refused)?;
         }

@@ -4,7 +4,7 @@
 //! | layer | owns | uses |
 //! | --- | --- | --- |
 //! | [reactor](crate::reactor) | event loop, sockets, ready connections | [`pantala_session`] |
-//! | [clients](crate::clients) | output beside replies, limits, closing | the reactor |
+//! | [clients](crate::clients) | output besides replies, limits, closing | the reactor |
 //! | [dispatch](crate::dispatch) | transactions, scripts, requests | the clients |
 //! | [windows](crate::windows) | parsing, prefetching and running commands | the dispatcher |
 //! | [control](crate::control) | periodic work, settings | the dispatcher |
@@ -114,7 +114,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     }
 }
 
-/// Closes clients whose total memory usage exceeds the limit, if due.
+/// If due, closes clients because the total memory usage of clients has reached its limit.
 #[inline]
 fn evict_if_due<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     let Clients { limits, reactor, .. } = &mut dispatcher.clients;
@@ -145,13 +145,13 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     // sent.
     control.reload_if_changed(dispatcher);
     if is_whole {
-        // The effects of the turn are in the journal before its replies are sent.
+        // The effects of the turn must be in the journal before its replies are sent.
         dispatcher.clients.executor.flush_stream();
     }
     dispatcher.clients.finish_turn();
 }
 
-/// Runs turns within scripts.
+/// The layer that runs turns within scripts.
 struct TurnWithin {
     windows: Windows,
     control: Rc<Control>,

@@ -1,6 +1,6 @@
-//! Decides whether a connection may run a command: authentication, its user's permissions,
-//! protected commands, `CLIENT PAUSE`, and what subscribers may send. The owner of the connection
-//! asks before it runs or queues a command; no other module decides this.
+//! Decides whether a connection may run a command. The decision depends on authentication, the
+//! user's permissions, protected commands, `CLIENT PAUSE`, and the restrictions on subscribers. The
+//! owner of the connection asks before it runs or queues a command; no other module decides this.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
@@ -151,8 +151,9 @@ pub fn refused(
     }
 }
 
-/// Returns whether a command can end a running script, for which a load may wait: `SCRIPT KILL` and
-/// `FUNCTION KILL`. In Redis no script runs during a load.
+/// Returns whether a command may be needed to end a running script. A load may wait for such a
+/// script, whereas in Redis no script runs during a load. Among the commands without
+/// [`Flags::LOADING`], these are `SCRIPT KILL`, `FUNCTION KILL` and `FUNCTION STATS`.
 fn ends_script(command: &Command) -> bool {
     command.flags.contains(Flags::ALLOW_BUSY)
 }
@@ -194,8 +195,8 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
 ///
 /// Connections of replicas are never paused. As in Redis, `CLIENT PAUSE` also delays the commands
 /// that this server receives from its primary. A pause that a failover or promotion causes does not
-/// delay these: it only holds back clients' writes, in a promotion until the link to the primary
-/// has ended.
+/// delay the primary's commands, only clients' writes. A promotion pauses these until the link to
+/// the primary has ended.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,

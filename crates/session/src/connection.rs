@@ -23,14 +23,14 @@ pub enum State {
     Open,
     /// Its commands are in flight to shards; their replies arrive as messages.
     Parked,
-    /// Its command is blocked on a key until a message brings a reply or the timeout expires.
+    /// Its command is blocked until a message brings a reply or the timeout expires.
     Blocked,
-    /// `CLIENT PAUSE` delays its next command.
+    /// A pause delays its next command.
     Paused,
     /// Its replies have reached the limit for one turn. At the end of the turn it becomes open and
     /// ready again.
     Yielding,
-    /// Its replies are held until the effects of its commands are synced to the append-only file.
+    /// Its replies are held until the effects that they reveal are synced to the append-only file.
     /// It then becomes open and ready again.
     Syncing,
     /// It runs no more commands, and closes once its replies are sent.
@@ -52,15 +52,15 @@ pub struct Blocked {
 pub struct Waits {
     /// Requests that are in flight.
     pub requests: u32,
-    /// Replies that have arrived, but can be sent only after earlier ones of the same pipeline,
-    /// which are still missing.
+    /// Replies that have arrived, but are sent only when all replies of their pipeline have
+    /// arrived.
     pub answers: Vec<RequestNode>,
     /// Its blocked command.
     pub blocked: Option<Blocked>,
     /// A reply that arrived before the connection was registered as blocked.
     pub woken_before_blocking: Option<Woken>,
-    /// Whether a command has waited for its shards, and the commands after it have not been
-    /// dispatched together, in one window, since then.
+    /// Whether a command has waited for its shards, and no later commands have been sent together,
+    /// in one request, since then.
     pub has_waited: bool,
 }
 

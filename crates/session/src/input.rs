@@ -374,7 +374,7 @@ const GROWTH_SHARE: usize = 4;
 /// Minimum length of a buffer that becomes a mapping when it grows, bytes.
 const LONG_BYTES_MIN: usize = 2 * 1024 * 1024;
 
-/// Returns the number of bytes by which a buffer that holds `held` bytes grows at least. A long
+/// Returns the minimum number of bytes by which a buffer that holds `held` bytes grows. A long
 /// buffer becomes a mapping in one step: its unused pages are not resident, and it grows without
 /// leaving smaller blocks behind.
 fn growth(held: usize) -> usize {

@@ -3,10 +3,10 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`connection`] | the whole connection: its state, what it waits for, its buffers |
+//! | [`connection`] | the whole connection: its state, the work that it waits for, its buffers |
 //! | [`input`] | received bytes, and the commands in them |
 //! | [`output`] | pending replies and messages, in pieces if they are long |
-//! | [`turn`] | the end of a turn: what the owner does with the socket |
+//! | [`turn`] | the end of a turn: the owner's actions on the socket |
 //! | [`replies`] | `CLIENT REPLY`, and the order of replies and messages |
 //! | [`queue`] | `MULTI` |
 //! | [`access`] | which commands it may run: authentication, `CLIENT PAUSE` |
@@ -44,8 +44,9 @@
 //!
 //! # What it costs
 //!
-//! An idle connection holds no buffer. A command is copied only if it arrives in several chunks, or
-//! doesn't run in the turn in which it arrived.
+//! An idle connection usually holds no buffer: each send takes the output buffer, and an empty
+//! input buffer of more than 16 KiB is freed. A command is copied only if it arrives in several
+//! chunks, or doesn't run in the turn in which it arrived.
 #![forbid(unsafe_code)]
 
 pub mod access;

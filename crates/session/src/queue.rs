@@ -24,7 +24,7 @@ pub struct ToQueue<'q> {
     pub at: Range<usize>,
     /// The ranges of its arguments, relative to its first byte.
     pub ranges: &'q [ArgRange],
-    /// The position of its key, if it has one.
+    /// The hash and the shard of its key, if it has exactly one key.
     pub place: Option<KeyPlace>,
 }
 

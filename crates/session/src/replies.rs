@@ -60,8 +60,8 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Adds a message. If replies are in flight, it is sent after them, because it may refer to
-    /// what they say.
+    /// Adds a message. If replies are in flight, the message is sent after them, because it may
+    /// refer to their content.
     pub fn tell(&mut self, bytes: &[u8]) {
         if self.awaits_answer() {
             self.news.extend_from_slice(bytes);

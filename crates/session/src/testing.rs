@@ -75,7 +75,8 @@ impl Lender for Memory {
 #[must_use]
 pub fn connection() -> Connection<Piece, ()> {
     let end = Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 6379)));
-    // All connections share one catalog, because users refer to theirs for the life of the process.
+    // All connections share one catalog, because users refer to their catalog for the life of the
+    // process.
     static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::empty);
     let users = Users::new(&CATALOG);
     Connection::new((), Session::new(Arc::new(Client::new(1, 0, 0, end.clone(), end, 0)), &users))

@@ -49,7 +49,7 @@ impl<C: Lent, S> Connection<C, S> {
         // If the pending bytes contain complete commands, later bytes can wait in the kernel;
         // otherwise the rest of the incomplete command must be received. A blocked connection keeps
         // receiving, to notice that its peer has closed, which arrives after the pending bytes.
-        // (`parse` limits its input.)
+        // (The owner closes it if its pending input exceeds `client-query-buffer-limit`.)
         let has_enough = match self.state {
             State::Open => self.is_ready,
             State::Blocked => false,

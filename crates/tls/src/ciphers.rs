@@ -82,7 +82,7 @@ pub fn versions(protocols: &str) -> Result<Vec<&'static SupportedProtocolVersion
 /// Returns the cipher suites of `tls-ciphers` and `tls-ciphersuites`.
 ///
 /// # Errors
-/// A list selects a suite that rustls doesn't support, or no suite at all.
+/// A list names a suite that rustls doesn't support, or `tls-ciphers` selects no suite.
 pub fn cipher_suites(agreement: &Agreement) -> Result<Vec<SupportedCipherSuite>, String> {
     let mut all = tls13(&agreement.ciphersuites)?;
     all.extend(tls12(&agreement.ciphers)?);
@@ -121,9 +121,10 @@ fn selects(word: &str, known: &Known) -> Option<bool> {
     Some(selected)
 }
 
-/// Parses a list in OpenSSL's format: words add suites, `-` and `!` remove them, `+` moves them to
-/// the end. Removing an unknown suite has no effect. Adding one is an error, because a client that
-/// needs it would fail.
+/// Parses a list in OpenSSL's format. A word adds suites. A word after `-` removes suites. A word
+/// after `!` removes suites for good: later words can't add them. A word after `+` moves suites to
+/// the end. Removing or moving an unknown suite has no effect. Adding an unknown suite is an error,
+/// because a client that needs it would fail.
 fn tls12(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     let (mut chosen, mut banned): (Vec<&Known>, Vec<&str>) = (Vec::new(), Vec::new());
     let list = if list.trim().is_empty() { "DEFAULT" } else { list };

@@ -21,8 +21,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// Reads the files that the options name: the authorities, and the client's certificate.
-    /// Without a client certificate it presents the server's, as in Redis.
+    /// Reads the files that the options name: the certificates of the authorities and of the
+    /// client. Without a client certificate, the client presents the server's certificate, as in
+    /// Redis.
     ///
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
@@ -31,8 +32,8 @@ impl Client {
         Client::with_verifier(options, provider, verifier)
     }
 
-    /// Does the same as [`Client::new`] for links to other servers: as in Redis, the authority must
-    /// have signed the server's certificate, whose names are not checked.
+    /// Does the same as [`Client::new`] for links to other servers. As in Redis, an authority must
+    /// have signed the other server's certificate, but the names in it are not checked.
     ///
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
@@ -74,7 +75,7 @@ impl Client {
     }
 
     /// Creates the client's side of a new connection to a server of which only the address is
-    /// known. The server is not told a name.
+    /// known. The handshake doesn't contain a server name.
     ///
     /// # Errors
     /// The system has no randomness.
@@ -111,7 +112,7 @@ impl ServerCertVerifier for AnyName {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // rustls checks the name last: this error means that all else is valid.
+        // rustls checks the name last, so this error means that everything else is valid.
         match self.0.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },

@@ -26,8 +26,8 @@ const RECORD_OVERHEAD_BYTES: usize = 64;
 /// messages longer than half of this limit.
 pub const HANDSHAKE_BYTES_MAX: usize = 128 * 1024;
 
-/// Memory of an established connection in addition to its buffers, bytes. An idle client uses 7.6
-/// KB of the server's resident memory in total.
+/// Memory of an established connection in addition to its buffers, bytes. In total, an idle client
+/// uses 7.6 KB of the server's resident memory.
 pub const STATE_BYTES: usize = 5 * 1024;
 
 /// The reason why a connection must be closed.
@@ -76,7 +76,8 @@ pub struct Connection {
     partial: Vec<u8>,
     is_handshaking: bool,
     peer_has_closed: bool,
-    /// Whether the connection has failed. It then processes no bytes, and the kept bytes are lost.
+    /// Whether the connection has failed. A failed connection processes no bytes, and its kept
+    /// bytes are lost.
     has_failed: bool,
 }
 
@@ -136,8 +137,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Continues the handshake as far as the kept bytes allow. A client starts with this call,
-    /// without kept bytes.
+    /// Continues the handshake as far as the kept bytes allow. A client's side starts the handshake
+    /// with this call, without kept bytes.
     ///
     /// # Errors
     /// The connection must be closed after sending the content of `out.reply`.
@@ -145,14 +146,15 @@ impl Connection {
         self.run_partial(out)
     }
 
-    /// Opens records: decrypts complete ones in place, and keeps an incomplete one.
+    /// Opens records: decrypts complete records in place and appends their content to `out.plain`;
+    /// keeps an incomplete record. Also continues an unfinished handshake.
     ///
     /// # Errors
     /// The connection must be closed after sending the content of `out.reply`.
     pub fn receive(&mut self, mut received: &mut [u8], out: &mut Out<'_>) -> Result<(), Failure> {
         while !self.partial.is_empty() && !received.is_empty() {
             let missing_bytes = if self.is_handshaking { 0 } else { self.missing_bytes() };
-            // If a complete record is kept, it is part of a message that spans several records.
+            // A complete record is kept only if it is part of a message that spans several records.
             let taken_bytes = if missing_bytes == 0 { received.len() } else { missing_bytes.min(received.len()) };
             let (taken, rest) = received.split_at_mut(taken_bytes);
             self.keep(taken)?;
@@ -215,8 +217,8 @@ impl Connection {
         }
     }
 
-    /// Writes the alert that informs the peer of a failure, if there is one. As in OpenSSL, a peer
-    /// that doesn't speak TLS gets none.
+    /// Writes the alert that informs the peer of a failure, if rustls has one. As in OpenSSL, a
+    /// peer that doesn't speak TLS gets no alert.
     fn take_alert(&mut self, rest: &mut [u8], out: &mut Out<'_>) {
         if self.is_handshaking && rest.first().is_some_and(|kind| !RECORD_KINDS.contains(kind)) {
             return;
@@ -261,9 +263,9 @@ impl Connection {
         }
     }
 
-    /// Returns the record that announces the end of the bytes to the peer; empty during the
-    /// handshake. The owner must pass in no bytes afterwards: rustls asserts, in builds with debug
-    /// assertions, that no alert about them follows this one.
+    /// Returns the record that announces to the peer that no more bytes follow; empty during the
+    /// handshake and after a failure. The owner must pass in no bytes afterwards: in builds with
+    /// debug assertions, rustls asserts that no other alert follows this one.
     pub fn close(&mut self) -> Vec<u8> {
         let mut sealed = vec![0; 4 * RECORD_OVERHEAD_BYTES];
         let written = self.write(|traffic| traffic.close(&mut sealed)).and_then(Result::ok);
@@ -272,7 +274,8 @@ impl Connection {
     }
 
     /// Calls `write` with the encrypter. Returns `None` if the current state can't encrypt. Passes
-    /// the kept bytes to rustls, which identifies parts of a message among them by their position.
+    /// the kept bytes to rustls, because it identifies parts of a message by their position in
+    /// them.
     fn write<T>(&mut self, write: impl FnOnce(&mut dyn Traffic) -> T) -> Option<T> {
         if self.has_failed {
             return None;
@@ -282,7 +285,7 @@ impl Connection {
             Core::Client(core) => with_traffic(core.process_tls_records(&mut self.partial), write),
         };
         self.partial.drain(..discard);
-        // The header of an incomplete record may be invalid.
+        // The kept bytes may contain an invalid header of an incomplete record.
         self.has_failed |= written.is_err();
         written.ok().flatten()
     }

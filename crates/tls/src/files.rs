@@ -15,7 +15,7 @@ use crate::options::{Authorities, Password};
 /// Maximum length of a file, bytes. A bundle of all public authorities has a tenth of this length.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Reads a file of bounded length.
+/// Reads a file of at most [`FILE_BYTES_MAX`] bytes.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
     if length > FILE_BYTES_MAX {
@@ -33,7 +33,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     if found.is_empty() {
         return Err("no certificate found".into());
     }
-    // rustls would reject it with a text that names the private key.
+    // rustls would reject such a certificate with an error text that names the private key.
     let has_old_version =
         |der| Certificate::from_der(der).is_ok_and(|parsed| parsed.tbs_certificate().version() != Version::V3);
     if found.iter().any(|certificate| has_old_version(certificate)) {
@@ -71,7 +71,7 @@ fn is_legacy_encrypted(text: &[u8]) -> bool {
     text.windows(MARK.len()).any(|window| window == MARK)
 }
 
-/// Decrypts a key in PKCS #8.
+/// Decrypts a private key in PKCS #8 format.
 fn decrypted(text: &[u8], password: Option<&Password>) -> Result<PrivateKeyDer<'static>, String> {
     let text = String::from_utf8_lossy(text);
     let label = EncryptedPrivateKeyInfoRef::PEM_LABEL;
@@ -83,7 +83,7 @@ fn decrypted(text: &[u8], password: Option<&Password>) -> Result<PrivateKeyDer<'
     Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
 }
 
-/// Returns the first PEM section of a text that starts with one.
+/// Returns the first PEM section of a text that starts with a section.
 fn section<'t>(text: &'t str, label: &str) -> &'t str {
     let end = format!("-----END {label}-----");
     text.find(&end).map_or(text, |at| &text[..at + end.len()])
@@ -128,7 +128,8 @@ pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Maximum number of files read from a folder of authorities.
+/// Maximum number of entries of a folder of authorities that are considered; the others are
+/// ignored.
 const FILES_MAX: usize = 1024;
 
 /// Returns the time at which a certificate expires, Unix time in seconds, or `None` if the

@@ -28,7 +28,7 @@ impl fmt::Debug for Password {
 /// A certificate with its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// File with the certificate, followed by the certificates of its signers.
+    /// PEM file with the certificate, followed by the certificates of its signers.
     pub cert_file: Option<PathBuf>,
     /// File of the private key.
     pub key_file: Option<PathBuf>,
@@ -94,7 +94,7 @@ pub struct Options {
     pub sessions: Sessions,
     /// `tls-dh-params-file`, which is rejected.
     pub dh_params_file: Option<PathBuf>,
-    /// The number of changes to `tls-*` directives. A new revision makes the server reread the
-    /// files, even if their names are the same.
+    /// The number of changes to `tls-*` directives. A new number makes the server reread the files,
+    /// even if their names are the same.
     pub revision: u64,
 }

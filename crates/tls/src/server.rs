@@ -12,8 +12,8 @@ use crate::connection::{Connection, Failure};
 use crate::options::{AuthClients, Identity, Options};
 use crate::{ciphers, files, sessions};
 
-/// Maximum number of sessions kept for resumption if `tls-session-cache-size` is 0. (OpenSSL has no
-/// limit then.)
+/// Maximum number of sessions kept for resumption if `tls-session-cache-size` is 0. (In this case
+/// OpenSSL has no limit.)
 pub const SESSIONS_MAX: usize = 1024 * 1024;
 
 /// Number of tickets sent after a TLS 1.3 handshake, as in OpenSSL. Each resumes one connection.
@@ -76,10 +76,11 @@ impl Server {
     }
 }
 
-/// A certificate chain and its key.
+/// A certificate chain and the private key of its first certificate.
 pub(crate) type Chain = (Vec<rustls::pki_types::CertificateDer<'static>>, rustls::pki_types::PrivateKeyDer<'static>);
 
-/// Reads a certificate and its key. `names` are the names of their directives, for error messages.
+/// Reads a certificate chain and its key. `names` are the names of their directives, for error
+/// messages.
 pub(crate) fn identity(of: &Identity, names: [&str; 2]) -> Result<Chain, String> {
     let cert_file = of.cert_file.as_ref().ok_or_else(|| format!("No {} configured!", names[0]))?;
     let key_file = of.key_file.as_ref().ok_or_else(|| format!("No {} configured!", names[1]))?;

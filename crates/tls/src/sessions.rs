@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 
-/// rustls's cache. Each stored value is preceded by its deadline.
+/// rustls's cache. Each stored value is preceded by its deadline, ms since `start`, big-endian.
 #[derive(Debug)]
 pub struct Cache {
     sessions: Arc<ServerSessionMemoryCache>,

@@ -127,7 +127,7 @@ fn bytes_arrive_as_they_were_sent_in_pieces_of_any_length() {
             pair.client.seal(&sent, &mut sealed).expect("sealed");
             for mut piece in pieces(&sealed, &mut random) {
                 pair.server.receive(&mut piece, &mut Out { plain: &mut got, reply: &mut reply }).expect("opened");
-                // A reply sealed in the middle of a received record has no effect on it.
+                // Sealing a reply in the middle of a received record doesn't affect that record.
                 let mut answer = Vec::new();
                 pair.server.seal(b"answer", &mut answer).expect("sealed");
                 let mut back = Vec::new();
@@ -181,7 +181,7 @@ fn damaged_bytes_are_a_failure_and_never_a_panic() {
 }
 
 /// A handshake message of several records may be incomplete while replies are sealed. rustls
-/// identifies its parts by their position in the kept bytes.
+/// identifies the message's parts by their position in the kept bytes.
 #[test]
 fn replies_are_sealed_in_the_middle_of_a_handshake_message() {
     let Some((server, client)) = sides("middle") else { return };

@@ -44,7 +44,7 @@ pub fn lfu_new(now_ms: u64) -> u32 {
     lfu_word(now_ms, LFU_INIT_VAL)
 }
 
-/// Returns the LFU access word with this counter, decayed until now.
+/// Returns the LFU access word with this counter, written at `now_ms`. Doesn't decay the counter.
 #[inline]
 #[must_use]
 pub fn lfu_word(now_ms: u64, counter: u8) -> u32 {
@@ -59,9 +59,9 @@ pub fn lfu_touch(access: u32, now_ms: u64, decay_time_min: u32, log_factor: u32,
     lfu_word(now_ms, lfu_log_incr(lfu_decay(access, now_ms, decay_time_min), log_factor, random))
 }
 
-/// Returns the counter of an LFU access word after decay (`OBJECT FREQ`). It is one less per
-/// `decay_time_min` minutes since the word was written. `decay_time_min` is `lfu-decay-time`; 0
-/// disables decay.
+/// Returns the counter of an LFU access word after decay (`OBJECT FREQ`). The counter decreases by
+/// one for each `decay_time_min` minutes since the word was written, down to 0. `decay_time_min` is
+/// `lfu-decay-time`; 0 disables decay.
 #[inline]
 #[must_use]
 pub fn lfu_decay(access: u32, now_ms: u64, decay_time_min: u32) -> u8 {

@@ -1,8 +1,8 @@
 //! A growable array in chunks: growing never copies more than one chunk. A [`crate::table`]
 //! consists of two such arrays.
 //!
-//! A short array is one chunk that grows by a quarter. A long one grows by whole chunks. A running
-//! sum of the memory makes reading the total constant time.
+//! An array of up to 16 Ki elements grows by a quarter of its length, a longer one by whole chunks.
+//! The size of its memory is a running sum, so reading it takes constant time.
 
 /// Elements of a full chunk, as a power of two.
 const CHUNK_BITS: u32 = 12;
@@ -13,8 +13,8 @@ const FIRST_LEN: usize = 4;
 /// An array grows by its length divided by this.
 const GROWTH_DIVISOR: usize = 4;
 
-/// The array described at the head of this module. All chunks but the last have [`CHUNK_LEN`]
-/// elements; one more empty chunk may be kept after the last.
+/// The array described at the head of this module. All chunks but the last nonempty one have
+/// [`CHUNK_LEN`] elements. One empty chunk may follow.
 #[derive(Debug)]
 pub(crate) struct Chunked<T> {
     chunks: Vec<Vec<T>>,
@@ -33,7 +33,7 @@ impl<T> Chunked<T> {
         self.len
     }
 
-    /// Returns the size of its heap memory, bytes, excluding the memory that the elements own.
+    /// Returns the size of its heap memory in bytes, excluding the memory that the elements own.
     #[inline]
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.capacity * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()
@@ -59,8 +59,8 @@ impl<T> Chunked<T> {
         self.len += 1;
     }
 
-    /// Reserves space up to a total length, but at most up to the end of the current chunk. For
-    /// arrays of known length.
+    /// Reserves space for a total of `len` elements, but at most up to the end of the current
+    /// chunk. Called for arrays of known length.
     pub(crate) fn reserve(&mut self, len: usize) {
         let chunk = self.len >> CHUNK_BITS;
         let have = self.chunks.get(chunk).map_or(0, Vec::capacity);
@@ -96,9 +96,9 @@ impl<T> Chunked<T> {
         if index == self.len { Some(last) } else { Some(std::mem::replace(self.get_mut(index), last)) }
     }
 
-    /// Releases unused memory, but later than possible, so that adding and removing in turn at the
-    /// end of a chunk doesn't allocate each time. An empty chunk stays until half of the chunk
-    /// before it is free. A single chunk keeps twice the capacity that it needs.
+    /// Releases unused memory with a delay, so that alternating additions and removals at the end
+    /// of a chunk don't allocate each time. An empty chunk stays until half of the chunk before it
+    /// is free. If less than a quarter of a single chunk is used, it shrinks to twice its length.
     fn shrink(&mut self) {
         let keep = (self.len + CHUNK_LEN / 2).div_ceil(CHUNK_LEN);
         if self.chunks.len() > keep {

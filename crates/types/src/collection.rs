@@ -5,7 +5,7 @@
 //! short string, and the entry's flags hold a [`PackedForm`]. Reading it costs no further cache
 //! miss, and it needs no memory of its own. Any other collection is a [`Value`] on the heap.
 //! Commands don't see the difference: they read a [`Collection::View`] and change a [`Collection`],
-//! and the engine moves it into and out of the entry.
+//! and the engine moves the collection into and out of the entry.
 
 use crate::{Encoding, OutOfMemory, Value};
 
@@ -17,7 +17,7 @@ pub const INLINE_PACKED_BYTES_MAX: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PackedForm {
-    /// A list: a pack of its elements.
+    /// A list: a pack ([`crate::pack`]) of its elements.
     List = 3,
     /// A hash: a pack of field, value, field, value ….
     Hash = 4,
@@ -96,11 +96,11 @@ pub trait Collection: Sized + 'static {
     /// Returns its bytes if it is packed, with their spare capacity, for reuse.
     fn into_packed(self) -> Option<Vec<u8>>;
 
-    /// Returns whether it has no elements. The engine removes an empty collection with its key,
-    /// except a stream.
+    /// Returns whether it has no elements. The engine deletes the key of an empty collection.
+    /// Returns `false` for every stream, because a stream may be empty.
     fn is_empty(&self) -> bool;
 
-    /// Returns the size of its heap memory without its own `size_of`, bytes. Must take constant
+    /// Returns the size of its heap memory without its own `size_of`, in bytes. Must take constant
     /// time, because it is called before and after each change.
     fn allocated_bytes(&self) -> usize;
 

@@ -21,7 +21,7 @@ pub(crate) struct Cut<E, P> {
     kept: Vec<E>,
     /// Number of elements that the reader has not received.
     left: usize,
-    /// Where the reader continues.
+    /// The position at which the reader continues.
     pub(crate) position: P,
 }
 

@@ -13,16 +13,17 @@ pub fn parse(text: &[u8]) -> Option<f64> {
 }
 
 /// Parses as [`parse`] does, but also returns `None` where C's `strtod` sets `ERANGE` for an
-/// inexact subnormal result. (An exact subnormal has some 750 decimal digits; this function treats
-/// it as inexact.)
+/// inexact subnormal result. (A decimal text that is exactly a subnormal has some 750 digits; this
+/// function treats it as inexact.)
 pub fn parse_without_underflow(text: &[u8]) -> Option<f64> {
     let (value, fit) = number(text)?;
     let is_in_range = fit == Fit::Exact || fit == Fit::Rounded && !value.is_subnormal();
     (is_in_range && !value.is_nan()).then_some(value)
 }
 
-/// Parses a C string as a bound of a range. Accepts leading blanks, an empty text (0), overflow
-/// (infinite) and underflow (0). Returns `None` for any other text, including NaN.
+/// Parses a bound of a range as a C string, which ends at the first zero byte. Accepts numbers,
+/// leading blanks, an empty text (0), overflow (infinite) and underflow (0). Returns `None` for any
+/// other text, including NaN.
 pub fn parse_as_c(text: &[u8]) -> Option<f64> {
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
     if text.is_empty() {

@@ -27,7 +27,7 @@ pub enum Encoding {
     Raw,
     /// A packed hash or sorted set.
     Listpack,
-    /// A packed hash with fields that may expire (7.4).
+    /// A packed hash with fields that may expire (since Redis 7.4).
     ListpackEx,
     /// A list.
     Quicklist,
@@ -66,7 +66,7 @@ impl fmt::Display for Encoding {
     }
 }
 
-/// The way in which SET, GETSET, MSET and APPEND to a missing key store a string.
+/// The stored form of a new string (SET, GETSET, MSET, and APPEND to a missing key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoded {
     /// As an integer whose text equals the string.

@@ -174,8 +174,8 @@ impl Cell {
     /// wrapping around in both directions.
     fn neighbor(self, east: i64, north: i64) -> Cell {
         let mask = u32::MAX >> (u32::BITS - self.steps);
-        // As in Redis, the easternmost and northernmost points have a number that is one too large;
-        // only a move reduces it by the mask.
+        // As in Redis, the rectangle around a point exactly on the eastern or northern edge of the
+        // map has a number that is one too large. Only a move masks the number.
         let moved = |number: u32, by: i64| if by == 0 { number } else { (i64::from(number) + by) as u32 & mask };
         let (longitude, latitude) = (moved(gather(self.bits >> 1), east), moved(gather(self.bits), north));
         Cell { bits: spread(latitude) | spread(longitude) << 1, steps: self.steps }
@@ -271,9 +271,9 @@ impl Search {
             || middle.neighbor(-1, 0).area().longitude[0] > bounds.longitude[0]
     }
 
-    /// Returns half-open score ranges that cover all members inside the shape. They belong to the
-    /// middle rectangle and to those around it that are needed: north, south, east, west, then the
-    /// corners. This is Redis's order, which `COUNT … ANY` exposes.
+    /// Returns half-open score ranges that cover all members inside the shape. The ranges belong to
+    /// the middle rectangle, then to the needed ones of its neighbors: north, south, east, west,
+    /// then the corners. This is Redis's order, which `COUNT … ANY` exposes.
     pub fn score_ranges(&self) -> Vec<(f64, f64)> {
         /// Offsets east and north of each rectangle.
         const AROUND: [(i64, i64); 9] = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];

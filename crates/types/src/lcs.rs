@@ -3,10 +3,10 @@
 //!
 //! # Redis's choice
 //!
-//! Let L(i, j) be the length for the first i bytes of `a` and the first j of `b`. Redis fills the
-//! table of all L(i, j) and walks it back from the end. Equal bytes always match. Otherwise it
-//! drops a byte of `a` if L(i-1, j) > L(i, j-1), and a byte of `b` if not. It therefore finds
-//! matches from the last to the first, which is the order of its reply.
+//! Let L(i, j) be the length of the longest common subsequence of the first i bytes of `a` and the
+//! first j bytes of `b`. Redis fills the table of all L(i, j) and walks it back from the end. Equal
+//! bytes always match. Otherwise it drops a byte of `a` if L(i-1, j) > L(i, j-1), and a byte of `b`
+//! if not. It therefore finds matches from the last to the first, which is the order of its reply.
 //!
 //! # Algorithm
 //!
@@ -178,7 +178,7 @@ impl Masks {
         let mut count = 0usize;
         for (byte, mask) in mask_of.iter_mut().enumerate() {
             if present[byte] {
-                *mask = count as u8; // At most 255 precede the last one.
+                *mask = count as u8; // At most 255: there are at most 256 masks.
                 count += 1;
             }
         }
@@ -198,8 +198,8 @@ impl Masks {
     }
 }
 
-/// Replaces a row of the table by the next one, given the positions of its byte in `b`. Bit j is 0
-/// where L(i, j+1) is L(i, j) + 1.
+/// Replaces a row of the table by the next one. `mask` has the positions in `b` of the next row's
+/// byte. In a row, bit j is 0 where L(i, j+1) is L(i, j) + 1.
 fn step(row: &mut [u64], mask: &[u64]) {
     let mut carry = false;
     for (word, &mask) in row.iter_mut().zip(mask) {
@@ -211,13 +211,13 @@ fn step(row: &mut [u64], mask: &[u64]) {
     }
 }
 
-/// Returns the last length in a row, which is the number of its increments. Bits after the end of
-/// `b` are never 0, because no mask has them.
+/// Returns the last length in a row, which is the number of its increments (bits that are 0). Bits
+/// after the end of `b` are never 0, because they are set in no mask.
 fn ones_of(row: &[u64]) -> usize {
     row.iter().map(|word| word.count_zeros() as usize).sum()
 }
 
-/// All rows, as bits that mark increments.
+/// All rows, in the form described at [`step`].
 struct Table<'a> {
     a: &'a [u8],
     b: &'a [u8],
@@ -340,8 +340,8 @@ mod tests {
         assert_eq!(lcs_matches(&a, &b, 0, 100 * 200 * 4 - 1), Err(LcsError::TransientMemory));
     }
 
-    /// The second row removes the increment of the first row, 125 columns to the right of its
-    /// match.
+    /// The match in the second row removes the increment of the first row, which is 126 columns to
+    /// the right.
     #[test]
     fn a_carry_crosses_a_word_without_matches() {
         let b = [b"-----a", &[b'-'; 125][..], b"c"].concat();

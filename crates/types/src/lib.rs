@@ -11,6 +11,7 @@
 //! | value | the contents of a key: in its dictionary entry if small, otherwise a [`Value`] |
 //! | encoding | the form of a value, as named by `OBJECT ENCODING`: [`Encoding`] |
 //! | packed | a small collection as one string of bytes: [`Collection`] |
+//! | cut | the elements of a large collection at one instant, read in pieces: [`CutState`] |
 //! | raw | a string longer than [`EMBSTR_LEN_MAX`], or one changed in place (APPEND) |
 //!
 //! # Ownership
@@ -26,13 +27,14 @@
 //! - [`encode`]: one pass over at most 20 bytes; a longer string isn't read.
 //! - [`LongDouble`]: the usual numbers of INCRBYFLOAT (up to 19 digits, 27 decimals) allocate only
 //!   the reply; others take big integers of at most 3 KiB.
-//! - [`lcs`]: one step per 64 cells of Redis's table, and 1 to 2 bits of memory per cell, because
-//!   rows are rounded up to 64 cells. (Redis takes a step and 32 bits per cell.)
+//! - [`lcs`]: one step per 64 cells of Redis's table, and one bit of memory per cell, with rows
+//!   rounded up to 64 cells. (Redis takes a step and 32 bits per cell.)
 //!
 //! # Out of memory
 //!
-//! A buffer whose size a client chooses is reserved fallibly: a failure returns [`OutOfMemory`] and
-//! doesn't abort the process.
+//! The buffers of strings, stream entries, LCS tables, decompressed strings and loaded packs are
+//! reserved fallibly: a failure returns [`OutOfMemory`]. The elements and tables of other
+//! collections are not: if their allocation fails, the process aborts.
 // Only two modules allow unsafe code: `thin` (heap blocks behind a thin pointer) and `member`
 // (words that may be such a pointer).
 #![deny(unsafe_code)]

@@ -18,7 +18,8 @@ use crate::OutOfMemory;
 const MATCH_LEN_MIN: usize = 3;
 /// Maximum length of a match.
 const MATCH_LEN_MAX: usize = 264;
-/// The short form is used for matches of at most this length plus one.
+/// The length field that marks the long form of a match. The short form is used for matches of at
+/// most this length plus one.
 const SHORT_MATCH: usize = 7;
 /// Maximum distance of a match.
 const DISTANCE_MAX: usize = 1 << 13;
@@ -26,12 +27,12 @@ const DISTANCE_MAX: usize = 1 << 13;
 const LITERALS_MAX: usize = 32;
 /// Maximum length of an input: the table holds 32-bit positions.
 const INPUT_BYTES_MAX: usize = u32::MAX as usize;
-/// Bits of the smallest and the largest table.
+/// Number of index bits of the smallest and the largest table.
 const TABLE_BITS: (u32, u32) = (8, 16);
 /// Maximum expansion: three compressed bytes expand to at most [`MATCH_LEN_MAX`].
 const EXPANSION_MAX: u64 = (MATCH_LEN_MAX / 3) as u64;
 
-/// Bits of the largest table that a thread keeps for its next input.
+/// Number of index bits of the largest table that a thread keeps for its next input.
 const KEPT_TABLE_BITS: u32 = 12;
 
 thread_local! {
@@ -44,7 +45,7 @@ thread_local! {
 pub struct Corrupt;
 
 /// Appends the compressed form of `input` to `out`. Returns `false`, with `out` unchanged, if that
-/// form exceeds `bytes_max` bytes.
+/// form exceeds `bytes_max` bytes or the input exceeds 4 GiB.
 pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
     let start = out.len();
     let bits = input.len().checked_ilog2().unwrap_or(0).clamp(TABLE_BITS.0, TABLE_BITS.1);
@@ -61,8 +62,10 @@ pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
     fits
 }
 
-/// `table` has a power of two of zeros. It holds, for each hash, the position after the last bytes
-/// with that hash, or 0 if there are none.
+/// Appends the compressed form of `input`. Returns `false` if `out` would exceed `end_max` bytes.
+///
+/// The length of `table` is a power of two, and all its words are 0 at first. For each hash, it
+/// holds the position of the last three bytes with that hash plus one, or 0 if there are none.
 fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize, table: &mut [u32]) -> bool {
     let bits = table.len().ilog2();
     let (mut at, mut literals) = (0, 0);

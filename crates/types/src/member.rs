@@ -92,8 +92,8 @@ impl<'a> MemberKey<'a> {
 
 /// A member, as described at the head of this module.
 pub struct Member {
-    /// A word in one of the three forms above. An address is owned and comes from
-    /// `ThinBytes::into_raw`.
+    /// A word in one of the three forms above. An address comes from `ThinBytes::into_raw`, and the
+    /// member owns the block at that address.
     word: NonNull<u8>,
 }
 
@@ -164,7 +164,7 @@ impl Member {
     fn with_long<R>(&self, work: impl FnOnce(&ThinBytes) -> R) -> Option<R> {
         self.is_long().then(|| {
             // SAFETY: an even word is an address from `into_raw`. `ManuallyDrop` keeps this
-            // temporary second owner from freeing it, even if `work` panics.
+            // temporary second owner from freeing the block, even if `work` panics.
             let long = std::mem::ManuallyDrop::new(unsafe { ThinBytes::from_raw(self.word) });
             work(&long)
         })
@@ -200,8 +200,8 @@ impl Drop for Member {
     #[inline]
     fn drop(&mut self) {
         if self.is_long() {
-            // SAFETY: an even word is an address from `into_raw`; `self` owns it and isn't used
-            // again.
+            // SAFETY: an even word is an address from `into_raw`; `self` owns the block and isn't
+            // used again.
             drop(unsafe { ThinBytes::from_raw(self.word) });
         }
     }

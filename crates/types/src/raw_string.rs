@@ -6,15 +6,16 @@
 //! | a string of 10,000 bytes | after SET | 10032.0 |
 //! | a string of 10,001 bytes | after APPEND of one | 20034.0 |
 //!
-//! A string that fits in a cell of its dictionary (4 KiB) is stored in its entry instead. There it
-//! takes its length in bytes, or 8 bytes if it is an integer.
+//! A string that fits in one dictionary cell (4 KiB) together with its key is stored in the key's
+//! entry instead. In the entry, the string takes as many bytes as its length, or 8 bytes if it is
+//! an integer.
 
 use std::collections::TryReserveError;
 use std::fmt;
 use std::ops::Range;
 
-/// Maximum spare capacity of a growing string, in bytes (1 MiB). A shorter string doubles when it
-/// grows.
+/// Maximum spare capacity of a growing string, in bytes (1 MiB). A string shorter than this
+/// reserves twice its new length when it grows.
 pub const PREALLOCATION_BYTES_MAX: usize = 1024 * 1024;
 
 /// The allocator failed, or the size overflows. The value that should have grown is unchanged.
@@ -46,7 +47,7 @@ pub struct RawString {
 }
 
 impl RawString {
-    /// Returns a copy of `bytes` with exactly their capacity.
+    /// Returns a copy of `bytes` without spare capacity.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails.
@@ -57,8 +58,7 @@ impl RawString {
         Ok(string)
     }
 
-    /// Returns `head` and `tail` concatenated, with spare capacity. For APPEND to a string inside
-    /// its entry.
+    /// Returns `head` and `tail` concatenated, with spare capacity as after an APPEND.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails.
@@ -94,8 +94,8 @@ impl RawString {
         self.bytes.is_empty()
     }
 
-    /// Returns the size of its heap memory, bytes, including spare capacity and what the allocator
-    /// adds to a large block.
+    /// Returns the size of its heap memory in bytes, including spare capacity and the bytes by
+    /// which the allocator rounds up a large block.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.bytes.capacity())
@@ -153,7 +153,7 @@ impl RawString {
         Ok(())
     }
 
-    /// Returns a copy with exactly its length as capacity.
+    /// Returns a copy without spare capacity.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails.
@@ -161,7 +161,8 @@ impl RawString {
         RawString::try_from_slice(&self.bytes)
     }
 
-    /// Reserves `len_bytes` in total. Preallocates like Redis if the buffer has to grow.
+    /// Ensures a capacity of at least `len_bytes`. Preallocates like Redis if the buffer has to
+    /// grow.
     fn try_grow_to(&mut self, len_bytes: usize) -> Result<(), OutOfMemory> {
         if len_bytes <= self.bytes.capacity() {
             return Ok(());

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! buckets   [u32; n]   index of the first entry, or none
-//! entries   [entry; n] hash (32 bits), index of its next entry, item; dense, unordered
+//! entries   [entry; n] hash (32 bits), index of its bucket's next entry, item; dense, unordered
 //! ```
 //!
 //! # Growth
 //!
-//! The table uses linear hashing. It grows with as many buckets as entries: each insertion adds one
-//! bucket, which takes over its entries from one old bucket. No insertion moves more than one
+//! The table uses linear hashing. If there are as many entries as buckets, an insertion first adds
+//! a bucket, which takes over its entries from one old bucket. No insertion moves more than one
 //! bucket's entries. Nothing is ever copied as a whole, because both arrays are chunked, and there
 //! is never a second table. While there are more than two buckets per entry, each removal frees up
-//! to two.
+//! to two buckets.
 //!
 //! # Scans
 //!
@@ -25,7 +25,7 @@
 //!
 //! | part | bytes |
 //! | --- | --- |
-//! | entry of a word | 16 |
+//! | entry whose item is one word | 16 |
 //! | bucket | 4 |
 //! | spare capacity | at most a quarter up to 16 Ki entries, one chunk beyond |
 //!
@@ -52,7 +52,7 @@ const BUCKETS_PER_REMOVAL: usize = 2;
 /// Minimum length of tables that are prefetched. A smaller table fits into the L2 cache, so a
 /// prefetch gains little.
 const PREFETCH_LEN_MIN: usize = 4096;
-/// Maximum number of entries of a bucket that a prefetch follows. 5% of the wanted entries are
+/// Maximum number of a bucket's entries that a prefetch visits. 5% of the wanted entries are
 /// further down the chain, and are not prefetched.
 const PREFETCH_CHAIN_MAX: usize = 3;
 
@@ -94,7 +94,7 @@ pub fn hash(seed: u64, key: &[u8]) -> u32 {
 
 /// An item of a table.
 pub trait Item: Clone {
-    /// Returns its bytes of heap.
+    /// Returns the size of its heap memory in bytes.
     fn allocated_bytes(&self) -> usize;
 
     /// Prefetches its heap memory.
@@ -121,7 +121,8 @@ pub struct Table<T> {
     /// Heap bytes of all items.
     item_bytes: usize,
     seed: u64,
-    /// Its slots are indexes. Items before its position are taken.
+    /// The slots of the cut ([`crate::cut`]) are entry indexes. Items at indexes before its
+    /// position are taken.
     cut: CutCell<Cut<T, usize>>,
 }
 
@@ -174,7 +175,7 @@ impl<T: Item> Table<T> {
         hash(self.seed, key)
     }
 
-    /// Returns the bytes of heap, including those of the items.
+    /// Returns the size of its heap memory in bytes, including that of the items.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
         self.buckets.allocated_bytes() + self.entries.allocated_bytes() + self.item_bytes
@@ -319,8 +320,8 @@ impl<T: Item> Table<T> {
         self.cut.begin(Cut::new(self.len(), self.len(), 0));
     }
 
-    /// Passes a piece of the cut's items, as they were at its start, to `read`, which returns the
-    /// length of an item in bytes.
+    /// Passes a piece of the cut's items, as they were when the cut started, to `read`, which
+    /// returns the length of an item in bytes.
     pub fn read_cut(&self, max: PieceMax, mut read: impl FnMut(&T) -> usize) -> CutState {
         self.cut.read(|cut| {
             let mut budget = Budget::new(max);
@@ -353,8 +354,8 @@ impl<T: Item> Table<T> {
         self.cut.end();
     }
 
-    /// Keeps the item at an index for the cut before it is removed. The last item will take its
-    /// place: if that is one which the reader has passed, keeps the last item as well.
+    /// Keeps the item at an index for the cut before the item is removed. The last item will take
+    /// its place. If the reader has passed this place already, keeps the last item as well.
     #[cold]
     fn keep_before_removal(&mut self, index: usize) {
         let last = self.entries.len() - 1;

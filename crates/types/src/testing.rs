@@ -8,7 +8,7 @@ pub struct Random {
 
 #[allow(dead_code)] // The integration tests include this file too, and no test uses all of it.
 impl Random {
-    /// Returns a generator with the seed in `PANTALA_SEED`, or a new one, and prints it.
+    /// Returns a generator and prints its seed: the one in `PANTALA_SEED`, or a new one.
     pub fn with_printed_seed(test: &str) -> Random {
         let seed = match std::env::var("PANTALA_SEED") {
             Ok(text) => text.parse().expect("PANTALA_SEED is a number"),
@@ -130,7 +130,8 @@ fn digits(random: &mut Random, len_max: usize) -> String {
     String::from_utf8(random.text(b"0123456789", 1, len_max)).expect("ASCII")
 }
 
-/// Returns an exact multiple of a power of two in decimal. Its rounding is exact or a tie.
+/// Returns a multiple of a power of two (2^-30 to 1) in decimal, with all its digits. Rounding it
+/// to 17 decimals is often exact or a tie.
 fn binary_fraction(random: &mut Random) -> String {
     let bits = random.below(31);
     let numerator = random.next() >> random.below(64);
@@ -145,7 +146,8 @@ fn binary_fraction(random: &mut Random) -> String {
     text
 }
 
-/// Returns an integer halfway between two 64-bit significands, or an adjacent integer.
+/// Returns an integer halfway between two 64-bit significands, or an adjacent integer. A small
+/// fraction or an exponent may follow.
 fn tie(random: &mut Random) -> String {
     let shift = 1 + random.below(50);
     let half = 1u128 << (shift - 1);

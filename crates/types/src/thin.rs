@@ -14,7 +14,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 
-/// Alignment of every block. The owner of the word may use its lowest bit as a tag.
+/// Alignment of every block, in bytes. The owner of a pointer may use its lowest bit as a tag.
 pub(crate) const ALIGN: usize = 2;
 
 /// Maximum size of a length, in bytes.
@@ -43,8 +43,8 @@ impl ThinBytes {
         let Some(at) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
         let mut end = at;
         for part in std::iter::once(&head[..head_len]).chain(parts.iter().copied()) {
-            // SAFETY: the parts' lengths add up to the allocated size, so each copy stays inside
-            // it, and `end` ends at most one past it; new memory overlaps no slice.
+            // SAFETY: the parts' lengths add up to the size of the block, so each copy stays inside
+            // the block, and `end` is at most one past its last byte; new memory overlaps no slice.
             unsafe {
                 end.copy_from_nonoverlapping(NonNull::from(part).cast(), part.len());
                 end = end.add(part.len());
@@ -66,7 +66,7 @@ impl ThinBytes {
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let (len, head_len) = self.len();
-        // SAFETY: as in `as_slice`; `self` is borrowed exclusively, and owns them.
+        // SAFETY: as in `as_slice`; `self` is borrowed exclusively, and owns the bytes.
         unsafe { std::slice::from_raw_parts_mut(self.at.add(head_len).as_ptr(), len) }
     }
 
@@ -76,21 +76,20 @@ impl ThinBytes {
         pantala_dict::prefetch(self.at.as_ptr());
     }
 
-    /// Returns the size of its heap memory, bytes.
+    /// Returns the size of its heap memory in bytes.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.layout_bytes())
     }
 
-    /// Returns the size with which its block was allocated, bytes.
+    /// Returns the size with which its block was allocated, in bytes.
     #[inline]
     fn layout_bytes(&self) -> usize {
         let (len, head_len) = self.len();
         len + head_len
     }
 
-    /// Returns the pointer without freeing the block. [`Self::from_raw`] makes an owner of it
-    /// again.
+    /// Returns the pointer without freeing the block. [`Self::from_raw`] restores the owner.
     #[inline]
     pub(crate) fn into_raw(self) -> NonNull<u8> {
         let at = self.at;
@@ -98,7 +97,7 @@ impl ThinBytes {
         at
     }
 
-    /// Makes an owner of a pointer from [`Self::into_raw`] again.
+    /// Returns the owner of the block to which a pointer from [`Self::into_raw`] points.
     ///
     /// # Safety
     /// `at` came from `into_raw`, and no other owner of it is used while the result lives.
@@ -110,8 +109,8 @@ impl ThinBytes {
     /// Returns the number of bytes, and the size of the length field before them.
     #[inline]
     fn len(&self) -> (usize, usize) {
-        // SAFETY: `from_parts` wrote a length here: at least a byte, and one more after each whose
-        // top bit is set.
+        // SAFETY: `from_parts` wrote a length here: at least one byte, and another after each byte
+        // whose top bit is set.
         let mut byte = unsafe { self.at.read() };
         if byte < 0x80 {
             return (usize::from(byte), 1);
@@ -157,8 +156,8 @@ pub(crate) fn read_len(bytes: &[u8]) -> (usize, usize) {
 /// Returns the layout of a block of `size` bytes.
 #[inline]
 fn layout(size: usize) -> Layout {
-    // A slice has at most `isize::MAX` bytes, and several slices that exceed it together don't fit
-    // in memory, so the size is valid.
+    // A slice has at most `isize::MAX` bytes, and several slices that together exceed this size
+    // don't fit in memory, so the size is valid.
     Layout::from_size_align(size, ALIGN).expect("strings exceed the address space")
 }
 
@@ -173,8 +172,8 @@ impl Drop for ThinBytes {
     #[inline]
     fn drop(&mut self) {
         let layout = layout(self.layout_bytes());
-        // SAFETY: `from_parts` allocated it with this layout, since its length hasn't changed, and
-        // `self` is its only owner.
+        // SAFETY: `from_parts` allocated the block with this layout, since its length hasn't
+        // changed, and `self` is its only owner.
         unsafe { dealloc(self.at.as_ptr(), layout) };
     }
 }

@@ -65,7 +65,7 @@ impl Value {
         }
     }
 
-    /// Returns the size of its heap memory, bytes. Excludes its own `size_of`, which the
+    /// Returns the size of its heap memory in bytes. Excludes its own `size_of`, which the
     /// dictionary's box counts. Takes constant time.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
@@ -79,8 +79,8 @@ impl Value {
         }
     }
 
-    /// Returns the approximate number of its heap blocks, a measure of the cost of freeing it.
-    /// Takes constant time.
+    /// Returns the approximate number of its heap blocks, a measure of the cost of freeing the
+    /// value. Takes constant time.
     #[must_use]
     pub fn pieces(&self) -> usize {
         match self {

@@ -37,7 +37,7 @@ impl Redis {
     /// Starts a server. If redis-server isn't installed, returns `None`, or panics under CI.
     fn start() -> Option<Redis> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
-        // Tests that run concurrently must not choose the same TCP port.
+        // Tests that run concurrently must not choose the same socket path.
         let number = STARTED.fetch_add(1, Relaxed);
         let socket = std::env::temp_dir().join(format!("pantala-types-{}-{number}.sock", std::process::id()));
         let spawned = Command::new("redis-server")

@@ -24,9 +24,9 @@ use crate::load::{self, Watch};
 
 /// Length of the unmeasured load before the first round, in which buffers grow to their final size.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Time without a reply after which a server fails.
+/// Time without a reply after which a load fails.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// The same for workloads whose commands take seconds.
+/// The same time for workloads whose commands take seconds.
 const LONG_STALL_MAX: Duration = Duration::from_secs(300);
 /// Part of the requested rate that a peer must reach. It is less than 1 because the last replies
 /// arrive after the last second.
@@ -38,7 +38,7 @@ const CURVE_TICKS_PER_HALF: u32 = 4;
 pub(super) struct Course<'a> {
     pub(super) setup: &'a Setup,
     pub(super) seed: u64,
-    /// Counts system calls, or why it can't.
+    /// The tracer that counts system calls, or the reason why there is none.
     pub(super) tracer: &'a Result<Tracer, String>,
     pub(super) stop: &'a Arc<AtomicBool>,
 }
@@ -49,11 +49,12 @@ pub(super) struct Entrant {
     pub(super) result: PeerResult,
 }
 
-/// One load of a peer.
+/// The parameters of one load against a peer.
 #[derive(Clone, Copy)]
 pub(super) struct Pass {
-    /// From 1. Round 0 is the warm-up.
+    /// Number of the round, starting at 1. Round 0 is unmeasured.
     pub(super) round: u64,
+    /// `None`: as many operations as the clients can send.
     pub(super) rate_per_s: Option<u64>,
     pub(super) amount: Amount,
 }
@@ -64,7 +65,7 @@ pub(super) struct Driven {
     pub(super) peak_bytes: u64,
     /// System calls and wake-ups, if they were to be counted.
     pub(super) counts: Option<io::Result<Counts>>,
-    /// An error if a reply or a step afterwards was not as expected.
+    /// An error if a reply, or a step after the pass, was not as expected.
     pub(super) verdict: io::Result<()>,
 }
 
@@ -229,7 +230,7 @@ impl Course<'_> {
         Ok(Driven { round, peak_bytes: account.peak_bytes, counts: account.counts, verdict })
     }
 
-    /// Returns the length of a round. Round 0 is the warm-up.
+    /// Returns the length of one measurement. Round 0 is the warm-up.
     fn amount(&self, workload: &Workload, round: u64) -> Amount {
         let keys = workload.keys_at(self.setup.scale);
         match workload.measured {
@@ -438,7 +439,7 @@ fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
 }
 
-/// Marks a peer that exceeded the workload's latency limit.
+/// Marks a peer that exceeded the workload's latency limit, and adds a note to one that kept it.
 fn check_latency(workload: &Workload, peer: &mut PeerResult) {
     let (Some(max_us), Some(summary)) = (workload.latency_max_us, &peer.summary) else { return };
     if summary.p99_us <= max_us {
@@ -458,12 +459,13 @@ fn check_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
     }
 }
 
-/// Returns whether a peer that served `operations_per_s` kept the rate that was asked for.
+/// Returns whether a peer that served `operations_per_s` reached the requested rate, up to
+/// [`RATE_KEPT`].
 pub(super) fn keeps_rate(rate_per_s: u64, operations_per_s: f64) -> bool {
     operations_per_s >= rate_per_s as f64 * RATE_KEPT
 }
 
-/// Returns how a process died, if it did; otherwise `trouble`.
+/// Returns `trouble`. If a process of the peer has ended, appends how it ended.
 fn append_death(peer: &mut Peer, trouble: &str) -> String {
     // The kernel reports a killed process as ended shortly after its connections are closed.
     std::thread::sleep(Duration::from_millis(100));

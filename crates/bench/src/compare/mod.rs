@@ -7,10 +7,11 @@
 //! | peer | a server to compare: one process, or the processes of a cluster ([`peers`]) |
 //! | workload | commands, keys, sizes and clients, by a name ([`workloads`]) |
 //! | round | every peer is measured once, in turn. Ratios of two peers are taken *within* a round |
-//! | sweep | rounds at fixed rates, from 5% of the slowest peer's peak to each peer's own ([`sweep`]) |
+//! | sweep | rounds at fixed rates, up to each peer's own peak throughput ([`sweep`]) |
 //! | preset | a published set-up: peers, workloads, sizes and CPUs, with a check of the host ([`presets`]) |
+//! | row | one peer's results in one workload |
 //! | invalid | a row with error replies, lost connections or a dead server: it has no results |
-//! | skipped | a row whose server cannot do what the workload needs |
+//! | skipped | a row without measurements: the server lacks a feature, or the run was interrupted |
 //!
 //! For each workload all peers are started, filled with the same keys, driven for a second without
 //! measurement, and then measured in rounds. Memory workloads have no rounds: they measure the
@@ -20,9 +21,9 @@
 //! kernel's count for all threads of a peer's processes and their children, between the first
 //! request and the last reply.
 //!
-//! Every started process is a [`process::Process`]. Dropping it ends the process; this happens at
-//! the end, after an error, and after the first signal. A panic kills the processes. Only SIGKILL
-//! of `pantala-bench` itself leaves servers running.
+//! Every started process is a [`process::Process`], which kills the process when it is dropped: at
+//! the end of the run, after an error, or after the first signal. A panic kills the processes, too.
+//! SIGKILL of `pantala-bench` itself leaves servers running.
 
 mod cluster;
 mod host;

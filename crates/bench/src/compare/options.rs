@@ -23,8 +23,9 @@ pub(super) const SCALE_MAX: f64 = 100.0;
 const RATE_MAX: u64 = 1_000_000_000;
 /// Maximum number of peers in a comparison.
 const PEERS_MAX: usize = 32;
-/// Shards and processes, and seconds of a round, unless options or a preset say otherwise.
+/// Default number of shards of Pantala and of processes of a Redis cluster, without a preset.
 const SHARDS: u64 = 40;
+/// Default length of one measurement without a preset, seconds.
 const SECONDS: u64 = 5;
 /// Workloads unless options or a preset name others.
 const WORKLOADS: &[&str] = &["dragonfly-get1", "dragonfly-get30", "dragonfly-set1", "dragonfly-set30"];
@@ -50,28 +51,29 @@ pub(crate) struct Options {
     /// Dragonfly; with --rate-sweep two of these, elasticache, enterprise and mixed-types]
     #[arg(long)]
     workload: Vec<String>,
-    /// A published set-up: dragonfly-2022, redis-2022, elasticache-7.1 or enterprise-200m. It
-    /// chooses peers, shards, workloads, seconds, and CPUs by the host's topology, unless other
-    /// options do, and checks the host first
+    /// A published set-up: dragonfly-2022, redis-2022, elasticache-7.1 or enterprise-200m. It sets
+    /// the workloads, and the peers, the shards, the seconds of a measurement and the CPUs unless
+    /// other options set them. CPUs are divided by the host's topology. The host's settings are
+    /// checked before the run
     #[arg(long, value_name = "NAME", value_parser = Preset::named, conflicts_with = "workload")]
     preset: Option<&'static Preset>,
-    /// Rounds, in each of which every peer is measured once, in turn. Workloads memory-… have none:
-    /// they are filled once
+    /// Number of rounds. In each round every peer is measured once, in turn. Workloads memory-…
+    /// have no rounds: they are filled once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: u64,
-    /// Seconds of one measurement, for workloads without an end of their own [default: 5, or the
-    /// preset's]
+    /// Seconds of one measurement, for workloads that run for a time [default: 5, or the preset's]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     test_time: Option<u64>,
     /// Operations per second of all clients together, the same for every peer; latency then counts
-    /// from the time when an operation was due [default: as many as they can]
+    /// from the time when an operation was due [default: no limit]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
     rate_limiting: Option<u64>,
     /// After the rounds without a rate, also drive every peer at 5, 10, 20, 40, 60, 80 and 95% of
-    /// the slowest peer's peak and at its own peak; latency as with --rate-limiting
+    /// the slowest peer's peak, and at the peer's own peak; latency as with --rate-limiting
     #[arg(long, conflicts_with = "rate_limiting")]
     rate_sweep: bool,
-    /// Part of the workload's keys to use (and of its connections, for workloads about connections)
+    /// Factor for the number of a workload's keys, above 0 and at most 100. For workloads about
+    /// connections it also applies to the number of connections
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// CPUs of the servers, such as 0,2-3 [default: any]
@@ -86,7 +88,7 @@ pub(crate) struct Options {
     /// Folder for the servers' files during the run [default: the folder for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// First port to use; it is then an error if a port is in use [default: free ports]
+    /// First port to use. If it is given, a port in use is an error [default: free ports]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1024..=40_000))]
     pub(super) port: Option<u16>,
     /// The pantala executable [default: next to this one, then on the search path]
@@ -110,7 +112,7 @@ pub(super) struct Setup {
     pub(super) preset: Option<&'static Preset>,
     pub(super) shards: u64,
     pub(super) rounds: u64,
-    /// Length of a round.
+    /// Length of one measurement.
     pub(super) seconds: u64,
     pub(super) rate: Rate,
     pub(super) scale: f64,
@@ -118,7 +120,7 @@ pub(super) struct Setup {
     pub(super) server_cpus: Vec<usize>,
     pub(super) client_cpus: Vec<usize>,
     pub(super) threads: u32,
-    /// How a preset divided the CPUs.
+    /// Notes on how a preset divided the CPUs.
     pub(super) placement: Vec<String>,
     pub(super) out: PathBuf,
     pub(super) dir: PathBuf,
@@ -127,16 +129,16 @@ pub(super) struct Setup {
 /// The rates at which peers are driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rate {
-    /// As many operations as they can.
+    /// As many operations as the clients can send.
     Unlimited,
     /// Operations per second of all clients together.
     Fixed(u64),
-    /// No limit first, and then parts of the peaks.
+    /// No limit first, and then the rates of a sweep (see [`super::sweep`]).
     Sweep,
 }
 
 impl Rate {
-    /// Returns the rate of every round, if it is the same for all.
+    /// Returns the rate of every round if it is fixed.
     pub(super) fn fixed(self) -> Option<u64> {
         match self {
             Self::Fixed(rate_per_s) => Some(rate_per_s),
@@ -217,7 +219,9 @@ impl Options {
         })
     }
 
-    /// Returns the CPUs of both sides: the given ones; with a preset, the others by topology.
+    /// Returns the CPUs of the servers and of the generator. Without a preset, these are the given
+    /// CPUs, or any CPU (an empty list). With a preset, both sides get CPUs by topology if neither
+    /// option is given. If one option is given, the other side gets all remaining CPUs.
     fn split(&self) -> Result<Split, String> {
         let given = |list: &Option<List>| list.clone().map(|list| list.0);
         let (server, client) = (given(&self.server_cpus), given(&self.client_cpus));

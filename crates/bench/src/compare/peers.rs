@@ -231,7 +231,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Checks that the peer supports the features that `workload` needs.
+    /// Checks that the peer supports the features that `workload` needs. Decides whether the load
+    /// generator drives the peer in cluster mode.
     fn suit(&mut self, workload: &Workload) -> Result<(), Absent> {
         let mut control = Control::open(&Target::Tcp(self.addresses[0]), &Login::default())?;
         match workload.needs {
@@ -307,7 +308,7 @@ impl Peer {
     }
 
     /// Stops the first process and starts it again with the same files. Returns the time from its
-    /// start until it replies to PING, in seconds, and what it has used by then.
+    /// start until it replies to PING, in seconds, and the resources that it has used by then.
     pub(super) fn restart(&mut self, ground: &Ground<'_>) -> io::Result<(f64, Spent)> {
         self.processes[0].terminate();
         self.processes[0].finish();
@@ -339,7 +340,8 @@ impl Spec {
             if let Needs::AppendOnlyFile(sync) = workload.needs {
                 words.extend(["--appendonly", "yes", "--appendfsync", sync.word()].map(str::to_owned));
                 if workload.measured == Measured::Loads {
-                    // A rewrite would replace the commands by a base.
+                    // A rewrite would replace the commands in the file by a snapshot (the base
+                    // file).
                     words.extend(["--auto-aof-rewrite-percentage", "0"].map(str::to_owned));
                 }
             }

@@ -33,8 +33,8 @@ impl Course<'_> {
         Ok(Driven { round, peak_bytes: peer.resident_bytes().1, counts: None, verdict: Ok(()) })
     }
 
-    /// Measures a restart. Before the first one, the dataset is written to a snapshot unless the
-    /// peer has an append-only file.
+    /// Measures a restart. Before the first restart, the dataset is written to a snapshot unless
+    /// the peer has an append-only file.
     pub(super) fn restart(&self, peer: &mut Peer, workload: &Workload, round: u64) -> io::Result<Driven> {
         if round == 0 && !matches!(workload.needs, Needs::AppendOnlyFile(_)) {
             self.write_snapshot(&mut Control::open(&Target::Tcp(peer.addresses[0]), &Login::default())?)?;
@@ -76,8 +76,8 @@ fn snapshot_file(control: &mut Control) -> io::Result<PathBuf> {
     Ok(Path::new(&setting("dir")?).join(setting("dbfilename")?))
 }
 
-/// Copies `file` beside it with reads and writes, syncs the copy and removes it. Returns the time
-/// until it was synced, in seconds.
+/// Copies `file` within its folder with reads and writes, syncs the copy and removes it. Returns
+/// the time until the copy was synced, in seconds.
 fn copy_s(file: &Path) -> io::Result<f64> {
     let copy = file.with_extension("copy");
     let begin = Instant::now();

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::topology::ranges;
 use crate::cpus::parse;
 
-/// Load average for each CPU above which the host counts as busy.
+/// Load average per CPU above which the host counts as busy.
 const LOAD_MAX: f64 = 0.1;
 /// Backlog that redis-server asks for.
 const BACKLOG: u64 = 511;
@@ -56,7 +56,7 @@ pub(super) fn look(needs: &Needs<'_>) -> Vec<Finding> {
     })
 }
 
-/// Checks a host whose files and folders the functions return.
+/// Checks a host. `file` returns the contents of a file, and `folder` the names in a folder.
 fn checked(
     needs: &Needs<'_>,
     file: &dyn Fn(&str) -> Option<String>,
@@ -133,14 +133,13 @@ fn interrupts(table: &str, affinity: &dyn Fn(u32) -> Option<String>, server_cpus
     )
 }
 
-/// Joins the first names.
+/// Joins the first [`NAMED_MAX`] names.
 fn named(names: &[String]) -> String {
     let more = if names.len() > NAMED_MAX { ", …" } else { "" };
     format!("{}{more}", names[..names.len().min(NAMED_MAX)].join(", "))
 }
 
-/// Returns number and name of the interrupts of devices that have occurred, from
-/// `/proc/interrupts`.
+/// Returns number and name of each device interrupt that has occurred, from `/proc/interrupts`.
 fn devices(table: &str) -> Vec<(u32, &str)> {
     let mut lines = table.lines();
     let cpus = lines.next().map_or(0, |head| head.split_whitespace().count());
@@ -198,7 +197,7 @@ fn huge_pages(text: &str) -> Finding {
     }
 }
 
-/// Checks mitigations of the processor's vulnerabilities: name and state of each.
+/// Checks mitigations of the processor's vulnerabilities. `states` has the name and state of each.
 fn mitigations(states: &[(String, String)], command_line: &str) -> Finding {
     const WHAT: &str = "mitigations";
     let active: Vec<String> =

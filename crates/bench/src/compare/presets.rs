@@ -1,4 +1,4 @@
-//! Published set-ups by name, as far as one host can have them.
+//! Published set-ups by name, as far as one host can reproduce them.
 
 use super::options::Setup;
 use super::preflight::{self, Needs};
@@ -12,7 +12,7 @@ pub(super) struct Preset {
     source: &'static str,
     /// The published server's machine.
     machine: &'static str,
-    /// CPUs of that machine.
+    /// Number of CPUs of that machine.
     pub(super) server_cpus: usize,
     /// The published load generator.
     generator: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Preset {
     /// Shards of Pantala, and processes of a Redis cluster.
     shards: u64,
     pub(super) workloads: &'static [&'static str],
-    /// Length of a round.
+    /// Length of one measurement.
     pub(super) seconds: u64,
     /// Features of the source that this preset lacks on any host.
     missing: &'static str,
@@ -90,13 +90,13 @@ impl Preset {
         })
     }
 
-    /// Returns the number of shards for `cpus` CPUs: the published one, unless each shard would
-    /// have less than a CPU. A cluster needs two.
+    /// Returns the number of shards for `cpus` CPUs: the published number, but at most one for each
+    /// CPU. With one CPU it is two, because a cluster needs two.
     pub(super) fn shards_on(&self, cpus: usize) -> u64 {
         self.shards.min((cpus as u64).max(2))
     }
 
-    /// Describes how `setup` differs from the publication, and checks the host for it.
+    /// Describes how `setup` differs from the publication, and checks the host's settings.
     pub(super) fn report(&self, setup: &Setup) -> PresetReport {
         let connections =
             setup.workloads.iter().map(|workload| workload.clients_at(setup.scale, setup.threads, 1)).max();
@@ -120,7 +120,7 @@ impl Preset {
         }
     }
 
-    /// Returns what is smaller than published.
+    /// Describes all sizes that are smaller than published, and the peers that are left out.
     fn scaled_down(&self, setup: &Setup) -> Vec<String> {
         let mut smaller = Vec::new();
         let own = setup.server_cpus.len();

@@ -77,7 +77,7 @@ impl Process {
         let errors = output.try_clone()?;
         let (program, arguments) = words.split_first().ok_or_else(|| io::Error::other("an empty command"))?;
         let mut command = Command::new(program);
-        // Use a separate process group, so that Ctrl-C reaches only this process, which then stops
+        // Use a separate process group, so that Ctrl-C reaches only pantala-bench, which then stops
         // the server.
         command.args(arguments).current_dir(dir).process_group(0);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
@@ -174,7 +174,7 @@ impl Drop for Process {
     }
 }
 
-/// CPU time and context switches of a set of processes and their descendants at one time.
+/// Counters of a set of processes and their descendants at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
     /// Counters by process and thread.
@@ -211,7 +211,8 @@ pub(super) struct Spent {
     pub(super) voluntary: u64,
     /// Context switches of all threads because they lost their CPU.
     pub(super) involuntary: u64,
-    /// Bytes written to disks, page cache included. Of a file system in memory none count.
+    /// Bytes written to disks, or to the page cache and not yet to disks. Writes to a file system
+    /// in memory do not count.
     pub(super) written_bytes: u64,
 }
 
@@ -225,7 +226,8 @@ impl Usage {
                 // Fields 16 and 17 are the user and system time of children that were waited for.
                 usage.reaped_ns += (stat_field(&stat, 16) + stat_field(&stat, 17)) * TICK_NS;
             }
-            // The kernel adds the counters of a child that was waited for to those of its parent.
+            // When a process has waited for a child, the kernel adds the child's I/O counters to
+            // those of the process.
             let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
             usage.written_bytes += status_number(&io, "write_bytes:");
             for thread in numbers_in(&format!("/proc/{pid}/task")) {
@@ -273,14 +275,15 @@ fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     Some(((stat_field(&stat, 14) + stat_field(&stat, 15)) * TICK_NS, 0))
 }
 
-/// Returns field `number` (from 1, as in proc(5)) of a `stat` line as a number, or 0 if it is
+/// Returns field `number` (from 3, as in proc(5)) of a `stat` line as a number, or 0 if it is
 /// missing.
 fn stat_field(stat: &str, number: usize) -> u64 {
     stat_word(stat, number).parse().unwrap_or_default()
 }
 
-/// Returns field `number` of a `stat` line. Counting starts after the second field, because that
-/// one is in parentheses and may contain any text.
+/// Returns field `number` (from 3, as in proc(5)) of a `stat` line, or an empty string if it is
+/// missing. The search starts after the second field, which is in parentheses and may contain any
+/// text.
 pub(super) fn stat_word(stat: &str, number: usize) -> &str {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     behind.split_whitespace().nth(number.saturating_sub(3)).unwrap_or_default()
@@ -329,7 +332,7 @@ fn status_bytes(status: &str, name: &str) -> u64 {
     status_number(status, name) * 1024
 }
 
-/// Returns the number behind `name` in a `status` file, or 0 if it is missing.
+/// Returns the number after `name` in a `status` or `io` file, or 0 if it is missing.
 fn status_number(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
     line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default()

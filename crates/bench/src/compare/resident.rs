@@ -1,9 +1,9 @@
 //! Measures the memory of collections: resident memory before and after a server is filled.
 //!
 //! Before the first reading, the server receives requests like those that fill it, on the same
-//! number of connections. It rejects them because their key is a string. Memory for buffers of
-//! connections, and for workers of requests of that size, therefore doesn't count as memory of
-//! collections.
+//! number of connections. It rejects them because their key is a string. Memory that
+//! connections and workers need for requests of that size is therefore part of the first reading,
+//! and does not count as memory of collections.
 
 use std::io;
 use std::time::Duration;
@@ -27,8 +27,9 @@ const SETTLE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Course<'_> {
-    /// Fills `peer` with `workload`'s collections: `each` of them for each number. Returns the
-    /// number of operations that filled it, and the memory of the collections.
+    /// Fills `peer`, and measures the memory of the counted items, called `what`. There are `each`
+    /// of them for each of the workload's numbers. Returns the number of operations that filled the
+    /// peer, and the memory.
     pub(super) fn fill_and_measure(
         &self,
         peer: &Peer,
@@ -53,7 +54,8 @@ impl Course<'_> {
         Ok((operations, Footprint::new(what, count, before_bytes, peer.resident_bytes().0)))
     }
 
-    /// Sends requests like the plan's, but on a key that is a string.
+    /// Sends requests like the plan's, but on a key that is a string. Fails unless the server
+    /// rejects all of them.
     fn send_rejected(&self, mut plan: Plan) -> io::Result<()> {
         let words = &mut plan.commands[0].words;
         let mut requests = 0;

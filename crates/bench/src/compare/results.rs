@@ -45,7 +45,7 @@ impl Results {
 pub(super) struct PresetReport {
     pub(super) name: &'static str,
     pub(super) source: &'static str,
-    /// Sizes and peers that are smaller here than published, or left out.
+    /// Sizes that are smaller here than published, and peers that are left out.
     pub(super) scaled_down: Vec<String>,
     /// Differences from the published run that exist on every host.
     pub(super) differences: Vec<String>,
@@ -86,7 +86,7 @@ pub(super) struct WorkloadResult {
     pub(super) against: Vec<String>,
     /// Whether the rounds write to files.
     pub(super) writes_files: bool,
-    /// Why a sweep has no system calls and wake-ups.
+    /// The reason why a sweep's system calls and wake-ups were not counted.
     pub(super) uncounted: Option<String>,
     pub(super) peers: Vec<PeerResult>,
 }
@@ -170,7 +170,7 @@ pub(super) struct Round {
     pub(super) server_involuntary_switches: u64,
     /// Bytes that the server wrote to disks.
     pub(super) server_written_bytes: u64,
-    /// Bytes that clients sent, or of the snapshot.
+    /// Number of bytes that clients sent. In a round that writes a snapshot, the snapshot's size.
     pub(super) payload_bytes: u64,
     /// Time in which a copy of the snapshot was written and synced, seconds.
     pub(super) copy_s: Option<f64>,
@@ -245,9 +245,9 @@ pub(super) struct Summary {
     pub(super) server_starved: f64,
     /// Bytes that the server wrote to disks per operation, median.
     pub(super) disk_bytes_per_operation: f64,
-    /// Bytes that the server wrote to disks per byte that clients sent, or of the snapshot.
+    /// Bytes that the server wrote to disks, divided by [`Round::payload_bytes`].
     pub(super) write_amplification: Spread,
-    /// Time of a copy of the snapshot, as a part of the snapshot's.
+    /// Time of writing a copy of the snapshot, divided by the time of the snapshot.
     pub(super) copy_part: Option<Spread>,
     /// Ratios to every other measured peer.
     pub(super) ratios: Vec<Ratios>,

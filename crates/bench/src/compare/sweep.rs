@@ -1,9 +1,9 @@
 //! A sweep over rates: every peer at parts of the slowest peer's peak, and at its own peak.
 //!
-//! The rounds without a rate come first; their median is a peer's peak. At a rate, each operation
-//! has a time at which it is due, and its latency counts from then, so a server that stalls delays
-//! no measurement (no coordinated omission). System calls and wake-ups are counted in loads of
-//! their own after the rounds, because counting them takes CPU time.
+//! The rounds without a rate come first; their median is a peer's peak. At a fixed rate, each
+//! operation has a due time. Its latency counts from that time, so a server that stalls delays no
+//! measurement (no coordinated omission). System calls and wake-ups are counted in separate loads
+//! after the rounds, because counting them takes CPU time.
 
 use std::io;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) struct Point {
     pub(super) summary: Option<PointSummary>,
 }
 
-/// Summary of the rounds at one rate. Without a spread it is the median.
+/// Summary of the rounds at one rate. Single numbers are medians over the rounds, except `max_us`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PointSummary {
     pub(super) operations_per_s: Spread,
@@ -43,12 +43,12 @@ pub(super) struct PointSummary {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) p99_9_us: f64,
-    /// Over all rounds.
+    /// Maximum of all rounds.
     pub(super) max_us: f64,
     /// Context switches per operation.
     pub(super) voluntary_switches: f64,
     pub(super) involuntary_switches: f64,
-    /// Ratios to every other peer at its rate of the same percentage.
+    /// Ratios to every other peer at the same percentage, or at the other peer's own peak.
     pub(super) ratios: Vec<PointRatios>,
 }
 
@@ -110,8 +110,8 @@ impl Course<'_> {
         driven.verdict
     }
 
-    /// Counts a peer's system calls and wake-ups at its rate number `at`. If that fails, the peer's
-    /// row stays valid.
+    /// Counts a peer's system calls and wake-ups at its rate number `at`. If the counting fails,
+    /// the peer's row stays valid.
     fn count(
         &self,
         peer: &Peer,
@@ -135,7 +135,7 @@ impl Course<'_> {
     }
 }
 
-/// Returns the median throughput without a rate of a peer that is valid so far.
+/// Returns a peer's peak, if the peer is valid so far.
 fn peak(result: &PeerResult) -> Option<f64> {
     let rounds = result.rounds.iter().filter(|_| result.is_measured());
     Spread::of(rounds.map(|round| round.load.operations_per_s)).map(|spread| spread.median)
@@ -217,7 +217,7 @@ impl Point {
         self.percent.map_or_else(|| "own peak".to_owned(), |percent| format!("{percent}%"))
     }
 
-    /// Returns whether the peer was slower than the rate in a round.
+    /// Returns whether the peer was slower than the rate in at least one round.
     pub(super) fn is_missed(&self) -> bool {
         self.summary.as_ref().is_some_and(|summary| !keeps_rate(self.rate_per_s, summary.operations_per_s.min))
     }

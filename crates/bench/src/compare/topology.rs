@@ -1,17 +1,17 @@
 //! Divides this host's CPUs between servers and generator, by its topology.
 //!
-//! Neither side gets a part of a core. Where that costs little, neither gets a part of a last-level
-//! cache or of a NUMA node.
+//! The two sides share a core only if there is no other. They share a last-level cache or a NUMA
+//! node only if the servers would otherwise lose more than [`ROUNDING_MAX`] of their CPUs.
 
 use std::collections::BTreeSet;
 
 use crate::cpus::{List, parse};
 
-/// Maximum indexes of a CPU's caches in sysfs.
+/// Maximum number of a CPU's caches that are read from sysfs.
 const CACHES_MAX: usize = 10;
 /// Maximum part of the servers' CPUs to leave to the generator so that no cache or node is shared.
 const ROUNDING_MAX: f64 = 1.0 / 8.0;
-/// Part of a host's CPUs that servers get at most: 40 of 64.
+/// Maximum part of a host's CPUs that servers get: 40 of 64.
 const SERVER_PART: f64 = 40.0 / 64.0;
 
 /// A logical CPU. Caches and cores are named by the first CPU that belongs to them.
@@ -28,7 +28,8 @@ pub(super) struct Cpu {
 pub(super) struct Split {
     pub(super) server: Vec<usize>,
     pub(super) client: Vec<usize>,
-    /// Caches and cores that the two sides share.
+    /// The cores, caches and NUMA nodes that the two sides share, and the servers' NUMA nodes if
+    /// there are several.
     pub(super) notes: Vec<String>,
 }
 
@@ -39,8 +40,8 @@ type Part = (&'static str, fn(&Cpu) -> usize);
 const PARTS: [Part; 3] =
     [("core", |cpu: &Cpu| cpu.core), ("last-level cache", |cpu: &Cpu| cpu.cache), ("NUMA node", |cpu: &Cpu| cpu.node)];
 
-/// Describes the CPUs `allowed` from sysfs, whose files below `/sys/devices/system` the function
-/// `file` returns.
+/// Reads the topology of the CPUs `allowed` from sysfs. `file` returns the contents of a file below
+/// `/sys/devices/system`.
 pub(super) fn read(file: impl Fn(&str) -> Option<String>, allowed: &[usize]) -> Vec<Cpu> {
     let list = |path: &str| file(path).and_then(|text| parse(text.trim()).ok()).map(|list| list.0);
     let nodes: Vec<(usize, Vec<usize>)> = list("node/online")
@@ -65,8 +66,7 @@ pub(super) fn read(file: impl Fn(&str) -> Option<String>, allowed: &[usize]) -> 
     allowed.iter().map(|number| cpu(*number)).collect()
 }
 
-/// Divides `cpus`: servers get `wanted` of them, or as large a part as leaves enough to the
-/// generator.
+/// Divides `cpus`. Servers get about `wanted` of them, but not more than [`SERVER_PART`].
 pub(super) fn split(cpus: &[Cpu], wanted: usize) -> Split {
     let mut cpus = cpus.to_vec();
     cpus.sort_unstable();
@@ -97,15 +97,15 @@ pub(super) fn split(cpus: &[Cpu], wanted: usize) -> Split {
     Split { server: numbers(server), client: numbers(client), notes }
 }
 
-/// Returns how many of the sorted `cpus` are the servers': about `target`, at a boundary of a node,
-/// a cache or a core.
+/// Returns the number of the sorted `cpus` that the servers get: about `target`, at a boundary of a
+/// node, a cache or a core.
 fn cut(cpus: &[Cpu], target: usize) -> usize {
     for (at, (_, of)) in PARTS.iter().enumerate().rev() {
         let is_boundary = |at: &usize| of(&cpus[at - 1]) != of(&cpus[*at]);
         let below = (1..=target.min(cpus.len() - 1)).rev().find(is_boundary);
         match below {
             Some(below) if (target - below) as f64 <= target as f64 * ROUNDING_MAX => return below,
-            // Cores are never divided, whatever that costs.
+            // A core is divided only if there is no boundary between two cores.
             _ if at == 0 => {
                 let above = (target..cpus.len()).find(is_boundary);
                 return below.or(above).unwrap_or(target);
@@ -137,7 +137,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// Returns the files of a machine. `cpus` has the siblings and the last-level cache of each
-    /// CPU, as sysfs lists them; `nodes` their CPUs.
+    /// CPU, as sysfs lists them. `nodes` has the CPUs of each node.
     fn tree(cpus: &[(&str, &str)], nodes: &[&str]) -> BTreeMap<String, String> {
         let mut files = BTreeMap::new();
         let mut put = |path: String, text: &str| files.insert(path, format!("{text}\n"));

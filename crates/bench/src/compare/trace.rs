@@ -14,11 +14,11 @@ use tempfile::NamedTempFile;
 
 /// Fires in the thread that enters a system call.
 const SYSTEM_CALLS: &str = "raw_syscalls:sys_enter";
-/// Fires in the thread that wakes another one, which its field `pid` names.
+/// Fires in a thread that wakes another thread. Its field `pid` is the ID of the woken thread.
 const WAKE_UPS: &str = "sched:sched_wakeup";
-/// Maximum length of a filter: the kernel takes a page.
+/// Maximum length of a filter. The kernel accepts at most a page.
 const FILTER_BYTES_MAX: usize = 4_000;
-/// Bytes of `perf`'s complaint that are shown.
+/// Maximum number of characters of `perf`'s error message that are shown.
 const COMPLAINT_BYTES_MAX: usize = 200;
 
 /// A `perf` that counts on this host.
@@ -36,7 +36,8 @@ pub(super) struct Counts {
     pub(super) operations: u64,
 }
 
-/// A count that has started. Dropping it ends `perf`, because its command ends with its input.
+/// A count that has started. Dropping it ends `perf`, because its command `cat` ends when the
+/// input is closed.
 pub(super) struct Tracing {
     perf: Child,
     input: ChildStdin,
@@ -62,13 +63,14 @@ impl Tracer {
         let mut perf = Command::new(&self.perf);
         perf.args(["stat", "-a", "-x", ",", "-o"]).arg(output.path());
         perf.args(["-e", SYSTEM_CALLS, "--filter", &calls, "-e", WAKE_UPS, "--filter", &wake_ups, "--", "cat"]);
-        // A group of its own, so that Ctrl-C reaches this process only.
+        // Use a separate process group, so that Ctrl-C reaches only pantala-bench.
         perf.env("LC_ALL", "C").process_group(0);
         let mut perf = perf.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let (Some(mut input), Some(mut echo)) = (perf.stdin.take(), perf.stdout.take()) else {
             return Err(io::Error::other("perf has no input and output"));
         };
-        // `perf` starts to count, and then starts `cat`. If `perf` has failed, nothing comes back.
+        // `perf` starts to count, and then starts `cat`, which echoes the line. If `perf` has
+        // failed, there is no echo.
         let mut byte = [0];
         let answered = input.write_all(b"\n").and_then(|()| echo.read(&mut byte));
         if !matches!(answered, Ok(1)) {
@@ -103,7 +105,7 @@ fn filter(field: &str, threads: &[u32]) -> io::Result<String> {
     Ok(filter)
 }
 
-/// Returns the first line in which `perf` says what is wrong.
+/// Returns the first error line in the output of `perf`, or else its first line.
 fn complaint(errors: &str) -> String {
     let lines = || errors.lines().map(str::trim).filter(|line| !line.is_empty());
     let line = lines().find_map(|line| line.strip_prefix("Error:")).or_else(|| lines().next());

@@ -23,7 +23,7 @@ struct Connection {
     /// Buffer of a finished send, reused for the next output.
     spare: Option<Vec<u8>>,
     sending: bool,
-    /// Whether the connection is in the list of connections with output.
+    /// Whether the connection is in [`Responder::touched`].
     listed: bool,
     /// Whether to close the connection once its output is sent.
     ending: bool,

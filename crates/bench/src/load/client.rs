@@ -44,7 +44,7 @@ pub(super) struct Client {
     /// Index of the client's connection to each node, or `None` if there is no connection.
     pub(super) connections: Vec<Option<usize>>,
     /// For each node, the operations that were drawn while another node's connection was being
-    /// filled.
+    /// filled, and the operations that were redirected to the node.
     pub(super) queues: Vec<VecDeque<Operation>>,
 }
 
@@ -108,8 +108,8 @@ impl Client {
         self.left == Some(0) && self.held.is_none()
     }
 
-    /// Stops drawing and sending. Returns the number of requests that were sent and redirected, and
-    /// that will get no reply.
+    /// Stops drawing and sending. Returns the number of requests that were redirected but not
+    /// resent. They will get no reply.
     pub(super) fn stop(&mut self) -> u64 {
         self.left = Some(0);
         self.held = None;

@@ -70,7 +70,7 @@ pub(super) struct Driver<'a> {
     deadline_ns: u64,
     last_answer_ns: u64,
     /// Time of the last send while no request was in flight. The stall limit counts from this time
-    /// or later.
+    /// or from the last reply, whichever is later.
     asked_ns: u64,
     next_publish_ns: u64,
     next_refresh_ns: u64,
@@ -196,7 +196,8 @@ impl<'a> Driver<'a> {
         Ok(Driven { tally: self.tally, elapsed_ns, interrupted, sockets })
     }
 
-    /// Restarts all clients at `start_ns`. They were created before all clients were connected.
+    /// Recreates all clients with the start time `start_ns`. They were created before the start
+    /// time was known.
     fn restart(&mut self, start_ns: u64) {
         for (position, client) in self.clients.iter_mut().enumerate() {
             let index = (self.thread + position * self.plan.threads as usize) as u64;
@@ -443,7 +444,8 @@ impl<'a> Driver<'a> {
             self.in_flight += 1;
         }
         let connection = &self.connections[index];
-        // Unsent bytes mean that the socket is full. The event for its room continues the send.
+        // Unsent bytes mean that the socket is full. The send continues after the event that the
+        // socket has room.
         if !connection.out.is_empty() && connection.out_sent == 0 {
             self.send(index);
         }

@@ -81,7 +81,7 @@ fn trouble<T>(why: impl Into<String>) -> Result<T, End> {
 }
 
 impl<'a> HandOver<'a> {
-    /// Connects all clients of the run. When it returns, they are blocked.
+    /// Connects all clients of the run. When it returns, the blocking clients have sent BLPOP.
     pub(super) fn connect(plan: &'a Plan, shared: &'a Shared, clock: Instant) -> io::Result<Self> {
         let mut hand_over = Self {
             plan,
@@ -102,8 +102,8 @@ impl<'a> HandOver<'a> {
             epoll::add(&hand_over.epoll, &socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
             hand_over.clients.push(Client { socket, received: Vec::new() });
         }
-        // A client is known to be blocked again only after it has received an element. So each
-        // client receives one, unmeasured.
+        // Only an element that arrives shows that its client was blocked. So each client first
+        // receives an element, unmeasured.
         if let Err(End::Trouble(why)) = hand_over.once_around() {
             return Err(io::Error::other(why));
         }

@@ -180,9 +180,10 @@ pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn Watch) ->
 /// Synchronizes the start of the threads: all start together, or none.
 struct Start {
     clock: Instant,
-    /// Passed when every thread has connected its clients or failed to, and by the watcher.
+    /// The threads and the watcher wait here until every thread has connected its clients or failed
+    /// to.
     connected: Barrier,
-    /// Passed by every thread after it has connected its clients or failed to, and by the watcher.
+    /// The threads wait here until the watcher has returned from [`Watch::begins`].
     go: Barrier,
     failed: AtomicBool,
 }
@@ -277,9 +278,10 @@ fn watch_threads(shared: &Shared, watch: &mut dyn Watch, ended: impl Fn() -> boo
     samples
 }
 
-/// Raises this process's limit of file descriptors to one for each connection. Fails with an
-/// explanation if that is impossible. The nodes of a cluster are not known yet, so with too low a
-/// limit their connections fail one by one.
+/// Raises this process's limit of file descriptors to the hard limit unless it suffices. Fails with
+/// an explanation if the hard limit is too low for one connection per client. In cluster mode the
+/// limit is always raised, because the number of nodes is not known yet. If the hard limit is too
+/// low for connections to all nodes, opening a connection fails later.
 fn allow_descriptors(plan: &Plan) -> io::Result<()> {
     let needed = u64::from(plan.clients) + DESCRIPTORS_SPARE;
     let limit = getrlimit(Resource::Nofile);

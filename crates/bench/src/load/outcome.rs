@@ -154,7 +154,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the result of `operations` that took `elapsed_s` seconds together, without a load.
+    /// Returns the result of `operations` operations that took `elapsed_s` seconds in total. No
+    /// load generator ran.
     pub(crate) fn of_all_at_once(operations: u64, elapsed_s: f64) -> Self {
         let mut latency_ns = histogram();
         // The histogram saturates at its bound.
@@ -408,8 +409,8 @@ pub(super) mod tests {
         assert!(last.len() == 3 && (last[1], last[2]) == (1.0, 1_000.0), "{last:?}");
         assert!(mean.starts_with("#[Mean    =      500.") && mean.contains(", StdDeviation   =      288."), "{mean}");
         assert!(max.starts_with("#[Max     =     1000.") && max.ends_with(", Total count    =         1000]"), "{max}");
-        // From 1 ns to 100 s with three digits: 2048 values below 2^11, and as many again up to
-        // each further power of two, until 2^37.
+        // From 1 ns to 100 s with three digits: 2048 values below 2^11, and half as many between
+        // each power of two and the next, until 2^37.
         assert_eq!(*buckets, "#[Buckets =           27, SubBuckets     =         2048]");
     }
 }

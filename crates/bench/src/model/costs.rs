@@ -76,8 +76,8 @@ pub(super) struct Line {
     /// Part of the transfer that a prefetch hides, 0 to 1. It applies to the gate's line and to a
     /// key's entry, which are prefetched while the previous command runs.
     pub(super) hidden: Input,
-    /// Number of bytes that stay in a worker's own cache. An entry that is used again within that
-    /// number of bytes must be transferred only if another core has written it.
+    /// Size of a worker's own cache, bytes. An entry that is used again before the worker has
+    /// loaded this many bytes is still in the cache unless another core has written it.
     pub(super) own_cache_bytes: Input,
 }
 
@@ -99,18 +99,20 @@ pub(super) struct Owner {
     pub(super) rows: Vec<OwnerRow>,
 }
 
-/// Ratios of `owner` to `inline`.
+/// One workload with `owner` and with `inline`. The ratios are `owner` to `inline`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct OwnerRow {
     /// Name of a workload in this file.
     pub(super) workload: String,
-    /// CPU of the server per operation with `inline`, µs.
+    /// CPU time of the server per operation with `inline`, µs.
     pub(super) inline_us: f64,
     /// CPU time of the generator per operation, µs. The generator shared the cores with the server.
     pub(super) client_us: f64,
+    /// Ratio of the server's CPU times per operation.
     pub(super) cpu: f64,
+    /// Ratio of the throughputs.
     pub(super) rate: f64,
-    /// As in [`Ratio::fitted`], for `cpu`.
+    /// Whether the model's constants were fitted to `cpu`, as in [`Ratio::fitted`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fitted: bool,
 }
@@ -171,7 +173,7 @@ pub(super) struct Written {
 }
 
 impl Load {
-    /// Returns the lines that the workload's commands write, according to the table.
+    /// Returns the lines that the workload's commands write, according to the table `rows`.
     pub(super) fn written(&self, rows: &[Row]) -> Written {
         let all: f64 = self.commands.iter().map(|share| share.weight).sum();
         let mut written = Written { shard: 0.0, writes: 0.0, entry: lines::of_entry(self.value_bytes) };

@@ -9,10 +9,10 @@ pub(super) struct Law {
 }
 
 impl Law {
-    /// Fits the law to points of a number of workers and their capacity, relative to one worker.
-    /// Minimizes the squares of `(N / C − 1) / (N − 1)`, which is linear in both parameters. A
-    /// negative parameter becomes 0, because capacities above N are noise. A single point
-    /// determines σ only.
+    /// Fits the law to points. A point is a number of workers N and its capacity C, relative to one
+    /// worker. Minimizes the squared errors of `(N / C − 1) / (N − 1) = σ + κ N`, a form of the law
+    /// that is linear in both parameters. A negative parameter becomes 0, because capacities above
+    /// N are noise. A single point with N above 1 determines σ only.
     pub(super) fn fit(points: &[(u32, f64)]) -> Self {
         let lines: Vec<(f64, f64)> = points
             .iter()

@@ -114,7 +114,8 @@ fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
 /// Returns the number of operations on other keys after which an entry leaves a worker's cache.
 fn kept_operations(costs: &Costs, value_bytes: f64) -> f64 {
     const LINE_BYTES: f64 = 64.0;
-    // Each operation loads an entry and a bucket, and the same amount again for request and reply.
+    // Each operation loads an entry, a bucket of one line, and request and reply, which together
+    // count as large as the entry.
     let each_bytes = (2.0 * lines::of_entry(value_bytes) + 1.0) * LINE_BYTES;
     costs.line.own_cache_bytes.value / each_bytes
 }

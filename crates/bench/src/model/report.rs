@@ -73,8 +73,9 @@ impl Costs {
     /// `compare`.
     ///
     /// # Errors
-    /// Fails if the file cannot be read or parsed. Fails if the peer `pantala` had more than one
-    /// worker, because its times then include contention, which the model adds itself.
+    /// Fails if the file cannot be read or parsed, or has no result that can be used. Fails if the
+    /// peer `pantala` ran without `--workers 1`, because its times then include contention, which
+    /// the model adds itself.
     pub(super) fn take_report(&mut self, path: &Path) -> io::Result<Taken> {
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
         let text = std::fs::read(path)

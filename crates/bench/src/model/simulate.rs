@@ -1,22 +1,22 @@
 //! The simulation of workers that acquire shards. An event is the arrival of a worker at a gate.
 //!
 //! A worker is always busy. It works on an operation outside any shard, takes the operation's
-//! shard, works with the shard held, and continues with the next operation. If the shard is held by
-//! another worker, it spins for a while. If the shard is still held then, it leaves a request and
-//! continues with other connections. The holder runs the request before it releases the shard.
-//! Connections wait for their replies, so a worker runs ahead by at most [`AHEAD_NS`]. With
-//! [`Policy::Owner`], every operation on a shard of another home is such a request.
+//! shard, works with the shard held, and continues with the next operation. If another worker holds
+//! the shard, the worker spins for a while. If the shard is still held then, the worker leaves a
+//! request and continues with other connections. The holder runs the request before it releases the
+//! shard. Connections wait for their replies, so a worker runs ahead by at most [`AHEAD_NS`]. With
+//! [`Policy::Owner`], every operation on a shard whose home is another worker is such a request.
 //!
-//! Two kinds of lines move from core to core. The first kind is the written lines of a shard, if
-//! another worker held the shard last. The second kind is the lines of a key's entry, if another
-//! worker has written it since this worker used it, or if this worker writes it while another has
-//! it in its cache. Entries count only if the key is used again so soon that a single worker would
-//! find the entry in its cache. Other entries come from memory, with one worker as with many, so
-//! their cost is part of the time measured with one worker.
+//! Two kinds of cache lines move from core to core. The lines that commands write in a shard move
+//! if another worker held the shard last. The lines of a key's entry move if another worker has
+//! written the entry since this worker used it, or if this worker writes the entry while another
+//! worker has it in its cache. Entries count only if the key is used again so soon that a single
+//! worker would find the entry in its cache. Other entries come from memory, with one worker as
+//! with many, so their cost is part of the time measured with one worker.
 //!
 //! A command on several keys reserves all its shards from its arrival at the first one, including
 //! shards that it would reach later. The simulated throughput of such commands is therefore a lower
-//! bound. [`Policy::Owner`] supports commands on one key only.
+//! bound. With [`Policy::Owner`], `tables` reports only commands on one key.
 //!
 //! The simulation omits the handing of a shard to its home after 64 requests, sleeping workers,
 //! memory bandwidth, and locks in the kernel.
@@ -30,8 +30,7 @@ use pantala_base::{Random, key_slot};
 use super::costs::Written;
 use crate::load::keys::{Keys, Pattern, Range};
 
-/// Maximum time that a worker runs ahead of its oldest pending reply, ns. It is the time to run the
-/// requests of its other connections.
+/// Maximum time that a worker works for other connections while a reply is pending, ns.
 const AHEAD_NS: f64 = 100_000.0;
 /// Maximum number of workers.
 pub(super) const WORKERS_MAX: usize = 1024;
@@ -65,8 +64,8 @@ pub(super) struct Scene {
     pub(super) kept_operations: f64,
     /// Time to transfer a line that another core wrote last, ns.
     pub(super) line_ns: f64,
-    /// Part of `line_ns` that is hidden if no worker waits for the shard. It applies to the gate's
-    /// line and to the entry's lines.
+    /// Part of `line_ns` that a prefetch hides, 0 to 1. It applies to the entry's lines, and to the
+    /// gate's line unless the operation waits for the shard.
     pub(super) hidden: f64,
     pub(super) spin_ns: f64,
     pub(super) request_ns: f64,
@@ -78,13 +77,15 @@ pub(super) struct Scene {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) operations_per_s: f64,
-    /// Part of the total time of all workers that transfers of lines take.
+    /// Part of the total time of all workers that transfers of lines take, except in requests.
     pub(super) lines: f64,
     /// Part of the total time of all workers that waiting for gates and replies takes.
     pub(super) waiting: f64,
-    /// Part of the total time of all workers that running other workers' requests takes.
+    /// Part of the total time of all workers that creating requests and transferring requests and
+    /// replies takes. Running the requests is not included.
     pub(super) requests: f64,
-    /// Part of the operations that run on a shard that another worker held last.
+    /// Part of the operations that run on a shard that another worker held last. With
+    /// [`Policy::Owner`], part of the operations that do not run on the worker that parsed them.
     pub(super) moved: f64,
     /// Part of the operations that left a request.
     pub(super) parked: f64,
@@ -126,7 +127,8 @@ struct Simulation<'s> {
     /// For each worker, the time that it has worked for other workers and that is not yet accounted
     /// for, ns.
     debt: Vec<f64>,
-    /// With [`Policy::Owner`], the time for each home at which its work for others ends.
+    /// For each home, the time at which its work for other workers ends. Used with
+    /// [`Policy::Owner`] only.
     home_busy: Vec<f64>,
     outcome: Outcome,
 }
@@ -215,8 +217,8 @@ impl Simulation<'_> {
         }
         let waited = ready - at;
         let is_left = waited > scene.spin_ns;
-        // The last holder runs requests left at a shard. The time for them is added before its next
-        // operation.
+        // The last holder of a shard runs the requests left there. Their time delays the holder's
+        // next operation.
         let runner = if is_left { last } else { worker };
         let line_ns = self.lines(at, runner, wanted);
         if !is_left {
@@ -293,6 +295,8 @@ impl Simulation<'_> {
         if comes { written.entry } else { 0.0 }
     }
 
+    /// Runs an operation at the homes of its shards ([`Policy::Owner`]). Returns the time at which
+    /// its worker continues.
     fn at_home(&mut self, at: f64, worker: u32, wanted: &[Wanted], held_ns: f64) -> f64 {
         let scene = self.scene;
         let home = |shard: u32| (u64::from(shard) * u64::from(scene.workers) / u64::from(scene.shards)) as u32;
@@ -445,8 +449,8 @@ mod tests {
         assert_eq!(fetched(0.0, 1, 1000.0), 0.0, "nobody writes");
         let written = fetched(1.0, 1, 1000.0);
         assert!((50.0..100.0).contains(&written), "{written}");
-        // With a tenth of writes, a write needs a transfer if the other worker has used the key
-        // since the last write. So does the other worker's next read.
+        // If a tenth of the operations write, a write needs a transfer if the other worker has used
+        // the key since the last write. The other worker's next read needs a transfer, too.
         let mixed = fetched(0.1, 1, 1000.0);
         assert!((8.0..20.0).contains(&mixed), "{mixed}");
         assert_eq!(fetched(1.0, 1, 0.0), 0.0, "nobody has it in a cache");
@@ -470,7 +474,7 @@ mod tests {
         assert!(set < get * 0.95, "{set} {get}");
     }
 
-    /// Requests slow down their holder by the work that they take, and no operation is lost.
+    /// The work of a request slows down the holder that runs it, and no operation is lost.
     #[test]
     fn requests_are_work_for_the_holder() {
         let mut full = scene(64, 1);
@@ -489,7 +493,8 @@ mod tests {
         scene.policy = Policy::Owner;
         assert_near(rate(&scene), 4e6, 0.03);
         (scene.request_ns, scene.line_ns, scene.request_lines) = (100.0, 50.0, 2.0);
-        // Three quarters of the operations pay 100 ns for the request and two transfers of 100 ns.
+        // Three quarters of the operations pay 100 ns for the request, and two transfers of 50 ns
+        // each for the request and for the reply.
         assert_near(rate(&scene), 4e6 / 1.225, 0.03);
     }
 

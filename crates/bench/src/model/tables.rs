@@ -147,7 +147,8 @@ fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: 
     };
     let one = run(1, Policy::Inline).operations_per_s;
     let all = run(workers, Policy::Inline);
-    // In the simulation a home works on its own shards only.
+    // Reported for commands on one key only. In the simulation a home works on its own shards only,
+    // so it cannot run a command on the shards of several homes.
     let owner = match load.keys_per_operation {
         1 => format!("{:.2}", run(workers, Policy::Owner).operations_per_s / 1e6),
         _ => "-".to_owned(),

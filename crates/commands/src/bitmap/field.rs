@@ -134,8 +134,8 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
         let change = match (is_changed, is_longer) {
             (true, _) => Change::event(&Event(EventClass::String, "setbit")),
             // As in Redis, a string that only grew, without a successful write, publishes no event
-            // and raises no watch. Redis does not propagate it either, so its replicas lack the
-            // bytes.
+            // and invalidates no watch. Redis does not propagate this change either, so its
+            // replicas lack the bytes.
             (false, true) => Change::metadata(),
             (false, false) => Change::unnoticed(),
         };

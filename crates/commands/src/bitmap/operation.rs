@@ -50,7 +50,7 @@ fn operation_of(name: &[u8]) -> Option<Operation> {
 }
 
 /// Returns the result. Looks up every source again for every block, so that only one source is
-/// borrowed at a time; that is cheap compared with processing the block.
+/// borrowed at a time. A lookup is cheap compared with processing the block.
 fn combined(
     access: &mut Access<'_>,
     operation: Operation,

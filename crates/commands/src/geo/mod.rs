@@ -46,8 +46,8 @@ fn parse_unit(text: &[u8]) -> Result<f64, String> {
 }
 
 /// Replies with a distance: four decimals, a bulk in both protocol versions. As in Redis, the
-/// distance is multiplied and then rounded half to even, which can differ from rounding its exact
-/// digits.
+/// distance is multiplied by 10^4 and then rounded half to even. The result can differ from the
+/// exact distance rounded to four decimals.
 fn reply_distance(distance: f64, reply: &mut Reply<'_>) {
     /// 10^4, for four decimals.
     const UNITS: f64 = 10_000.0;

@@ -50,7 +50,7 @@ pub fn geoadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let members = scores.into_iter().enumerate().map(|(number, score)| (places.at(number * 3 + 2), score));
     let has_changed = add_scores(access, args, members, options, count_changed, reply);
     if is_journaled && has_changed {
-        // As in Redis, propagated as ZADD with the cells as scores.
+        // As in Redis, GEOADD is propagated as ZADD, with the geohash cells as scores.
         let head = [&b"zadd"[..]].into_iter().chain(args.iter().take(index).skip(1));
         propagated::words(access, head.chain(words.iter().map(Vec::as_slice)));
     }

@@ -95,8 +95,8 @@ fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut Reply<'_>)
     Some(at + 2)
 }
 
-/// Returns whether the key holds a hash or doesn't exist. Otherwise it holds another type, and this
-/// replies with the error.
+/// Returns whether the key holds a hash or doesn't exist. Replies with an error if the key holds
+/// another type.
 fn is_hash(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     let key = access.first_key(args, 1);
     let is_hash = access.db(&key).write_as::<Hash>(&key).is_ok();
@@ -221,7 +221,7 @@ fn propagate_expiries(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>,
     }
 }
 
-/// The error of `HTTL` and its variants for an invalid number of fields.
+/// The error of `HPERSIST`, `HTTL` and the variants of `HTTL` for an invalid number of fields.
 const WRONG_NUMBER: &str = "ERR Number of fields must be a positive integer";
 
 /// `HTTL key FIELDS numfields field [field …]`.

@@ -1,4 +1,5 @@
-//! HyperLogLog commands: approximate counts of distinct elements, in a string of at most 12 KiB.
+//! HyperLogLog commands: approximate counts of distinct elements, in a string of at most 12,304
+//! bytes.
 //!
 //! The strings are identical to Redis's: see [`pantala_types::hyperloglog`].
 
@@ -60,11 +61,11 @@ fn of(held: Held<'_>) -> Result<HyperLogLog<'_>, Failure> {
     }
 }
 
-/// The change that adds an element.
+/// The change of a HyperLogLog to which elements are added.
 const ADDED: Change = Change::event(&Event(EventClass::String, "pfadd"));
 
-/// Changes an existing HyperLogLog. `work` returns the change and a result; if it fails, it must
-/// leave the string unchanged.
+/// Changes the string of a HyperLogLog, which is empty if the key is missing. `work` returns the
+/// change and a result. If `work` fails, it must leave the string unchanged.
 fn edit_one<R>(
     db: &mut Db<'_>,
     key: &Key<'_>,

@@ -10,8 +10,8 @@ fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
     args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
 }
 
-/// Returns whether an argument of `AUTH` is secret. All arguments are, because any of them could be
-/// the password if there are too many.
+/// Returns whether an argument of `AUTH` is secret. As in Redis, all arguments are, unless there
+/// are more than two, which is a syntax error.
 pub(super) fn auth(args: &Args<'_>, index: usize) -> bool {
     index > 0 && args.len() <= 3
 }

@@ -77,8 +77,8 @@ fn flag_plain_follows_from_the_record() {
     }
 }
 
-/// Redis's code compares the functions or names of these commands; their records have flags
-/// instead.
+/// Redis's code identifies these commands by their functions or names. Here their records have
+/// flags instead.
 #[test]
 fn flags_of_single_commands() {
     let flagged = |flag: Flags| -> Vec<&str> {
@@ -137,8 +137,8 @@ fn lookup_finds_every_name_ignoring_case() {
                 assert_eq!(shown, (!hides_subcommands(command)).then_some(sub.full_name));
             }
         }
-        // The hash ignores bit 5 and the length. Names that differ only in these must not be
-        // confused.
+        // Similar names must not be confused: longer and shorter names, and a name whose bytes all
+        // differ in one bit.
         for other in ["x", "\0", " "] {
             let longer = format!("{}{other}", command.name);
             assert!(lookup(longer.as_bytes()).is_none_or(|found| found.name == longer), "{longer:?}");

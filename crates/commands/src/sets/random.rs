@@ -49,7 +49,7 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             set.view().for_each(|member| reply_popped(member, reply));
             set.clear();
         } else if (len - taken).saturating_mul(POPPED_PER_KEPT) <= taken && count.is_some() && !set.has_cut() {
-            // A set with a cut must not be replaced.
+            // While a cut runs, the set must not be replaced (see `Set::has_cut`).
             *set = keep_some(set.view(), len - taken, &mut random, intset_entries_max, |member| {
                 reply_popped(member, reply);
             });

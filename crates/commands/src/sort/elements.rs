@@ -25,7 +25,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Returns the type of a key's value, counted as a read, or the error if it can't be sorted.
+    /// Returns the type of a key's value, or the error if the value can't be sorted. The lookup
+    /// counts as a read.
     pub(super) fn of(access: &mut Access<'_>, key: &Key<'_>) -> Result<Self, &'static str> {
         let mut db = access.db(key);
         let Some(entry) = db.read(key) else { return Ok(Source::Missing) };
@@ -37,7 +38,7 @@ impl Source {
     }
 }
 
-/// An element isn't a number.
+/// The error for an element that isn't a number.
 pub(super) struct NotAScore;
 
 /// Byte strings in one allocation.
@@ -171,7 +172,7 @@ struct Weights {
     number_of: Vec<Option<u32>>,
 }
 
-/// Sorts stably; equal elements keep their order even if it is descending.
+/// Sorts stably: equal elements keep their order, in descending order, too.
 fn sort_by(order: &mut [u32], descending: bool, compare: impl Fn(u32, u32) -> Ordering) {
     order.sort_by(|&one, &two| directed(compare(one, two), descending));
 }

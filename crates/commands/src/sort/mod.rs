@@ -7,8 +7,8 @@
 //! | `elements` | the elements and their order |
 //!
 //! All shards are held throughout. The elements are copied out of their key first, because looking
-//! up other keys changes shards (access words, expiry). The copy takes the elements' bytes plus 16
-//! to 40 bytes per element.
+//! up other keys changes shards: it updates access words and deletes expired keys. The copy takes
+//! the elements' bytes plus 16 to 40 bytes per element.
 
 mod elements;
 mod options;
@@ -70,7 +70,7 @@ fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &
     }
 }
 
-/// Returns whether the client's user may read every key with this command, by its name.
+/// Returns whether the client's user may read every key with the command `name`.
 fn reads_all_keys(access: &Access<'_>, args: &Args<'_>, name: &[u8]) -> bool {
     let (session, users) = (access.session(), access.keyspace().users());
     if session.permit.is_unrestricted() && session.permit.epoch() == users.epoch() {

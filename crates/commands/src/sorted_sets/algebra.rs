@@ -22,7 +22,7 @@ enum Operation {
     Difference,
 }
 
-/// How the scores of a member in several sets are merged.
+/// The function that merges the scores of a member in several sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aggregate {
     Sum,
@@ -311,7 +311,7 @@ fn run(sources: &[Source<'_>], operation: Operation, aggregate: Aggregate, limit
     }
 }
 
-/// Returns the union. Scores are added in the order of the sources, shortest first.
+/// Returns the union. Scores are merged in the order of the sources, shortest first.
 fn union(sources: &[Source<'_>], aggregate: Aggregate) -> Builder {
     let longest = sources.last().map_or(0, |source| source.content.len());
     let mut builder = Builder::with_capacity(longest);

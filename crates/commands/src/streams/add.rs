@@ -31,18 +31,19 @@ const TOO_LARGE: &str = "ERR Elements are too large to be stored";
 
 /// Maximum number of nodes that an approximate trim without LIMIT visits.
 const TRIMMED_NODES_MAX: u64 = 100;
-/// Default number of entries that an approximate trim removes at most.
+/// Maximum number of entries that an approximate trim without LIMIT removes if nodes have no
+/// maximum number of entries.
 const TRIMMED_ENTRIES_DEFAULT: u64 = 10_000;
-/// Maximum of that number.
+/// Maximum number of entries that an approximate trim without LIMIT removes in any case.
 const TRIMMED_ENTRIES_MAX: u64 = 1_000_000;
 
-/// How to trim a stream.
+/// The options of a trim.
 #[derive(Clone, Copy, Debug)]
 struct Trimming {
     to: Trim,
     approximate: bool,
     limit: u64,
-    /// Index of the threshold.
+    /// Index of the argument with the threshold.
     at: usize,
 }
 

@@ -16,7 +16,7 @@ use crate::errors;
 const IDS_AT: usize = 5;
 /// Entries that `XAUTOCLAIM` claims without COUNT.
 const COUNT_DEFAULT: i64 = 100;
-/// Pending entries that `XAUTOCLAIM` visits per claimable entry.
+/// Maximum number of pending entries that `XAUTOCLAIM` visits, for each entry of its COUNT.
 const ATTEMPTS_PER_ENTRY: usize = 10;
 /// Maximum COUNT of `XAUTOCLAIM`: Redis allocates an array of that many IDs of 16 bytes.
 const COUNT_MAX: i64 = i64::MAX / 16;

@@ -55,8 +55,8 @@ fn change<R>(
     db.change_as(key, Missing::Skip, |stream: &mut StreamBox| work(stream))
 }
 
-/// Returns a change of groups or IDs, which doesn't count as a change of the value in Redis, with
-/// its event.
+/// Returns a change of groups or IDs, with its event. In Redis such a change doesn't count as a
+/// change of the value.
 fn metadata(event: &'static Event) -> Change {
     Change::metadata().and(event)
 }
@@ -83,7 +83,7 @@ fn no_group_of_key(reply: &mut Reply<'_>, key: &[u8], group: &[u8]) {
 /// Replies with the error for wrong arguments of a subcommand. `name` is the client's spelling of
 /// its name.
 fn subcommand_syntax(reply: &mut Reply<'_>, container: &str, name: &[u8]) {
-    /// Bytes of the name quoted in the error.
+    /// Maximum number of bytes of the name that the error quotes.
     const SHOWN_BYTES_MAX: usize = 128;
     let name = c_string(name);
     let name = &name[..name.len().min(SHOWN_BYTES_MAX)];

@@ -7,9 +7,9 @@ use pantala_resp::Args;
 use pantala_types::stream::{Delivered, Group, IdText, Pending, StreamId, Trim};
 
 /// Propagates the client's `XADD` or `XTRIM`. Arguments whose effect depends on the server are
-/// replaced by what they resulted in: the ID of the entry, and the threshold that an approximate
-/// trim has reached, each given with its index. Without such arguments, the command is propagated
-/// unchanged.
+/// replaced by their outcome: the ID of the entry, and the threshold that an approximate trim has
+/// reached. Each is given with the index of its argument. Without such arguments, the command is
+/// propagated unchanged.
 pub(super) fn resolved(
     access: &mut Access<'_>,
     args: &Args<'_>,

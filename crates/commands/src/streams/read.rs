@@ -41,7 +41,7 @@ struct Reader<'a> {
 /// The options before the keys, and the position of the keys.
 struct Options<'a> {
     count: usize,
-    /// Timeout in ms; 0 for none.
+    /// `None` without `BLOCK`. Otherwise the timeout in ms; 0 means no timeout.
     block_ms: Option<i64>,
     noack: bool,
     reader: Option<Reader<'a>>,
@@ -283,7 +283,7 @@ impl<'a> Options<'a> {
             b"$" => return Some(stream.map_or(StreamId::MIN, |stream| stream.counters().last_id)),
             b">" if of_group => return Some(NEW),
             b">" => NEW_OF_XREAD,
-            // `+` is the last entry itself (from Redis 7.4).
+            // `+` reads the last entry itself (from Redis 7.4).
             b"+" if !of_group => {
                 let last = stream.and_then(|stream| stream.last_entry_id());
                 return Some(last.and_then(StreamId::previous).unwrap_or(match stream {

@@ -38,7 +38,7 @@ pub fn decrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Adds to the integer at a key, which counts as 0 if missing. Keeps the expiry.
+/// Adds `by` to the integer at a key. A missing key counts as 0. Keeps the expiry.
 #[inline]
 fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);

@@ -112,7 +112,8 @@ pub(super) fn setnx_to(access: &mut Access<'_>, args: &Args<'_>, value: NewStrin
 /// `GETSET key value`.
 pub fn getset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    // Allocates first, because a failure must neither change anything nor follow part of a reply.
+    // Allocate first: if the allocation fails, nothing may have changed, and no part of the reply
+    // may have been written.
     let Ok((payload, flags)) = payload_of(&key, NewString::encode(args.at(2))) else {
         return reply.error(errors::OUT_OF_MEMORY);
     };
@@ -174,7 +175,7 @@ fn store(
     reply: &mut Reply<'_>,
 ) {
     let Ok(at_ms) = options.expiry.at_ms(access.now_ms(), command, reply) else { return };
-    // Allocates before any lookup or reply, because that may fail.
+    // Allocate before any lookup or reply, because the allocation may fail.
     let Ok((payload, flags)) = payload_of(key, value) else {
         return reply.error(errors::OUT_OF_MEMORY);
     };
@@ -289,7 +290,8 @@ impl<'a> Options<'a> {
         Some(options)
     }
 
-    /// Propagates the call with an absolute deadline and without `GET`.
+    /// Propagates a call that sets a deadline as `SET` with the absolute deadline. Otherwise
+    /// propagates a call with `GET` without that option. Any other call is propagated unchanged.
     #[cold]
     fn propagate(&self, access: &mut Access<'_>, args: &Args<'_>, key: &Key<'_>, value: &[u8], at_ms: Option<i64>) {
         match at_ms {

@@ -12,7 +12,7 @@ use super::StringRef;
 use crate::errors;
 
 /// Number of keys whose entries are prefetched together. An entry spans up to six cache lines, so
-/// all of them fit into the first-level cache, which has 512.
+/// all entries of such a group fit into the first-level cache, which has 512 lines.
 const PREFETCHED_KEYS_MAX: usize = 16;
 
 /// `MGET key [key …]`.
@@ -56,8 +56,8 @@ pub fn msetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// Calls `visit` with every `step`th argument from the first as a key, and its index. The router
-/// has prefetched the buckets of the keys; this prefetches the entries of a whole group before it
-/// visits the first.
+/// has prefetched the buckets of the keys. The entries of a group of keys are prefetched here,
+/// before `visit` is called with the first of them.
 fn for_each_prefetched<'k>(
     access: &mut Access<'_>,
     args: &Args<'k>,
@@ -78,8 +78,8 @@ fn for_each_prefetched<'k>(
     }
 }
 
-/// Returns the key at an argument. The router has hashed only the first key, so the other keys are
-/// hashed here.
+/// Returns the key at an argument. A handler receives only the first key's hash, so the other keys
+/// are hashed again here.
 #[inline]
 fn key_at<'k>(access: &Access<'_>, args: &Args<'k>, index: usize) -> Key<'k> {
     if index == 1 { access.first_key(args, 1) } else { access.key(args, index) }

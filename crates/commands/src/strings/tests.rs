@@ -199,7 +199,7 @@ fn append_grows_through_all_representations() {
     ]);
     let mut expected = b"123".to_vec();
     let piece = "p".repeat(700);
-    // From inside the entry to the heap, through every size class.
+    // The string grows out of the entry and into the heap, through every size class.
     for _ in 0..50 {
         expected.extend_from_slice(piece.as_bytes());
         assert_eq!(server.run(&format!("APPEND k {piece}")), format!(":{}", expected.len()));

@@ -1,4 +1,4 @@
-//! The commands that rules may name. Each has a number, which is its bit in a selector's bitmap.
+//! The commands that rules may name. The number of a command is its bit in a selector's bitmap.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ use crate::command::{Acl, Command, Flags};
 /// future commands.
 pub(super) const COMMANDS_MAX: usize = 1024;
 
-/// Prefixes of Redis versions after 7.0. Rules of 7.0 do not know the commands that these have
-/// added.
+/// Prefixes of Redis versions after 7.0. Redis 7.0 does not know the commands that these versions
+/// have added.
 const LATER_VERSIONS: [&str; 3] = ["7.2", "7.4", "8."];
 
 /// The number of a command or subcommand.
 pub(super) type Number = u16;
 
-/// A command of Redis 7.0 without a record. Rules may name it nevertheless, so that an ACL file of
-/// a redis-server can be read.
+/// A command of Redis 7.0 without a record. Rules may name the command, so that the ACL file of a
+/// redis-server can be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Absent {
     /// Full name (`save`, `cluster|meet`).
@@ -77,7 +77,7 @@ fn address(command: &Command) -> usize {
 }
 
 impl Catalog {
-    /// Returns the catalog of commands with records and of absent commands.
+    /// Returns the catalog of these commands, which have records, and of the absent commands.
     ///
     /// # Panics
     /// If there are more than [`COMMANDS_MAX`] - 1 commands.
@@ -158,8 +158,8 @@ impl Catalog {
     }
 }
 
-/// Returns whether a command handles its subcommands itself (`DEBUG`), so that rules see only the
-/// command. As in Redis, its keys are not checked then.
+/// Returns whether a command handles its subcommands itself (`DEBUG`). Rules then see only the
+/// command, and, as in Redis, its keys are not checked.
 pub(super) fn hides_keys(command: &Command) -> bool {
     command.flags.contains(Flags::OWN_SUBCOMMANDS)
 }

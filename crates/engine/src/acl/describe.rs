@@ -97,15 +97,15 @@ impl Selector {
         words.join(&b' ')
     }
 
-    /// Returns rules that reproduce the allowed commands. They start with all commands or none,
-    /// continue with the closest categories in order, and end with the remaining commands one by
-    /// one.
+    /// Returns rules that reproduce the allowed commands. The first rule allows all commands or
+    /// none. The next rules are for categories, in the order of [`best_category`]. The last rules
+    /// are for the remaining commands, one by one.
     fn command_rules(&self) -> Vec<Vec<u8>> {
         let catalog = self.catalog();
         let is_additive = !self.allowed.has_future();
         let mut rules = vec![if is_additive { b"-@all".to_vec() } else { b"+@all".to_vec() }];
-        // `made` allows what the rules so far allow. `left` is the selector, except that the
-        // commands of the categories chosen so far need no rule any more.
+        // `made` is the result of the rules so far. `left` starts as the selector. After a category
+        // is chosen, its commands are marked in `left` as if they needed no rule.
         let mut made = Selector::new(catalog, false);
         let mut left = self.clone();
         if !is_additive {
@@ -125,7 +125,8 @@ impl Selector {
                 made.allow(number, is_allowed);
                 rules.push(format!("{}{}", if is_allowed { '+' } else { '-' }, entry.name).into_bytes());
             }
-            // A rule for a command removes its first arguments, so these must follow it.
+            // A rule for a command removes the command's first arguments, so the rules for first
+            // arguments must follow it.
             if !is_allowed && let Some((_, arguments)) = self.first_args.iter().find(|(known, _)| *known == number) {
                 let name = entry.name.as_bytes();
                 rules.extend(arguments.iter().map(|arg| [b"+", name, b"|", arg].concat()));
@@ -141,11 +142,11 @@ impl Selector {
     }
 }
 
-/// Returns the index of the unused category that is best for the next rule. It must contain more
-/// commands that still need a rule (those in `left` if rules add commands, otherwise those not in
-/// `left`) than other commands. Among such categories, the fewest other commands decide, then the
-/// most that need a rule. Ignores commands added after Redis 7.0, so that the same categories are
-/// chosen as in Redis.
+/// Returns the index of the unused category that is best for the next rule. If rules add commands,
+/// a command needs a rule if it is in `left`; otherwise, if it is not in `left`. The category must
+/// contain more commands that need a rule than other commands. Of such categories, the best one
+/// contains the fewest other commands, and among equal ones the most commands that need a rule.
+/// Ignores commands added after Redis 7.0, so that the same categories are chosen as in Redis.
 fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &[Acl]) -> Option<usize> {
     let mut best: Option<(usize, usize, usize)> = None;
     for (at, category) in unused.iter().enumerate() {

@@ -6,7 +6,7 @@ use super::catalog::Catalog;
 use super::rules::{RuleError, Rules};
 use super::{has_spaces, is_user_name};
 
-/// The words of a line, or rules.
+/// The words of a line, or a list of rules.
 pub type Words = Vec<Vec<u8>>;
 
 /// A user as defined by a line.
@@ -21,7 +21,7 @@ pub struct Line {
 /// Joins selectors that are spread over several words.
 ///
 /// # Errors
-/// The word that opens a selector which is never closed.
+/// The word that opens an unclosed selector.
 pub fn merge_selectors<'w>(words: &[&'w [u8]]) -> Result<Words, &'w [u8]> {
     let mut merged = Words::new();
     let mut open: Option<(&'w [u8], Vec<u8>)> = None;
@@ -46,11 +46,11 @@ pub fn merge_selectors<'w>(words: &[&'w [u8]]) -> Result<Words, &'w [u8]> {
     }
 }
 
-/// Checks the words after `user` in a line of redis.conf, independently of the existing commands.
-/// Commands are looked up after all lines were read, as in Redis.
+/// Checks the words after `user` in a line of redis.conf. Accepts unknown commands: as in Redis,
+/// commands are looked up after all lines have been read.
 ///
 /// # Errors
-/// The error, without the rule, which may be a password.
+/// The error message. It does not quote the invalid rule, which may be a password.
 pub fn check_line(catalog: &'static Catalog, words: &[&[u8]]) -> Result<Line, String> {
     let [name, rules @ ..] = words else { return Err("A user needs a name".to_owned()) };
     let of_user = || format!("Error in the declaration of user '{}'", name.escape_ascii());
@@ -84,7 +84,7 @@ pub fn parse_file(
             continue;
         }
         let number = number + 1;
-        // An ACL file has no quotes, unlike redis.conf.
+        // Unlike redis.conf, an ACL file has no quoted words.
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let [b"user", name, rules @ ..] = words.as_slice() else {
             errors += &format!("{path}:{number} should start with user keyword followed by the username. ");
@@ -113,8 +113,9 @@ pub fn parse_file(
     Err(errors)
 }
 
-/// Applies the rules of a line and adds errors to `errors`: each unknown command by name, and the
-/// first of the other errors. The other error does not quote the rule, which may be a password.
+/// Applies the rules of a line and appends errors to `errors`. Each rule with an unknown command is
+/// quoted in its error. Of the other errors, only the first is appended, without the rule, which
+/// may be a password.
 fn apply_all(made: &mut Rules, rules: &Words, place: &str, errors: &mut String) {
     let mut is_told = false;
     for rule in rules {
@@ -141,7 +142,7 @@ fn trim<'t>(text: &'t [u8], bytes: &[u8]) -> &'t [u8] {
     &text[start..end]
 }
 
-/// Returns a user's line for a file.
+/// Returns a user's line for an ACL file.
 pub(super) fn line_of(name: &[u8], rules: &Rules) -> Vec<u8> {
     debug_assert!(!has_spaces(name), "a user name with spaces");
     [b"user ", name, b" ", &rules.text()].concat()

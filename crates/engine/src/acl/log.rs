@@ -1,11 +1,11 @@
-//! `ACL LOG`: denied calls and logins, the latest first. Similar events share an entry.
+//! `ACL LOG`: denied calls and failed logins, the latest first. Similar events share an entry.
 
 use std::collections::VecDeque;
 
-/// Number of the latest entries among which a similar one is searched, as in Redis.
+/// Number of the latest entries that are searched for an entry of similar events, as in Redis.
 const SEARCHED_ENTRIES_MAX: usize = 10;
 
-/// Maximum age of an entry in ms at which a similar event still shares the entry.
+/// Maximum time in ms between an event and the latest similar event with which it shares an entry.
 const SAME_MS_MAX: i64 = 60_000;
 
 /// The denied object.
@@ -83,14 +83,14 @@ impl LogEntry {
     }
 }
 
-/// The log of denied calls. See the head of this module.
+/// The log of denied calls and failed logins. See the head of this module.
 #[derive(Default)]
 pub(super) struct Log {
     entries: VecDeque<LogEntry>,
 }
 
 impl Log {
-    /// Adds an event. Keeps the latest `len_max` entries.
+    /// Adds an event. If this adds an entry, keeps the latest `len_max` entries.
     pub(super) fn add(&mut self, entry: LogEntry, len_max: u64) {
         let alike = self.entries.iter().take(SEARCHED_ENTRIES_MAX).position(|known| known.is_like(&entry));
         let count = alike.and_then(|at| self.entries.remove(at)).map_or(0, |known| known.count);

@@ -5,33 +5,33 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | rule | one word of `ACL SETUSER`: `on`, `+get`, `~key:*`, `(…)` ([`Rules::apply`]) |
-//! | rules | the result of all rules of a user: an immutable snapshot ([`Rules`]) |
+//! | rules | the result of applying all rules of a user: an immutable snapshot ([`Rules`]) |
 //! | selector | a set of commands, keys and channels: one selector must allow a call as a whole |
 //! | user | a name and its current rules ([`User`]), shared by its connections |
 //! | record | the static description of a command ([`Command`](crate::command::Command)) |
 //! | catalog | the commands that rules may name, each with its number ([`Catalog`]) |
-//! | absent | a command of Redis 7.0 without a record, which rules may name nevertheless ([`Absent`]) |
+//! | absent | a command of Redis 7.0 that has no record, but that rules may name ([`Absent`]) |
 //! | unrestricted | a user whose calls need no check, because one selector allows everything |
 //! | epoch | a number that every change of any user raises ([`Users::epoch`]) |
 //! | permit | the epoch in which a command was allowed ([`Permit`](crate::command::Permit)) |
 //!
 //! # Permission checks
 //!
-//! The connection's worker checks a command before it runs or is queued, by the rules that the
-//! session has cached. The session first compares its epoch with that of [`Users`], so a change
-//! applies to the next command on every worker. `EXEC` checks each queued command again, and a
-//! script checks each call.
+//! The connection's worker checks a command before the command runs or is queued, by the rules that
+//! the session has cached. The session first compares its epoch with that of [`Users`] and updates
+//! its rules if they differ, so a change applies to the next command on every worker. `EXEC` checks
+//! each queued command again, and a script checks each call.
 //!
-//! An allowed command may still wait: for its shards, for a key, for the end of a pause. The
+//! An allowed command may still wait for its shards, for a key, or for the end of a pause. The
 //! command carries its permit. The thread that runs the command compares the permit's epoch with
 //! the current one, and checks again if they differ (`Keyspace::refuses`). So a command does not
-//! run if its permission was revoked meanwhile.
+//! run if its permission was revoked while it waited.
 //!
 //! # What it costs
 //!
-//! A session with an unrestricted user pays one comparison of epochs. This comparison replaces the
-//! check whether the client has authenticated. A restricted session pays for each command: a lookup
-//! of the command's number, a bit test, and a comparison of each key with the patterns.
+//! For an unrestricted user, each command costs one comparison of epochs, which replaces the check
+//! whether the client has authenticated. For other users, each command also costs a lookup of its
+//! number, a bit test, and a comparison of each key with the patterns.
 
 use bitflags::bitflags;
 
@@ -84,8 +84,8 @@ impl Denied {
         }
     }
 
-    /// Returns the rank in Redis's order of errors. Of the errors of several selectors, the error
-    /// with the highest rank is sent.
+    /// Returns the rank in Redis's order of errors. If several selectors deny a call, the client
+    /// receives the error with the highest rank.
     pub(crate) fn rank(self) -> (u8, usize) {
         match self {
             Denied::Command => (0, 0),
@@ -134,8 +134,8 @@ impl Denied {
     }
 }
 
-/// Returns whether a name or pattern contains white space or NUL. These bytes would end it in a
-/// list of rules.
+/// Returns whether a name or pattern contains white space or NUL. In a list of rules, these bytes
+/// would end the name or pattern.
 pub(crate) fn has_spaces(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, b' ' | b'\t'..=b'\r' | 0))
 }

@@ -2,12 +2,13 @@
 
 use pantala_base::glob;
 
-/// The special forms of a pattern. Most patterns are a prefix.
+/// The form of a pattern. All forms except [`Shape::Glob`] are matched without the glob matcher.
+/// Most patterns are a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// `*`: any name except the empty one, as in Redis.
     Any,
-    /// No special byte.
+    /// A name without special bytes.
     Literal,
     /// A number of plain bytes, followed by one star.
     Prefix(usize),

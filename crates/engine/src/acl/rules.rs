@@ -19,15 +19,15 @@ pub enum RuleError {
     UnknownCommand,
     /// Not a valid rule, or a pattern with white space.
     Syntax,
-    /// A pattern of keys, although all keys are already allowed.
+    /// A key pattern, although all keys are already allowed.
     KeysAfterAll,
-    /// A pattern of channels, although all channels are already allowed.
+    /// A channel pattern, although all channels are already allowed.
     ChannelsAfterAll,
-    /// A password to be removed that the user doesn't have.
+    /// The user does not have the password to be removed.
     NoSuchPassword,
-    /// Not a SHA-256 in lower-case hexadecimal digits.
+    /// A password hash that is not a SHA-256 in lower-case hexadecimal digits.
     BadHash,
-    /// `+container|subcommand|argument`.
+    /// A first argument for a subcommand: `+container|subcommand|argument`.
     FirstArgumentOfSubcommand,
 }
 
@@ -82,8 +82,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Returns the rules of a new user: off, without a password, and nothing allowed except all
-    /// channels if `channels_by_default` is set (`acl-pubsub-default`).
+    /// Returns the rules of a new user: off, without a password, and nothing allowed. If
+    /// `channels_by_default` is set (`acl-pubsub-default`), all channels are allowed.
     pub fn new(catalog: &'static Catalog, channels_by_default: bool) -> Self {
         Rules {
             is_on: false,
@@ -117,7 +117,7 @@ impl Rules {
     /// Applies a rule. An empty rule changes nothing.
     ///
     /// # Errors
-    /// The text is not a rule or cannot be applied. Nothing has changed then.
+    /// The text is not a rule or cannot be applied. The rules are then unchanged.
     pub fn apply(&mut self, rule: &[u8]) -> Result<(), RuleError> {
         let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
         if rule.is_empty() {
@@ -172,7 +172,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Sets the only password, or none (`requirepass`).
+    /// Replaces all passwords by this one. `None`: any password is accepted (`requirepass`).
     pub fn set_password(&mut self, password: Option<&[u8]>) {
         self.passwords.clear();
         self.passwords.extend(password.map(hash_of));
@@ -180,7 +180,7 @@ impl Rules {
     }
 
     /// Returns whether a client may log in with this password. Takes the same time for all wrong
-    /// passwords.
+    /// passwords of the same length.
     pub fn accepts(&self, password: &[u8]) -> bool {
         if !self.is_on || self.no_password {
             return self.is_on;
@@ -200,7 +200,7 @@ impl Rules {
         self.is_on
     }
 
-    /// Returns whether no call needs a check.
+    /// Returns whether no call needs a check, because one selector allows everything.
     pub fn is_unrestricted(&self) -> bool {
         self.selectors.iter().any(Selector::is_unrestricted)
     }
@@ -230,21 +230,22 @@ impl Rules {
         Some(self.selectors.iter().any(|selector| selector.allows_number(number)))
     }
 
-    /// Returns whether a call is allowed by a selector that also reads every key. `SORT` needs this
-    /// for `BY` and `GET`, whose keys are not among the arguments.
+    /// Returns whether a call is allowed by a selector that also allows reading every key. `SORT`
+    /// needs this for `BY` and `GET`, whose keys are not among the arguments.
     pub fn reads_all_keys(&self, command: &Command, args: &Args<'_>) -> bool {
         let mut keys: Option<Keys> = None;
         let fits = |selector: &Selector| selector.check(command, args, &mut keys).is_ok() && selector.reads_all_keys();
         self.selectors.iter().any(fits)
     }
 
-    /// Returns whether a channel may be used, or a pattern be subscribed to.
+    /// Returns whether a channel may be used. If `is_pattern`, returns whether a client may
+    /// subscribe to the pattern.
     pub fn allows_channel(&self, name: &[u8], is_pattern: bool) -> bool {
         self.selectors.iter().any(|selector| selector.allows_channel(name, is_pattern))
     }
 
-    /// Returns whether every channel that `old` allows is still allowed. Compares the texts of the
-    /// patterns.
+    /// Returns whether every channel that `old` allows is still allowed. Compares only the texts of
+    /// patterns, so `false` may be wrong.
     pub(super) fn keeps_channels_of(&self, old: &Rules) -> bool {
         let has = |text: &[u8]| {
             self.selectors.iter().any(|selector| selector.channels.iter().any(|known| known.text() == text))
@@ -261,7 +262,7 @@ fn hash_of(password: &[u8]) -> Hash {
     Sha256::digest(password).into()
 }
 
-/// Returns the hash of 64 lower-case hexadecimal digits.
+/// Parses a hash of 64 lower-case hexadecimal digits.
 fn parse_hash(text: &[u8]) -> Option<Hash> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -41,10 +41,11 @@ pub(super) struct KeyPattern {
     pub(super) access: KeyAccess,
 }
 
-/// The keys of a call, with the access to each key. Found once for all selectors.
+/// The argument indexes of a call's keys, with the access to each key. Found once for all
+/// selectors.
 pub(super) type Keys = SmallVec<[(usize, KeyAccess); 4]>;
 
-/// Returns the access to a key that key specification flags describe.
+/// Returns the access to a key that the flags of its key specification describe.
 fn access_of(flags: &[&str]) -> KeyAccess {
     flags.iter().fold(KeyAccess::empty(), |access, flag| match *flag {
         "access" => access | KeyAccess::READ,
@@ -54,8 +55,8 @@ fn access_of(flags: &[&str]) -> KeyAccess {
 }
 
 /// Returns the keys of a call. If the arguments do not fit a key specification, returns the keys
-/// found until then. Redis finds none in this case, so it doesn't check the key that `PFMERGE`
-/// writes if it has only a destination.
+/// found until then. Redis finds no keys in this case. For example, it doesn't check the
+/// destination of a `PFMERGE` that has no sources, although the command writes this key.
 fn keys_of(command: &Command, args: &Args<'_>) -> Keys {
     let mut keys = Keys::new();
     if hides_keys(command) {
@@ -82,7 +83,7 @@ pub(super) struct Selector {
     pub(super) all_keys: bool,
     pub(super) all_channels: bool,
     pub(super) allowed: Allowed,
-    /// First arguments with which an otherwise denied command is allowed.
+    /// Denied commands that are allowed with certain first arguments, and these arguments.
     pub(super) first_args: Vec<(Number, Vec<Box<[u8]>>)>,
     pub(super) keys: Vec<KeyPattern>,
     pub(super) channels: Vec<Pattern>,
@@ -118,7 +119,7 @@ impl Selector {
         self.catalog
     }
 
-    /// Returns whether no call needs a check.
+    /// Returns whether the selector allows everything, so that no call needs a check.
     pub(super) fn is_unrestricted(&self) -> bool {
         self.all_commands && self.all_keys && self.all_channels
     }
@@ -212,7 +213,8 @@ impl Selector {
         if entry.parent.is_some() {
             return Err(RuleError::FirstArgumentOfSubcommand);
         }
-        // Redis also accepts white space, but cannot read such a rule again.
+        // Redis accepts white space in the argument, but cannot parse the text of such a rule
+        // again.
         if argument.is_empty() || has_spaces(argument) {
             return Err(RuleError::Syntax);
         }
@@ -232,7 +234,8 @@ impl Selector {
         Ok(())
     }
 
-    /// Allows or denies a command and its subcommands.
+    /// Allows or denies a command and its subcommands. Removes rules for first arguments of the
+    /// command.
     pub(super) fn allow(&mut self, number: Number, is_allowed: bool) {
         self.first_args.retain(|(known, _)| *known != number);
         let subcommands = self.catalog.entry(number).subcommands.clone();
@@ -275,7 +278,8 @@ impl Selector {
         Ok(())
     }
 
-    /// Checks a command without a record. Such a command cannot run, so only its name matters.
+    /// Returns whether a command without a record is allowed. Such a command cannot run, so there
+    /// are no arguments to check.
     pub(super) fn allows_number(&self, number: Number) -> bool {
         self.all_commands || self.allowed.contains(number)
     }
@@ -302,8 +306,8 @@ impl Selector {
         }
     }
 
-    /// Returns whether a channel may be used, or a pattern subscribed to. A pattern must be
-    /// allowed literally.
+    /// Returns whether a channel may be used. If `is_pattern`, returns whether a client may
+    /// subscribe to the pattern: only if a rule contains the same text.
     pub(super) fn allows_channel(&self, name: &[u8], is_pattern: bool) -> bool {
         let is_match = |known: &Pattern| if is_pattern { known.text() == name } else { known.matches(name) };
         self.all_channels || self.channels.iter().any(is_match)

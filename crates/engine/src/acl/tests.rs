@@ -1,5 +1,5 @@
-//! Tests of rules, their text form, and their checks. `tests/tests/acl.rs` tests that all commands
-//! of a server are known by name, and compares with redis-server.
+//! Tests of rules, their text form, and their checks. `tests/tests/acl.rs` tests a server, and
+//! `tests/tests/acl_differential.rs` compares with redis-server.
 
 use std::sync::LazyLock;
 
@@ -155,7 +155,7 @@ fn keys_are_checked_by_access() {
         ("copy r w", Ok(())),
         ("copy r r", Err(Denied::Key(2))),
         ("copy w b", Err(Denied::Key(1))),
-        // Although the count of keys is not a number, the key before it is checked.
+        // The count of keys is not a number, but the key before the count is checked.
         ("many r x", Err(Denied::Key(1))),
         ("many w 1 w", Err(Denied::Key(3))),
         ("many w 1 r", Ok(())),

@@ -1,8 +1,8 @@
 //! All users, and the changes of their rules.
 //!
-//! A user is shared by its connections. It holds the current rules behind a lock that is taken only
-//! to replace or fetch them. Each change of a user raises the epoch afterwards, so a reader of the
-//! new epoch also finds the new rules.
+//! A user is shared by its connections. The current rules of a user are behind a lock that is taken
+//! only to replace or fetch them. The epoch is raised after each change of a user, so a reader of
+//! the new epoch also finds the new rules.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,7 +46,8 @@ impl User {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
     }
 
-    /// Returns whether the user was deleted. Its connections may then run nothing more.
+    /// Returns whether the user was deleted. The connections of a deleted user may run no further
+    /// command.
     pub fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::Acquire)
     }
@@ -62,8 +63,8 @@ pub struct Revoked {
 
 /// All users. See the head of this module.
 pub struct Users {
-    /// Number of changes so far. In its own cache line, because every command reads it, and the
-    /// log's lock may be contended.
+    /// Number of changes so far. In its own cache line, because every command reads this field,
+    /// while the log's lock in the other cache line may be contended.
     epoch: CachePadded<AtomicU64>,
     catalog: &'static Catalog,
     by_name: Mutex<BTreeMap<Box<[u8]>, Arc<User>>>,
@@ -76,7 +77,8 @@ pub struct Users {
 }
 
 impl Users {
-    /// Returns users with only the default user, which is unrestricted and has no password.
+    /// Returns a set of users that contains only the default user, unrestricted and without a
+    /// password.
     pub fn new(catalog: &'static Catalog) -> Self {
         let default = User::new(DEFAULT_USER, Rules::of_default_user(catalog));
         Users {
@@ -104,8 +106,8 @@ impl Users {
         self.epoch.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns the epoch after this thread has registered a subscription. A later change of rules
-    /// finds that subscription.
+    /// Returns the epoch. Must be called after this thread has registered a subscription. Any
+    /// change of rules after this epoch finds the subscription.
     pub fn epoch_after(&self) -> u64 {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.epoch()
@@ -116,7 +118,7 @@ impl Users {
         self.catalog
     }
 
-    /// Returns a user that may run everything and is in no list, for the link to a primary.
+    /// Returns an unrestricted user that is not among the named users, for the link to a primary.
     pub fn superuser(&self) -> Arc<User> {
         User::new(b"(superuser)", Rules::of_default_user(self.catalog))
     }
@@ -161,8 +163,8 @@ impl Users {
         self.channels_by_default.load(Ordering::Relaxed)
     }
 
-    /// Applies all rules to a user, or none if one is invalid. The user is created if it doesn't
-    /// exist.
+    /// Applies all rules to a user, or none if one is invalid. Creates the user if it doesn't
+    /// exist. Returns the user if its new rules may no longer allow all of its subscriptions.
     ///
     /// # Errors
     /// The first invalid rule and the reason, in Redis's words.

@@ -53,8 +53,9 @@ pub struct Names {
     pub library_version: Vec<u8>,
 }
 
-/// The state of a client that every worker may read. The client's own worker writes it. Accesses
-/// are relaxed unless a comment says otherwise.
+/// The state of a client that every worker may read. Only the client's own worker writes it, except
+/// for `killed` and the client memory accounting ([`ClientMemory`]). Accesses are relaxed unless a
+/// comment says otherwise.
 pub struct Client {
     /// ID, ascending in the order in which clients connect.
     pub id: u64,
@@ -107,33 +108,34 @@ pub struct Client {
     pub query_bytes: AtomicU64,
     /// Capacity of the query buffer, bytes.
     pub query_capacity_bytes: AtomicU64,
-    /// Free bytes after the received ones, as last recorded by the worker. They are in the client's
-    /// own buffer, or in the buffer of the event loop.
+    /// Number of free bytes in the query buffer, as last recorded by the worker. The buffer is the
+    /// client's own, or one of the event loop.
     pub query_free_bytes: AtomicU64,
     /// Bytes of unsent replies.
     pub output_bytes: AtomicU64,
-    /// Number of pieces in which long output is sent; 0 if the output is short.
+    /// Number of pieces of pending output, including one that is being sent; 0 if all of the output
+    /// is short.
     pub output_pieces: AtomicU64,
     /// Bytes of unsent replies that are shared with other clients.
     pub shared_bytes: AtomicU64,
     /// Bytes of the arguments of the client's commands that are blocked or in flight to their
     /// shards.
     pub argument_bytes: AtomicU64,
-    /// Bytes of subscriptions, watches and tracked prefixes.
+    /// Bytes of subscriptions, watches, tracked prefixes and other state of the connection.
     pub overhead_bytes: AtomicU64,
     /// Accounted size ([`ClientMemory`]), bytes.
     accounted_bytes: AtomicU64,
-    /// Place in the buckets for eviction.
+    /// Place in the buckets for eviction (see `memory`).
     place: AtomicU64,
     /// The last command; null: none.
     command: AtomicPtr<Command>,
     names: Mutex<Names>,
-    /// The user that has logged in. Before a login it is `None`, and the client has the default
-    /// user.
+    /// The user as which the client has logged in. `None` before a login: the client has the
+    /// default user.
     user: Mutex<Option<Arc<User>>>,
     /// The waiter, while the client is blocked.
     waiter: Mutex<Option<Arc<Waiter>>>,
-    /// The session's watch. It can be upgraded for as long as the session watches keys.
+    /// The session's watch. The reference can be upgraded while the session watches keys.
     watch: Mutex<Weak<Watch>>,
 }
 
@@ -208,18 +210,18 @@ impl Client {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the user that has logged in. Returns `None` before a login, when the client has the
-    /// default user.
+    /// Returns the user as which the client has logged in. Returns `None` before a login, when the
+    /// client has the default user.
     pub fn user(&self) -> Option<Arc<User>> {
         self.lock_user().clone()
     }
 
-    /// Sets the user that has logged in.
+    /// Sets the user as which the client has logged in.
     pub(crate) fn set_user(&self, user: Arc<User>) {
         *self.lock_user() = Some(user);
     }
 
-    /// Returns whether this is the client's user.
+    /// Returns whether `user` is the client's user.
     pub fn is_user(&self, user: &Arc<User>) -> bool {
         match &*self.lock_user() {
             Some(known) => Arc::ptr_eq(known, user),
@@ -242,7 +244,7 @@ impl Client {
         self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the session's watch visible to other workers, for as long as it lasts.
+    /// Makes the session's watch visible to other workers while the session watches keys.
     pub fn publish_watch(&self, watch: Weak<Watch>) {
         *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = watch;
     }
@@ -318,11 +320,11 @@ impl Clients {
         self.lock().insert(client.id, client);
     }
 
-    /// Removes a client. The client's worker must no longer update the weight.
+    /// Removes a client. The client's worker must no longer update the client's accounted size.
     pub fn remove(&self, id: u64) {
         let removed = self.lock().remove(&id);
-        // Done after the removal from the list, because another thread may be accounting for all
-        // listed clients, and must skip this one.
+        // The client is removed from the list first, because a thread that sets the limit accounts
+        // for all listed clients. It must not account for this client again.
         if let Some(client) = removed {
             self.memory.forget(&client);
         }
@@ -360,8 +362,8 @@ impl Clients {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
-        // See `Client::names`. Each holder makes one insertion or removal, so a panic leaves no
-        // partial change.
+        // See `Client::names`. A holder makes at most one insertion or removal, so a panic leaves
+        // no partial change.
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

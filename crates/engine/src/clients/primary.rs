@@ -1,8 +1,11 @@
 //! The link of a replica to its primary, as seen by the worker that owns the link's connection.
 //!
 //! Offsets count bytes of the primary's stream. All commands before the *applied* offset have run.
-//! At this offset a partial resync continues. The commands of a transaction count as applied once
+//! A partial resync continues at this offset. The commands of a transaction count as applied once
 //! its `EXEC` has run.
+//!
+//! The link *rests* while the server's own work, such as a snapshot, holds all shards. No command
+//! of the stream runs then.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,8 +26,7 @@ pub struct Progress {
     pub received_ms: AtomicI64,
     /// Number of commands of the stream that failed.
     pub errors: AtomicU64,
-    /// No command of the stream runs while work of the server has all shards: the dataset has
-    /// exactly what was applied.
+    /// Whether the link rests. The dataset then contains exactly the commands before `applied`.
     pub is_resting: AtomicBool,
     /// The database that the stream has selected, while the link rests.
     pub db: AtomicU32,
@@ -33,14 +35,15 @@ pub struct Progress {
 /// The state of a requested sync ([`PrimaryLink::syncing`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Syncing {
-    /// None is requested.
+    /// No sync is requested.
     #[default]
     Idle,
-    /// One is requested.
+    /// A sync is requested.
     Requested,
-    /// One is requested, and since then another report was due.
+    /// A sync is requested, and another report has become due since the request.
     RequestedAgain,
-    /// One has ended. The next report tells the primary, and requests no other.
+    /// A sync has ended. The next report sends the synced offset to the primary, and requests no
+    /// further sync.
     Ended,
 }
 
@@ -51,15 +54,17 @@ pub struct PrimaryLink {
     pub number: u64,
     received: u64,
     applied: u64,
-    /// The last received bytes, which were not passed on to the server's own replicas.
+    /// The last received bytes, which have not been passed on to the server's own replicas.
     unrelayed: Vec<u8>,
-    /// Work of the server waits for all shards, between two commands of the stream.
+    /// Whether the link must rest before the next command of the stream, because the server's own
+    /// work needs all shards.
     pub wants_rest: bool,
-    /// When the offset was last sent, unix time in ms.
+    /// Time at which the offset was last sent, Unix time in ms.
     acknowledged_ms: i64,
     /// Whether the offset must be sent at the end of the turn.
     pub wants_ack: bool,
-    /// The sync of the append-only file that was requested for the primary's `WAITAOF`.
+    /// The state of the sync of the append-only file that a report to the primary needs. `WAITAOF`
+    /// on the primary waits for the report.
     pub syncing: Syncing,
     is_broken: bool,
     progress: Arc<Progress>,
@@ -70,7 +75,7 @@ impl PrimaryLink {
     pub fn new(number: u64, offset: u64, progress: Arc<Progress>) -> Self {
         progress.applied.store(offset, Relaxed);
         progress.received.store(offset, Relaxed);
-        // The dataset may be another one, in a file that does not have its base yet.
+        // The dataset may be a new one, and the append-only file may lack the new dataset's base.
         progress.synced.store(0, Relaxed);
         progress.link.store(number, Relaxed);
         let (received, applied) = (offset, offset);
@@ -102,7 +107,7 @@ impl PrimaryLink {
         self.progress.applied.store(self.applied, Relaxed);
     }
 
-    /// Returns the bytes applied since the last call.
+    /// Returns the bytes that have been applied since the last call.
     pub fn take_applied(&mut self) -> Vec<u8> {
         let pending = (self.received - self.applied) as usize;
         let applied = self.unrelayed.len() - pending;
@@ -113,13 +118,13 @@ impl PrimaryLink {
         std::mem::replace(&mut self.unrelayed, rest)
     }
 
-    /// Notes that the link rests, with this database selected, or no longer does.
+    /// Records that the link rests, with database `db` selected. `None`: the link no longer rests.
     pub fn rest(&self, db: Option<u32>) {
         self.progress.db.store(db.unwrap_or(0), Relaxed);
         self.progress.is_resting.store(db.is_some(), Relaxed);
     }
 
-    /// Counts a command that was answered with an error.
+    /// Counts a command of the stream that has failed.
     pub fn count_error(&self) {
         self.progress.errors.fetch_add(1, Relaxed);
     }
@@ -139,8 +144,8 @@ impl PrimaryLink {
         (!self.is_broken).then_some(self.applied)
     }
 
-    /// Returns whether a report to the primary needs a sync of the append-only file first, and
-    /// notes that it is requested.
+    /// Returns whether the caller must request a sync of the append-only file, because a report to
+    /// the primary is due. Updates the state of the sync.
     pub fn requests_sync(&mut self) -> bool {
         if !self.wants_ack {
             return false;
@@ -156,7 +161,7 @@ impl PrimaryLink {
         requests
     }
 
-    /// Notes that a requested sync has ended, which must be reported.
+    /// Records that a requested sync has ended. This makes a report due.
     pub fn end_sync(&mut self) {
         self.syncing = if self.syncing == Syncing::RequestedAgain { Syncing::Idle } else { Syncing::Ended };
         self.wants_ack = true;
@@ -168,8 +173,9 @@ impl PrimaryLink {
     }
 
     /// Returns the command that reports the offset to the primary, if a report is due. Reports are
-    /// due once a second and at the primary's request. `synced` is the offset up to which the
-    /// stream is on disk; `None` without an append-only file.
+    /// due at the start of the link, once a second, at the primary's request, and when a sync has
+    /// ended. `synced` is the offset up to which the stream is on disk; `None` without an
+    /// append-only file.
     pub fn acknowledge(&mut self, now_ms: i64, synced: Option<u64>) -> Option<Vec<u8>> {
         if !std::mem::take(&mut self.wants_ack) {
             return None;
@@ -204,7 +210,8 @@ pub struct NewPrimary {
     pub db: u32,
     /// The link.
     pub link: PrimaryLink,
-    /// Whether the worker that takes over the link was chosen.
+    /// Whether the worker that takes over the link has been chosen: the worker that receives this
+    /// value.
     pub is_placed: bool,
 }
 

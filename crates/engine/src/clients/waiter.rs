@@ -1,4 +1,4 @@
-//! Waiters: blocked commands (`BLPOP` and its variants). `effect::blocking` queues and serves them.
+//! Waiters: blocked commands (`BLPOP` and its variants). `effect::blocking` has their queues.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -27,16 +27,17 @@ pub enum WakesOn {
 /// How a command blocks.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// Arguments that are the keys on which the command blocks.
+    /// Indexes of the arguments that are the keys on which the command blocks.
     pub keys: Range<usize>,
-    /// Argument that is another key. The command needs it when it is woken (`BLMOVE`).
+    /// Index of the argument that is the destination key (`BLMOVE`). A woken command writes this
+    /// key.
     pub destination: Option<usize>,
     /// State of a key that wakes the command.
     pub wakes_on: WakesOn,
     /// Timeout, ms; 0: no timeout.
     pub timeout_ms: i64,
     /// Arguments for the calls after a wake-up, if they differ from the arguments of the first call
-    /// (`XREAD … $`). The number of arguments and the places of keys must be the same.
+    /// (`XREAD … $`). The number of arguments and the indexes of the keys must be the same.
     pub args: Option<Vec<Vec<u8>>>,
 }
 
@@ -50,7 +51,7 @@ impl Block {
 /// Maximum number of arguments that need no allocation of their own. It suffices for `BLPOP` and
 /// its variants with one key.
 const FEW_ARGUMENTS: usize = 4;
-/// Maximum total length of such arguments, bytes.
+/// Maximum total length of arguments that need no allocation of their own, bytes.
 const FEW_BYTES: usize = 64;
 
 /// A blocked command. The queues of its keys share it with the worker of its connection
@@ -68,7 +69,8 @@ pub struct Waiter {
     pub(crate) worker: u32,
     /// The worker's token of the connection.
     pub connection: u64,
-    /// Keys on which the command blocks, without duplicates: index of the argument, and place.
+    /// The keys on which the command blocks, without duplicates: the index of the argument, and the
+    /// place.
     keys: SmallVec<[(usize, KeyPlace); 1]>,
     /// Place of the destination key.
     pub(crate) destination: Option<KeyPlace>,
@@ -77,7 +79,7 @@ pub struct Waiter {
     pub timeout_ms: i64,
 }
 
-/// The client of a waiter, and its ticket.
+/// The client of a new waiter, and the waiter's ticket.
 pub(crate) struct Origin {
     pub(crate) ticket: u64,
     pub(crate) worker: u32,
@@ -109,7 +111,7 @@ impl Waiter {
         let mut seen = (block.keys.len() > FEW_KEYS_MAX).then(HashSet::new);
         for index in block.keys.clone() {
             let key = args.at(index);
-            // Each waiter must be in a queue only once, or it would be served twice.
+            // A queue must contain each waiter at most once.
             let is_new = match &mut seen {
                 None => keys.iter().all(|&(known, _)| args.at(known) != key),
                 Some(seen) => seen.insert(key),
@@ -150,11 +152,11 @@ impl Waiter {
         self.ticket
     }
 
-    /// Claims the right to answer the client. Returns `true` to exactly one caller.
+    /// Claims the right to answer the client. Returns `true` only to the first caller.
     #[must_use]
     pub fn claim(&self) -> bool {
-        // Acquire and release order the work around the claim. The exchange alone decides the
-        // winner.
+        // The exchange alone decides which caller wins. Acquire and release order the work around
+        // the claim.
         self.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
@@ -163,8 +165,8 @@ impl Waiter {
         self.claimed.load(Ordering::Acquire)
     }
 
-    /// Returns whether the waiter is in any queue. Called by the connection's worker after the
-    /// waiter was answered, when it is added to no further queue.
+    /// Returns whether the waiter is in any queue. The connection's worker calls this after the
+    /// waiter was answered. The waiter is then added to no further queue.
     pub(crate) fn is_queued(&self) -> bool {
         self.queues.load(Ordering::Acquire) > 0
     }
@@ -193,7 +195,7 @@ impl Waiter {
 pub struct Woken {
     /// The answered waiter.
     pub waiter: Arc<Waiter>,
-    /// The reply.
+    /// The reply, encoded.
     pub reply: Vec<u8>,
     /// Stamp of the latest effect that the reply may depend on.
     pub effect_clock: u64,

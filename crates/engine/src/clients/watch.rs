@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Raised when a watched key is changed.
+/// A flag that is raised when a watched key is changed.
 #[derive(Default)]
 pub struct Watch {
     changed: AtomicBool,
@@ -11,8 +11,8 @@ pub struct Watch {
 impl Watch {
     /// Returns whether a key is known to have changed.
     pub fn is_changed(&self) -> bool {
-        // For a holder of the keys' shards, taking the shards provides the ordering. For other
-        // threads the result is only a hint.
+        // Relaxed: if the caller holds the shards of the keys, acquiring them provides the
+        // ordering. For other threads the result is only a hint.
         self.changed.load(Relaxed)
     }
 

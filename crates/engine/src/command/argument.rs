@@ -62,13 +62,13 @@ pub struct Argument {
     pub kind: ArgumentKind,
     /// Number of the argument's key specification, if the argument is a key.
     pub key_spec: Option<u8>,
-    /// Literal word before the argument, or instead of it.
+    /// Literal word before the argument. For a `PureToken`, the argument itself.
     pub token: Option<&'static str>,
-    /// Version that added the argument, if later than the command.
+    /// Version that added the argument, if it is later than that of the command.
     pub since: Option<&'static str>,
     /// Version that deprecated the argument.
     pub deprecated_since: Option<&'static str>,
-    /// Whether the argument is optional, and whether it may be repeated.
+    /// Whether the argument is optional, and whether and how it may be repeated.
     pub flags: ArgumentFlags,
     /// Parts of a `OneOf` or a `Block`.
     pub arguments: &'static [Argument],
@@ -147,7 +147,7 @@ impl Argument {
         self
     }
 
-    /// Sets the version that added the argument, if later than the command.
+    /// Sets the version that added the argument, if it is later than that of the command.
     pub const fn since(mut self, version: &'static str) -> Self {
         self.since = Some(version);
         self
@@ -159,8 +159,8 @@ impl Argument {
         self
     }
 
-    /// Assigns the argument to the command's key specification number `key_spec`. The argument is
-    /// not a key, but a pattern that identifies keys.
+    /// Assigns an argument that is not a key, but a pattern of keys, to the command's key
+    /// specification number `key_spec`.
     pub const fn of_keys(mut self, key_spec: u8) -> Self {
         self.key_spec = Some(key_spec);
         self

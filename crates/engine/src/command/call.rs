@@ -32,8 +32,8 @@ pub struct SessionView {
     pub version: Version,
     /// Whether `CLIENT NO-TOUCH` is on.
     pub no_touch: bool,
-    /// Whether the connection is the link to the primary, whose commands see expired keys until the
-    /// primary deletes them.
+    /// Whether the command comes from the primary or from the append-only file. Such commands see
+    /// expired keys until the primary, or the file, deletes them.
     pub of_primary: bool,
     /// Whether a script runs the command.
     pub in_script: bool,
@@ -42,13 +42,13 @@ pub struct SessionView {
 }
 
 /// The epoch in which a permission check ([`crate::acl`]) succeeded, and whether the user was
-/// unrestricted. Rules have not changed if the epoch is still the current one. A single word,
-/// because it is copied into requests.
+/// unrestricted. No rules have changed since the check if the epoch is still the current one. A
+/// single word, because permits are copied into requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permit(u64);
 
 impl Permit {
-    /// Returns the permit of a session in an epoch, which must be below 2^63.
+    /// Returns the permit of a session in an epoch. `epoch` must be below 2^63.
     #[inline]
     pub const fn new(epoch: u64, is_unrestricted: bool) -> Self {
         Permit(epoch << 1 | !is_unrestricted as u64)

@@ -1,9 +1,9 @@
 //! Handlers of commands, and the shards that they need.
 //!
-//! A record names its handler, whose signature contains types of higher layers. For each kind of
-//! handler, a trait names these types ([`Keyed`], [`Local`]). The higher layers implement both
-//! traits for [`Handlers`]. So records do not depend on higher layers, and a handler is a plain
-//! function pointer.
+//! A record contains its handler, whose signature has types of higher layers. For each kind of
+//! handler, a trait has these types as associated types ([`Keyed`], [`Local`]). The higher layers
+//! implement both traits for [`Handlers`]. So this module does not depend on higher layers, and a
+//! handler is a plain function pointer.
 
 use pantala_resp::{Args, Reply};
 
@@ -13,7 +13,7 @@ use super::SessionView;
 pub trait Keyed {
     /// The shards that the command holds, and their data.
     type Access<'a>;
-    /// The source of the shards of keys.
+    /// The keyspace, which determines the shard of a key.
     type Keyspace;
 }
 
@@ -26,24 +26,25 @@ pub trait Local {
 /// The only implementor of [`Keyed`] and [`Local`].
 pub struct Handlers;
 
-/// Runs a command while holding the shards of its route.
+/// A handler that runs a command while the shards of its route are held.
 pub type KeyedHandler = fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>);
-/// Runs a command on the connection's worker without any shard.
+/// A handler that runs a command on the connection's worker without shards of its own.
 pub type LocalHandler = fn(&mut <Handlers as Local>::Context<'_>, &Args<'_>, &mut Reply<'_>);
 
-/// Adds the numbers of the shards that a call needs, in any order and possibly with duplicates.
+/// Appends the numbers of the shards that a call needs to the last argument, in any order and
+/// possibly with duplicates.
 pub type ShardChoice = fn(&<Handlers as Keyed>::Keyspace, &SessionView, &Args<'_>, &mut Vec<u32>);
 
 /// The handler of a command.
 #[derive(Clone, Copy)]
 pub enum Handler {
-    /// Runs while holding the shards of [`Command::route`](super::Command::route).
+    /// Runs while the shards of [`Command::route`](super::Command::route) are held.
     Keyed(KeyedHandler),
     /// Runs without a shard.
     Local(LocalHandler),
     /// Runs on the connection's worker with shards that it determines itself.
     Transaction(TransactionPart),
-    /// Has no handler of its own. Only its subcommands run.
+    /// The command has no handler of its own. Only its subcommands run.
     Container,
 }
 
@@ -81,10 +82,10 @@ pub struct ScriptForm {
 /// The shards that a command needs.
 #[derive(Clone, Copy)]
 pub enum Route {
-    /// No shards ([`Handler::Local`]), or those that the worker determines
+    /// No shards ([`Handler::Local`]), or shards that the worker determines
     /// ([`Handler::Transaction`]).
     None,
-    /// The shards of its keys, by [`Command::key_specs`](super::Command::key_specs).
+    /// The shards of the call's keys, by [`Command::key_specs`](super::Command::key_specs).
     Keys,
     /// All shards.
     All,

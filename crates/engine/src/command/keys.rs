@@ -1,13 +1,13 @@
-//! Key extraction: applies key specifications to a call's arguments. Used by routing, `COMMAND
-//! GETKEYS` and `COMMAND GETKEYSANDFLAGS`.
+//! Key extraction: applies key specifications to a call's arguments. Used by routing, permission
+//! checks, `COMMAND GETKEYS` and `COMMAND GETKEYSANDFLAGS`.
 
 use pantala_base::number::parse_i64;
 use pantala_resp::Args;
 
 use super::{BeginSearch, Command, FindKeys, KeySpec};
 
-/// Error: the key specifications do not fit the arguments, because a count is not a number or too
-/// big, or a key is missing.
+/// Error: the key specifications do not fit the arguments. A count is not a number or is too large,
+/// a key is missing, or a specification is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidKeys;
 
@@ -20,21 +20,20 @@ pub struct LegacyRange {
     pub last: i32,
     /// Distance from one key to the next.
     pub step: i32,
-    /// Whether the three other fields are incomplete: the flag `movablekeys`.
+    /// Whether the three other fields do not describe all keys: the flag `movablekeys`.
     pub movable: bool,
 }
 
 impl Command {
-    /// Returns the index of the argument that is a member of the set, or a field of the hash, at
-    /// the first key. The result is only a hint for prefetching. Prefetching any other argument
-    /// does no harm.
+    /// Returns the index of the argument that is a member of the set at the first key, or a field
+    /// of the hash. The result is only a hint for prefetching, so a wrong argument does no harm.
     #[inline]
     pub fn member_argument(&self) -> Option<usize> {
         (matches!(self.group, "set" | "hash") && self.arity.unsigned_abs() > 2).then_some(2)
     }
 
-    /// Returns the argument index of the key, for a command with exactly one key at a fixed place.
-    /// Most calls are of this kind.
+    /// Returns the argument index of the key if the command has exactly one key, at a fixed index.
+    /// Most calls are of such commands.
     ///
     /// The caller must have checked the arity, which ensures that the argument exists.
     #[inline]
@@ -47,8 +46,7 @@ impl Command {
         }
     }
 
-    /// Returns the range of keys that the key specifications describe, as far as a single range
-    /// can.
+    /// Returns the keys that the key specifications describe as a single range, as far as possible.
     pub fn legacy_range(&self) -> LegacyRange {
         if let [KeySpec { begin: BeginSearch::Index(first), find: FindKeys::Range { last, step, .. }, flags, .. }] =
             self.key_specs
@@ -82,11 +80,11 @@ impl Command {
 /// Appends the argument index of each key of a call to `keys`, in the order of the key
 /// specifications.
 ///
-/// A specification whose keyword is missing has no keys. A call with a wrong arity may fail, or
-/// yield only the keys that exist.
+/// A specification whose keyword is missing from the call has no keys. If the number of arguments
+/// is wrong, returns an error or only the keys that exist.
 ///
 /// # Errors
-/// A specification does not fit the arguments. Nothing is appended then.
+/// A specification does not fit the arguments. `keys` is then unchanged.
 pub fn keys_of(command: &Command, args: &Args<'_>, keys: &mut Vec<usize>) -> Result<(), InvalidKeys> {
     let before = keys.len();
     let found = for_each_key(command, args, |index, _| keys.push(index));
@@ -97,13 +95,16 @@ pub fn keys_of(command: &Command, args: &Args<'_>, keys: &mut Vec<usize>) -> Res
 }
 
 /// Calls `visit` with the argument index of each key of a call and the key's specification.
+///
+/// # Errors
+/// A specification does not fit the arguments. `visit` was called for the preceding specifications.
 pub fn for_each_key(
     command: &Command,
     args: &Args<'_>,
     visit: impl FnMut(usize, &'static KeySpec),
 ) -> Result<(), InvalidKeys> {
-    // An argument with this flag (a channel of `SPUBLISH`) determines the slot like a key, but is
-    // not a key.
+    // An argument with the flag `not_key` (the channel of `SPUBLISH`) determines the slot like a
+    // key, but is not a key.
     for_each_in(command, args, |spec| !spec.flags.contains(&"not_key"), visit)
 }
 
@@ -144,7 +145,8 @@ fn for_each_in(
     Ok(())
 }
 
-/// Returns the start of a specification's keys, or `None` if its keyword is missing.
+/// Returns the argument index at which a specification's keys start, or `None` if its keyword is
+/// missing.
 fn begin(spec: &KeySpec, args: &Args<'_>) -> Result<Option<usize>, InvalidKeys> {
     match spec.begin {
         BeginSearch::Index(index) => usize::try_from(index).map(Some).map_err(|_| InvalidKeys),
@@ -163,8 +165,8 @@ fn begin(spec: &KeySpec, args: &Args<'_>) -> Result<Option<usize>, InvalidKeys> 
     }
 }
 
-/// Returns the index of the first key, the index of the last key and the step, given the start of a
-/// specification. The index of the last key may be out of range.
+/// Returns the index of the first key, the index of the last key and the step. `first` is the start
+/// of the specification. The index of the last key may be out of range.
 fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize, usize), InvalidKeys> {
     let count = args.len();
     match spec.find {
@@ -173,8 +175,8 @@ fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize
             let last = match (last >= 0, limit) {
                 (true, _) => Some(first + back),
                 (false, 0 | 1) => count.checked_sub(back),
-                // Stops after a part of the remaining arguments, as for the streams before the IDs
-                // of XREAD.
+                // The keys are only the first part of the remaining arguments. For example, the
+                // streams of XREAD are followed by as many IDs.
                 (false, limit) => {
                     (first + count.saturating_sub(first) / limit.unsigned_abs() as usize).checked_sub(back)
                 }
@@ -192,12 +194,12 @@ fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize
     }
 }
 
-/// Returns an index relative to another.
+/// Adds an offset, which may be negative, to an index.
 fn offset(from: usize, by: i32) -> Result<usize, InvalidKeys> {
     from.checked_add_signed(by as isize).ok_or(InvalidKeys)
 }
 
-/// Returns a step of at least 1, so that no specification causes an endless loop.
+/// Returns a step of at least 1, because `step_by` panics for 0.
 fn step_of(step: i32) -> usize {
     usize::try_from(step).unwrap_or(1).max(1)
 }

@@ -134,7 +134,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Returns whether there are no waiters.
+    /// Returns whether no queue has an entry.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.entries == 0

@@ -25,9 +25,9 @@
 //! published: `new` first, if a key was added, and `del` last, if the key was deleted with the last
 //! element of its collection.
 //!
-//! The engine updates the counters of keys and bytes where it writes the dictionary.
-//! [`Access::propagate`](crate::shard::access::Access::propagate) determines the command in the
-//! journal.
+//! The engine updates the counters of keys and bytes where it writes the dictionary. The command in
+//! the journal is the client's, unless the handler passes other commands to
+//! [`Access::propagate`](crate::shard::access::Access::propagate).
 //!
 //! # What it costs
 //!
@@ -96,11 +96,11 @@ use crate::effect::blocking::Waiters;
 use crate::events::Events;
 use crate::events::notify::{Event, EventClass};
 
-/// If a command reports no change, debug builds compare the value before and after it. Values of
-/// more than this number of bytes are not compared.
+/// Maximum size in bytes of the values that debug builds compare before and after a command that
+/// reports no change.
 pub(crate) const CHECKED_BYTES_MAX: usize = 1024;
 
-/// The panic message if such a command changed a value.
+/// The panic message of debug builds if a command that reported no change has changed a value.
 pub(crate) const UNREPORTED_CHANGE: &str = "a command changed a value but reported no change";
 
 /// A change of a key. See the head of this module.
@@ -209,7 +209,7 @@ impl Change {
     /// Adds an event after the existing ones.
     ///
     /// # Panics
-    /// If it has two events.
+    /// If the change has two events already.
     #[inline]
     pub const fn and(mut self, event: &'static Event) -> Self {
         let free = if self.events[0].is_none() { 0 } else { 1 };
@@ -306,7 +306,7 @@ fn commit_to_sinks(
     let is_mark = matches!(kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted);
     let classes = Change { kind, is_new, is_gone, events }.classes();
     if is_mark && waiters.is_quiet() && !tuning.has_observer_beside_journal(classes) {
-        // Only the journal listens. That is so for most writes on a primary with replicas.
+        // Only the journal needs the change, as for most writes on a primary with replicas.
         waiters.pending.is_changed |= tuning.is_journaled();
         return;
     }

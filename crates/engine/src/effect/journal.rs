@@ -5,9 +5,10 @@
 //! | the epoch | the journal's thread | workers, once a turn and at each stamp |
 //! | a worker's attendance: the epoch that it last saw between two turns, or [`ASLEEP`] | that worker | the thread |
 //! | a worker's segment, behind a lock | that worker, at the end of a turn | the thread |
-//! | the two logs ([`logs`]), behind a lock | the thread; on a replica also the worker with its link | readers |
+//! | the two logs ([`logs`]), behind a lock | the thread, the primary's link | readers |
 //!
-//! Both locks are rarely contended. Workers that write take the logs' lock at most once an epoch.
+//! Both locks are rarely contended. A worker takes the logs' lock only to wake the thread for the
+//! first units of an epoch, and to warn readers ([`HANDED_OVER_BYTES_MAX`]).
 //!
 //! Attendance and epoch are a Dekker pair. A worker that wakes writes its attendance and then reads
 //! the epoch again. The thread writes the epoch and then reads the attendance. All operations are
@@ -45,8 +46,8 @@ pub use logs::Which;
 use merger::Merger;
 
 /// Number of low bits of a stamp. These bits count the units of an epoch. If an epoch has more
-/// units, their stamps reach into the next epoch. This delays their delivery and has no other
-/// effect.
+/// units than they can count, the stamps of the further units reach into the next epoch. This
+/// delays the delivery of these units and has no other effect.
 const EPOCH_SHIFT: u32 = 24;
 
 /// Attendance of a sleeping worker.
@@ -61,8 +62,8 @@ const ATTENDANCE_POLL: Duration = Duration::from_micros(50);
 /// Number of attendance checks between two checks of the readers' bounds.
 const POLLS_PER_BOUND: u32 = 20;
 
-/// Number of handed-over bytes from which a worker itself checks how far readers are behind,
-/// because the journal's thread may be slower than the workers.
+/// Length of a worker's segment, in bytes, from which the worker itself warns readers that are far
+/// behind, because the journal's thread may be slower than the workers.
 const HANDED_OVER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Default interval between `PING`s in the stream, ms (`repl-ping-replica-period`).
@@ -71,7 +72,7 @@ const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 /// State behind the journal's lock.
 struct Control {
     logs: Logs,
-    /// Bytes of units that have been merged or dropped, of those in [`Shared::handed_over`].
+    /// How many of the bytes in [`Shared::handed_over`] have been merged or dropped.
     merged_bytes: u64,
     is_stopping: bool,
     thread: Option<JoinHandle<()>>,
@@ -104,7 +105,7 @@ struct Shared {
     handed_over: Box<[CachePadded<AtomicU64>]>,
     /// Whether workers have handed over units that the thread has not collected.
     has_units: AtomicBool,
-    /// Whether the recorded units have a reader.
+    /// Whether any reader needs the units that workers record.
     is_wanted: AtomicBool,
     /// Stamp of the latest unit that held no shard.
     without_shards: AtomicU64,
@@ -166,7 +167,7 @@ impl Journal {
         Journal { shared: Arc::new(shared) }
     }
 
-    /// Returns where the memory of streams comes from.
+    /// Returns the pool from which streams take their memory.
     pub(crate) fn pool(&self) -> &Arc<BufferPool> {
         &self.shared.pool
     }
@@ -201,10 +202,10 @@ impl Journal {
         lock(&self.shared.control).logs.of_mut(Which::Stream).continue_at(offset);
     }
 
-    /// Calls `reached` once the stream contains everything that was committed before this call,
-    /// with the offset of the stream's end. If `asks` is true, the stream then asks replicas for an
-    /// acknowledgement. `reached` runs on the journal's thread and must be cheap. Without a stream
-    /// it is called immediately.
+    /// Calls `reached` with the offset of the stream's end, once the stream contains everything
+    /// that was committed before this call. If `asks` is true, the stream then asks replicas for an
+    /// acknowledgement. `reached` runs on the journal's thread and must be cheap. If no reader
+    /// needs this server's units, `reached` is called immediately, on the caller's thread.
     pub fn mark(&self, asks: bool, reached: Box<dyn FnOnce(u64) + Send>) {
         let mut control = lock(&self.shared.control);
         if control.thread.is_none() || !control.logs.want_units() {
@@ -222,8 +223,7 @@ impl Journal {
         lock(&self.shared.control).logs.of(Which::Stream).offset_behind(before)
     }
 
-    /// Sets how many bytes of the stream are held for later readers while [`Journal::keep`] asks
-    /// for it.
+    /// Sets the size of the backlog in bytes. [`Journal::keep`] determines whether it is kept.
     pub fn set_backlog(&self, bytes: u64) {
         lock(&self.shared.control).logs.of_mut(Which::Stream).set_backlog(bytes);
     }
@@ -245,9 +245,10 @@ impl Journal {
         lock(&self.shared.control).logs.held()
     }
 
-    /// Returns the stream's end plus the bytes that workers have handed over and that are not
-    /// merged yet. So everything that a client has seen a reply to counts. The `SELECT`s in front
-    /// of those bytes do not; with nothing pending it is exactly the end.
+    /// Returns the offset of the stream's end plus the number of bytes that workers have handed
+    /// over and that are not merged yet. So the effects of every command whose reply a client has
+    /// seen are included. The `SELECT`s that merging will add are not. Returns exactly the end if
+    /// nothing is pending, if the stream has no reader, or if it is a primary's.
     pub fn end_with_pending(&self) -> u64 {
         let (end, merged_bytes) = {
             let control = lock(&self.shared.control);
@@ -257,14 +258,13 @@ impl Journal {
             }
             (held.end, control.merged_bytes)
         };
-        // Read after the merged bytes: what is merged meanwhile counts twice for a moment, instead
-        // of not at all.
+        // Read after the merged bytes, so that the sum includes at least these bytes.
         let handed_over = self.shared.handed_over.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum::<u64>();
         end + handed_over.saturating_sub(merged_bytes)
     }
 
-    /// Appends a command that has no effect here to the stream of this server's units (`DEBUG
-    /// REPLICATE`). Does nothing while the stream is not recorded, or is a primary's.
+    /// Appends a command to the stream without running it on this server (`DEBUG REPLICATE`). Does
+    /// nothing while the stream is not recorded, or is a primary's.
     pub fn append_command(&self, words: &[&[u8]]) {
         let mut command = Vec::new();
         encode(&mut command, words.len(), words.iter().copied());
@@ -272,7 +272,7 @@ impl Journal {
         aftermath.settle();
     }
 
-    /// Appends bytes of the primary's stream, which were applied.
+    /// Appends bytes of the primary's stream whose commands this server has run.
     pub fn relay(&self, bytes: Vec<u8>) {
         let aftermath = lock(&self.shared.control).logs.relay(bytes);
         aftermath.settle();
@@ -289,8 +289,8 @@ impl Journal {
         lock(&self.shared.control).logs.of(Which::Stream).memory_bytes()
     }
 
-    /// Returns the memory usage in bytes of the effects that the append-only file has not received,
-    /// or of the stream if that is more. The two may share memory.
+    /// Returns the memory usage of the effects that the append-only file has not received, or of
+    /// the stream if that is larger, bytes. They are not added, because they may share memory.
     pub fn unread_memory_bytes(&self) -> u64 {
         let control = lock(&self.shared.control);
         control.logs.of(Which::Effects).memory_bytes().max(control.logs.of(Which::Stream).memory_bytes())
@@ -319,8 +319,8 @@ impl Journal {
         (self.shared.epoch.load(Ordering::SeqCst) + 1) << EPOCH_SHIFT
     }
 
-    /// Makes the current epoch end soon, because a reply waits until the units that it depends on
-    /// are synced.
+    /// Makes the current epoch end soon. Called when a reply waits for a sync of the units that it
+    /// depends on.
     pub fn demand(&self) {
         if !self.shared.is_demanded.swap(true, Ordering::AcqRel) {
             let _control = lock(&self.shared.control);
@@ -395,7 +395,7 @@ impl Journal {
     fn warn(&self, handed_over: u64) {
         let merging = self.shared.merging_bytes.load(Ordering::Relaxed);
         let warned = lock(&self.shared.control).logs.of(Which::Effects).warn(merging + handed_over);
-        // After the warnings: a reader that is awake by now may have looked before them.
+        // After the warnings: a reader that is awake may have checked for one before it was set.
         warned.iter().for_each(|wake| wake());
     }
 }
@@ -424,14 +424,14 @@ impl Reader {
     }
 
     /// Returns the offset of the next byte to read, or `None` before the reader has started and
-    /// after it was cut off. An offset identifies the same byte for as long as the server runs.
+    /// after it was cut off.
     pub fn position(&self) -> Option<u64> {
         lock(&self.shared.control).logs.of(self.which).position(self.id)
     }
 
     /// Reads like [`Reader::read`]. If the reader has read everything in the log, also returns the
-    /// stamp below which all units have been read. If an eager reader has read everything, the
-    /// current epoch ends.
+    /// stamp below which all units have been read. If an eager reader has read everything, also
+    /// wakes the journal's thread to end the current epoch.
     pub fn read_through(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> (Ahead, Option<u64>) {
         let (ahead, before, aftermath, is_awaited) = {
             let mut control = lock(&self.shared.control);
@@ -458,9 +458,10 @@ impl Reader {
         lock(&self.shared.control).logs.of(self.which).behind_bytes(self.id)
     }
 
-    /// Calls `warn` again and again while it is more than `bytes` behind, those included that
-    /// workers have handed over. It must be cheap and take no lock. A call may be late: the reader
-    /// has read everything meanwhile. It is woken after that, so that it can look again.
+    /// Makes the journal call `warn` repeatedly while the reader is more than `bytes` behind. Bytes
+    /// that workers have handed over count. `warn` must be cheap and take no lock. A call may be
+    /// late, after the reader has read everything. The reader is woken after such a call, so that
+    /// it checks for the warning again.
     pub fn warn_beyond(&self, bytes: u64, warn: &Wake) {
         lock(&self.shared.control).logs.of_mut(self.which).warn_beyond(self.id, bytes, warn);
     }
@@ -520,7 +521,7 @@ impl Journal {
         }
     }
 
-    /// Ends the stream of this server's units. Returns its end.
+    /// Stops adding this server's units to the stream. Returns the offset of the stream's end.
     pub fn hold_stream(&self, tuning: &Tuning) -> u64 {
         let mut end = 0;
         self.change(tuning, |logs| {
@@ -530,14 +531,15 @@ impl Journal {
         end
     }
 
-    /// Makes the stream that of a primary from `offset` on ([`Journal::relay`]). What is held stays
-    /// if it is the same stream and ends there.
+    /// Makes the stream a primary's from `offset` on: [`Journal::relay`] then adds to it. If
+    /// `is_same` is true (the held bytes belong to the primary's stream) and they end at `offset`,
+    /// they are kept. Otherwise they are dropped and their readers cut off.
     pub fn relay_from(&self, tuning: &Tuning, offset: u64, is_same: bool) {
         self.change(tuning, |logs| logs.relay_from(offset, is_same));
     }
 
-    /// Makes the stream consist of this server's units again, soon: see
-    /// [`Journal::has_own_stream`]. Until then none may be committed.
+    /// Makes the stream consist of this server's units again from the end of an epoch on, which is
+    /// soon. [`Journal::has_own_stream`] then returns true. Until then no unit may be committed.
     ///
     /// # Errors
     /// The journal's thread cannot be started.
@@ -545,7 +547,7 @@ impl Journal {
         self.with_thread(tuning, Logs::resume)
     }
 
-    /// Changes the logs with a thread that merges, and wakes it.
+    /// Starts the journal's thread if it does not run, changes the logs, and wakes the thread.
     fn with_thread<T>(&self, tuning: &Tuning, change: impl FnOnce(&mut Logs) -> T) -> std::io::Result<T> {
         let shared = &self.shared;
         let mut control = lock(&shared.control);
@@ -559,7 +561,7 @@ impl Journal {
         Ok(changed)
     }
 
-    /// Changes the logs.
+    /// Changes the logs, wakes the journal's thread, and does the deferred work.
     fn change(&self, tuning: &Tuning, change: impl FnOnce(&mut Logs) -> DeferredWork) {
         let mut control = lock(&self.shared.control);
         let aftermath = change(&mut control.logs);
@@ -570,7 +572,7 @@ impl Journal {
 
     /// Publishes whether units are to be recorded, and wakes the thread.
     fn settle(&self, tuning: &Tuning, control: &Control) {
-        // Both are set before the thread ends the next epoch, which needs the lock that is held.
+        // The thread ends the next epoch only after both are set: it needs the lock that is held.
         if control.logs.want_units() {
             self.shared.is_wanted.store(true, Ordering::Relaxed);
             tuning.set_journaled(true);

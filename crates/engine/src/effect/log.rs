@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The offset of a byte never changes while the server runs. Chunks are immutable, and readers
-//! share their memory. Short parts that are copied anyway are first collected in the tail, which is
-//! copied for each reader.
+//! share their memory. Short pieces are first collected in the tail, which is copied for each
+//! reader.
 //!
 //! | kept | until |
 //! | --- | --- |
@@ -29,15 +29,15 @@ use pantala_base::{BufferPool, Outgoing, SharedBytes};
 
 use crate::effect::piece::Piece;
 
-/// Maximum length of the tail, bytes. A longer part becomes a separate chunk, because sharing it
+/// Maximum length of the tail, bytes. A longer piece becomes a separate chunk, because sharing it
 /// costs less than copying it.
 pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 
 /// Maximum number of epochs whose ends are known ([`Log::offset_behind`]).
 const ENDS_MAX: usize = 1024;
 
-/// By how much an end that stands for a forgotten one may be later, as a part of the time since
-/// then: 1/16. Ends of years fit within [`ENDS_MAX`] so.
+/// The end that stands for a forgotten one is later by at most a 16th of its own age, in stamps. So
+/// the ends of years fit into [`ENDS_MAX`] entries.
 const LATENESS_RATIO: u64 = 16;
 
 /// Number of a reader, unique for as long as the server runs.
@@ -60,14 +60,15 @@ pub enum Start {
     At(u64),
 }
 
-/// Error: the requested offset is not in the log. Contains the range of offsets that are.
+/// Error: the requested offset is not in the log. Contains the range of offsets in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotHeld(pub Range<u64>);
 
 /// The reason why a reader was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutOff {
-    /// Distance in bytes from the end of the stream.
+    /// Distance in bytes from the end of the stream, including bytes not yet appended. 0 if the log
+    /// was reset to another stream.
     pub behind_bytes: u64,
     /// Maximum distance that was allowed.
     pub bytes_max: u64,
@@ -82,7 +83,7 @@ pub enum Ahead {
     Nothing,
     /// There is more to read.
     More,
-    /// There is nothing more to read, because the reader was too far behind.
+    /// The reader was cut off, so there is nothing more to read.
     CutOff(CutOff),
 }
 
@@ -115,18 +116,18 @@ struct Place {
     wake: Wake,
     /// Whether the reader has read everything and must be woken.
     is_waiting: bool,
-    /// Whether the reader discards everything immediately, and only keeps the stream recorded.
+    /// Whether the reader discards everything. It only makes the log record and keep a backlog.
     discards: bool,
     /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
     /// new bytes.
     is_eager: bool,
-    /// A limit in bytes, and the callback for a reader that is further behind. It is called at the
-    /// end of each epoch, and repeatedly while an epoch does not end.
+    /// A limit in bytes, and the callback for a reader that is further behind. Called at the end of
+    /// each epoch, repeatedly while one does not end, and by workers that have handed over much.
     warning: Option<(u64, Wake)>,
 }
 
 impl Place {
-    /// Warns if it is too far behind. Returns whether it is.
+    /// Calls the warning if the reader is too far behind. Returns whether it is.
     fn warn(&self, behind_bytes: u64) -> bool {
         if let Some((bytes, warn)) = &self.warning
             && behind_bytes > *bytes
@@ -162,12 +163,12 @@ pub(crate) struct Log {
     skips_offset: bool,
     /// Stamp below which all units are in the log.
     complete_before: u64,
-    /// The ends of former epochs while the backlog is kept, in order. If there are too many, some
-    /// are forgotten: the next one stands for each.
+    /// The ends of former epochs while the backlog is kept, in order. If there are more than
+    /// [`ENDS_MAX`], some are forgotten. The next remaining end stands for a forgotten one.
     ends: VecDeque<End>,
     /// Memory of chunks, including chunks that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
-    /// Where the memory of chunks returns to.
+    /// The pool to which the memory of chunks returns.
     pool: Arc<BufferPool>,
 }
 
@@ -180,13 +181,13 @@ pub(crate) struct DeferredWork {
 }
 
 impl DeferredWork {
-    /// Adds the work that another log has left.
+    /// Adds the work of another log.
     pub(crate) fn add(&mut self, other: DeferredWork) {
         self.wakes.extend(other.wakes);
         self.freed.extend(other.freed);
     }
 
-    /// Wakes readers and frees memory. Must be called without the lock, which workers take to read.
+    /// Wakes readers and frees memory. The caller must not hold the logs' lock: readers take it.
     pub(crate) fn settle(self) {
         drop(self.freed);
         self.wakes.iter().for_each(|wake| wake());
@@ -221,8 +222,7 @@ impl Log {
         start..self.end
     }
 
-    /// Sets the size of the backlog, bytes. It is kept for later readers while there is a
-    /// discarding reader.
+    /// Sets the size of the backlog, bytes. The backlog is kept while there is a discarding reader.
     pub(crate) fn set_backlog(&mut self, bytes: u64) {
         self.backlog_bytes = bytes;
     }
@@ -233,7 +233,7 @@ impl Log {
         self.places.iter().any(|place| !matches!(place.state, State::CutOff(_)))
     }
 
-    /// Returns whether readers have started. Since then the stream has no gap.
+    /// Returns whether any reader has started. From then on the held bytes have no gap.
     pub(crate) fn has_readers(&self) -> bool {
         self.places.iter().any(|place| matches!(place.state, State::At(_)))
     }
@@ -339,13 +339,13 @@ impl Log {
         }
     }
 
-    /// Forgets ends that are close together, compared with how long ago they were.
+    /// Forgets ends that are close to the next end, compared with their age ([`LATENESS_RATIO`]).
     fn thin_ends(&mut self) {
         let newest = self.ends.back().map_or(0, |end| end.before);
         let following: Vec<u64> = self.ends.iter().skip(1).map(|end| end.before).collect();
         let (mut following, mut kept) = (following.into_iter(), 0);
         self.ends.retain(|end| {
-            // Without this end, the following one stands for the epochs since the last one kept.
+            // Without this end, the next one stands for all epochs since the last kept one.
             let is_spare = following.next().is_some_and(|next| next - kept <= (newest - next) / LATENESS_RATIO);
             kept = if is_spare { kept } else { end.before };
             !is_spare
@@ -356,8 +356,8 @@ impl Log {
     }
 
     /// Returns an offset up to which the stream has all units with stamps below `before`; `None` if
-    /// some may still be pending. If their epoch was long ago, the offset may be some epochs later
-    /// than theirs.
+    /// some may still be pending. For units of long ago, the offset may be some epochs later than
+    /// necessary.
     pub(crate) fn offset_behind(&self, before: u64) -> Option<u64> {
         if before > self.complete_before {
             return None;
@@ -366,17 +366,17 @@ impl Log {
         Some(end.map_or(self.end, |end| end.offset))
     }
 
-    /// Returns whether the backlog is kept: only then a reader may start in it.
+    /// Returns whether the backlog is kept, because there is a discarding reader.
     fn is_kept(&self) -> bool {
         self.places.iter().any(|place| place.discards)
     }
 
-    /// Returns a stamp if a reader has read all units with earlier stamps.
+    /// Returns the stamp below which a reader has read all units; `None` if it has more to read.
     pub(crate) fn read_before(&self, id: ReaderId) -> Option<u64> {
         (self.position(id)? == self.end).then_some(self.complete_before)
     }
 
-    /// Records that the thread starts to end an epoch. Readers that have joined may start after it.
+    /// Records that an epoch starts to end. Readers that have joined may start at its end.
     pub(crate) fn note_epoch_ending(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {
@@ -470,8 +470,8 @@ impl Log {
         self.end += u64::from(std::mem::replace(&mut self.skips_offset, true));
     }
 
-    /// Drops everything, and continues at this offset of another stream. Cuts off the readers of
-    /// the former one, except those that discard.
+    /// Drops everything, and continues at this offset of another stream. Cuts off all readers
+    /// except those that discard.
     pub(crate) fn reset(&mut self, offset: u64) -> DeferredWork {
         let freed = self.chunks.drain(..).collect();
         self.tail.clear();
@@ -491,8 +491,8 @@ impl Log {
         aftermath
     }
 
-    /// Cuts off readers that are behind by more than their bound, and warns of others, given the
-    /// bytes that are yet to be appended.
+    /// Cuts off readers that exceed their bound, and calls the warnings of readers that are too far
+    /// behind. `pending_bytes` are recorded but not yet appended, and count as unread.
     pub(crate) fn cut_off(&mut self, pending_bytes: u64) {
         for place in &mut self.places {
             let behind_bytes = match place.state {
@@ -509,9 +509,9 @@ impl Log {
         }
     }
 
-    /// Warns of readers that are too far behind, given the bytes that may be yet to be appended.
-    /// Returns the wakes of these readers. If those bytes were appended and read meanwhile, nothing
-    /// else would make such a reader look at how far it is behind.
+    /// Calls the warnings of started readers that are too far behind, counting `pending_bytes` that
+    /// may not be appended yet. Returns the wakes of these readers. If the pending bytes were
+    /// appended and read meanwhile, only this wake makes such a reader check for the warning.
     #[must_use]
     pub(crate) fn warn(&self, pending_bytes: u64) -> Vec<Wake> {
         let is_behind = |place: &&Place| match place.state {
@@ -521,7 +521,8 @@ impl Log {
         self.places.iter().filter(is_behind).map(|place| Arc::clone(&place.wake)).collect()
     }
 
-    /// Frees chunks that neither a reader nor the backlog needs, and finds the readers to wake.
+    /// Removes chunks that neither a reader nor the backlog needs. Returns these chunks and the
+    /// wakes of readers that have something to read or were cut off.
     pub(crate) fn free(&mut self) -> DeferredWork {
         let mut aftermath = DeferredWork::default();
         let mut needed_from = self.end.saturating_sub(if self.is_kept() { self.backlog_bytes } else { 0 });

@@ -15,14 +15,14 @@ use crate::effect::segment::{PART_BYTES, Part, SPARE_BYTES, Segment, StampedUnit
 const PIECE_BYTES: usize = PART_BYTES;
 
 /// Length in bytes from which a run of units is not copied: the merged stream refers to the memory
-/// in which the worker recorded it. Below, copying costs less than a piece.
+/// in which the worker recorded it. Copying a shorter run costs less than a separate piece.
 const SHARED_RUN_BYTES_MIN: usize = 4 * 1024;
 
 /// Units of a worker that are due.
 struct Due {
     worker: usize,
     parts: Vec<Part>,
-    /// The buffers of parts with large units: the merged stream refers to them.
+    /// For each part with large units: its buffer, to which the merged stream will refer.
     shared: Vec<Option<Arc<PooledBuffer>>>,
     /// The next part, and the next unit within it.
     at: (usize, usize),
@@ -154,7 +154,7 @@ impl<'s> Pieces<'s> {
     }
 
     /// Appends a range of units of a part. Consecutive units of one database are appended together.
-    /// `buffer` has the part's bytes if it is shared.
+    /// `buffer` contains the part's bytes if they are shared.
     fn append(&mut self, part: &Part, units: Range<usize>, buffer: Option<&Arc<PooledBuffer>>) {
         let mut start = part.start_of(units.start);
         let mut appended = start;
@@ -181,7 +181,7 @@ impl<'s> Pieces<'s> {
                 self.end_piece();
                 self.done.push(Piece::Part(Arc::clone(buffer), range));
             }
-            // Not counted in `left_bytes`.
+            // Shared bytes are not counted in `left_bytes`.
             Some(buffer) => self.current.extend_from_slice(&buffer[range]),
             None => {
                 self.left_bytes -= range.len();

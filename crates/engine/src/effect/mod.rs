@@ -7,18 +7,18 @@
 //! | effect | one command of the propagated stream, with its database |
 //! | unit | the effects of one command, transaction or script, propagated together or not at all |
 //! | pending effects | the effects of a shard since its owner last committed ([`Pending`]) |
-//! | stream | the units that one worker has committed, in order ([`journal`]) |
+//! | stream | units in order: those of one worker, or those of all workers, merged ([`journal`]) |
 //! | stamp | a unit's place in the merged order of all streams |
-//! | epoch | a period that the journal's thread ends; the high bits of a stamp |
+//! | epoch | a period that the journal's thread ends. The high bits of a stamp are its number |
 //! | log | the merged stream in memory, by offset ([`log`]) |
-//! | reader | a consumer of the log at its own position: a replica, the AOF, slot migration |
-//! | backlog | the part of the log that all readers have passed |
+//! | reader | a consumer of the log at its own position: a replica, the append-only file |
+//! | backlog | the last bytes of the log, kept for later readers (`repl-backlog-size`) |
 //!
 //! # Sources of effects
 //!
-//! Every change of a key ends in [`db::change`](crate::effect::change), which marks the key's shard
-//! while the journal is on. After the handler returns, `shard::commit` turns the mark into an
-//! effect: the command as the client sent it, or the commands that the handler passed to
+//! Every change of a key ends in [`change`], which marks the key's shard while the journal is on.
+//! After the handler returns, `shard::commit` turns the mark into an effect: the command as the
+//! client sent it, or the commands that the handler passed to
 //! [`Access::propagate`](crate::shard::access::Access::propagate). An expired or evicted key adds a
 //! `DEL` or `UNLINK` to the shard's pending effects, before the command that found it.
 //!

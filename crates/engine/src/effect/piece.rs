@@ -7,12 +7,14 @@ use std::sync::atomic::AtomicU64;
 use pantala_base::pool::POOLED_BYTES_MIN;
 use pantala_base::{BufferPool, PooledBuffer, SharedBytes};
 
-/// Whole units of the merged stream. Dereferences to their bytes.
+/// Bytes for a log: whole units of the merged stream, or bytes of a primary's stream. Dereferences
+/// to the bytes.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// Units that were copied together.
+    /// Bytes in a buffer of their own.
     Own(Vec<u8>),
-    /// Units in the buffer in which a worker recorded them.
+    /// A range of a shared buffer: one in which a worker recorded units, or the buffer of a piece
+    /// for both logs.
     Part(Arc<PooledBuffer>, Range<usize>),
 }
 
@@ -55,7 +57,8 @@ impl Deref for Piece {
 }
 
 /// Returns whether a buffer is large enough for the pool, and at least half full. Readers and the
-/// backlog may hold it for long, and only its length counts towards their bounds.
+/// backlog may hold the buffer for long, and only its length counts towards their bounds, so little
+/// of its capacity may be unused.
 pub(crate) fn is_worth_pooling(bytes: &Vec<u8>) -> bool {
     bytes.capacity() >= POOLED_BYTES_MIN && bytes.len() >= bytes.capacity() / 2
 }

@@ -10,7 +10,8 @@ use crate::effect::batch::{Batch, encode, encode_args, encoded_bytes_max};
 /// Capacity that an emptied part keeps, bytes: a few milliseconds of writes.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Length in bytes from which a part of a segment takes no further unit.
+/// Length in bytes that a part of a segment exceeds only within its capacity, or if it has a single
+/// unit.
 pub(crate) const PART_BYTES: usize = 256 * 1024;
 
 /// Capacity in bytes of a part and of a piece beyond [`PART_BYTES`]: for the rest of the last unit,
@@ -21,7 +22,7 @@ pub(crate) const SPARE_BYTES: usize = 4 * 1024;
 /// into [`KEPT_BYTES_MAX`].
 const KEPT_UNITS_MAX: usize = KEPT_BYTES_MAX / 64;
 
-/// A unit of a stream. Takes 32 bytes in addition to its encoding.
+/// A unit of a stream. Takes 24 bytes in addition to its encoding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StampedUnit {
     pub(crate) stamp: u64,
@@ -84,15 +85,15 @@ impl Part {
     }
 }
 
-/// Units of one worker with ascending stamps, encoded as in the merged stream. Several effects of a
-/// unit are enclosed in `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing, because it
-/// depends on the preceding unit of the merged order.
+/// Units of one worker with ascending stamps, encoded as in the merged stream. A unit of several
+/// effects is enclosed in `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing: merging
+/// adds it, because it depends on the preceding unit of the merged order.
 ///
-/// Memory comes from the journal's pool and returns there with the stream that is read. A segment
-/// that has become empty keeps one part for the next units.
+/// Memory comes from the journal's pool, and returns to it when no log needs the merged bytes any
+/// more. A segment that has become empty keeps one part for the next units.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
-    /// Only a single part may be empty.
+    /// An empty part is the only one.
     pub(crate) parts: Vec<Part>,
     bytes: usize,
 }
@@ -167,7 +168,8 @@ impl Segment {
     /// Appends all units of another segment, whose stamps must be later.
     pub(crate) fn append(&mut self, other: &mut Segment) {
         if other.is_empty() {
-            // It may have an empty part, behind which no unit would be found.
+            // The other segment may have an empty part, which would hide the units after it from
+            // [`Segment::take_before`].
             return;
         }
         if self.is_empty() {
@@ -197,7 +199,8 @@ impl Segment {
         taken
     }
 
-    /// Keeps the capacity of a part that is no longer needed.
+    /// Keeps a merged part's capacity for the next units if the segment has no part. Otherwise
+    /// returns its buffer to the pool.
     pub(crate) fn keep(&mut self, mut part: Part, pool: &BufferPool) {
         if self.parts.is_empty() {
             part.clear();

@@ -24,13 +24,14 @@ struct Watcher {
 /// The watches of one database's keys.
 type ByKey = HashMap<Box<[u8]>, Vec<Watcher>>;
 
-/// The watches of a key that a running script has recorded. If the script's changes are committed,
-/// the watches of a changed key are raised. If they are rolled back, the watches are restored.
+/// The watches of a key whose former state a running script has recorded. If the script's changes
+/// are committed, the watches of a changed key are raised. If they are rolled back, the watches are
+/// restored.
 pub(crate) struct HeldWatches {
     held: Vec<Watcher>,
-    /// Substitutes in the shard, which record changes meanwhile. The first one is for watches that
-    /// started while the key was missing, the second one for watches that started while the key
-    /// existed.
+    /// Substitutes in the shard, which record changes of the key until the script ends. The first
+    /// one is for watches that started while the key was missing, the second one for watches that
+    /// started while the key existed.
     instead: [Arc<Watch>; 2],
 }
 

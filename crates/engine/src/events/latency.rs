@@ -1,9 +1,8 @@
-//! `LATENCY`: events that took at least `latency-monitor-threshold`, by kind, recorded by each
-//! worker.
+//! `LATENCY`: events of each kind that took at least `latency-monitor-threshold`.
 //!
 //! Each worker writes to its own list. Only `LATENCY` commands contend with it for the list's lock.
-//! They merge the lists and do not stop other work. Commands are timed for `SLOWLOG` and `INFO
-//! commandstats` even if `LATENCY` is disabled (threshold 0). So `LATENCY` reads no clock for them.
+//! They merge the lists and do not stop other work. `LATENCY` needs no clock readings of its own
+//! for commands, because they are timed for `SLOWLOG` and `INFO commandstats` anyway.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -57,8 +56,8 @@ impl Series {
     fn note(&mut self, sample: Sample) {
         self.max_ms = self.max_ms.max(sample.latency_ms);
         match self.samples.back_mut() {
-            // If the clock was set back, the sample counts for the latest second. So the samples
-            // stay in order.
+            // If the clock was set back, the event counts for the latest second, so that the
+            // samples stay in order.
             Some(last) if last.at_s >= sample.at_s => last.latency_ms = last.latency_ms.max(sample.latency_ms),
             _ => self.samples.push_back(sample),
         }
@@ -82,7 +81,7 @@ impl Series {
 
 /// The lists of all workers. See the head of this module.
 pub struct LatencyMonitor {
-    /// Series by worker. There are few kinds of events, so a list suffices.
+    /// The series of each worker. There are few kinds of events, so a list suffices.
     lists: Box<[Mutex<Vec<Series>>]>,
 }
 
@@ -186,10 +185,10 @@ mod tests {
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 0));
         monitor.note(0, COMMAND, SAMPLES_MAX as i64, 1);
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 1));
-        // Merging two workers' series keeps the bound.
+        // Merging the series of two workers keeps the bound.
         monitor.note(1, COMMAND, SAMPLES_MAX as i64 + 1, 1);
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 2));
-        // After the clock was set back, the event counts for the last second.
+        // After the clock was set back, an event counts for the latest second.
         monitor.note(1, COMMAND, 0, 9);
         assert_eq!(kept(&monitor).last(), Some(&(SAMPLES_MAX as i64 + 1, 9)));
     }

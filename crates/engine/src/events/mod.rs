@@ -23,8 +23,8 @@ use pubsub::{PubSub, Published};
 use slowlog::SlowLog;
 use tracking::Tracking;
 
-/// Sends messages to the workers of listeners. The messages from one thread to one worker arrive in
-/// order. Sending never waits.
+/// Sends messages to the workers of listeners. Messages from one thread to one worker arrive in the
+/// order of sending. Sending never waits.
 pub trait Workers: Send + Sync {
     /// Sends a published message to a worker, for its subscribers.
     fn publish(&self, worker: u32, published: Arc<Published>);
@@ -46,7 +46,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Returns events for `count` workers, without listeners.
+    /// Returns the state for `count` workers, without listeners.
     pub(crate) fn new(workers: Arc<dyn Workers>, count: usize) -> Self {
         Events {
             tuning: Tuning::new(),

@@ -1,9 +1,9 @@
 //! `MONITOR`: connections that receive every command.
 //!
-//! The thread that runs a command sends it to the monitors before it releases the shards. A command
-//! without keys holds no shards, so it is sent after it has run. Mailboxes keep order, so a monitor
-//! receives the commands in an order in which they could have run one after the other. Commands of
-//! one connection, and commands on one key, appear in the order in which they ran.
+//! The thread that runs a command sends it to the monitors afterwards, but before the thread
+//! releases the command's shards, if any. Mailboxes keep order, so a monitor receives the commands
+//! in an order in which they could have run one after the other. Commands of one connection, and
+//! commands on one key, appear in the order in which they ran.
 //!
 //! Without monitors, this costs a command one load and one predictable branch.
 
@@ -19,7 +19,7 @@ use crate::events::notify::are_events_held;
 use crate::events::pubsub::Listener;
 use crate::tuning::{Tuning, WATCHING};
 
-/// Replacement of secret arguments.
+/// Text shown instead of a secret argument.
 pub const REDACTED: &[u8] = b"(redacted)";
 
 /// Returns whether an argument of a command is a secret, which no log may show.
@@ -77,7 +77,7 @@ impl Events {
 
     /// Sends a command that a script runs to all monitors, like [`Events::show`]. Sends nothing in
     /// a run that may be rolled back ([`hold_events`]). Such a run starts only while there are no
-    /// monitors, and a monitor that is added during the run counts as added after it.
+    /// monitors. A monitor that is added during the run is treated as if added after the run.
     ///
     /// [`hold_events`]: crate::events::notify::hold_events
     #[cold]
@@ -87,8 +87,8 @@ impl Events {
         }
     }
 
-    /// Sends the call of a script or function to all monitors, before the commands that the script
-    /// runs. Unlike [`Events::show`], also sends it if the flags of the calling command hide it.
+    /// Sends a command that calls a script or function to all monitors, before the commands that
+    /// the script runs. Unlike [`Events::show`], ignores flags that hide the command.
     #[cold]
     pub fn show_script(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
         self.show_from(command, args, &self.address_of(client), db);

@@ -59,8 +59,8 @@ const KEYEVENT: u32 = 1 << 13;
 /// `A`: all classes up to `d`.
 const ALL: u32 = EventClass::New as u32 - 1;
 
-/// Letters and bits in the order in which Redis writes them. The letters that `A` includes or hides
-/// are first ([`HIDDEN_BY_ALL`]).
+/// Letters and bits in the order in which Redis writes them. The first [`HIDDEN_BY_ALL`] letters
+/// are not written together with `A`.
 const LETTERS: [(u8, u32); 14] = [
     (b'g', EventClass::Generic as u32),
     (b'$', EventClass::String as u32),
@@ -77,7 +77,7 @@ const LETTERS: [(u8, u32); 14] = [
     (b'E', KEYEVENT),
     (b'm', EventClass::Miss as u32),
 ];
-/// Number of [`LETTERS`], from the start, that are not written together with an `A`.
+/// Number of [`LETTERS`], from the start, that `A` includes or hides.
 const HIDDEN_BY_ALL: usize = 11;
 
 impl EventClasses {
@@ -100,7 +100,7 @@ impl EventClasses {
         has_all.then_some('A').into_iter().chain(letters).collect()
     }
 
-    /// Returns the number that [`EventClasses::from_bits`] takes.
+    /// Returns the classes as a number, which [`EventClasses::from_bits`] converts back.
     pub fn bits(self) -> u32 {
         self.0
     }
@@ -114,8 +114,8 @@ impl EventClasses {
 impl Tuning {
     /// Sets the published events.
     pub fn set_events(&self, classes: EventClasses) {
-        // Without a channel (`K`, `E`) nothing is published. All bits are cleared then, so that
-        // testing the bit of a class suffices.
+        // Nothing is published without a kind of channel (`K`, `E`). All bits are then cleared, so
+        // that testing the bit of a class suffices.
         let has_sink = classes.0 & (KEYSPACE | KEYEVENT) != 0;
         let heard = if has_sink { classes.0 } else { 0 };
         let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & KEPT | heard));
@@ -123,13 +123,13 @@ impl Tuning {
 }
 
 thread_local! {
-    /// Events of a run that may be rolled back, while one of its commands runs on this thread. They
-    /// cannot be kept in the shards like pending invalidations, because the code that raises an
-    /// event often has no shard.
+    /// Deferred events, while [`hold_events`] runs on this thread; otherwise `None`. They cannot be
+    /// kept in the shards like pending invalidations, because the code that raises an event often
+    /// has no reference to a shard.
     static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
 }
 
-/// An event that is deferred because its change may be rolled back (`store::undo`).
+/// An event that is deferred because the change that raised it may be rolled back (`store::undo`).
 #[derive(Debug)]
 pub struct HeldEvent {
     /// Value of `notify-keyspace-events` when the event was raised.
@@ -146,20 +146,20 @@ impl HeldEvent {
         size_of::<Self>() + self.event.len() + self.key.len()
     }
 
-    /// Returns whether this is an expiry, which a rollback does not revert.
+    /// Returns whether the event is an expiry, which a rollback does not revert.
     pub(crate) fn is_expiry(&self) -> bool {
         self.class == EventClass::Expired as u32
     }
 
-    /// Returns whether a lookup found no key. A rerun raises this event again, although it belongs
-    /// to no change.
+    /// Returns whether the event is a lookup that found no key. Such an event belongs to no change,
+    /// but a rerun raises it again.
     pub(crate) fn is_miss(&self) -> bool {
         self.class == EventClass::Miss as u32
     }
 }
 
-/// Calls `run`. Returns the events that are raised on this thread meanwhile, and does not publish
-/// them.
+/// Calls `run`, and defers the events that `run` raises on this thread. Returns the result and
+/// these events, which have not been published.
 pub fn hold_events<R>(run: impl FnOnce() -> R) -> (R, Vec<HeldEvent>) {
     HELD.set(Some(Vec::new()));
     let result = run();

@@ -8,17 +8,18 @@
 //! | the number of subscribers by name and worker | the *board*: channels in stripes, and all patterns in order |
 //! | a connection's subscriptions | its session ([`Subscriptions`]) |
 //!
-//! A publisher reads the board, adds up the counts, and sends one message to each worker with
-//! subscribers, whatever their number ([`Workers::publish`](crate::events::Workers::publish)). The
-//! worker encodes the message once for each protocol version and copies it to its connections'
-//! outputs. Long messages are shared instead (docs/decisions/0010-shared-messages.md). Consecutive
-//! messages on one channel are encoded and delivered together.
+//! A publisher reads the board, adds up the counts of each worker, and sends one message to each
+//! worker with subscribers, however many these are
+//! ([`Workers::publish`](crate::events::Workers::publish)). The worker encodes the message once for
+//! each protocol version and copies it to its connections' outputs. Long messages are shared
+//! instead (docs/decisions/0010-shared-messages.md). Consecutive messages on one channel are
+//! encoded and delivered together.
 //!
 //! A connection's commands run one after the other and mailboxes keep order. So messages of one
 //! connection arrive everywhere in the order in which it published them, and after its earlier
-//! writes. If subscribers of several workers receive a message, a lock of the channel's stripe is
-//! held while it is sent to these workers. So all subscribers receive the messages on a channel in
-//! one order.
+//! writes. If subscribers of several workers receive a message, the publisher holds a lock of the
+//! channel's stripe while it sends the message to these workers. So all subscribers receive the
+//! messages on a channel in the same order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -33,7 +34,8 @@ pub use crate::clients::listener::{KINDS, Kind, Listener};
 mod patterns;
 use patterns::Patterns;
 
-/// Number of stripes of the board, a power of two. Publishers on different channels rarely contend.
+/// Number of stripes of the board, a power of two. There are many, so that publishers on different
+/// channels rarely contend.
 const STRIPES: usize = 64;
 
 /// The name of a channel, or a pattern.
@@ -65,8 +67,8 @@ impl Subscriptions {
         self.names.iter().all(BTreeSet::is_empty)
     }
 
-    /// Returns the memory usage in bytes: an entry in this set and one in the room for each name.
-    /// Excludes the names themselves, which all their subscribers share.
+    /// Returns the memory usage in bytes: for each name, an entry in this set and one in the room.
+    /// Excludes the names themselves.
     pub fn bytes(&self) -> usize {
         self.names.iter().map(BTreeSet::len).sum::<usize>() * (size_of::<Name>() + size_of::<u64>())
     }
@@ -114,7 +116,8 @@ pub struct PubSub {
     rooms: Box<[[Mutex<Room>; KINDS.len()]]>,
 }
 
-/// Locks a map. A panic of another holder is ignored, because the map is consistent at all times.
+/// Locks a mutex. A panic of another holder is ignored, because the data is consistent at all
+/// times.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -134,14 +137,14 @@ impl PubSub {
         }
     }
 
-    /// Adds a subscription. Returns `false` if it exists already.
+    /// Adds a subscription. Returns `false` if the subscription already exists.
     pub fn subscribe(&self, subscriptions: &mut Subscriptions, listener: Listener, kind: Kind, name: &[u8]) -> bool {
         if subscriptions.names(kind).contains(name) {
             return false;
         }
         let worker = listener.worker as usize;
         let name: Name = name.into();
-        // The room comes first. Once the board contains the subscriber, messages must reach it.
+        // The room is updated first: once the board counts the subscriber, messages must reach it.
         lock(&self.rooms[worker][kind as usize]).entry(Arc::clone(&name)).or_default().push(listener.connection);
         match kind {
             Kind::Pattern => {
@@ -181,8 +184,8 @@ impl PubSub {
         }
         let mut room = lock(&self.rooms[worker][kind as usize]);
         if let Some(connections) = room.get_mut(name) {
-            // Keeps the order of the others, because messages are delivered in the order of
-            // subscription.
+            // Keeps the order of the other connections, because a message is delivered to them in
+            // the order in which they subscribed.
             connections.retain(|connection| *connection != listener.connection);
             if connections.is_empty() {
                 room.remove(name);
@@ -191,7 +194,7 @@ impl PubSub {
         true
     }
 
-    /// Removes all subscriptions of a connection that has ended, or sent `RESET`.
+    /// Removes all subscriptions of a connection that was closed or has sent `RESET`.
     pub fn leave(&self, subscriptions: &mut Subscriptions, listener: Listener) {
         for kind in KINDS {
             while let Some(name) = subscriptions.names(kind).first().cloned() {
@@ -233,8 +236,8 @@ impl PubSub {
         receivers
     }
 
-    /// Delivers a message to a worker's subscribers. Calls `to` for each subscription that matches:
-    /// with the pattern, or with `None` for a subscription by name.
+    /// Delivers a message to a worker's subscribers. Calls `to` for each matching subscription,
+    /// with the connection and the subscribed pattern (`None`: the subscription is by name).
     pub fn deliver(&self, worker: u32, published: &Published, mut to: impl FnMut(u64, Option<&[u8]>)) {
         let rooms = &self.rooms[worker as usize];
         // Copies the list, because `to` may close a connection whose output is too long, and
@@ -256,7 +259,8 @@ impl PubSub {
         stripes.iter().flat_map(names).collect()
     }
 
-    /// Returns the number of subscribers to a channel by its name (`kind` is `Channel` or `Shard`).
+    /// Returns the number of connections that have subscribed to a channel by its name (`kind` is
+    /// `Channel` or `Shard`).
     pub fn listeners(&self, kind: Kind, channel: &[u8]) -> u64 {
         let stripe = self.stripe(kind, channel).read().unwrap_or_else(PoisonError::into_inner);
         stripe.get(channel).map_or(0, |counts| counts.iter().map(|count| u64::from(*count)).sum())

@@ -1,8 +1,8 @@
 //! `SLOWLOG`: slow commands, recorded by each worker.
 //!
 //! Each worker writes to its own list. Only `SLOWLOG` commands contend with it for the list's lock.
-//! They merge the lists by the numbers of their entries, which ascend with time, and do not stop
-//! other work.
+//! These commands merge the lists by the numbers of the entries, which ascend with time. They do
+//! not stop other work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,10 +14,11 @@ use crate::clients::client::Client;
 use crate::command::Command;
 use crate::events::monitor::{REDACTED, is_secret};
 
-/// Maximum number of arguments in an entry, as in Redis. If there are more, the last one states how
-/// many are missing.
+/// Maximum number of arguments in an entry, as in Redis. If a command has more arguments, the last
+/// one of the entry states the number of missing arguments.
 const ARGS_MAX: usize = 32;
-/// Maximum length of an argument in bytes, as in Redis. The number of bytes cut off is appended.
+/// Maximum length of an argument in bytes, as in Redis. A longer argument is truncated, and the
+/// number of missing bytes is appended.
 pub const ARG_BYTES_MAX: usize = 128;
 
 /// An entry of the slow log.
@@ -44,8 +45,8 @@ pub struct SlowRun {
     pub at_s: i64,
     /// Duration, µs.
     pub duration_us: i64,
-    /// If the value was handed over and only its start was kept: its index among the arguments, and
-    /// the number of missing bytes.
+    /// Set if the command has taken over the buffer of a large value, so that only a copy of the
+    /// value's start is left: the index of this argument, and the number of missing bytes.
     pub cut: Option<(usize, usize)>,
 }
 
@@ -74,8 +75,8 @@ impl SlowLog {
         SlowLog { next_id: AtomicU64::new(0), lists: (0..workers).map(|_| Mutex::default()).collect() }
     }
 
-    /// Records a command of a client or of its script. As in Redis, a script has no address. Keeps
-    /// the worker's latest `len_max` entries.
+    /// Records a command of a client or of its script. As in Redis, a script has no address or
+    /// name. Keeps the worker's latest `len_max` entries.
     pub fn note(&self, who: Sender<'_>, command: &Command, args: &Args<'_>, run: SlowRun, len_max: u64) {
         let (client, (address, name)) = match who {
             Sender::Client(client) => (client, (client.shown_address(), client.names().name.clone())),
@@ -89,8 +90,8 @@ impl SlowLog {
             arg.extend_from_slice(format!("... ({missing} more bytes)").as_bytes());
         }
         let mut list = self.list(client.worker as usize);
-        // The ID is taken under the list's lock, so IDs ascend within a list. The lock orders them,
-        // so `Relaxed` is enough.
+        // The ID is taken under the list's lock, so IDs ascend within a list. `Relaxed` suffices,
+        // because the lock orders the accesses.
         let id = self.next_id.fetch_add(1, Relaxed);
         list.push_front(Arc::new(SlowCommand { id, at_s, duration_us, args, address, name }));
         list.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
@@ -105,7 +106,7 @@ impl SlowLog {
         all
     }
 
-    /// Removes all entries. Numbering continues.
+    /// Removes all entries. The numbers of later entries continue those of earlier ones.
     pub fn reset(&self) {
         (0..self.lists.len()).for_each(|worker| self.list(worker).clear());
     }

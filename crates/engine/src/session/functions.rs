@@ -1,4 +1,4 @@
-//! Functions as commands see them. The server owns the libraries.
+//! Functions and their libraries, as commands see them. The server owns the libraries.
 
 use std::sync::Arc;
 
@@ -38,15 +38,16 @@ pub struct RunningFunction {
 /// How `FUNCTION RESTORE` treats existing libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestorePolicy {
-    /// Keeps them. A library with the same name is an error.
+    /// Keeps all existing libraries. A restored library with the name of an existing one is an
+    /// error.
     Append,
-    /// Replaces libraries with the same name.
+    /// Replaces existing libraries that have the name of a restored one.
     Replace,
-    /// Deletes all of them.
+    /// Deletes all existing libraries.
     Flush,
 }
 
-/// The interface of the server for commands on functions. Implemented by the server, and by tests.
+/// The server's interface for commands on functions. Implemented by the server, and by tests.
 pub trait Functions {
     /// Runs `FUNCTION LOAD`. Returns the name of the library. The error is the complete error
     /// reply.
@@ -61,11 +62,11 @@ pub trait Functions {
     /// Removes all libraries. The error is the complete error reply.
     fn flush(&self) -> Result<(), Vec<u8>>;
     /// Loads all these libraries, or none. `trouble` is an error in the data after the libraries.
-    /// It is returned if the libraries themselves have no error. The returned error is the complete
-    /// error reply.
+    /// It is returned unless the libraries themselves have an error. The returned error is the
+    /// complete error reply.
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>>;
-    /// Returns the function that has run longest, or `None`. The error is the complete error reply
-    /// if a script runs instead.
+    /// Returns the function that has been running longest, or `None` if none is running. Returns
+    /// the complete error reply if a script is running instead.
     fn running(&self) -> Result<Option<RunningFunction>, &'static str>;
     /// Runs `FUNCTION KILL`. The error is the complete error reply.
     fn kill(&self) -> Result<(), &'static str>;

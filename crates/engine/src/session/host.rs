@@ -12,9 +12,9 @@ use crate::shard::keyspace::Keyspace;
 /// How a node of a cluster presents itself (`CLUSTER`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterNode {
-    /// 40 hexadecimal digits.
+    /// ID of the node: 40 hexadecimal digits.
     pub id: String,
-    /// `cluster-announce-ip`. If empty, clients use the address that they know.
+    /// `cluster-announce-ip`. If empty, clients use the address to which they have connected.
     pub ip: String,
     /// `cluster-announce-hostname`, or empty.
     pub hostname: String,
@@ -22,7 +22,7 @@ pub struct ClusterNode {
     pub port: u16,
     /// Port for other nodes.
     pub bus_port: u16,
-    /// The kind of endpoint that clients connect to.
+    /// The kind of endpoint to which clients shall connect.
     pub endpoint: PreferredEndpoint,
 }
 
@@ -32,9 +32,9 @@ pub enum PreferredEndpoint {
     /// The address.
     #[default]
     Ip,
-    /// The name; `?` if there is none.
+    /// The hostname; `?` if there is none.
     Hostname,
-    /// The endpoint that the client has connected to.
+    /// The endpoint to which the client has connected.
     Unknown,
 }
 
@@ -43,7 +43,7 @@ pub enum PreferredEndpoint {
 pub enum Followed {
     /// The server now follows another primary, or none.
     Changed,
-    /// The server already follows this primary, or none.
+    /// The server already follows this primary, or already follows none.
     Same,
     /// Rejected, because a failover is running.
     FailingOver,
@@ -110,7 +110,7 @@ pub trait Host: Send + Sync {
     fn log(&self, line: &str);
     /// Returns all clients.
     fn clients(&self) -> &Clients;
-    /// Makes the worker of a client close it.
+    /// Makes the worker of a client close the client's connection.
     fn kill(&self, client: &Client);
     /// Reads the ACL file. Returns its path, and its content or the system's error. Returns `None`
     /// if no ACL file is configured.
@@ -118,29 +118,32 @@ pub trait Host: Send + Sync {
     /// Replaces the content of the ACL file. Returns `None` if no ACL file is configured, and
     /// `Some(false)` if it cannot be written; the log has the reason.
     fn write_acl_file(&self, text: &[u8]) -> Option<bool>;
-    /// Fills `bytes` with random bytes that are fit for secrets. Returns `false` if the system has
-    /// none.
+    /// Fills `bytes` with random bytes that are fit for secrets. Returns `false` if the system
+    /// cannot provide them.
     fn fill_random(&self, bytes: &mut [u8]) -> bool;
-    /// Starts a shutdown of the server, without a snapshot. The error is the complete error reply.
+    /// Stops the server without saving a snapshot or waiting for replicas. With `ABORT`, cancels a
+    /// pending shutdown instead. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
-    /// Returns whether such a shutdown blocks its client: it determines its place in the stream and
-    /// may wait for replicas.
+    /// Returns whether a shutdown with these options blocks its client, because the server must
+    /// first determine the end of the stream. It may then wait for replicas, or on a replica for
+    /// the end of the link to the primary.
     fn drains_before(&self, how: Shutdown) -> bool;
-    /// Returns whether the server saves a snapshot before such a shutdown.
+    /// Returns whether the server saves a snapshot before a shutdown with these options.
     fn saves_before(&self, how: Shutdown) -> bool;
     /// Runs `BGREWRITEAOF`. Returns the reply.
     ///
     /// # Errors
     /// The complete error reply.
     fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str>;
-    /// Notes that one more client asks for `CLIENT DURABILITY always`, or one fewer.
+    /// Counts the clients with `CLIENT DURABILITY always`: one more if `asks`, otherwise one fewer.
     fn note_asks_always(&self, asks: bool);
-    /// Returns when the last snapshot was saved, or the server started: unix time in s.
+    /// Returns the time at which the last snapshot was saved, or the server started if it has saved
+    /// none since: Unix time in seconds.
     fn last_save_s(&self) -> i64;
     /// Returns the text of `INFO` for these sections (lower-case names). An empty list stands for
     /// the default sections.
     fn info(&self, sections: &[String]) -> String;
-    /// Returns the latencies of each command's calls, in ns, by its full name.
+    /// Returns the full name of each command with the latencies of its calls, in ns.
     fn latencies(&self) -> Vec<(&'static str, Distribution)>;
     /// Returns the memory usage of the process.
     fn memory(&self) -> ProcessMemory;
@@ -154,11 +157,11 @@ pub trait Host: Send + Sync {
     fn log_unloadable(&self, path: &[u8], reason: &str);
     /// Returns the current Unix time in µs.
     fn now_us(&self) -> i64;
-    /// Returns the command with a name (case-insensitive), after `rename-command`.
+    /// Returns the command with a name (case-insensitive). Names are those after `rename-command`.
     fn command(&self, name: &[u8]) -> Option<&'static Command>;
     /// Returns how this server presents itself in a cluster.
     fn cluster_node(&self) -> ClusterNode;
-    /// Returns whether `rename-command` has left a command without a name.
+    /// Returns whether `rename-command` has removed a command.
     fn is_removed(&self, command: &'static Command) -> bool;
     /// Runs `SCRIPT LOAD`: compiles a script and distributes it to all workers. Returns its SHA-1.
     /// The error is the complete error reply.
@@ -167,10 +170,10 @@ pub trait Host: Send + Sync {
     fn script_exists(&self, name: &[u8]) -> bool;
     /// Removes all cached scripts.
     fn script_flush(&self);
-    /// Runs `SCRIPT KILL`: ends the scripts that have run for too long. The error is the complete
-    /// error reply.
+    /// Runs `SCRIPT KILL`: ends the scripts that have exceeded the time limit. The error is the
+    /// complete error reply.
     fn script_kill(&self) -> Result<(), &'static str>;
-    /// Returns the interface of replication.
+    /// Returns the services for replication.
     fn replication(&self) -> &dyn Replicator;
     /// Makes the server follow a primary (host and port), or none, at the request of this client.
     fn follow(&self, primary: Option<(&[u8], u16)>, client: &Client) -> Followed;

@@ -1,4 +1,4 @@
-//! Sessions: the state of a connection ([`Session`]), and the interface of the server for the
+//! Sessions: the state of a connection ([`Session`]), and the server's interface for the
 //! connection's commands ([`host`]). The connection's worker owns the session.
 
 use std::any::Any;
@@ -50,53 +50,55 @@ pub struct Session {
     pub db: u32,
     /// Protocol version of replies.
     pub version: Version,
-    /// Whether the client has logged in, or did not have to when it connected.
+    /// Whether the client has logged in, or connected while no login was required.
     authenticated: bool,
     user: Arc<User>,
     /// The user's rules as of `user_epoch`.
     rules: Arc<Rules>,
     user_epoch: u64,
-    /// The epoch of [`Users`] in which the client may run every command, or [`NEVER`]. An epoch
-    /// ends when rules change.
+    /// The epoch of [`Users`] in which the client may run every command, or [`NEVER`] if it may
+    /// not. An epoch ends when any user's rules change.
     unrestricted_epoch: u64,
     /// `CLIENT REPLY`.
     pub reply_mode: ReplyMode,
-    /// Whether the connection is closed after the replies so far were sent.
+    /// Whether the connection must be closed after the replies so far have been sent.
     pub close_after_reply: bool,
     /// Subscriptions. `None` if there are none.
     pub subscriptions: Option<Box<Subscriptions>>,
     /// Commands queued since `MULTI`. `None` outside of a transaction.
     pub transaction: Option<Box<Transaction>>,
-    /// A cleared transaction, whose memory the next one reuses.
+    /// A cleared transaction, whose memory the next transaction reuses.
     ended_transaction: Option<Box<Transaction>>,
     /// Watched keys.
     pub watching: Option<Box<Watching>>,
     /// Whether the client runs `MONITOR`.
     pub monitors: bool,
-    /// Whether the client is a monitor or a replica, which may not use the keyspace.
+    /// Whether the client is a monitor or a replica. Such clients may not use the keyspace.
     pub observes: bool,
-    /// If the client is a replica: its output, which follows the stream of effects (`SYNC`,
-    /// `PSYNC`).
+    /// The output of a client that is a replica (`SYNC`, `PSYNC`): a snapshot and the stream of
+    /// effects. `None` for other clients.
     pub follows: Option<Box<dyn Following>>,
     /// Options that the client has sent by `REPLCONF`. The server defines their type.
     pub handshake: Option<Box<dyn Any + Send>>,
-    /// A stamp above those of the effects that its commands have made or seen; 0: it has run none
-    /// since the stream is kept for replicas.
+    /// A stamp above the stamps of all effects that the client's commands have produced or read; 0:
+    /// the client has run no command since the server began to keep the stream for replicas.
     pub stream_stamp: u64,
-    /// `WAIT`, `WAITAOF` or `SHUTDOWN` has run, and its worker hasn't blocked the connection yet.
+    /// The condition for which the connection must block. Set by `WAIT`, `WAITAOF` and `SHUTDOWN`
+    /// until the worker blocks the connection.
     pub awaits: Option<Awaited>,
     /// Whether `CLIENT CACHING` was sent and the next command has not run yet.
     pub caching: bool,
     /// The reader that is recorded for each key that commands read; `None` if keys are not tracked.
-    /// Derived from the other fields.
+    /// Derived from `tracking` and `caching`.
     pub reads_as: Option<Arc<Reader>>,
     /// Options of `CLIENT TRACKING`. `None` if tracking is off.
     pub tracking: Option<Box<SessionTracking>>,
     /// Whether `EXEC` is running its commands.
     pub in_exec: bool,
-    /// The pause that `CLIENT PAUSE` has started, until the worker has sent the reply.
+    /// The pause that the last command has started (`CLIENT PAUSE`, `REPLICAOF`), until the worker
+    /// takes it. The worker holds back the command's reply.
     pub pause: Option<Box<Pause>>,
-    /// Work that a command has left to the worker, because it needs all shards.
+    /// Work that a command has left to the worker, because the work needs all shards.
     pub needs_all: Option<AllShards>,
     /// The link to the primary, if this connection is that link.
     pub primary: Option<Box<PrimaryLink>>,
@@ -184,8 +186,8 @@ impl Session {
         }
     }
 
-    /// Makes the connection the link to the primary. It may run every command, and starts in the
-    /// database that the stream has selected.
+    /// Makes the connection the link to the primary. The link may run every command. It starts in
+    /// `db`, the database that the stream has selected.
     pub fn follow_primary(&mut self, users: &Users, link: PrimaryLink, db: u32) {
         let epoch = users.epoch();
         self.log_in(users.superuser(), epoch);
@@ -215,8 +217,8 @@ impl Session {
         }
     }
 
-    /// Returns the memory usage in bytes of subscriptions (without the shared names), watches and
-    /// tracked prefixes.
+    /// Returns the memory usage of subscriptions, watches and tracked prefixes in bytes. Excludes
+    /// the names of channels and patterns.
     pub fn overhead_bytes(&self) -> usize {
         let listened = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.bytes());
         let watched = self.watching.as_ref().map_or(0, |watching| watching.bytes());
@@ -231,8 +233,8 @@ impl Session {
     }
 
     /// Returns whether commands need no special treatment: the client receives every reply, is no
-    /// observer or subscriber, and has no transaction, `CLIENT CACHING` or tracked keys. Ignores
-    /// permissions.
+    /// monitor, replica or subscriber, and has no transaction, `CLIENT CACHING` or tracked keys.
+    /// Ignores permissions.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         // Few branches, because the result is true for nearly all commands.
@@ -241,8 +243,8 @@ impl Session {
             && !(self.subscriptions.is_some() | self.transaction.is_some() | self.reads_as.is_some())
     }
 
-    /// Returns whether the client may only subscribe, unsubscribe and the like. With RESP2, other
-    /// replies could not be distinguished from messages.
+    /// Returns whether the client may only run commands with the flag `WHILE_SUBSCRIBED`, because
+    /// it has subscriptions and uses RESP2, in which messages look like other replies.
     #[inline]
     pub fn only_listens(&self) -> bool {
         self.subscriptions.is_some() && self.version == Version::Resp2
@@ -262,14 +264,14 @@ impl Session {
         }
     }
 
-    /// Selects a database (below the number of databases).
+    /// Selects a database. `db` must be below the number of databases.
     pub fn select(&mut self, db: u32) {
         self.db = db;
         self.client.db.store(db, Relaxed);
     }
 
-    /// Makes the selected database visible to other workers again, after a script has selected
-    /// another one for itself.
+    /// Makes the session's database visible to other workers again, after a script has selected
+    /// another database for its own calls.
     pub fn select_shown(&self) {
         self.client.db.store(self.db, Relaxed);
     }
@@ -293,14 +295,14 @@ impl Session {
         }
     }
 
-    /// Ends the transaction and the watches.
+    /// Ends the transaction without running it, and ends the watches.
     pub fn discard(&mut self) {
         self.transaction = None;
         self.watching = None;
         self.publish_transaction();
     }
 
-    /// Makes the number of queued commands visible to other workers.
+    /// Makes the number and length of queued commands visible to other workers.
     pub fn publish_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.queue().len() as i64);
         self.client.queued.store(queued, Relaxed);
@@ -308,14 +310,15 @@ impl Session {
         self.client.queued_bytes.store(bytes, Relaxed);
     }
 
-    /// Resets the session to the state of a new connection (`RESET`). `CLIENT NO-EVICT` stays set,
-    /// as in Redis 7.0.
+    /// Resets the session to the state of a new connection (`RESET`). The caller ends
+    /// subscriptions, `MONITOR`, replication and tracking. `CLIENT NO-EVICT` stays set, as in Redis
+    /// 7.0.
     pub fn reset(&mut self, users: &Users) {
         self.discard();
         self.select(0);
         self.set_version(Version::Resp2);
         self.log_out(users);
-        // A pending skip applies to RESET's own reply too.
+        // `CLIENT REPLY SKIP` before `RESET` applies to the reply of `RESET`.
         if self.reply_mode != ReplyMode::Skip {
             self.reply_mode = ReplyMode::On;
         }

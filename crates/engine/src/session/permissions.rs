@@ -12,7 +12,7 @@ use crate::command::Command;
 pub(super) const NEVER: u64 = u64::MAX;
 
 impl Session {
-    /// Returns whether the client has logged in, or did not have to.
+    /// Returns whether the client has logged in, or connected while no login was required.
     #[inline]
     pub fn is_authenticated(&self) -> bool {
         self.authenticated
@@ -23,8 +23,9 @@ impl Session {
         &self.user
     }
 
-    /// Logs a user in. Read `epoch` before you look up the user. Then a change made after the
-    /// lookup also changes the epoch, and the next command notices it.
+    /// Logs the client in as a user. The caller must read `epoch` before it looks up the user. Then
+    /// the next command notices any change made after the lookup, because the change raises the
+    /// epoch.
     pub fn log_in(&mut self, user: Arc<User>, epoch: u64) {
         self.authenticated = true;
         self.client.set_user(Arc::clone(&user));
@@ -33,7 +34,7 @@ impl Session {
         self.settle_permissions(epoch);
     }
 
-    /// Makes the default user the user of the session again, as for a new connection.
+    /// Logs the client out: the session has the default user, like a new connection.
     pub(super) fn log_out(&mut self, users: &Users) {
         let epoch = users.epoch();
         self.log_in(Arc::clone(users.default_user()), epoch);
@@ -48,7 +49,7 @@ impl Session {
     }
 
     /// Updates the cached rules. Must be called before permissions are checked. Returns `false` if
-    /// the user was deleted. The client may then run nothing more.
+    /// the user was deleted. The client may then run no further command.
     #[inline]
     pub fn refresh_rules(&mut self, users: &Users) -> bool {
         let epoch = users.epoch();
@@ -81,7 +82,7 @@ impl Session {
     /// Checks by the cached rules whether the user may run a call.
     ///
     /// # Errors
-    /// The reason of a denial.
+    /// The reason why the call is denied.
     pub fn check(&self, command: &Command, args: &Args<'_>) -> Result<(), Denied> {
         if self.is_unrestricted(self.user_epoch) { Ok(()) } else { self.rules.check(command, args) }
     }

@@ -11,17 +11,17 @@ use crate::shard::keyspace::Keyspace;
 /// The next step of a replica's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The stream continues, now or later, or the reader was cut off.
+    /// The output continues, now or later, or the reader of the stream was cut off.
     Ahead(Ahead),
-    /// The connection is closed after everything was sent.
+    /// The connection must be closed after all output has been sent.
     End,
-    /// The connection is closed now, for this reason.
+    /// The connection must be closed immediately, for this reason.
     Failed(String),
 }
 
 /// The output of a connection after `SYNC` or `PSYNC`: a snapshot, the stream of effects, or both.
-/// The connection's worker owns it. The worker reads when it is woken, and when earlier parts have
-/// been sent.
+/// The connection's worker owns this value. The worker reads when the stream wakes it, and when
+/// earlier parts have been sent.
 pub trait Following: Send {
     /// Appends the next parts to `into` until they have at least `bytes` bytes. Returns the next
     /// step.
@@ -34,25 +34,26 @@ pub trait Following: Send {
     /// few times a second.
     fn timed_out(&mut self) -> Option<String>;
 
-    /// Ends the output, because the connection closes.
+    /// Ends the output, because the connection is closed or the client has sent `RESET`.
     fn leave(&mut self, keyspace: &Keyspace);
 }
 
 /// The condition that ends a `WAIT` or a `WAITAOF`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// So many replicas, or more, have acknowledged the stream up to the client's last command. For
-    /// `WAITAOF`, they must have it on disk.
+    /// Minimum number of replicas that must have acknowledged the stream up to the client's last
+    /// command. For `WAITAOF`, they must have the stream on disk up to there.
     pub replicas: u64,
     /// `None` for `WAIT`. For `WAITAOF`, whether this server must have the effects on disk.
     pub local: Option<bool>,
-    /// The stamp of that command ([`Session::stream_stamp`]).
+    /// The stamp of the client's last command ([`Session::stream_stamp`]).
     pub stamp: u64,
-    /// The time after which the client gets the number of those that have, ms; 0: no limit.
+    /// Timeout in ms; 0: no timeout. After the timeout the reply is the number of replicas that
+    /// have acknowledged.
     pub timeout_ms: i64,
 }
 
-/// What a blocked client without keys waits for.
+/// The condition for which a client is blocked by a command without keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// `WAIT` or `WAITAOF`.
@@ -61,15 +62,15 @@ pub enum Awaited {
     Shutdown(Shutdown),
 }
 
-/// Where a client's effects are on disk, as far as that is known without waiting.
+/// The servers that have a client's effects on disk, as far as is known without waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnDisk {
     /// Whether this server writes an append-only file.
     pub is_appending: bool,
-    /// Whether they are on disk here.
+    /// Whether the effects are on disk here before the reply is sent (`appendfsync always`).
     pub local: bool,
-    /// The number of replicas that have them on disk; `None` if the stream does not have all of
-    /// them yet.
+    /// The number of replicas that have the effects on disk; `None` if the stream does not contain
+    /// all of the effects yet.
     pub replicas: Option<u64>,
 }
 
@@ -109,11 +110,11 @@ pub trait Replicator {
     /// The error reply.
     fn abort_failover(&self) -> Result<(), String>;
 
-    /// Returns how many replicas have acknowledged the stream up to a command, given its
-    /// [`Session::stream_stamp`]; `None` if the stream does not have all of its effects yet.
+    /// Returns the number of replicas that have acknowledged all effects below a stamp
+    /// ([`Session::stream_stamp`]); `None` if the stream does not contain all of these effects yet.
     fn acknowledged(&self, stamp: u64) -> Option<u64>;
 
-    /// Returns the same for `WAITAOF`.
+    /// Returns which servers have all effects below a stamp on disk, for `WAITAOF`.
     fn on_disk(&self, stamp: u64) -> OnDisk;
 
     /// Changes the replication ID, so that no replica can continue (`DEBUG CHANGE-REPL-ID`).

@@ -11,7 +11,8 @@ use crate::shard::keyspace::Keyspace;
 
 impl Session {
     /// Runs `CLIENT TRACKING ON`. The options must be compatible with each other and with the
-    /// current ones. Invalidations are redirected to `redirect`.
+    /// current options. Invalidations are redirected to `redirect`, if any. Without `prefixes`,
+    /// broadcasts all keys.
     pub fn track(&mut self, keyspace: &Keyspace, options: Options, redirect: Option<Arc<Client>>, prefixes: &[&[u8]]) {
         let (tracking, tuning) = (keyspace.tracking(), &keyspace.tuning);
         let broadcasts = options.contains(Options::BROADCAST);
@@ -59,8 +60,7 @@ impl Session {
         }
     }
 
-    /// Sets the reader for which keys are tracked ([`Session::reads_as`]), and makes the tracking
-    /// state visible to other workers.
+    /// Updates [`Session::reads_as`], and makes the tracking state visible to other workers.
     fn publish_tracking(&mut self) {
         let options = self.tracking.as_ref().map_or(Options::empty(), |state| state.options);
         let redirect = self.tracking.as_ref().map_or(-1, |state| state.redirect() as i64);

@@ -50,7 +50,7 @@ impl<'a> Access<'a> {
         at_ms <= self.now_ms && !self.session.of_primary && !self.keyspace.tuning.is_replica()
     }
 
-    /// Returns the keyspace: settings and statistics.
+    /// Returns the keyspace, for its settings and statistics.
     pub fn keyspace(&self) -> &'a Keyspace {
         self.keyspace
     }
@@ -249,7 +249,7 @@ impl<'a> Access<'a> {
         self.owned.iter().map(Ownership::shard).collect()
     }
 
-    /// Returns a shard that the command holds for reading.
+    /// Returns the state of a held shard, for reading.
     ///
     /// # Panics
     /// If the command does not hold the shard.

@@ -93,7 +93,7 @@ impl Executor<'_> {
         let (command, owned) = (call.command, &mut *access.owned);
         self.gather_deletions(owned);
         let keyspace = self.keyspace();
-        // Not `any`, which would stop at the first mark. Each mark must be cleared.
+        // Not `any`, which would stop at the first mark: every mark must be cleared.
         let is_changed = owned.iter_mut().fold(false, |is_changed, ownership| {
             is_changed | std::mem::take(&mut keyspace.shard(ownership).waiters.pending.is_changed)
         });
@@ -215,7 +215,8 @@ impl Executor<'_> {
         self.stream.push_each(stamp, batch);
         batch.clear();
         let last = self.stream.clock();
-        // Only the stamp, because the commands themselves may have only read data.
+        // Sets only the stamp and not the bit for writes, because the commands themselves may have
+        // only read data.
         self.seen.set_stamp(last);
         self.set_clocks(owned, last);
     }
@@ -274,14 +275,14 @@ impl Executor<'_> {
         self.stream.clock()
     }
 
-    /// Returns a stamp above those of all effects that this worker's connections have made or read
-    /// the results of, and of all effects of former epochs.
+    /// Returns a stamp that is later than those of all effects of former epochs, and of all effects
+    /// that this worker's connections have made or whose results they have read.
     pub fn stream_stamp(&self) -> u64 {
         (self.stream.clock() + 1).max(self.keyspace.journal().epoch_floor())
     }
 
-    /// Returns what commands have written and read since the last call. Recorded while the journal
-    /// is on.
+    /// Returns the units that commands have written or read since the last call ([`Seen`]).
+    /// Recorded while the journal is on.
     #[inline]
     pub fn take_seen(&mut self) -> Seen {
         std::mem::take(&mut self.seen)
@@ -309,8 +310,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Hands over the units committed so far within a turn, so that they count as the stream's
-    /// ([`Journal::end_with_pending`](crate::effect::Journal::end_with_pending)).
+    /// Hands over the units committed so far within a turn, so that
+    /// [`Journal::end_with_pending`](crate::effect::Journal::end_with_pending) counts them.
     pub(crate) fn hand_over_stream(&mut self) {
         if !self.stream.is_empty() {
             self.keyspace.journal().take(self.worker(), &mut self.stream);

@@ -28,8 +28,8 @@ pub use crate::tuning::policy::{EvictionPolicy, Rank};
 /// Number of keys evicted between two reads of the clock, as in Redis.
 const KEYS_PER_CLOCK_READ: u64 = 16;
 
-/// Number of times that a random shard is picked for each key to evict. If no picked shard is free
-/// and has a key to evict, all shards are tried in turn.
+/// Number of times that a random shard is picked for each key to evict. If none of the picked
+/// shards is free and has a key to evict, all shards are tried in turn.
 const TRIES: usize = 8;
 
 /// Number of consecutive failed searches for a key after which eviction stops. A walk through all
@@ -194,7 +194,8 @@ impl Executor<'_> {
         self.weights.tell(keyspace, worker, policy.is_volatile(), now_ms);
     }
 
-    /// Evicts a key of a shard, preferably from database `physical`.
+    /// Evicts a key of a shard if the shard is held by this worker or free, preferably from
+    /// database `physical`.
     fn evict_from(
         &mut self,
         shard: u32,
@@ -218,8 +219,8 @@ impl Executor<'_> {
         if let Ok(at) = held.binary_search_by_key(&shard, Ownership::shard) {
             return evict(&mut held[at]);
         }
-        // While a request's shards are held, shards that were evicted from stay in `to_free` until
-        // the request has run.
+        // While shards are `held`, other shards from which keys were evicted stay in `to_free`
+        // until the request that holds them has run.
         let pending = self.to_free.iter().position(|ownership| ownership.shard() == shard);
         let taken = match pending {
             Some(at) => Some(self.to_free.swap_remove(at)),
@@ -243,7 +244,8 @@ impl Executor<'_> {
     }
 
     /// Releases the memory of dictionaries without keys, in the shards that this worker may take.
-    /// Returns whether it released any. If not, many commands share the cost of the next search.
+    /// Returns whether it released any. If not, the next search in the same millisecond starts only
+    /// after many commands, which share its cost.
     fn release_emptied(&mut self, held: &mut [Ownership], now_ms: i64) -> bool {
         let keyspace = self.keyspace();
         let weights = &mut self.weights;
@@ -270,8 +272,8 @@ impl Executor<'_> {
             }
         }
         self.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
-        // As after an eviction, no shard is released while a request's shards are held, until the
-        // request has run.
+        // As after an eviction, shards taken here are released only after the request that holds
+        // `held` has run.
         if held.is_empty() {
             self.free_all();
         }

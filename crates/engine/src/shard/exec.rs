@@ -1,10 +1,10 @@
 //! `EXEC` on busy shards. If the shards of a transaction were not all free, the transaction runs on
 //! the thread that releases the last shard, like any command on several keys.
 //!
-//! This requires that the transaction needs only its keys ([`Transaction::can_travel`]). Otherwise
-//! the shards are gathered for the worker of the client. No command can use the shards while they
-//! are sent to that worker. If many transactions compete for few shards, that delay is most of the
-//! time that they wait (decision 5).
+//! This requires that the transaction needs only the shards of its keys
+//! ([`Transaction::can_travel`]). Otherwise the shards are gathered for the client's worker. No
+//! command can use the shards while they are sent to that worker. If many transactions compete for
+//! few shards, that delay is most of the time that they wait (decision 5).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -31,12 +31,12 @@ pub struct Exec {
     pub command: &'static Command,
     /// The client's spelling of the command.
     pub name: [u8; 4],
-    /// Length of the reply's header, bytes. The header contains the number of commands. 0 until the
-    /// first command runs.
+    /// Length in bytes of the reply's header, which contains the number of commands. 0 until the
+    /// header is written, just before the first command runs.
     heading_bytes: usize,
     /// Results of the commands that have run.
     ran: Vec<RanQueued>,
-    /// Duration since all shards were held.
+    /// Time for which the transaction has run with all its shards held.
     pub took: Duration,
 }
 
@@ -64,8 +64,8 @@ impl Exec {
         Exec { transaction, watching, command, name, heading_bytes: 0, ran: Vec::new(), took: Duration::ZERO }
     }
 
-    /// Returns each command that has run with its reply, which is a part of `reply`. Returns none
-    /// if the transaction was rejected or a watched key has changed.
+    /// Returns each command that has run, its result, and its reply, which is a part of `reply`.
+    /// Returns none if the transaction was rejected or a watched key has changed.
     pub fn replies<'a>(&'a self, reply: &'a [u8]) -> impl Iterator<Item = (&'a Queued, &'a RanQueued, &'a [u8])> {
         let mut begin = self.heading_bytes;
         self.transaction.queue().iter().zip(&self.ran).map(move |(queued, ran)| {

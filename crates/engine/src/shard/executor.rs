@@ -90,8 +90,8 @@ pub struct Executor<'k> {
     worker: u32,
     /// Scratch: shards of the current command.
     shards: Vec<u32>,
-    /// The clock. It is read when waiters are served or requests run, because their commands may
-    /// have been sent long before.
+    /// The clock. The executor reads it when it serves waiters or runs requests, because their
+    /// commands may have been sent long before.
     pub(crate) clock: SystemClock,
     /// Whether blocked clients were served since the last [`Executor::take_served`].
     pub(crate) has_served: bool,
@@ -103,7 +103,7 @@ pub struct Executor<'k> {
     deferred_shards: Vec<Ownership>,
     /// Replies to requests of this worker's own connections.
     answers: Vec<RequestNode>,
-    /// Requests of this worker's own connections that have acquired their shards.
+    /// Requests of this worker's own connections that have gathered their shards or were rejected.
     brought: Vec<RequestNode>,
     /// Requests to start when the held shards are released.
     pub(crate) to_start: Vec<RequestNode>,
@@ -367,12 +367,12 @@ impl<'k> Executor<'k> {
         std::mem::take(&mut self.answers)
     }
 
-    /// Returns this worker's own requests that have acquired their shards.
+    /// Returns this worker's own requests that have gathered their shards or were rejected.
     pub fn take_gathered(&mut self) -> Vec<RequestNode> {
         std::mem::take(&mut self.brought)
     }
 
-    /// Returns whether there are pending replies that must precede invalidations.
+    /// Returns whether there are replies, or requests to run, that must precede invalidations.
     pub(crate) fn answers_first(&self) -> bool {
         !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty()
     }
@@ -505,8 +505,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Checks the permissions of a call that has waited again, if ACL rules have changed since its
-    /// first check. If it is now denied, logs and returns the denial.
+    /// Checks a call's permissions for a second time, after it has waited, if ACL rules have
+    /// changed since the first check. If the call is now denied, logs and returns the denial.
     #[inline]
     pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
         let changed = self.keyspace.changed_rules(&call.session)?;
@@ -524,8 +524,8 @@ impl Executor<'_> {
             access.shard(shard).waiters.add(shard, &waiter);
         }
         if keyspace.tuning.is_journaled() {
-            // The waiter's effects will be stamped by these shards' clocks. So raise the clocks:
-            // the stamps must be later than those of the connection's earlier effects.
+            // The waiter's effects will be stamped by these shards' clocks. Their stamps must be
+            // later than those of the connection's earlier effects, so the clocks are raised.
             self.raise_clocks(access.owned);
         }
         Some(waiter)

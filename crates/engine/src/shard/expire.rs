@@ -1,5 +1,5 @@
 //! Active expiry: each worker walks the entries with a TTL in its home shards and deletes expired
-//! ones. The worker's loop calls it `hz` times a second.
+//! ones. The worker's loop calls [`ActiveExpiry::turn`] `hz` times a second.
 //!
 //! The work per turn is bounded and adapts. While many of the visited entries are expired, the walk
 //! continues within the turn's share of time.
@@ -27,7 +27,7 @@ const SAMPLED_ENTRIES_MIN: u64 = 20;
 /// Number of turns between two measurements of the memory of a worker's shards.
 const TURNS_PER_MEASURE: u32 = 10;
 
-/// The state of a worker's round over its shards.
+/// A worker's position in its round over its shards.
 #[derive(Default)]
 pub struct ActiveExpiry {
     next_shard: u32,
@@ -45,7 +45,7 @@ impl ActiveExpiry {
     }
 
     /// Runs one turn on a replica: visits the keys to which its clients have given a TTL. All other
-    /// keys expire when the primary says so.
+    /// keys are deleted by commands of the primary.
     pub fn turn_of_replica(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
         let keyspace = executor.keyspace();
         let is_on = keyspace.tuning.active_expire.load(Relaxed) && keyspace.tuning.has_own_ttls.load(Relaxed);

@@ -5,7 +5,8 @@ use pantala_resp::{ArgRange, Args};
 use crate::faults::stall;
 use crate::shard::executor::{Call, Executor, Ran};
 
-/// Number of repetitions. It is odd, because an even number of `SWAPDB` would cancel out.
+/// Number of times that a repeated command runs. It is odd, because an even number of `SWAPDB`
+/// would cancel out.
 const TIMES: usize = 3;
 
 impl Executor<'_> {

@@ -1,19 +1,19 @@
-//! Releases shards that a worker holds, or receives, while it runs a script. Otherwise they would
-//! stay unusable until the script ends.
+//! Releases shards, other than the script's own, that a worker holds or receives while it runs a
+//! script. Otherwise these shards would stay unusable until the script ends.
 //!
-//! There are three kinds of such shards:
+//! Three kinds of shards are released:
 //!
 //! - shards deferred to the worker's next turn, or sent to it as their home: their pending requests
 //!   are served immediately;
 //! - shards that requests have gathered for connections of the worker;
-//! - shards from which keys were evicted on behalf of a script that had waited
+//! - shards from which keys were evicted before a script whose shards had to be gathered
 //!   ([`Executor::free_evicted`]).
 //!
 //! A request that has gathered its shards cannot run, because its transaction or script needs the
 //! worker. It is *reset*: it releases all its shards, and takes them again, from the lowest on, in
-//! the worker's next turn. It thereby loses its places in the gates, which could repeat while
-//! scripts follow each other. So the time until it may be reset again doubles each time, until a
-//! script ends first.
+//! the worker's next turn. A reset request loses its places in the gates, so a series of scripts
+//! could hold it up for ever. Therefore the time until its next reset doubles each time. In the end
+//! a script ends before that time.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,13 +24,14 @@ use crate::shard::request::{RequestNode, Task};
 /// Initial time in ms for which a request keeps its gathered shards while its worker runs a script.
 const PATIENCE_MS: i64 = 5;
 
-/// Maximum number of doublings of this time. The longest time is more than an hour.
+/// Maximum number of doublings of [`PATIENCE_MS`]. The longest time is more than an hour.
 const DOUBLINGS_MAX: u32 = 20;
 
 /// Maximum time for which one check of a running script serves requests for deferred shards.
 const DEFERRED_TIME_MAX: Duration = Duration::from_millis(1);
 
-/// How often a request was reset, and when it may be reset next. See the head of this module.
+/// The number of times that a request was reset, and the time from which it may be reset next. See
+/// the head of this module.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
     times: u32,

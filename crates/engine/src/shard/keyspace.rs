@@ -48,7 +48,7 @@ const ALL_HELD_LONG: Duration = Duration::from_micros(100);
 /// the gap between two scripts of a connection that sends only scripts.
 const ALL_HELD_RECENTLY_MS: i64 = 10;
 
-/// State that belongs to the owner of a shard.
+/// State of a shard that only its owner may access.
 #[repr(C)]
 struct Owned {
     state: Shard,
@@ -178,8 +178,8 @@ pub struct Keyspace {
     id: u32,
     pub(super) permissions: Permissions,
     journal: Journal,
-    /// Number of requests that found their shard busy, by worker. If all workers shared one
-    /// counter, its cache line would move between cores exactly when they contend for shards.
+    /// Number of requests that found a shard busy, by worker. If all workers shared one counter,
+    /// its cache line would move between cores exactly when they contend for shards.
     contended: Box<[CachePadded<Counter>]>,
     /// End of the last script that held all shards for long, in ms of the monotonic clock.
     all_held_ms: CachePadded<AtomicI64>,
@@ -188,7 +188,7 @@ pub struct Keyspace {
     /// Number of pending requests (`Task::Serve`) that will serve a client blocked in `BLMOVE` or
     /// similar. Such a request takes two shards: those of the source and of the destination.
     deferred_waiters: AtomicI64,
-    /// Number of snapshots that have started.
+    /// Number of calls to walk ([`Keyspace::call_walkers`]).
     snapshots: CachePadded<AtomicU64>,
     /// The file storage, if the server has one.
     storage: OnceLock<Box<dyn Storage>>,
@@ -203,8 +203,8 @@ impl Deref for Keyspace {
     }
 }
 
-/// The `unsafe impl Sync for OwnedState` requires this of `Owned`. Gates and mailboxes require it
-/// of what they pass between threads.
+/// Requires at compile time that `T` is `Send`. `unsafe impl Sync for OwnedState` relies on this
+/// for `Owned`. Gates and mailboxes need it for the values that they pass between threads.
 const fn assert_send<T: Send>() {}
 const _: () = {
     assert_send::<Owned>();
@@ -269,17 +269,17 @@ impl Keyspace {
         self.storage.get().map(|storage| &**storage)
     }
 
-    /// Returns how often the workers were called to walk. When it has changed, a worker starts to
-    /// encode its part of the snapshot.
+    /// Returns how often the workers were called to walk. A worker that sees a new number starts to
+    /// walk its home shards.
     #[inline]
     pub fn snapshots(&self) -> u64 {
         // Relaxed: each worker is sent a message after the change, and sees the change once it has
-        // received that message. What it then reads of the shards is ordered by their gates.
+        // received that message. Its later reads of the shards are ordered by their gates.
         self.snapshots.load(Relaxed)
     }
 
-    /// Calls the workers, which may be asleep, to walk: a snapshot has started, or a value that it
-    /// still has to read was moved to another shard.
+    /// Calls the workers, which may be asleep, to walk: a snapshot has started, or a command has
+    /// moved a value to another key before the snapshot has read it.
     pub(crate) fn call_walkers(&self) {
         self.snapshots.fetch_add(1, Relaxed);
         self.ports().iter().for_each(|port| port.send(Message::Snapshot));
@@ -289,7 +289,8 @@ impl Keyspace {
     pub fn changes(&self) -> u64 {
         (0..self.partition_count()).map(|shard| self.shard_stats(shard).changes.get()).sum()
     }
-    /// Records that a script held all shards for `took`, until `now_ms` (monotonic clock).
+    /// Records that a script held all shards for `took`, until `now_ms` (monotonic clock), if that
+    /// was long.
     pub fn note_all_held(&self, took: Duration, now_ms: i64) {
         if took >= ALL_HELD_LONG {
             self.all_held_ms.store(now_ms, Relaxed);
@@ -383,12 +384,12 @@ impl Keyspace {
         })
     }
 
-    /// Counts a request that found its shard busy. Called only by the worker itself.
+    /// Counts a request of this worker that found a shard busy. Called only by the worker itself.
     pub(crate) fn count_contended(&self, worker: u32) {
         self.contended[worker as usize].add(1);
     }
 
-    /// Returns the number of requests that found their shard busy.
+    /// Returns the number of requests that found a shard busy.
     pub fn contended(&self) -> u64 {
         self.contended.iter().map(|count| count.get()).sum()
     }

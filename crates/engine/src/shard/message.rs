@@ -18,16 +18,16 @@ pub struct Unblock {
     pub with_error: bool,
 }
 
-/// A message to a worker.
+/// A message to a worker. In the descriptions, *its* connections are those of the receiving worker.
 pub enum Message {
     /// The reply to a request of one of its connections.
     Answer(RequestNode),
-    /// The shards that one of its connections has requested. The connection's transaction or script
-    /// can run now.
+    /// A request for shards by one of its connections. Either it holds all these shards, and the
+    /// connection's transaction or script can run now, or it was rejected.
     Gathered(RequestNode),
     /// The reply to a blocked command of one of its connections.
     Woken(Woken),
-    /// Unblocks a client of one of its connections.
+    /// Unblocks the blocked client of one of its connections.
     Unblock(Unblock),
     /// A request to run on this worker, which is the home of the next shard that it needs.
     Run(RequestNode),
@@ -44,28 +44,28 @@ pub enum Message {
     Monitored(u64, Arc<[u8]>),
     /// A connection (token) that follows the stream of effects has more to read.
     Effects(u64),
-    /// Invalidations for connections of this worker.
+    /// Invalidations for its connections.
     Told(Vec<Notification>),
     /// Asks the worker to send [`Message::Settled`] to a connection of another worker once no
     /// command is running. That connection then replies that its pause has started.
     Settle(Listener),
-    /// Reports to a connection (token) of this worker that no command is running on another worker.
+    /// Reports to one of its connections (token) that no command is running on another worker.
     Settled(u64),
     /// Reads the settings again.
     Reload,
     /// More effects are synced. Replies that wait for them can be sent.
     Synced,
-    /// Returns freed memory of this thread to the kernel.
+    /// Makes this worker return its freed memory to the kernel.
     Purge,
     /// A snapshot has started. This worker may have shards to walk.
     Snapshot,
-    /// Runs work of the server that needs all shards.
+    /// Makes this worker acquire all shards and run the server's queued work that needs them.
     Whole,
     /// Saves a snapshot and stops all workers, because of a signal.
     Save,
     /// Takes over the link to the primary that this replica follows.
     Primary(Box<NewPrimary>),
-    /// A sync that a report to the primary has requested has ended.
+    /// The sync of the append-only file that a report to the primary waited for has ended.
     StreamSynced,
     /// Acquires all shards for the thread that loads a primary's dataset.
     TakeAll,

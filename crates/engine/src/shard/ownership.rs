@@ -20,17 +20,17 @@
 //! finds the word null, it becomes the owner. Otherwise it replaces the mark by its node. The
 //! owner's exchange of mark for null then fails, and the owner finds the request.
 //!
-//! Rejected alternative: a spin lock beside a separate mailbox. There a requester pushes and then
-//! checks whether the shard is free, and an owner frees the shard and then checks whether a request
-//! was pushed. This needs a sequentially consistent fence in every command.
+//! Rejected alternative: a spin lock beside a separate mailbox. In that design a requester pushes
+//! and then checks whether the shard is free, and an owner frees the shard and then checks whether
+//! a request was pushed. These orders need a sequentially consistent fence in every command.
 
 use std::marker::PhantomData;
 
 use pantala_base::mailbox::{Chain, Node, mark, push};
 use pantala_base::sync::{AtomicPtr, Ordering};
 
-/// Identifies a gate: the number of its keyspace in the high bits, and the number of its shard in
-/// the low bits, so that one comparison suffices.
+/// Identity of a gate: the number of its keyspace in the high bits, and the number of its shard in
+/// the low bits. One comparison checks both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GateId(u64);
 
@@ -47,8 +47,8 @@ impl Ownership {
         self.id.0 as u32
     }
 
-    /// Returns the number of the keyspace in this process. An ownership gives no access to shards
-    /// of another keyspace.
+    /// Returns the shard's keyspace, by its number in this process. An ownership gives no access to
+    /// shards of another keyspace.
     pub(crate) fn keyspace(&self) -> u32 {
         (self.id.0 >> u32::BITS) as u32
     }

@@ -2,13 +2,13 @@
 //! another thread needs to run them. The connection's worker creates a request, and the thread that
 //! takes the last of its shards runs it.
 //!
-//! A command becomes a request if a shard that it needs is busy and, with `--execution owner`, also
-//! if it needs several shards or its shard's home is another worker. Several single-key commands of
-//! a pipeline may become one request: with `--execution owner` those of one home, and otherwise
-//! those of a connection that waits for long scripts. The connection is *parked*: none of its later
-//! commands runs until the replies have arrived. This keeps the order of commands, and bounds the
-//! requests of a connection: one or, with `--execution owner`, one per home. A blocked client may
-//! have further ones (`Task::Withdraw`, `Task::Serve`).
+//! A command becomes a request if a shard that it needs is busy. With `--execution owner`, it also
+//! becomes one if it needs several shards, or if its shard's home is another worker. Several
+//! single-key commands of a pipeline may become one request: with `--execution owner` those of one
+//! home, and otherwise those of a connection that waits for long scripts. The connection is
+//! *parked*: none of its later commands runs until the replies have arrived. This keeps the order
+//! of commands, and bounds the requests of a connection: one or, with `--execution owner`, one per
+//! home. A blocked client may have further requests (`Task::Withdraw`, `Task::Serve`).
 //!
 //! The other words (home, waiter, stamp, unit) are on [the crate's page](crate).
 
@@ -38,7 +38,7 @@ pub(crate) enum Task {
     /// Serves the clients blocked on a key of this shard. The first of them also needs another
     /// shard, which the request holds too (`BLMOVE`).
     Serve(u32, ReadyKey),
-    /// Sends the shards to the worker of its connection.
+    /// Sends the request with its shards to the worker of its connection.
     Gather,
     /// Runs the transaction ([`Request::exec`]) and replies.
     Exec,
@@ -81,8 +81,9 @@ pub struct Request {
     pub(crate) task: Task,
     /// Whether the request may be rejected while a script holds one of its shards for too long.
     pub(crate) may_be_rejected: bool,
-    /// Whether the request has released its shards, because a script holds one that it waits for.
-    /// When the turn of such a request comes, it takes all its shards again, in ascending order.
+    /// Whether the request has released its shards, because a script holds another shard, for which
+    /// the request waits. When such a request is next in the backlog, it takes all its shards
+    /// again, in ascending order.
     pub(crate) is_reset: bool,
     /// How often the request was reset after it had gathered its shards, and when it may be reset
     /// next (`shard::handing_on`).
@@ -98,8 +99,8 @@ pub struct Request {
     /// Maximum length of the replies. Steps after an oversized reply do not run, because their
     /// connection will be closed.
     pub reply_bytes_max: u64,
-    /// Stamp of the latest effect known to the connection. In a reply, of the latest effect that
-    /// the reply may depend on. Later effects of the connection have higher stamps.
+    /// Stamp of the latest effect known to the connection. In a reply: stamp of the latest effect
+    /// that the reply may depend on. Later effects of the connection have higher stamps.
     pub effect_clock: u64,
     /// In a reply: the units that the commands have written or read.
     pub seen: Seen,

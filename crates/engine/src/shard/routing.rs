@@ -6,7 +6,7 @@ use crate::command::{Command, Route, SessionView, for_each_key};
 use crate::shard::keyspace::Keyspace;
 
 /// Adds the shards that a call needs, in any order and possibly with duplicates. Adds none if the
-/// arguments do not fit the key specifications. The caller then runs the command on any shard, and
+/// arguments do not fit the key specifications. The caller then runs the command on some shard, and
 /// the handler reports the error.
 pub fn add_shards(
     keyspace: &Keyspace,

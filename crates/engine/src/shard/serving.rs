@@ -142,8 +142,8 @@ impl Executor<'_> {
         self.to_start.push(Node::new(request));
     }
 
-    /// Serves a queue that [`Executor::serve_when_free`] has stopped. The request holds both
-    /// shards.
+    /// Serves a queue that [`Executor::serve_when_free`] has stopped. The request holds the key's
+    /// shard and the destination's shard.
     pub(crate) fn serve_now(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
         if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let waiters = &mut self.keyspace().shard(&mut owned[index]).waiters;

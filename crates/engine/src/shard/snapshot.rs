@@ -27,7 +27,8 @@ const WORK_PER_WALK: u32 = 8;
 /// Maximum time of the other work in a turn without any command, which only looks for events.
 const IDLE_MAX: Duration = Duration::from_micros(10);
 
-/// Minimum duration of a turn's walk. Turns of less work add up to it.
+/// Minimum duration of a turn's walk. A worker whose share of a turn is shorter saves it for a
+/// later turn ([`Walker::credit`]).
 const TURN_MIN: Duration = Duration::from_micros(25);
 /// Maximum duration of a turn's walk.
 const TURN_MAX: Duration = Duration::from_micros(200);
@@ -37,7 +38,7 @@ impl Whole<'_> {
     /// snapshot's thread reads its parts.
     ///
     /// # Panics
-    /// If the previous snapshot has not ended, so that its input still expects parts.
+    /// If the walk of the previous snapshot has not ended.
     pub fn begin_snapshot(&mut self, encoder: Box<dyn Encoder>) -> Input {
         let (beginning, input) = SnapshotStart::new(encoder);
         let keyspace = self.keyspace();
@@ -52,7 +53,7 @@ impl Whole<'_> {
 /// Whether a worker has more to walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ahead {
-    /// There is nothing more: this snapshot's walk has ended.
+    /// There is nothing more: this worker's part of the walk has ended.
     Nothing,
     /// There is more, but its shards are busy or the snapshot's thread is behind.
     Later,
@@ -69,7 +70,7 @@ pub struct Walker {
     shards: Vec<u32>,
     /// End of the last turn.
     ended: Option<Instant>,
-    /// The time for which the worker may walk because of its other work.
+    /// The time for which the worker may still walk, in proportion to its other work.
     credit: Duration,
 }
 
@@ -108,7 +109,8 @@ impl Walker {
         ahead
     }
 
-    /// Reads values that have left their entries. They come first, because this frees memory.
+    /// Reads values that have left their entries. Called before the walk over the shards, because
+    /// reading these values frees memory.
     fn walk_detached(executor: &mut Executor<'_>, until: Instant) -> Ahead {
         let (keyspace, worker) = (executor.keyspace(), executor.worker());
         while let Some(loose) = keyspace.detached.next(|shard| keyspace.home(shard) == worker) {

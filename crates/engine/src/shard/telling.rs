@@ -25,8 +25,8 @@ const EVICTIONS_PER_TURN: usize = 1000;
 /// next turn.
 const SHARD_TRIES: usize = 8;
 
-/// Records in held shards which client is about to change them, so that `NOLOOP` can exclude its
-/// own changes.
+/// Records in held shards which client is about to change them, so that with `NOLOOP` a client
+/// receives no invalidations for its own changes.
 pub(crate) fn set_changer(keyspace: &Keyspace, owned: &mut [Ownership], changer: Changer) {
     for ownership in owned {
         keyspace.shard(ownership).waiters.tracked.changer = changer;
@@ -217,7 +217,7 @@ impl Executor<'_> {
     }
 
     /// Evicts keys while the tracking table is larger than `tracking-table-max-keys`, at most
-    /// `EVICTIONS_PER_TURN`. Returns whether this worker should continue.
+    /// `EVICTIONS_PER_TURN`. Returns whether this worker should continue in its next turn.
     pub fn limit_tracked(&mut self) -> bool {
         let keyspace = self.keyspace();
         let keys_max = keyspace.tuning.tracking_table_max_keys.load(Relaxed);
@@ -241,8 +241,8 @@ impl Executor<'_> {
     }
 
     /// Evicts a tracked key of a shard, if the shard is free and has one. The caller has claimed
-    /// the eviction (`Tracking::claim_eviction`), which already lowered the total. If this returns
-    /// `false`, the caller must raise it again.
+    /// the eviction (`Tracking::claim_eviction`), which already lowered the total. Returns whether
+    /// it evicted a key. If not, the caller must raise the total again.
     fn evict_tracked(&mut self, shard: u32) -> bool {
         let keyspace = self.keyspace();
         let Some(mut ownership) = self.take_if_ours(shard) else { return false };
@@ -254,7 +254,8 @@ impl Executor<'_> {
         is_done
     }
 
-    /// Picks a random shard, with a probability proportional to its number of tracked keys.
+    /// Picks a random shard that this worker may take, with a probability proportional to its
+    /// number of tracked keys. Returns `None` if there are none.
     fn shard_to_evict_from(&self) -> Option<u32> {
         let keyspace = self.keyspace();
         let is_inline = keyspace.layout().execution == Execution::Inline;

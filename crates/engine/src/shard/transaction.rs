@@ -14,11 +14,11 @@
 //! # Watching
 //!
 //! A watch is a flag ([`Watch`]) that the session owns. The shards of its keys point to it, and a
-//! change of such a key raises it. It is raised neither when a database is emptied, nor when a
-//! key's TTL ends, until the key is deleted. So `EXEC` also checks that each key that existed still
-//! exists. As in Redis, neither `WATCH` nor this check deletes an expired key. A session that stops
-//! watching drops the flag, which needs no shard. The shards remove their pointers when the key is
-//! changed, or in their next sweep.
+//! change of such a key raises it. Emptying a database does not raise the flag. The end of a key's
+//! TTL raises it only when a lookup deletes the key; active expiry does not raise it. So `EXEC`
+//! also checks that each key that existed still exists. As in Redis, neither `WATCH` nor this check
+//! deletes an expired key. A session that stops watching drops the flag, which needs no shard. The
+//! shards remove their pointers when the key is changed, or in their next sweep.
 //!
 //! # What it costs
 //!
@@ -75,7 +75,7 @@ pub struct Transaction {
     ranges: Vec<ArgRange>,
     shards: Vec<u32>,
     flags: Flags,
-    /// Whether a command could not be queued. `EXEC` will be rejected then.
+    /// Whether a command was rejected instead of queued. `EXEC` will then be rejected too.
     pub aborted: bool,
 }
 
@@ -124,8 +124,8 @@ impl Transaction {
             Handler::Keyed(_) => {}
             // In a transaction, a script cannot be rerun when it uses an undeclared key.
             Handler::Transaction(TransactionPart::Script(_)) => return (Needs::All, None),
-            // Such a command must run alone, so the transaction takes all shards. While a script
-            // runs for too long, the whole transaction is rejected.
+            // Such a command must run alone, so the transaction takes all shards. If a script runs
+            // for too long meanwhile, the whole transaction is rejected.
             Handler::Local(_) if command.flags.contains(Flags::ALL_SHARDS_QUEUED) => return (Needs::All, None),
             // A cut of the journal holds all shards. If the transaction holds them too, its change
             // of the function libraries is on one side of the cut.

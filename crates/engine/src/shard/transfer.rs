@@ -39,8 +39,9 @@ impl Access<'_> {
             self.keyspace.call_walkers();
         }
         let mut destination = self.db_at(to.db, &to.key);
-        // Publishes `new` before the events of the source. The last commit does the rest, so that
-        // the source is invalidated before the destination, as in Redis.
+        // Publishes `new` before the events of the source. The last commit notifies all other sinks
+        // of the destination, so that the source is invalidated before the destination, as in
+        // Redis.
         destination.commit(&to.key, Change::unnoticed().of_new_key(true));
         let mut source = self.db_at(from.db, &from.key);
         if is_copied {

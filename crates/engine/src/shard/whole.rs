@@ -1,8 +1,8 @@
 //! All shards held by one thread, for writing and loading snapshots.
 //!
-//! A command that holds all shards calls [`Access::whole`] for a [`Whole`]. Before the workers run,
-//! [`Keyspace::with_whole`] creates one. Such commands read and write files through [`Storage`],
-//! which the server implements.
+//! A command that holds all shards calls [`Access::whole`] for a [`Whole`]. At the start of the
+//! server, before the workers run, [`Keyspace::whole`] returns one. Commands that hold all shards
+//! read and write files through [`Storage`], which the server implements.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -89,7 +89,7 @@ impl Access<'_> {
     }
 }
 
-/// The panic of a function that must not be called while workers run.
+/// The panic message of functions that must not be called while workers run.
 const BUSY: &str = "a worker already runs";
 
 impl Keyspace {
@@ -150,10 +150,10 @@ impl<'a> Whole<'a> {
     /// committed after the shards are released, and none that was committed before. It is cut off
     /// when it is more than `bytes_max` bytes behind.
     ///
-    /// The shards' clocks are raised to one stamp, the *cut*. Units up to that stamp are before it.
-    /// Later units are recorded, even if nothing was recorded until now. `PUBLISH` holds no shard,
-    /// so it may be on either side, but not before earlier writes of its connection. The first
-    /// argument is the lock of
+    /// The shards' clocks are raised to one stamp, the *cut*. Units with at most that stamp are
+    /// before the cut. Later units are recorded, even if nothing was recorded until now. `PUBLISH`
+    /// holds no shard, so it may be on either side, but not before earlier writes of its
+    /// connection. The first argument is the lock of
     /// [`Journal::order_libraries`](crate::effect::journal::Journal::order_libraries), which the
     /// caller holds until it has copied the function libraries.
     ///
@@ -212,7 +212,8 @@ impl<'a> Whole<'a> {
         self.shows_expired = true;
     }
 
-    /// Calls `visit` with each entry of a database that has not expired, until it returns `false`.
+    /// Calls `visit` with each entry of a database until `visit` returns `false`. Skips expired
+    /// entries, unless [`Whole::show_expired`] was called.
     pub fn for_each(&mut self, db: u32, visit: &mut dyn FnMut(EntryRef<'_, Value>) -> bool) {
         (0..self.owned.len()).all(|at| self.walk(db, at, visit));
     }
@@ -301,7 +302,7 @@ impl Part<'_> {
             }
             db.remove_unseen(&key, false, Change::without_event());
         }
-        // On a replica the key is its primary's, and so is its TTL.
+        // On a replica, keeps the TTL from counting as one that a client has given.
         db.of_primary |= db.store.tuning.is_replica();
         let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
         db.put_loaded(&key, loaded, expire, access, Change::without_event())?;

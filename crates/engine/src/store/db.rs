@@ -1,6 +1,6 @@
-//! A command's view of one database in one shard. Lookups delete expired keys, count hits and
-//! misses, update the key's access word (touch it), and return shared views. Writes maintain the
-//! counters and commit the change ([`change`]).
+//! A command's view of one database in one shard. Lookups delete or hide expired keys, count hits
+//! and misses, update the key's access word (touch it), and return shared views. Writes maintain
+//! the counters and commit the change ([`change`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -48,11 +48,11 @@ pub enum Expire {
     At(i64),
 }
 
-/// Returns a found entry, if it has not expired. What happens to an expired entry depends on pauses
-/// and the role (`Expired`): either the command finds it nevertheless, or it is hidden, or it is
-/// deleted and the change committed. In the last two cases `$gone` is evaluated, which must return
-/// from the function. A function instead of this macro would borrow the whole view for as long as
-/// the entry.
+/// Returns a found entry, if it has not expired. The treatment of an expired entry depends on
+/// pauses and the role (`Expired`): the command finds it nevertheless, or it is hidden, or it is
+/// deleted and the change committed. If it is hidden or deleted, `$gone` is evaluated, which must
+/// return from the function. A function instead of this macro would borrow the whole view for as
+/// long as the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $gone:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
@@ -134,7 +134,7 @@ impl<'s> Db<'s> {
         self.len() == 0
     }
 
-    /// Looks up a key without counting or touching it. An expired key is deleted and not found.
+    /// Looks up a key without counting or touching it. For expired keys see `expired.rs`.
     #[inline]
     pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.find_mut(key).map(EntryMut::into_ref)
@@ -266,7 +266,7 @@ impl<'s> Db<'s> {
         self.commit(key, change.of_new_key(is_new));
     }
 
-    /// Stores a payload. The caller commits the change. Returns whether the key was missing.
+    /// Stores a payload. The caller commits. Returns whether the key was missing or expired.
     #[inline(never)]
     fn store(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) -> bool {
         let (store, figures, now_ms) = (self.store, self.figures, self.now_ms);
@@ -333,7 +333,7 @@ impl<'s> Db<'s> {
                 true
             }
         };
-        // Most values live in their entries, where they take no heap. The branch then avoids a
+        // Most values are inside their entries and use no heap. For these, the branch avoids a
         // write to the statistics' cache line.
         if heap > 0 {
             figures.heap_bytes.add(heap);
@@ -373,8 +373,8 @@ impl<'s> Db<'s> {
         true
     }
 
-    /// Deletes a key like [`Self::remove`], but treats an expired key like any other key. So do
-    /// Redis's commands with a destination key that they don't look up first.
+    /// Deletes a key like [`Self::remove`], but treats an expired key like any other key, and
+    /// commits `change`. For commands that, as in Redis, do not look up their destination key.
     pub(crate) fn remove_unseen(&mut self, key: &Key<'_>, lazy: bool, change: Change) -> bool {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         self.discard(removed, lazy);
@@ -453,8 +453,8 @@ impl<'s> Db<'s> {
         let _ = self.find(&Key { bytes, place });
     }
 
-    /// Returns a random key that has not expired. Tries a bounded number of keys and deletes the
-    /// expired ones among them. Returns `None` if all of them have expired or there are no keys.
+    /// Returns a random key that has not expired. Tries at most 100 keys; looking up an expired one
+    /// deletes it. Returns `None` if all tried keys have expired or there are no keys.
     pub fn random(&mut self) -> Option<Box<[u8]>> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {
@@ -485,8 +485,8 @@ impl<'s> Db<'s> {
         old
     }
 
-    /// Returns the memory usage of an entry in bytes, including its large value and its share of
-    /// the dictionary.
+    /// Returns the memory usage of a key's entry in bytes, including a value on the heap and the
+    /// entry's share of the dictionary.
     pub fn memory_usage(&mut self, key: &Key<'_>) -> Option<usize> {
         /// A slot is 8 bytes and segments are about 5/6 full.
         const SLOT_BYTES: usize = 10;
@@ -503,7 +503,7 @@ impl<'s> Db<'s> {
         self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
     }
 
-    /// Returns what active expiry works on: the dictionary, and where deletions are recorded.
+    /// Returns the parts that active expiry needs: the dictionary, the waiters and the statistics.
     pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &mut Waiters, &'s ShardStats, &'s DatabaseStats) {
         (self.dict, self.waiters, self.stats, self.figures)
     }

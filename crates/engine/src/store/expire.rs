@@ -16,7 +16,8 @@ use crate::store::state::{Shard, ShardStats};
 /// microseconds.
 const BUCKETS_PER_VISIT: usize = 256;
 
-/// Number of keys of a database with a client's TTL that one visit to a shard of a replica checks.
+/// Maximum number of keys that one visit to a shard of a writable replica checks in each database.
+/// These are keys to which the replica's clients have given a TTL.
 const OWN_KEYS_PER_VISIT: usize = 64;
 
 /// The result of a visit.
@@ -102,7 +103,7 @@ pub(crate) fn visit_own(store: &Store, stats: &ShardStats, shard: &mut Shard, nu
                     false
                 }
                 Some(_) => true,
-                // It was deleted, or persists.
+                // The key was deleted, or has no TTL any more.
                 None => false,
             }
         });
@@ -112,7 +113,7 @@ pub(crate) fn visit_own(store: &Store, stats: &ShardStats, shard: &mut Shard, nu
     expired
 }
 
-/// Commits the expiry of a key, for which only the bytes are known.
+/// Commits the expiry of a key. Computes the key's place only if a sink needs it.
 #[inline]
 fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &[u8], now_ms: i64) {
     waiters.note_expired(now_ms);

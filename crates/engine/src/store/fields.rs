@@ -9,7 +9,7 @@
 //! Each database of a shard has an unordered list of keys whose hashes may have fields with a TTL.
 //! Active expiry walks the list, and removes a key from it if the key's value is no longer such a
 //! hash. So deletions of keys need not update the list. A hash knows whether any of its fields may
-//! have expired. If none has, its visit costs only a lookup.
+//! have expired. If none has, a visit to the hash costs only a lookup.
 //!
 //! A key on the list uses 20 to 25 bytes in addition to its length.
 
@@ -31,8 +31,8 @@ const KEYS_PER_VISIT: usize = 64;
 /// Number of fields that one visit to a database deletes.
 const FIELDS_PER_VISIT: usize = 256;
 
-/// Number of other expired fields that a command on named fields deletes. Deleting them takes a few
-/// hundred microseconds. Active expiry deletes the rest.
+/// Maximum number of expired fields that a command on named fields deletes in addition to those.
+/// Deleting them takes a few hundred microseconds. Active expiry deletes the rest.
 const DUE_PER_COMMAND: usize = 512;
 
 /// The fields of a hash that a command accesses. Expired fields among them are deleted first.
@@ -52,7 +52,7 @@ pub enum Fields<'a, 'b> {
 }
 
 impl<'a, 'b> Fields<'a, 'b> {
-    /// Returns a single field.
+    /// Returns the single field `args[index]`.
     pub fn one(args: &'a Args<'b>, index: usize) -> Self {
         Fields::Named { args, first: index, step: usize::MAX }
     }
@@ -101,13 +101,13 @@ impl Watched {
         self.hashes.any(is_met)
     }
 
-    /// Visits the keys of some hashes. Removes those for which `keeps` returns `false`.
+    /// Visits the keys of at most `most` hashes. Removes those for which `keeps` returns `false`.
     fn walk(&mut self, most: usize, figures: &DatabaseStats, keeps: impl FnMut(&[u8]) -> bool) {
         figures.timed_hashes.sub(self.hashes.walk(most, keeps) as u64);
     }
 
-    /// Notes that a command gives a key a TTL. On a replica, if it isn't the primary's, no `DEL` of
-    /// the primary will follow: the replica expires the key itself.
+    /// Notes that a command gives a key a TTL. If this is a replica and the primary did not send
+    /// the command, no `DEL` of the primary will follow, so the replica must expire the key itself.
     #[inline]
     pub(crate) fn note_ttl(&mut self, store: &Store, of_primary: bool, key: &[u8]) {
         if store.tuning.is_replica() && !of_primary {
@@ -127,7 +127,7 @@ pub(crate) fn is_timed(value: &Value) -> bool {
     matches!(value, Value::Hash(Hash::Expiring(_)))
 }
 
-/// Deletes due fields of some hashes in each database of a shard. Returns their number.
+/// Deletes expired fields of some hashes in each database of a shard. Returns their number.
 pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number: u32, now_ms: i64) -> usize {
     let mut expired = 0;
     if store.tuning.keeps_expired(now_ms) {
@@ -187,7 +187,7 @@ impl Db<'_> {
         self.change_hash(key, Missing::Skip, fields, |_| (Change::none(), ())).map(|_| ())
     }
 
-    /// Returns whether any hash has fields with a TTL.
+    /// Returns whether any hash of this database in this shard has fields with a TTL.
     pub(crate) fn has_expiring_fields(&self) -> bool {
         self.watched.any(|key| {
             let found = self.dict.find(self.store.place(key).hash, key);

@@ -1,10 +1,11 @@
-//! An unordered list of keys that active expiry visits one by one. A key is removed when it is
-//! visited and no longer belongs there, so changes and deletions of keys need not update the list.
+//! An unordered list of keys that active expiry visits one by one. A visit removes a key that no
+//! longer belongs to the list, so changes and deletions of keys need not update the list.
 
 use pantala_types::ThinBytes;
 use pantala_types::table::{Table, has_room};
 
-/// See the head of this module. A key takes its own length and 20 to 25 bytes.
+/// A list of keys. See the head of this module. A key uses 20 to 25 bytes in addition to its
+/// length.
 #[derive(Default)]
 pub(crate) struct KeyList {
     keys: Option<Table<ThinBytes>>,
@@ -34,7 +35,8 @@ impl KeyList {
         self.keys.iter().any(|keys| (0..keys.len()).any(|at| is_met(keys.get(at).as_slice())))
     }
 
-    /// Visits some keys. Removes those for which `keeps` returns `false`, and returns their number.
+    /// Visits at most `most` keys. Removes those for which `keeps` returns `false`, and returns
+    /// their number.
     pub(crate) fn walk(&mut self, most: usize, mut keeps: impl FnMut(&[u8]) -> bool) -> usize {
         let Some(keys) = &mut self.keys else { return 0 };
         let mut removed = 0;

@@ -1,10 +1,10 @@
 //! Memory accounting of all data, and its limit (`maxmemory`).
 //!
 //! Each shard counts its own memory usage. If there is a limit, after each command the shard's
-//! owner *flushes* the count: it adds the change of the shard's usage to a global counter. Changes
-//! of at most a *step* are not flushed yet, so that workers do not contend for the counter's
-//! cache line. `used_memory` also includes memory other than data: the server's memory at the
-//! start, and the clients' memory, which workers flush a few times a second.
+//! owner *flushes* the count: it adds the change of the shard's usage to a global counter. A change
+//! of at most a *step* stays unflushed, so that workers do not contend for the counter's cache
+//! line. `used_memory` also includes memory other than data: the server's memory at the start, and
+//! the clients' memory, which workers flush a few times a second.
 //!
 //! While usage exceeds the limit, each command evicts keys, but only for a limited time. The
 //! *ceiling* is the usage above which this time limit does not apply. So usage cannot grow without
@@ -12,7 +12,7 @@
 //!
 //! | what | changed by |
 //! | --- | --- |
-//! | flushed bytes ([`DatabaseStats`]) | the shard's owner; a command that introduces a limit |
+//! | flushed bytes ([`DatabaseStats`]) | the shard's owner; the command that turns the limit on |
 //! | the counter | the same |
 //! | limit, step, ceiling | the command that sets the limit; eviction lowers the ceiling too |
 //!
@@ -39,8 +39,7 @@ const UNFLUSHED_SHIFT: u32 = 13;
 /// Maximum of the step: unflushed bytes of one database in one shard.
 const STEP_BYTES_MAX: u64 = 64 * 1024;
 
-/// Up to this excess over the limit, eviction stops at its time limit. Above it, eviction continues
-/// until usage is below. Given as a shift: a sixteenth of the limit.
+/// Minimum of the ceiling, as an excess over the limit. Given as a shift: a sixteenth of the limit.
 const EXCESS_SHIFT: u32 = 4;
 
 /// Up to this excess, commands may run although all keys to evict are in shards held by other
@@ -73,10 +72,10 @@ pub struct Memory {
     limit_bytes: AtomicU64,
     /// Usage up to which eviction stops at its time limit.
     ceiling_bytes: AtomicU64,
-    /// Maximum change that a shard keeps unflushed.
+    /// Maximum change in bytes that stays unflushed, of each database in each shard.
     step_bytes: AtomicU64,
-    /// Memory of the data. May be negative (wrapped) for a moment, if the flush of an allocation
-    /// reaches it after the flush of the release.
+    /// Memory of the data, bytes. May be negative (wrapped) for a moment, if the flush of a release
+    /// reaches the counter before the flush of the allocation.
     data_bytes: CachePadded<AtomicU64>,
     /// All other memory. May be negative too.
     other_bytes: AtomicU64,
@@ -163,8 +162,8 @@ impl Memory {
         self.freed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// After an eviction, lowers the ceiling to the current usage (but at least to the limit plus a
-    /// sixteenth), so that an excess that has shrunk cannot grow again.
+    /// Lowers the ceiling to the current usage after an eviction, so that an excess that has shrunk
+    /// cannot grow again. The ceiling stays at least a sixteenth above the limit.
     pub(crate) fn lower_ceiling(&self) {
         let bearable = tolerated_bytes(self.limit_bytes());
         self.ceiling_bytes.fetch_min(self.used_bytes().max(bearable), Relaxed);

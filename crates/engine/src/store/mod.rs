@@ -41,8 +41,8 @@ use state::{Database, DatabaseStats};
 pub struct Store {
     layout: Layout,
     /// Statistics of each database in each partition, at the index
-    /// `physical database * partitions + partition`. They are zero, and not resident, for databases
-    /// that were never used.
+    /// `physical database * partitions + partition`. For databases that were never used, they are
+    /// zero and use no resident memory.
     figures: Box<[DatabaseStats]>,
     /// Home of each partition.
     homes: Box<[u32]>,
@@ -51,8 +51,9 @@ pub struct Store {
     /// Whether a physical database is in use in any shard.
     used: Box<[AtomicBool]>,
     /// Physical database by logical database, the number that clients use. `SWAPDB` exchanges two
-    /// physical databases while it holds all shards, so this is stable for the owner of any shard.
-    /// A prefetch owns no shard. It may use an outdated number, and is then wasted.
+    /// physical databases while it holds all shards, so the mapping is stable for the owner of any
+    /// shard. A prefetch owns no shard. It may use an outdated number, and is then useless but
+    /// harmless.
     physical: Box<[AtomicU32]>,
     lazy: LazyFree,
     pub(crate) detached: Detached,
@@ -138,7 +139,7 @@ impl Store {
         self.homes[shard as usize]
     }
 
-    /// Returns a handle for prefetching in the selected database of a shard.
+    /// Returns a handle for prefetching in a database of a shard.
     #[inline(always)]
     pub fn hint(&self, db: u32, shard: u32) -> Hint {
         self.roots.hint(self.place_of(shard, self.physical(db)))
@@ -219,8 +220,8 @@ impl Store {
             .fold((0, 0), |(dict, heap), figures| (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get()))
     }
 
-    /// Returns a random number below `bound`, which must not be 0. For choices without a shard's
-    /// generator. The sequence depends on [`Layout::random_seed`] only.
+    /// Returns a random number below `bound`, which must not be 0. For callers that hold no shard,
+    /// and so have no generator. The sequence depends on [`Layout::random_seed`] only.
     pub fn random_below(&self, bound: u64) -> u64 {
         // Relaxed: one atomic operation returns a different number to each caller, and nothing else
         // depends on the number.
@@ -267,7 +268,7 @@ impl Store {
     }
 
     /// Frees a value that was removed: in the background if `lazy` is set and the value is large
-    /// enough, otherwise immediately. A value that a snapshot still reads is freed afterwards.
+    /// enough, otherwise immediately. A value that a snapshot must still read is freed after that.
     pub(crate) fn dispose(&self, value: Value, lazy: bool) {
         /// Freeing a smaller value takes less time than sending it to the background thread.
         const WORTH_SENDING_BYTES: usize = 64 * 1024;

@@ -31,7 +31,8 @@ impl Database {
 /// The databases of a shard by physical number. An unused database uses one word.
 pub(crate) struct Databases {
     /// Database 0. Few servers use others, so it is stored here and not in `others`. This saves
-    /// each command a cache line, which may be in another core's cache, or in none.
+    /// each command the load of a cache line, which may be in another core's cache or only in
+    /// memory.
     first: Option<Box<Database>>,
     others: Box<[Option<Box<Database>>]>,
 }
@@ -69,7 +70,7 @@ impl Databases {
         self.slot(physical).get_or_insert_with(|| boxed(make))
     }
 
-    /// Returns the databases in use, with their numbers.
+    /// Returns the databases in use, with their physical numbers.
     pub(crate) fn used(&mut self) -> impl Iterator<Item = (usize, &mut Database)> {
         let all = std::iter::once(&mut self.first).chain(&mut self.others);
         all.enumerate().filter_map(|(physical, database)| Some((physical, database.as_deref_mut()?)))
@@ -135,7 +136,7 @@ pub struct ShardStats {
     pub expire_visited: Counter,
     /// Keys that clients track.
     pub tracked_keys: Gauge,
-    /// Readers of these keys: pairs of a key and a client.
+    /// Pairs of a tracked key and a client that tracks it.
     pub tracked_readers: Gauge,
 }
 

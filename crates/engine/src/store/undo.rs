@@ -32,7 +32,7 @@ pub const UNDO_STRING_BYTES_MAX: usize = 64 * 1024;
 /// block.
 pub const UNDO_VALUE_BYTES_MAX: usize = 16 * 1024;
 
-/// Maximum bytes recorded for one run.
+/// Maximum memory usage of the records of one run, in bytes.
 pub const UNDO_BYTES_MAX: usize = 1024 * 1024;
 
 /// Maximum capacity in bytes that is kept between runs.
@@ -77,7 +77,7 @@ pub trait HeldShards {
     fn selected_db(&self) -> u32;
     /// Returns a database in the shard of a key.
     fn db_at(&mut self, db: u32, key: &Key<'_>) -> Db<'_>;
-    /// Returns a shard.
+    /// Returns a held shard.
     fn shard(&mut self, number: u32) -> &mut Shard;
 }
 
@@ -89,7 +89,7 @@ pub struct Undo {
     noted: Vec<Noted>,
     /// Indexes in `noted` by the key's hash.
     by_hash: HashTable<u32>,
-    /// Concatenated names of keys, and values that are one block.
+    /// Concatenated names of keys, and values that were inside their entries.
     bytes: Vec<u8>,
     /// Watches (`WATCH`) of the recorded keys, each with the key's index in `noted`. They are held
     /// back during the run: a commit raises the watches of changed keys, a rollback raises none.
@@ -212,8 +212,8 @@ impl Undo {
     }
 }
 
-/// Returns the state of a key, and the size of its value in bytes. A value that is one block is
-/// appended to `kept`.
+/// Returns the state of a key, and the size of its value in bytes. Appends a value that is inside
+/// its entry to `kept`.
 fn image_of(
     access: &mut impl HeldShards,
     key: &Key<'_>,
@@ -265,7 +265,8 @@ fn restore(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, k
         }
     };
     let mut db = access.db_at(db, key);
-    // It doesn't become a key whose TTL is a client's.
+    // On a replica, keeps the restored TTL from counting as one that a client has given
+    // (`Watched::note_ttl`).
     db.of_primary |= db.store.tuning.is_replica();
     let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
     db.set_payload(key, payload, flags, expire, Change::without_event());

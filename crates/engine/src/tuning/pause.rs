@@ -1,14 +1,15 @@
-//! `CLIENT PAUSE`: which commands are held back, and until when.
+//! Pauses (`CLIENT PAUSE`): which commands are held back, and until when.
 //!
 //! Each command is checked before it runs. Commands that have passed the check may still be in
-//! flight when a pause starts. The reply is sent to the pausing client when they have run
-//! (`server/dispatch/pause.rs`). Until then the pause is *held*: it has no end.
+//! flight when a pause starts. The pausing client receives its reply when these commands have run
+//! (`server/dispatch/pause.rs`). Until then the pause is *held*: it has no end. When it is
+//! *released*, its duration begins.
 //!
 //! The server starts a *lasting* pause of writes for a failover or a promotion. Clients cannot end
-//! it.
+//! it. The pauses that `REPLICAOF` and a shutdown start are treated like pauses of clients.
 //!
 //! Commands read the atomics of [`Tuning`]. These are written only under the lock of [`Pauses`], so
-//! that pauses on several workers do not overwrite each other's end.
+//! that pauses from several workers do not overwrite each other's end.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
@@ -23,34 +24,35 @@ const HELD_MS: i64 = i64::MAX;
 pub(crate) struct Pauses {
     /// Number of held pauses of clients.
     held: u32,
-    /// Number of those that hold back all commands.
+    /// Number of held pauses of clients that hold back all commands.
     held_all: u32,
-    /// Whether another pause in force holds back all commands.
+    /// Whether a pause of clients that is not held holds back all commands.
     kept_all: bool,
     /// Number of pauses that have started.
     starts: u64,
     /// Number of lasting pauses.
     lasting: u32,
-    /// End of the pauses of clients (Unix time, ms; 0: there is none).
+    /// End of the pauses of clients (Unix time, ms; 0: there is none; [`HELD_MS`]: one is held).
     until_ms: i64,
     /// The latest end of the pauses that were released while others were held.
     released_until_ms: i64,
-    /// Number of times that clients have ended the pauses. Pauses that started earlier have no
-    /// effect.
+    /// Number of times that clients have ended all pauses (`CLIENT UNPAUSE`). A pause that started
+    /// before the last time has no effect.
     ends: u64,
 }
 
-/// A pause that has started and whose client has no reply yet.
+/// A pause that has started, but whose client has not received the reply yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     timeout_ms: i64,
     /// Whether the pause holds back all commands.
     all: bool,
-    /// End of the pause, Unix time in ms.
+    /// [`Pauses::until_ms`] after the pause started.
     until_ms: i64,
-    /// End of the pause in force when this one started, and [`Pauses::kept_all`] then.
+    /// [`Pauses::until_ms`] before the pause started, and [`Pauses::kept_all`] at that time if a
+    /// pause was in force.
     before: (i64, bool),
-    /// [`Pauses::starts`] with this pause.
+    /// [`Pauses::starts`] after the pause started.
     number: u64,
     /// [`Pauses::ends`] when the pause started.
     ends: u64,
@@ -76,13 +78,14 @@ impl Tuning {
         self.paused_until_ms.store(until_ms, Relaxed);
     }
 
-    /// Starts a pause of `timeout_ms`, of writes or of `all` commands. If another pause is in
-    /// force, the later end and the stricter mode apply.
+    /// Starts a pause of `timeout_ms` that holds back writes, or all commands if `all` is set. If
+    /// another pause is in force, the later end and the stricter mode apply.
     pub fn pause(&self, timeout_ms: i64, all: bool, now_ms: i64) -> Pause {
         let mut pauses = self.pauses();
         let is_paused = pauses.until_ms > now_ms;
         let before = (pauses.until_ms, is_paused && pauses.kept_all);
-        // A very long timeout ends just before `HELD_MS`, so that it is not taken for a held pause.
+        // A pause with a very long timeout ends just before `HELD_MS`, so that it is not taken for
+        // a held pause.
         let own_until_ms = if timeout_ms == 0 { 0 } else { end_of(timeout_ms, now_ms) };
         pauses.until_ms = if is_paused { own_until_ms.max(before.0) } else { own_until_ms };
         pauses.kept_all = all || before.1;
@@ -91,14 +94,15 @@ impl Tuning {
         Pause { timeout_ms, all, until_ms: pauses.until_ms, before, number: pauses.starts, ends: pauses.ends }
     }
 
-    /// Holds a pause that has just started. It lasts at least until it is released or a client ends
-    /// it.
+    /// Holds a pause that has just started: it lasts until it is released or a client ends it. Does
+    /// nothing if a client has already ended it.
     pub fn hold_pause(&self, pause: &Pause) {
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
             pauses.held += 1;
             pauses.held_all += u32::from(pause.all);
-            // If another pause has started meanwhile, the stricter mode stays.
+            // `held_all` now stands for the mode of this pause. If another pause has started
+            // meanwhile, its mode must stay.
             if pauses.starts == pause.number {
                 pauses.kept_all = pause.before.1;
             }
@@ -111,7 +115,7 @@ impl Tuning {
     /// now. Does nothing if a client has ended the pause meanwhile (`CLIENT UNPAUSE`).
     pub fn start_pause_time(&self, pause: &Pause, now_ms: i64) {
         let own_until_ms = end_of(pause.timeout_ms, now_ms);
-        // A pause that was released before this one started keeps its end.
+        // If an earlier pause was not held when this pause started, its end remains in force.
         let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
@@ -130,8 +134,8 @@ impl Tuning {
         self.release_pause(&mut pauses, pause, if until_ms == HELD_MS { 0 } else { until_ms });
     }
 
-    /// Releases a held pause, which then ends at `until_ms`. When the last held pause is released,
-    /// the latest of these ends applies.
+    /// Releases a held pause, which then ends at `until_ms`. When no held pause is left, the latest
+    /// end of the pauses that were released meanwhile applies.
     fn release_pause(&self, pauses: &mut Pauses, pause: &Pause, until_ms: i64) {
         pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
         pauses.held -= 1;
@@ -142,7 +146,8 @@ impl Tuning {
         self.publish_pauses(pauses);
     }
 
-    /// Ends all pauses except lasting ones. Returns whether there was any.
+    /// Ends all pauses except lasting ones (`CLIENT UNPAUSE`). Returns whether the end of any pause
+    /// was set, even of a lasting or an expired one.
     pub fn end_pause(&self) -> bool {
         let mut pauses = self.pauses();
         let was_paused = self.paused_until_ms.load(Relaxed) != 0;
@@ -153,8 +158,8 @@ impl Tuning {
         was_paused
     }
 
-    /// Holds back writes until [`Tuning::release_lasting_pause`], whatever clients do. For a
-    /// failover.
+    /// Holds back writes until [`Tuning::release_lasting_pause`], whether or not clients end their
+    /// pauses. For a failover or a promotion.
     pub fn hold_lasting_pause(&self) {
         let mut pauses = self.pauses();
         pauses.lasting += 1;

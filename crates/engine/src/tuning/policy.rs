@@ -24,7 +24,7 @@ pub enum EvictionPolicy {
     All(Rank),
 }
 
-/// Ranks by number. The low bits of a policy contain the number.
+/// The ranks by their numbers. The two low bits of [`EvictionPolicy::bits`] contain the number.
 const RANKS: [Rank; 4] = [Rank::Lru, Rank::Lfu, Rank::Ttl, Rank::Random];
 const EVICTS: u8 = 1 << 2;
 const OF_ALL: u8 = 1 << 3;
@@ -47,7 +47,7 @@ impl EvictionPolicy {
         }
     }
 
-    /// Returns the rank of keys, or `None` if nothing is evicted.
+    /// Returns the order in which keys are evicted, or `None` if nothing is evicted.
     pub fn rank(self) -> Option<Rank> {
         match self {
             EvictionPolicy::Nothing => None,

@@ -1,9 +1,9 @@
-//! The commands that the server currently rejects from any client. Examples are writes on a
-//! read-only replica, reads of data that may be stale, and commands that need the dataset while it
-//! is being loaded.
+//! The reasons for which the server currently rejects commands from any client. Examples of
+//! rejected commands are writes on a read-only replica, reads of data that may be stale, and
+//! commands that need the dataset while it is being loaded.
 //!
-//! Commands check one bit of a word that they read anyway ([`Tuning::unchecked`]). Only if the bit
-//! is set are a command's flags compared with the reasons (`session::access`).
+//! Commands check one bit of a word that they read anyway ([`Tuning::unchecked`]). If the bit is
+//! set, the flags of each command are compared with the reasons (`pantala_session::access`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,7 +23,7 @@ bitflags::bitflags! {
         const DISK_FULL = 1 << 3;
         /// The append-only file cannot be written for another reason.
         const DISK_ERROR = 1 << 4;
-        /// The last snapshot in the background failed (`stop-writes-on-bgsave-error`).
+        /// The last background snapshot failed (`stop-writes-on-bgsave-error`).
         const UNSAVED = 1 << 5;
         /// Too few replicas acknowledge (`min-replicas-to-write`).
         const NO_REPLICAS = 1 << 8;
@@ -71,8 +71,8 @@ impl Tuning {
 
     /// Starts or stops rejecting commands for some reasons.
     pub fn set_refusals(&self, reasons: Refusals, is_set: bool) {
-        // The lock keeps the bit `REFUSES` in agreement with `refusals` when several threads change
-        // them.
+        // The lock keeps the bit `REFUSES` consistent with `refusals` if several threads change the
+        // reasons at the same time.
         let _lock = self.pauses();
         let before = self.refusals();
         let after = if is_set { before | reasons } else { before - reasons };
@@ -80,20 +80,20 @@ impl Tuning {
         self.set_watched(REFUSES, !after.is_empty());
     }
 
-    /// Returns whether the server is a replica. A replica does not expire keys: it deletes them
-    /// when its primary does.
+    /// Returns whether the server is a replica. A replica deletes an expired key when its primary
+    /// does, unless a client of the (writable) replica gave the key its TTL.
     #[inline]
     pub fn is_replica(&self) -> bool {
         self.is_replica.load(Relaxed)
     }
 
-    /// Makes the server a replica, or a primary.
+    /// Sets whether the server is a replica.
     pub fn set_replica(&self, is_replica: bool) {
         self.is_replica.store(is_replica, Relaxed);
     }
 
-    /// Returns whether expired keys are hidden instead of deleted. This is the case while writes
-    /// are paused, and on a replica, which deletes them only when its primary does.
+    /// Returns whether lookups hide expired keys instead of deleting them. They do so while writes
+    /// are paused, and on a replica, which leaves the deletion to its primary.
     #[inline]
     pub fn keeps_expired(&self, now_ms: i64) -> bool {
         self.is_replica() || self.is_paused(now_ms)

@@ -19,7 +19,9 @@ pub enum Outcome {
 /// The part of a file that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analysis {
-    /// The error as redis-check-aof prints it; `None` also if a record starts with a wrong byte.
+    /// The error as redis-check-aof prints it. `None` if the file is valid, if a record starts with
+    /// a wrong byte, or if the file is truncated before or within a number, outside of
+    /// transactions.
     pub error: Option<String>,
     /// Whether a record starts with neither `*` nor `#`.
     pub is_format_error: bool,
@@ -41,7 +43,7 @@ pub struct Check {
     ok_up_to: u64,
     /// The offset of the last string or annotation.
     last_at: u64,
-    /// The offset of the line with the checksum of the next command.
+    /// The offset of the checksum line of the next command's group, if it has one.
     group_at: Option<u64>,
 }
 
@@ -126,7 +128,7 @@ impl Check {
         }
     }
 
-    /// Notes that all records so far are valid.
+    /// Marks all records so far as valid, unless a transaction is open.
     fn note_end(&mut self) {
         if self.transactions.open_since().is_none() {
             self.ok_up_to = self.reader.offset();

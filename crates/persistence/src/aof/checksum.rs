@@ -1,7 +1,7 @@
 //! Checksums of groups of effects (`aof-checksums`).
 //!
-//! A group is what is written together. The line before it has its length and its checksum, and
-//! protects itself:
+//! A group consists of the effects that are written together. The *checksum line* before it has its
+//! length, its checksum, and a checksum of the line itself:
 //!
 //! ```text
 //! #CRC:1234:0123456789abcdef:89ab\r\n
@@ -15,19 +15,19 @@
 
 use pantala_base::{crc16, crc64};
 
-/// The prefix of such a line.
+/// The prefix of a checksum line.
 pub const PREFIX: &[u8; 5] = b"#CRC:";
 
-/// A group of effects, as the line before it describes it.
+/// A group of effects, as its checksum line describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Length without the line, bytes.
+    /// Length without the checksum line, bytes.
     pub bytes: u64,
-    /// CRC64.
+    /// CRC64 of these bytes.
     pub crc: u64,
 }
 
-/// A line with a checksum that is not as it was written.
+/// The error for a damaged checksum line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged;
 
@@ -40,7 +40,7 @@ impl Group {
         parts.fold(Group { bytes: 0, crc: 0 }, sum)
     }
 
-    /// Returns the line before the group.
+    /// Returns the group's checksum line.
     #[must_use]
     pub fn line(self) -> Vec<u8> {
         let mut line = PREFIX.to_vec();
@@ -52,8 +52,9 @@ impl Group {
 
     /// Reads an annotation, line end included. Returns `None` for an annotation of another kind.
     ///
-    /// An annotation whose prefix differs in one bit is a damaged one. Otherwise such a bit would
-    /// leave the group unchecked.
+    /// An annotation whose first bytes differ from [`PREFIX`] in one bit counts as a damaged
+    /// checksum line. If it were skipped as unknown, one flipped bit would leave the group
+    /// unchecked.
     #[must_use]
     pub fn read(line: &[u8]) -> Option<Result<Self, Damaged>> {
         let start = line.get(..PREFIX.len())?;

@@ -90,14 +90,16 @@ impl<D: Disk> Directory<D> {
         self.sync()
     }
 
-    /// Opens a file for appending. A new file (`is_new`) is empty, durably, and its name is synced.
+    /// Opens a file for appending. If `is_new`, empties the file, and syncs its content and its
+    /// name.
     ///
     /// # Errors
     /// The system's.
     pub fn open_to_append(&self, name: &[u8], is_new: bool) -> io::Result<D::File> {
         let mut file = self.disk.open(&self.join(name))?;
         if is_new {
-            // A file that a crash has left: its content must not come back once it is listed.
+            // A crash has left a file of this name. Its content must not reappear after the file is
+            // listed.
             if file.size()? > 0 {
                 file.truncate(0)?;
                 file.sync()?;
@@ -107,7 +109,7 @@ impl<D: Disk> Directory<D> {
         Ok(file)
     }
 
-    /// Cuts a file to a length.
+    /// Cuts a file to a length, bytes, and syncs it.
     ///
     /// # Errors
     /// The system's.
@@ -139,7 +141,7 @@ impl<D: Disk> Directory<D> {
         self.disk.size(&self.join(&listed.name)).unwrap_or(0)
     }
 
-    /// Makes the names durable.
+    /// Makes the files' names durable.
     ///
     /// # Errors
     /// The system's.

@@ -7,7 +7,8 @@ use std::path::Path;
 
 /// A file that is written at its end.
 pub trait AppendFile {
-    /// Writes bytes at the end of the file, possibly not all. Returns how many.
+    /// Writes bytes at the end of the file, possibly not all. Returns the number of
+    /// written bytes.
     ///
     /// # Errors
     /// The system's.
@@ -17,7 +18,8 @@ pub trait AppendFile {
     /// # Errors
     /// The system's.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
-    /// Makes the content durable. After an error, another call may succeed although it isn't.
+    /// Makes the content durable. After an error, another call may succeed although the content
+    /// isn't durable.
     ///
     /// # Errors
     /// The system's.
@@ -36,7 +38,7 @@ pub trait Disk: Clone + Debug {
     /// Creates a directory.
     ///
     /// # Errors
-    /// The system's; also if it exists.
+    /// The system's; also if the directory exists.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     ///

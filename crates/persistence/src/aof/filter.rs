@@ -7,8 +7,8 @@ use super::reader::number;
 /// Commands that change nothing in the dataset.
 const LEFT_OUT: [&[u8]; 4] = [b"PING", b"PUBLISH", b"SPUBLISH", b"REPLCONF"];
 
-/// Returns the ranges of a part of the stream that belong in the file. The part must consist of
-/// whole commands. Neighbouring commands form one range. Bytes that aren't a command are kept.
+/// Returns the ranges of `part`, a part of the stream, that belong in the file. `part` must consist
+/// of whole commands. Neighbouring commands form one range. Bytes that aren't a command are kept.
 #[must_use]
 pub fn kept(part: &[u8]) -> Vec<Range<usize>> {
     let (mut ranges, mut start, mut at) = (Vec::new(), 0, 0);
@@ -27,7 +27,8 @@ pub fn kept(part: &[u8]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Returns the length of the first command, and whether to omit it.
+/// Returns the length of the first command, and whether to omit it; `None` if there is no whole
+/// command.
 fn command(input: &[u8]) -> Option<(usize, bool)> {
     if input.first() != Some(&b'*') {
         return None;

@@ -6,13 +6,13 @@ use pantala_resp::{quote, words_of};
 
 use super::names;
 
-/// Maximum length of a line, bytes, without the line end.
+/// Maximum length of a line, bytes, with its line end.
 pub const LINE_BYTES_MAX: usize = 1024;
 
 /// Minimum number of words in a line.
 const WORDS_MIN: usize = 6;
 
-/// The content of a file.
+/// The role of a file in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The dataset at one instant.
@@ -179,7 +179,8 @@ impl Manifest {
         listed.name
     }
 
-    /// Leaves out the numbers that another list has used, so that no file of it is overwritten.
+    /// Skips the sequence numbers that another list has used, so that none of its files is
+    /// overwritten.
     pub fn exclude_time(&mut self, other: &Manifest) {
         self.base_seq = self.base_seq.max(other.base_seq);
         self.increment_seq = self.increment_seq.max(other.increment_seq);
@@ -209,7 +210,7 @@ impl Manifest {
         }
     }
 
-    /// Removes the files to be deleted from the list and returns them.
+    /// Removes the files that may be deleted from the list, and returns them.
     pub fn take_history(&mut self) -> Vec<Listed> {
         std::mem::take(&mut self.history)
     }
@@ -241,7 +242,7 @@ fn parse_line(line: &[u8]) -> Result<(Listed, u8), &'static str> {
     }
 }
 
-/// Returns the number at the start of a word, as C's `atoll` does, or 0 if there is none.
+/// Returns the number at the start of a word, as C's `atoll` does; 0 if there is none.
 fn leading_number(word: &[u8]) -> u64 {
     let len = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&word[..len]).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)

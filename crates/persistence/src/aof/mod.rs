@@ -18,11 +18,11 @@
 //! | [`transactions`] | which commands of a file form a transaction |
 //! | [`scan`] | reads a file to its end, and finds where it must be cut |
 //! | [`filter`] | removes commands that only replicas need |
-//! | [`disk`] | the operations on files that writing needs; those below are generic over them |
+//! | [`disk`] | file operations for writing; the next four modules are generic over them |
 //! | [`directory`] | the directory and its manifest |
 //! | [`place`] | changes of the list of files |
-//! | [`output`] | the increment that is written |
-//! | [`writing`] | the state of the thread that writes: cuts, rotations, what is durable |
+//! | [`output`] | the increment that is being written |
+//! | [`writing`] | the state of the writer thread: cuts, rotations, durable effects |
 //! | [`base`] | a base of commands |
 //! | [`check`] | `check-aof`: one file, as redis-check-aof checks it |
 
@@ -58,8 +58,8 @@ pub const RDB_SIGNATURE: &[u8; 5] = b"REDIS";
 /// in s.
 pub const TIMESTAMP: &[u8; 4] = b"#TS:";
 
-/// Returns the time of a timestamp annotation, without its line end; `None` for any other
-/// annotation.
+/// Returns the time of a timestamp annotation, Unix time in s; `None` for any other annotation.
+/// `annotation` is given without its line end.
 #[must_use]
 pub fn timestamp_of(annotation: &[u8]) -> Option<Result<i64, NoTimestamp>> {
     let digits = annotation.strip_prefix(TIMESTAMP)?;

@@ -28,7 +28,7 @@ pub struct Output<F> {
     done: u64,
     /// Batches are written with a checksum (`aof-checksums`).
     has_checksums: bool,
-    /// The line with the checksum of the batch; empty: it has none.
+    /// The checksum line of the batch; empty if it has none.
     line: Vec<u8>,
     /// The file has bytes that are not synced.
     is_dirty: bool,
@@ -72,8 +72,9 @@ impl<F: AppendFile> Output<F> {
         self.has_checksums = has_checksums;
     }
 
-    /// Adds a range of a part of the stream to the batch. The range consists of complete units.
-    /// `now_s` is the time with which to annotate it, Unix time in s.
+    /// Adds a range of a part of the stream to the batch. The range must consist of complete units.
+    /// It is preceded by an annotation with `now_s`, Unix time in s, if that is later than the time
+    /// of the last annotation.
     pub fn add(&mut self, part: Outgoing, range: Range<usize>, now_s: Option<i64>) {
         if !self.is_open() {
             return;
@@ -99,7 +100,7 @@ impl<F: AppendFile> Output<F> {
         self.batch.push((self.parts.len() - 1, range));
     }
 
-    /// Returns how many bytes of the batch are not written.
+    /// Returns the number of bytes of the batch that are not written yet.
     pub fn pending_bytes(&self) -> u64 {
         self.batch_bytes - self.done
     }
@@ -119,7 +120,8 @@ impl<F: AppendFile> Output<F> {
         self.is_lost
     }
 
-    /// Drops the batch. The file gets no further effects, as after a failed sync.
+    /// Drops the batch and marks the file as lost, as after a failed sync: no further effects are
+    /// written to it.
     pub fn lose(&mut self) {
         self.drop_batch();
         self.is_lost = true;
@@ -202,7 +204,7 @@ impl<F: AppendFile> Output<F> {
     }
 }
 
-/// Returns the bytes of a batch with the line before it.
+/// Returns the bytes of a batch, preceded by its checksum line.
 fn pieces<'b>(
     line: &'b [u8],
     parts: &'b [Outgoing],

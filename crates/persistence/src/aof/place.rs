@@ -1,5 +1,5 @@
-//! The files of an append-only file, and the changes of their list: each leaves files on disk that
-//! can be loaded, wherever a crash interrupts it.
+//! The files of an append-only file, and the changes of their list. If a crash interrupts a change
+//! at any point, the files on disk can still be loaded.
 
 use std::io;
 use std::path::Path;
@@ -45,9 +45,9 @@ pub struct NewBase<'p> {
 }
 
 impl<D: Disk> Place<D> {
-    /// Opens the last increment of a manifest. Creates the first increment, and before it a base
-    /// with the text of `empty_base` if there is none; whether that is an RDB file is the other
-    /// result.
+    /// Opens the last increment of a manifest; creates an increment if the manifest has none. If
+    /// the manifest is empty, also creates a base first. `empty_base` returns the base's content,
+    /// and whether that is an RDB file.
     ///
     /// # Errors
     /// The system's.
@@ -72,8 +72,8 @@ impl<D: Disk> Place<D> {
         let mut file = directory.open_to_append(&name, is_new)?;
         let len = file.size()?;
         // A process that was killed may have left effects and names that are not durable. Clients
-        // may read these now. An increment before the last one may have some too, if an error left
-        // an empty one behind it.
+        // may read these effects from now on. The effects of an earlier increment may not be
+        // durable either, if an error left an empty increment after it.
         for earlier in next.increments().iter().filter(|listed| listed.name != name) {
             directory.open_to_append(&earlier.name, false)?.sync()?;
         }
@@ -87,8 +87,8 @@ impl<D: Disk> Place<D> {
         Ok((place, Opened { file, name, is_new, len }))
     }
 
-    /// Opens a new increment and lists it after the last one, which is durable and has `len` bytes.
-    /// Returns its name too.
+    /// Opens a new increment and lists it after the last one. The last one must be durable; `len`
+    /// is its length, bytes. Returns the new file and its name.
     ///
     /// # Errors
     /// The system's. The list is unchanged.
@@ -104,8 +104,8 @@ impl<D: Disk> Place<D> {
         Ok((file, name))
     }
 
-    /// Makes a snapshot the base, and all increments except the last `kept` history. `is_new`: the
-    /// increment still has its temporary name.
+    /// Makes a snapshot the base, and all increments except the last `kept` history. With `is_new`,
+    /// also lists the current increment, which still has its temporary name.
     ///
     /// # Errors
     /// The system's. The list is unchanged.
@@ -126,8 +126,8 @@ impl<D: Disk> Place<D> {
         Ok(())
     }
 
-    /// Makes `next` the list if it was written. After an error, the list on disk may be `next`:
-    /// then a later file must not have the name of one of its files.
+    /// Makes `next` the list if it was written. After an error, the list on disk may be `next` or
+    /// the former one, so later files must not reuse the names of its files.
     fn adopt<T>(&mut self, next: Manifest, written: io::Result<T>) -> io::Result<T> {
         match written {
             Ok(_) => self.manifest = next,

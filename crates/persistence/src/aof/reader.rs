@@ -41,8 +41,8 @@ pub enum Next<'a> {
 pub enum Fault {
     /// The file ends before or within a number.
     NumberCut,
-    /// The file ends within a string. The required bytes, line end included, and the available
-    /// bytes.
+    /// The file ends within a string. The fields are the numbers of required bytes, line end
+    /// included, and of available bytes.
     StringCut(u64, u64),
     /// The file ends within an annotation.
     AnnotationCut,
@@ -54,17 +54,19 @@ pub enum Fault {
     Count(i64),
     /// A length is negative or too large.
     Length(i64),
-    /// These bytes are in place of the end of a line with a number.
+    /// A line with a number has these bytes instead of a line end.
     LineEnd([u8; 2]),
-    /// These bytes are in place of the end of a string.
+    /// A string is followed by these bytes instead of a line end.
     StringEnd([u8; 2]),
     /// An annotation is too long.
     LongAnnotation,
-    /// The file ends within a group that has a checksum. The expected and the available bytes.
+    /// The file ends within a group that has a checksum. The fields are the numbers of expected and
+    /// of available bytes.
     GroupCut(u64, u64),
-    /// The checksum of this many bytes is wrong. The offset is that of the line before them.
+    /// The checksum of a group of this many bytes is wrong. The error's offset is that of the
+    /// checksum line before the group.
     Checksum(u64),
-    /// A line with a checksum is damaged.
+    /// A checksum line is damaged.
     ChecksumLine,
 }
 
@@ -216,8 +218,8 @@ impl Reader {
             }
             Err(Stop::Short { at, fault, .. } | Stop::Bad { at, fault }) => (at, fault),
         };
-        // Each whole argument has two lines. The number line of an incomplete one may have been
-        // read too.
+        // Each whole argument has two lines. The number line of an incomplete argument may have
+        // been read too.
         let has_length = matches!(fault, Fault::StringCut(..) | Fault::StringEnd(_) | Fault::Length(_));
         self.lines += u64::from(at > 0) + 2 * self.ranges.len() as u64 + u64::from(has_length);
         Err(Error { offset: offset + at as u64, fault })
@@ -233,10 +235,11 @@ fn annotation(input: &[u8]) -> Result<usize, Stop> {
     }
 }
 
-/// Verifies the group behind an annotation of length `len` if it has a checksum. Returns `len`.
+/// Verifies the group after an annotation of length `len` if the annotation is a checksum line.
+/// Returns `len`.
 ///
-/// An annotation of an unknown kind may be what is left of a line with a checksum. It is accepted
-/// if it is text and no group before it had a checksum.
+/// An annotation of an unknown kind may be a checksum line with a damaged prefix. It is accepted
+/// only if it is text and no group before it had a checksum.
 fn verified(input: &[u8], len: usize, has_checksums: &mut bool) -> Result<usize, Stop> {
     let (line, rest) = input.split_at(len);
     let is_text = || line.trim_ascii_end().iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
@@ -290,7 +293,7 @@ fn command(input: &[u8], ranges: &mut Vec<ArgRange>) -> Result<usize, Stop> {
     Ok(at)
 }
 
-/// Reads the number after the prefix at `at`. Returns it, and the start of the next line.
+/// Reads the number after the prefix at `at`. Returns the number and the start of the next line.
 pub(super) fn number(input: &[u8], at: usize) -> Result<(i64, usize), Stop> {
     let line = &input[at + 1..input.len().min(at + NUMBER_LINE_BYTES_MAX)];
     let (sign, digits) = match line.split_first() {
@@ -307,7 +310,8 @@ pub(super) fn number(input: &[u8], at: usize) -> Result<(i64, usize), Stop> {
     let bytes = |index: usize| line.get(index).copied().unwrap_or(0);
     match line.get(end..end + 2) {
         Some(b"\r\n") => Ok((sign * value, at + 1 + end + 2)),
-        // The error has both bytes, regardless of where the input is cut.
+        // Waits until both bytes of the line end are known, so that the error doesn't depend on how
+        // the input is split.
         None if line.len() + 1 < NUMBER_LINE_BYTES_MAX => {
             let fault = match line[end..] {
                 [] | [b'\r'] => Fault::NumberCut,

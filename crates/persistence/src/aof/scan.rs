@@ -12,9 +12,9 @@ const INPUT_BYTES: usize = 1024 * 1024;
 /// The end of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It ends behind a command or transaction.
+    /// It ends after a command or transaction.
     Whole,
-    /// It ends within a command, or a group with a checksum: it must be cut at this offset.
+    /// It ends within a record or a group with a checksum, and must be cut at this offset.
     Cut(u64),
     /// It ends within the transaction that starts at this offset, where it must be cut.
     CutTransaction(u64),
@@ -38,13 +38,13 @@ pub trait Runner {
     /// Runs the command at this offset, or queues it until the end of its transaction.
     ///
     /// # Errors
-    /// It can't run.
+    /// The command can't run.
     fn run(&mut self, offset: u64, args: &Args<'_>) -> Result<(), Self::Error>;
-    /// Returns the offset of the transaction that has not ended.
+    /// Returns the offset of the transaction that has not ended, if any.
     fn open_since(&self) -> Option<u64>;
 }
 
-/// Runs the commands of a file from `offset` on, which `file` is at.
+/// Runs the commands of a file, starting at the current position of `file`, which must be `offset`.
 ///
 /// # Errors
 /// The file can't be read to its end. Commands before the error have run.

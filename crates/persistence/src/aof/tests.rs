@@ -213,7 +213,7 @@ fn a_check_reports_the_valid_part_of_a_file() {
     assert_eq!(check(b"#TS:?\r\n", Some(5)), Outcome::InvalidTimestamp);
 }
 
-/// The error of a wrong line end has both of its bytes, also if only one has arrived.
+/// The error of a wrong line end contains both bytes, even if they arrive separately.
 #[test]
 fn errors_do_not_depend_on_how_the_input_is_cut() {
     let error_of = |pieces: &[&[u8]]| {
@@ -232,16 +232,16 @@ fn errors_do_not_depend_on_how_the_input_is_cut() {
     let whole = error_of(&[b"*1\r\n$\xea\r\n"]);
     assert_eq!(whole, Error { offset: 4, fault: Fault::LineEnd([0xea, b'\r']) });
     assert_eq!(error_of(&[b"*1\r\n$\xea", b"\r\n"]), whole);
-    // At the end of the file, this is not the result of a crash.
+    // A wrong byte at the end of the file is not a truncation.
     assert!(!error_of(&[b"*1\r\n$\xea"]).fault.is_truncation());
 }
 
-/// Returns a file with two groups, and the offset of each.
+/// Returns a file with two groups, and three offsets: of both groups and of the file's end.
 fn checked_groups() -> (Vec<u8>, [usize; 3]) {
     let groups =
         [[b"#TS:5\r\n", SET, SET].concat(), [SET, b"*1\r\n$5\r\nMULTI\r\n", SET, b"*1\r\n$4\r\nEXEC\r\n"].concat()];
     let [first, second] = groups.map(|group| {
-        // The parts of a group don't matter.
+        // The checksum doesn't depend on how the group is split into parts.
         let (start, end) = group.split_at(11);
         let line = Group::of([start, end].into_iter()).line();
         [line, group].concat()
@@ -253,7 +253,7 @@ fn checked_groups() -> (Vec<u8>, [usize; 3]) {
 #[test]
 fn groups_with_checksums_are_read_from_any_pieces() {
     let (file, _) = checked_groups();
-    // What Redis writes behind them, and other groups behind that.
+    // Effects and annotations as Redis writes them, before and between groups.
     let mixed = [SET, b"#other\r\n", &file, SET, &file].concat();
     for piece in [1, 3, 16, 1000] {
         let (records, end) = read(&mixed, piece);
@@ -261,7 +261,8 @@ fn groups_with_checksums_are_read_from_any_pieces() {
         assert_eq!(records.iter().filter(|record| record.ends_with("SET k abc")).count(), 10);
     }
     assert!(matches!(check(&mixed, None), Outcome::Read(analysis) if analysis.ok_up_to == mixed.len() as u64));
-    // What may be left of a line with a checksum is no unknown annotation.
+    // Rejects annotations that may be damaged checksum lines: one that isn't text, and an unknown
+    // one after a group with a checksum.
     for damaged in [[b"#\x80garbage\r\n", SET].concat(), [&file, &b"#other\r\n"[..], SET].concat()] {
         assert_eq!(read(&damaged, 9).1.expect_err("damaged").fault, Fault::ChecksumLine);
     }

@@ -1,5 +1,5 @@
-//! Finds the transactions in a file. A file that ends within a transaction is cut before it,
-//! because a transaction is applied as a whole or not at all.
+//! Finds the transactions in a file. A file that ends within a transaction is cut before
+//! the transaction, because a transaction is applied as a whole or not at all.
 
 /// The relation of a command to transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,18 +1,21 @@
-//! The state of the thread that writes the increments: what it writes, and what is durable.
+//! The state of the thread that writes the increments: pending and durable effects.
+//!
+//! Each effect has a stamp, its place in the order of all changes ([`pantala_engine::effect`]).
 //!
 //! | a stamp is | once |
 //! | --- | --- |
 //! | read | all effects with earlier stamps are in the batch or written |
-//! | durable | these are synced, and no earlier file has lost effects that no base has yet |
+//! | durable | these effects are synced; those that an earlier file has lost are in a base |
 //!
 //! # A cut
 //!
 //! A rewrite cuts the stream and starts a snapshot at the cut. Effects before the cut belong to the
-//! current increment, those behind it to the next. The current one is durable before the next one
-//! is listed, so only the last file of a list can be incomplete. After a failed sync, without a
-//! base, or if the current one can't be written, the next one is not listed until its base is
-//! installed. The snapshot becomes the base only if the next increment is listed and durable; then
-//! the files before it are history.
+//! current increment, those after it to the next. The current increment is made durable before the
+//! next one is listed, so only the last file of a list can be incomplete. In three cases the next
+//! increment is not listed until its base is installed: a sync has failed, there is no base, or the
+//! current increment can't be written. Before the snapshot becomes the base, the next increment is
+//! made durable. It is listed together with the base at the latest, and the files before it become
+//! history.
 
 use std::io;
 use std::ops::Range;
@@ -28,13 +31,14 @@ use super::place::{NewBase, Place};
 #[derive(Debug)]
 pub struct Writing<D: Disk> {
     output: Output<D::File>,
-    /// Parts behind the cut that were read together with those before it.
+    /// Parts after the cut that were read together with parts before it.
     behind_cut: Vec<(Outgoing, Range<usize>)>,
-    /// The increment for the effects behind the last cut is open.
+    /// The increment for the effects after the last cut is open, or could not be opened.
     is_rotated: bool,
-    /// Why that increment could not be opened. The snapshot can't become the base without it.
+    /// The error of opening that increment. Without the increment, the snapshot can't become the
+    /// base.
     rotation_error: Option<String>,
-    /// No list has the increment until its base is installed.
+    /// The increment is in no list until its base is installed.
     is_unlisted: bool,
     /// A sync has failed or an increment was abandoned, so effects may be missing on disk until
     /// there is a new base.
@@ -48,11 +52,11 @@ pub struct Writing<D: Disk> {
 pub struct Taken {
     /// Their bytes, in parts that consist of complete units.
     pub parts: Vec<Outgoing>,
-    /// The offset in the stream behind them.
+    /// The offset in the stream after them.
     pub end: u64,
     /// The offset of the cut, if there is one.
     pub cut: Option<u64>,
-    /// All effects with earlier stamps have been read with them, if known.
+    /// The stamp before which all effects have been read, including these, if known.
     pub before: Option<u64>,
     /// The time to annotate, Unix time in s.
     pub now_s: Option<i64>,
@@ -77,12 +81,12 @@ impl<D: Disk> Writing<D> {
     }
 
     /// Starts at a cut. Effects are discarded until [`Self::rotate`] opens the first increment,
-    /// which no list has until its base is installed.
+    /// which is in no list until its base is installed.
     pub fn at_cut() -> Self {
         Writing { is_rotated: false, ..Self::with(Output::none()) }
     }
 
-    /// Adds effects to the batch; those behind the cut are kept for the next increment.
+    /// Adds effects to the batch; those after the cut are kept for the next increment.
     pub fn take(&mut self, taken: Taken) {
         let Taken { parts, end, cut, before, now_s } = taken;
         let read_bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
@@ -101,13 +105,13 @@ impl<D: Disk> Writing<D> {
                 _ => self.output.add(part, 0..len, now_s),
             }
         }
-        // While parts behind the cut are not in the batch, the stamp must not advance.
+        // While parts after the cut are not in the batch, the stamp must not advance.
         if let (Some(before), true) = (before, self.behind_cut.is_empty()) {
             self.read_before = before;
         }
     }
 
-    /// Returns the bytes that are taken and not written.
+    /// Returns the number of bytes that are taken and not written.
     pub fn pending_bytes(&self) -> u64 {
         let behind_cut: usize = self.behind_cut.iter().map(|(_, range)| range.len()).sum();
         self.output.pending_bytes() + behind_cut as u64
@@ -129,7 +133,7 @@ impl<D: Disk> Writing<D> {
     }
 
     /// Returns whether a sync of the current increment has failed, or the increment was abandoned.
-    /// It must not be synced again, and a new base is needed.
+    /// In both cases, the increment must not be synced again, and a new base is needed.
     pub fn is_lost(&self) -> bool {
         self.output.is_lost()
     }
@@ -145,9 +149,9 @@ impl<D: Disk> Writing<D> {
         if self.is_written() { self.read_before } else { 0 }
     }
 
-    /// Writes the batch, with a checksum if `has_checksums`. Can be called again after an error.
-    /// If the file is lost, the batch is dropped: it would follow a gap, and the base will have its
-    /// effects.
+    /// Writes the batch, with a checksum if `has_checksums`. Can be called again after an error. If
+    /// the file is lost, drops the batch instead: it would follow a gap, and the next base will
+    /// have its effects.
     ///
     /// # Errors
     /// The system's.
@@ -160,8 +164,9 @@ impl<D: Disk> Writing<D> {
         self.output.write()
     }
 
-    /// Abandons the current increment, which can't be written, after a cut: the base will have its
-    /// effects. As after a failed sync, no further effect is written to it.
+    /// Abandons the current increment, which can't be written. Must be called only between a cut
+    /// and its rotation: the base of that cut will have the increment's effects. As after a failed
+    /// sync, no further effect is written to the increment.
     pub fn abandon(&mut self) {
         self.output.lose();
         self.awaits_base = true;
@@ -176,24 +181,24 @@ impl<D: Disk> Writing<D> {
         Ok((!self.awaits_base && self.is_written()).then_some(self.read_before))
     }
 
-    /// Starts a cut: the next increment is for the effects behind it.
+    /// Starts a cut: the next increment is for the effects after it.
     pub fn cut(&mut self) {
         self.is_rotated = false;
         self.rotation_error = None;
     }
 
-    /// Returns whether the increment behind the last cut is open, or could not be opened.
+    /// Returns whether the increment after the last cut is open, or could not be opened.
     pub fn is_rotated(&self) -> bool {
         self.is_rotated
     }
 
-    /// Continues with the next increment, once all effects before the cut are written. Returns its
-    /// name.
+    /// Opens the next increment and continues with it. All effects before the cut must have been
+    /// written. Returns the increment's name.
     ///
     /// # Errors
     /// The system's. The current increment is continued, and the snapshot can't become the base.
     pub fn rotate(&mut self, place: Option<&mut Place<D>>, now_s: Option<i64>) -> io::Result<Vec<u8>> {
-        // A lost file must stay the last of its list: effects behind it would follow a gap.
+        // A lost file must stay the last of its list: effects in a later file would follow a gap.
         let is_unlisted = self.is_unlisted || self.awaits_base || !self.output.is_open();
         let opened = self.open_next(place, is_unlisted);
         self.is_rotated = true;
@@ -216,12 +221,12 @@ impl<D: Disk> Writing<D> {
 
     fn open_next(&mut self, place: Option<&mut Place<D>>, is_unlisted: bool) -> io::Result<(Output<D::File>, Vec<u8>)> {
         let Some(place) = place else { return Err(io::ErrorKind::NotFound.into()) };
-        // It may have been removed.
+        // The directory may have been removed.
         place.directory.create()?;
         let (file, name) = if is_unlisted {
             let name = names::temporary_increment(place.directory.prefix());
-            // A former thread may still write to a file of this name. An error is ignored: usually
-            // there is none.
+            // A former thread may still write to a file of this name. Errors are ignored, because
+            // usually there is no such file.
             let _ = place.directory.remove(&name);
             (place.directory.open_to_append(&name, true)?, name)
         } else {
@@ -235,7 +240,7 @@ impl<D: Disk> Writing<D> {
     /// durable, if known.
     ///
     /// # Errors
-    /// The reason why it is not.
+    /// The reason why the snapshot did not become the base.
     pub fn install(&mut self, place: Option<&mut Place<D>>, base: NewBase<'_>) -> Result<Option<u64>, String> {
         if let Some(error) = self.rotation_error.take() {
             return Err(error);

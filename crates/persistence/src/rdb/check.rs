@@ -28,8 +28,8 @@ pub struct Check<'f> {
 }
 
 impl<'f> Check<'f> {
-    /// Starts a check of the file that `reader` reads, at `now_ms`, Unix time. `tell` is called
-    /// with auxiliary fields and databases, and their offsets.
+    /// Starts a check of the file that `reader` reads. `now_ms` is the current Unix time. `tell` is
+    /// called with auxiliary fields and databases, and their offsets.
     pub fn new(reader: Reader, limits: Limits, now_ms: i64, tell: &'f mut dyn FnMut(u64, &str)) -> Self {
         Check { reader, limits, now_ms, findings: Findings::default(), tell }
     }
@@ -47,7 +47,7 @@ impl<'f> Check<'f> {
         self.reader.offset()
     }
 
-    /// Returns the file's version once it was read.
+    /// Returns the file's dialect and version, once they have been read.
     #[must_use]
     pub fn version(&self) -> Option<(Dialect, u32)> {
         self.reader.version()

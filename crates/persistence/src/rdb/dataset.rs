@@ -15,7 +15,7 @@ use pantala_types::{CutState, Hash, PieceMax, Value, access};
 use super::writer::{Attributes, Sink, Version, Writer, append_entry, append_head};
 use super::{MAGIC_REDIS, opcode};
 
-/// The content of a file besides the keys, and options of writing it.
+/// The content of a file besides the keys, and options for writing the file.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Version of Redis that the server emulates.
@@ -44,10 +44,10 @@ enum Access {
     Frequency { decay_time_min: u32 },
 }
 
-/// Number of elements in a piece of a large collection; encoding them takes some ten microseconds.
+/// Number of elements in a piece of a large collection; encoding them takes about 10 µs.
 const PIECE_ELEMENTS: usize = 256;
 
-/// Number of nodes in a piece of a list or stream, each of 8 or 4 KiB by default.
+/// Number of nodes in a piece of a list (8 KiB each by default) or of a stream (4 KiB each).
 const PIECE_NODES: usize = 4;
 
 /// Bytes of elements after which a piece ends. Compressing them takes about 0.1 ms; a longer
@@ -76,7 +76,7 @@ impl EntryForm {
         EntryForm { access, compresses, keeps_expired: false, now_ms }
     }
 
-    /// Returns the form of a file that has expired keys as well.
+    /// Returns this form with expired keys written too if `keeps_expired`, otherwise omitted.
     #[must_use]
     pub fn keeping_expired(self, keeps_expired: bool) -> Self {
         EntryForm { keeps_expired, ..self }
@@ -115,8 +115,9 @@ impl EntryForm {
         true
     }
 
-    /// Appends the head of an entry and starts a cut of its value. Returns false, without having
-    /// appended anything, if the entry has expired or its value has no cuts.
+    /// Appends the head of an entry and starts a cut of its value ([`rdb_value::begin_cut`]), so
+    /// that the elements can be appended in pieces. Returns false, without having appended
+    /// anything, if the entry has expired or its value has no cuts.
     pub fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
         let Some((value, attributes)) = self.value(&entry) else { return false };
         let mut elements = Vec::new();
@@ -128,7 +129,7 @@ impl EntryForm {
         has_begun
     }
 
-    /// Appends a piece of a value's cut.
+    /// Appends the next piece of a value's cut.
     pub fn append_cut(&self, value: &Value, part: &mut Vec<u8>) -> CutState {
         let Some(value) = Held::Heap(value).to_write() else { return CutState::Lost };
         let elements = match value {
@@ -142,14 +143,15 @@ impl EntryForm {
         )
     }
 
-    /// Ends the cut of a value, if one runs.
+    /// Ends the cut of a value, if one is in progress.
     pub fn end_cut(value: &Value) {
         Held::Heap(value).to_write().into_iter().for_each(rdb_value::end_cut);
     }
 }
 
-/// Writes all entries of the shards, as of the time at which they were acquired. Omits expired keys
-/// unless `facts` says otherwise. Returns the version, and whether the sink has taken everything.
+/// Writes all entries of the shards, as of the time at which the shards were acquired. Omits
+/// expired keys unless `facts.keeps_expired`. Returns the version, and whether the sink has taken
+/// all bytes.
 pub fn write_dataset(whole: &mut Whole<'_>, facts: &Facts, sink: &mut dyn Sink) -> (Version, bool) {
     let mut form = EntryForm::new(&whole.keyspace().tuning, facts.compresses, whole.now_ms());
     form.keeps_expired = facts.keeps_expired;
@@ -184,7 +186,8 @@ pub struct Head {
     pub version: Version,
     now_ms: i64,
     facts: Facts,
-    /// Databases with keys: number, keys, and keys with an expiry.
+    /// Databases that have keys: number of the database, count of keys, count of keys with an
+    /// expiry.
     databases: Vec<(u32, u64, u64)>,
 }
 

@@ -44,8 +44,8 @@ impl<'a> Entry<'a> {
             Ok(loaded) if reader.remaining() == 0 => Ok(Some(loaded)),
             Ok(_) => Err(failed(Fault::Corrupt("a value is longer than its elements"), reader.position())),
             Err(rdb_value::Error::Empty) => Ok(None),
-            // All bytes of the value are present, so a truncated part has a wrong length.
             Err(rdb_value::Error::OutOfMemory) => Err(failed(Fault::OutOfMemory, 0)),
+            // All bytes of the value are present, so `Truncated` also means that a length is wrong.
             Err(error) => Err(failed(Fault::Value(error), reader.position())),
         }
     }

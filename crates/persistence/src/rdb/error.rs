@@ -7,7 +7,8 @@ use pantala_types::rdb_value;
 /// An error in a file, with its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Offset of the invalid piece, bytes from the start of the file.
+    /// Offset of the invalid piece or value, or of the first missing byte, counted in bytes from
+    /// the start of the file.
     pub offset: u64,
     /// The kind of error.
     pub fault: Fault,
@@ -34,9 +35,9 @@ pub enum Fault {
     Database(u64),
     /// A key occurs twice.
     Duplicate(Vec<u8>),
-    /// A function library can't be loaded, for the reason given.
+    /// A function library can't be loaded, for this reason.
     Function(String),
-    /// The checksum is wrong: the computed one, and the one in the file.
+    /// The checksum is wrong. The fields are the computed checksum and the one in the file.
     Checksum(u64, u64),
     /// The allocator failed.
     OutOfMemory,

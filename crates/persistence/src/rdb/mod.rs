@@ -41,7 +41,7 @@ pub mod opcode {
     pub const SLOT_INFO: u8 = 244;
     /// A library of functions.
     pub const FUNCTION: u8 = 245;
-    /// The same in release candidates of Redis 7.0.
+    /// A library of functions, as release candidates of Redis 7.0 wrote it.
     pub const FUNCTION_PRE_GA: u8 = 246;
     /// Data of a module in addition to its values.
     pub const MODULE_AUX: u8 = 247;
@@ -55,11 +55,11 @@ pub mod opcode {
     pub const RESIZE_DB: u8 = 251;
     /// Expiry of the next entry, Unix time in ms.
     pub const EXPIRE_MS: u8 = 252;
-    /// The same in seconds.
+    /// Expiry of the next entry, Unix time in s.
     pub const EXPIRE_S: u8 = 253;
     /// The database of the entries that follow.
     pub const SELECT_DB: u8 = 254;
-    /// The end.
+    /// The end of the pieces.
     pub const END: u8 = 255;
 }
 
@@ -69,7 +69,7 @@ const MAGIC_REDIS: &[u8] = b"REDIS";
 const MAGIC_VALKEY: &[u8] = b"VALKEY";
 /// Bytes of magic and version.
 const HEADER_BYTES: usize = 9;
-/// The version of Valkey's files that is read.
+/// The only supported version of Valkey's files.
 const VERSION_OF_VALKEY: u32 = 80;
 /// The oldest version of Redis's files.
 const VERSION_OLDEST: u32 = 1;

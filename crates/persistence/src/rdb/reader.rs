@@ -37,8 +37,8 @@ pub enum Next<'a> {
     NeedsInput,
 }
 
-/// The positions of the item that starts at the first unread byte. A `Found` borrows nothing. It
-/// becomes a [`Piece`] when nothing else is borrowed.
+/// The item that starts at the first unread byte. It borrows nothing, so the reader can be changed
+/// before the item becomes a [`Piece`].
 enum Found {
     Header {
         dialect: Dialect,
@@ -54,7 +54,7 @@ enum Found {
         kind: u8,
         body: std::ops::Range<usize>,
     },
-    /// The end, with the checksum after it.
+    /// The end, with the checksum after it if the file's version has one.
     End(Option<u64>),
 }
 
@@ -111,9 +111,9 @@ pub struct Reader {
     header: Option<(Dialect, u32)>,
     db: u32,
     attributes: Attributes,
-    /// Key of an entry, name of a field, text of a library.
+    /// Key of an entry, name of an auxiliary field, or text of a library.
     text: Vec<u8>,
-    /// Value of a field.
+    /// Value of an auxiliary field.
     other: Vec<u8>,
 }
 
@@ -168,7 +168,7 @@ impl Reader {
         self.base + self.at as u64
     }
 
-    /// Returns the file's dialect and version, once they were read.
+    /// Returns the file's dialect and version, once they have been read.
     #[must_use]
     pub fn version(&self) -> Option<(Dialect, u32)> {
         self.header
@@ -199,15 +199,15 @@ impl Reader {
         Ok(Next::Piece(self.base + start as u64, self.piece(found, start)))
     }
 
-    /// Requires at least `least` unread bytes before the next attempt. At present there are
-    /// `unread`.
+    /// Requires at least `least` unread bytes before the next attempt; `unread` bytes are present
+    /// now.
     fn want(&mut self, least: u64, unread: u64) -> Result<(), Error> {
         let left = self.file_bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(self.offset()));
         if self.is_input_over || least > left || unread >= left {
             return Err(self.failed(Fault::Truncated));
         }
-        // Requires at least twice as many as now, because small inputs must not make measuring an
-        // entry quadratic.
+        // Requires at least twice as many bytes as now. Otherwise, measuring an entry that arrives
+        // in small inputs would take quadratic time.
         self.wanted = least.max(unread.saturating_mul(2)).max(unread + 1).min(left);
         Ok(())
     }
@@ -260,7 +260,7 @@ impl Reader {
                     frequency: attributes.frequency,
                 })
             }
-            // The other variants don't result in pieces.
+            // `Header` and `Nothing` don't result in pieces.
             Found::End(_) | Found::Header { .. } | Found::Nothing => Piece::End,
         }
     }
@@ -373,7 +373,8 @@ impl Reader {
     fn find_header(&self) -> Result<(Found, usize), Stop> {
         let unread = &self.buffer[self.at..];
         let Some(header) = unread.get(..HEADER_BYTES) else {
-            // A few wrong bytes mean a file that isn't an RDB file, rather than a truncated one.
+            // If the few bytes don't match the start of a magic, the file isn't an RDB file.
+            // Otherwise it may be a truncated one.
             let has_started = MAGIC_REDIS.starts_with(&unread[..unread.len().min(MAGIC_REDIS.len())])
                 || MAGIC_VALKEY.starts_with(&unread[..unread.len().min(MAGIC_VALKEY.len())]);
             return Err(if has_started { Stop::Needs(HEADER_BYTES as u64) } else { Fault::Signature.into() });
@@ -405,8 +406,8 @@ fn copy(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result<(), Stop>
     Ok(())
 }
 
-/// Converts a library of the old form to a text of the current form. In the old form, name, engine
-/// and description precede the code.
+/// Converts a library of the old form to a text of the current form. In the old form, the name, the
+/// engine and an optional description precede the code.
 fn library_of_old(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result<(), Stop> {
     let (name, engine) = (input.string()?, input.string()?);
     if input.length()? > 0 {

@@ -1,16 +1,18 @@
 //! A disk in memory that loses what a file system may lose at a crash.
 //!
-//! A change is *pending* until a sync: of the file for its content, of the directory for names. At
-//! a crash each pending change is kept, dropped or torn:
+//! A change of content is *pending* until the file is synced, a change of a name until its
+//! directory is synced. At a crash each pending change is kept, dropped or torn:
 //!
-//! | data | pending writes of a file | as |
+//! | data | pending writes of a file | example |
 //! | --- | --- | --- |
 //! | ordered | a prefix of their bytes is kept | ext4 with `data=ordered` |
 //! | unordered | each block is kept or not; a lost block is zeros or old bytes | file systems that grow a file before its data is written |
 //!
-//! Names: either a prefix of the changes is kept, or any of them. A rename is never torn.
+//! Of the pending changes of names, either a prefix or an arbitrary subset is kept. A rename is
+//! never torn.
 //!
-//! A sync that fails drops what is pending as a crash does, and the next one succeeds, as on Linux.
+//! A failed sync of a file keeps, drops or tears its pending changes as a crash does. The next sync
+//! succeeds, as on Linux.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +62,7 @@ enum NameChange {
 }
 
 impl NameChange {
-    /// Returns whether a sync of this directory makes it durable.
+    /// Returns whether a sync of this directory makes the change durable.
     fn touches(&self, directory: &Path) -> bool {
         let is_in = |path: &Path| path.parent() == Some(directory);
         match self {
@@ -87,7 +89,7 @@ impl Names {
                 self.files.insert(path.clone(), *file);
             }
             NameChange::Rename(from, to, file) => {
-                // The link that precedes it may have been dropped.
+                // The creation of the old name may have been dropped.
                 if self.files.get(from) == Some(file) {
                     self.files.remove(from);
                 }
@@ -102,7 +104,7 @@ impl Names {
 
 #[derive(Clone, Debug, Default)]
 struct Content {
-    /// As programs read it.
+    /// The content that programs read.
     bytes: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Change>,
@@ -138,17 +140,18 @@ struct Rules {
     broken: Option<Broken>,
     /// Pending data is kept as a prefix of its bytes.
     is_ordered: bool,
-    /// How many calls of a thousand fail.
+    /// The number of calls out of a thousand that fail.
     fault_permille: Cell<u64>,
     /// Calls until the machine crashes.
     calls_left: Cell<Option<u64>>,
     is_crashed: Cell<bool>,
-    /// A sync of a file has failed since the last crash: programs read more than the disk has.
+    /// A sync of a file has failed since the last crash, so programs may read data that isn't on
+    /// the disk.
     has_lost: Cell<bool>,
     faults: Cell<u64>,
 }
 
-/// See the head of this module. Clones are the same disk.
+/// See the head of this module. Clones refer to the same disk.
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk(Rc<(RefCell<State>, Rules)>);
 
@@ -204,23 +207,23 @@ impl SimulatedDisk {
         self.rules().fault_permille.set(permille);
     }
 
-    /// Lets the machine crash within the call after this many.
+    /// Makes the machine crash within the call that follows this many calls; `None` means never.
     pub fn crash_after(&self, calls: Option<u64>) {
         self.rules().calls_left.set(calls);
     }
 
-    /// Returns whether the machine has crashed. All calls fail since then.
+    /// Returns whether the machine has crashed. After a crash all calls fail until the restart.
     pub fn is_crashed(&self) -> bool {
         self.rules().is_crashed.get()
     }
 
-    /// Returns whether a sync of a file has failed since the last crash: programs read more than
-    /// the disk has.
+    /// Returns whether a sync of a file has failed since the last crash, so that programs may read
+    /// data that isn't on the disk.
     pub fn has_lost(&self) -> bool {
         self.rules().has_lost.get()
     }
 
-    /// Returns how many calls have failed since the last call of this.
+    /// Returns the number of calls that have failed, and resets it to 0.
     pub fn take_faults(&self) -> u64 {
         self.rules().faults.take()
     }
@@ -255,7 +258,7 @@ impl SimulatedDisk {
         Ok(())
     }
 
-    /// Starts the machine again after a crash: what programs read is now what is on the disk.
+    /// Restarts the machine after a crash: programs now read the data that is on the disk.
     pub fn restart(&self) {
         let mut state = self.0.0.borrow_mut();
         let state = &mut *state;
@@ -273,7 +276,7 @@ impl SimulatedDisk {
         }
         let directories = state.durable_names.directories.clone();
         state.durable_names.files.retain(|path, _| path.parent().is_some_and(|parent| directories.contains(parent)));
-        // Files without a name are gone.
+        // Files without a name are deleted.
         let mut contents = Vec::new();
         for file in state.durable_names.files.values_mut() {
             let mut content = state.contents[*file].clone();
@@ -339,7 +342,7 @@ fn settle_blocks(durable: &mut Vec<u8>, pending: &[Change], random: &mut Random)
         };
         let mut from = 0;
         while from < bytes.len() {
-            // Blocks of the file, not of the write.
+            // Blocks are aligned to the file, not to the write.
             let len = (block - (at + from) % block).min(bytes.len() - from);
             match random.below(3) {
                 0 => {}
@@ -482,7 +485,7 @@ impl AppendFile for SimulatedFile {
     fn sync(&mut self) -> io::Result<()> {
         let (disk, file) = (&self.disk, &*self);
         disk.call(|state| {
-            // What is pending may or may not survive a crash within this call.
+            // Pending changes may or may not survive a crash within this call.
             if disk.is_crashed() {
                 return Ok(());
             }

@@ -1,10 +1,11 @@
-//! Simulated crashes below the state machines that write the append-only file: a disk in memory
-//! loses what a file system may lose, calls fail, and after each crash the files are loaded. All
-//! effects that were promised to be durable must be there, and the others in order and without
-//! gaps, transactions as a whole or not at all.
+//! Simulated crashes below the state machines that write the append-only file. A disk in memory
+//! loses the data that a file system may lose, and calls fail. After each crash the files are
+//! loaded. They must contain all effects that were promised to be durable. Further effects must be
+//! in order and without gaps, and transactions complete or absent.
 //!
-//! The stream of effects is one order of all clients, so a promise is the number of its last unit.
-//! With `always` it is what clients were told; with `everysec` it is what was synced.
+//! The stream contains the units of all clients in one order, so a promise is the number of the
+//! last durable unit. With `appendfsync always`, clients may have received replies up to this unit;
+//! with `everysec`, it was synced.
 
 mod disk;
 mod units;
@@ -25,7 +26,7 @@ fn seed(test: &str) -> u64 {
     seed
 }
 
-/// Runs worlds until there were this many crashes, or the first violation.
+/// Runs worlds until there were this many crashes. Returns the counts, or the first violation.
 fn campaign(seed: u64, crashes: u64, broken: Option<Broken>) -> Result<Tally, String> {
     let (mut tally, mut worlds, mut random) = (Tally::default(), 0, Random::from_seed(seed));
     while tally.crashes + tally.kills < crashes {
@@ -42,7 +43,7 @@ fn run(test: &str, crashes: u64) {
     let began = Instant::now();
     let tally = campaign(seed(test), crashes, None).unwrap_or_else(|violation| panic!("{violation}"));
     println!("{tally:?} in {:.1} s", began.elapsed().as_secs_f64());
-    // The campaign must have done what it is for.
+    // The campaign must have covered enough bases, faults and promises.
     assert!(tally.bases > crashes / 100 && tally.faults > crashes / 100 && tally.promised > crashes, "{tally:?}");
 }
 

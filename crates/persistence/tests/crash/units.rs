@@ -1,5 +1,5 @@
-//! The effects of the campaign, each derived from its place in the history; and the check that
-//! loaded effects are exactly those.
+//! The effects of the campaign, derived from the number and the life of their unit; and the check
+//! that the loaded effects are exactly these.
 
 use pantala_base::Random;
 use pantala_persistence::aof::scan::Runner;
@@ -9,8 +9,8 @@ use pantala_resp::Args;
 /// A command's key and value.
 type Effect = (Vec<u8>, Vec<u8>);
 
-/// Returns the effects of a unit: more than one are a transaction. Its number counts from 1; `life`
-/// is the run of the server that has committed it.
+/// Returns the effects of a unit; two or more form a transaction. `number` is the unit's number,
+/// counted from 1; `life` is the number of the server's run that has committed the unit.
 fn effects(number: u64, life: u32) -> Vec<Effect> {
     let mut random = Random::from_seed(number << 32 | u64::from(life));
     let count = if random.below(5) == 0 { 2 + random.below(3) } else { 1 };
@@ -33,7 +33,7 @@ pub fn encode(out: &mut Vec<u8>, words: &[&[u8]]) {
     }
 }
 
-/// Appends a unit as the stream has it; some have a command that only replicas need.
+/// Appends a unit as the stream contains it. Some units contain a command that only replicas need.
 pub fn encode_unit(out: &mut Vec<u8>, number: u64, life: u32) {
     let effects = effects(number, life);
     if number.is_multiple_of(7) {
@@ -48,7 +48,7 @@ pub fn encode_unit(out: &mut Vec<u8>, number: u64, life: u32) {
     }
 }
 
-/// Returns a base: all units up to this one.
+/// Returns a base that stands for all units up to `number`. `life` has committed the last of them.
 pub fn base(number: u64, life: u32) -> Vec<u8> {
     let mut out = Vec::new();
     encode(&mut out, &[b"BASE", number.to_string().as_bytes(), life.to_string().as_bytes()]);
@@ -59,9 +59,9 @@ pub fn base(number: u64, life: u32) -> Vec<u8> {
 
 /// The dataset that files are loaded into.
 pub struct Loaded<'h> {
-    /// By unit: the life that has committed it.
+    /// For each unit, the life that has committed it.
     history: &'h [u32],
-    /// The last unit.
+    /// The number of the last loaded unit.
     pub number: u64,
     /// A base has started and not ended.
     pub is_in_base: bool,

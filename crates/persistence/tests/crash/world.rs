@@ -1,4 +1,5 @@
-//! One server on one disk through several crashes: what it has promised must be there.
+//! A *world* is one server on one disk through several crashes. A *life* is a run of the server
+//! between two crashes. After each crash, all units that were promised to be durable must be there.
 
 use std::path::Path;
 
@@ -14,9 +15,9 @@ use crate::units::{Loaded, base, encode_unit};
 
 const ROOT: &str = "/data";
 const PREFIX: &[u8] = b"a.aof";
-/// Lives of one world.
+/// Maximum number of lives of a world.
 const LIVES_MAX: u32 = 12;
-/// Steps of one life.
+/// Maximum number of steps of a life, exclusive.
 const STEPS_MAX: u64 = 60;
 
 /// Counts of the events in all worlds so far.
@@ -48,12 +49,12 @@ enum Checksums {
 struct Rewrite {
     /// The snapshot's last unit.
     number: u64,
-    /// The offset of the cut in the stream, until the writer has reached it.
+    /// The offset of the cut in the stream; `None` once the writer has reached it.
     cut: Option<u64>,
     /// The unwritten rest of the base.
     text: Vec<u8>,
     file: Option<SimulatedFile>,
-    /// The base is durable, or could not be written.
+    /// Once the base is written and durable: its last unit. If it could not be written: the reason.
     ended: Option<Result<u64, String>>,
 }
 
@@ -64,7 +65,7 @@ pub struct World<'t> {
     is_ordered: bool,
     checksums: Checksums,
     broken: Option<Broken>,
-    /// By unit: the life that has committed it.
+    /// For each unit, the life that has committed it.
     history: Vec<u32>,
     life: u32,
     /// Units up to this one must survive.
@@ -82,7 +83,7 @@ struct Life {
     has_checksums: bool,
     rewrite: Option<Rewrite>,
     wants_rewrite: bool,
-    /// The stream, by unit: number and bytes that were not read.
+    /// The units of the stream that were not read: number and bytes.
     unread: Vec<(u64, Vec<u8>)>,
     read_to: u64,
     end: u64,
@@ -98,13 +99,13 @@ impl<'t> World<'t> {
     pub fn new(seed: u64, broken: Option<Broken>, tally: &'t mut Tally) -> Self {
         let mut random = Random::from_seed(seed);
         let checksums = [Checksums::Never, Checksums::Always, Checksums::Switched][random.below(3) as usize];
-        // Without checksums, blocks that are lost within a value can't be noticed.
+        // Without checksums, lost blocks within a value can't be detected.
         let is_ordered = checksums != Checksums::Always || random.below(3) == 0;
         let disk = SimulatedDisk::new(random.next_u64(), Path::new(ROOT), is_ordered, broken);
         World { random, disk, is_ordered, checksums, broken, history: Vec::new(), life: 0, promised: 0, tally }
     }
 
-    /// Lives and crashes several times. Returns the violation, if there is one.
+    /// Runs and crashes the server several times. Returns the first violation, if there is one.
     pub fn run(mut self) -> Result<(), String> {
         let lives = 1 + self.random.below(u64::from(LIVES_MAX));
         for _ in 0..lives {
@@ -124,7 +125,7 @@ impl<'t> World<'t> {
         self.random.below(count) == 0
     }
 
-    /// Starts the server, lets it work, and crashes.
+    /// Runs one life: starts the server, makes it work, and crashes it.
     fn live(&mut self) -> Result<(), String> {
         // The machine may also crash while the server starts.
         let mut life = loop {
@@ -150,7 +151,8 @@ impl<'t> World<'t> {
 
     /// Crashes the machine, or only the process.
     fn crash(&mut self) {
-        // After a failed sync, what the process reads may not be on disk, and no program can know.
+        // After a failed sync, a process may read data that isn't on the disk, and can't detect
+        // this. So the machine crashes in that case.
         if !self.disk.is_crashed() && !self.disk.has_lost() && self.one_in(3) {
             self.tally.kills += 1;
             self.disk.set_faults(0);
@@ -182,10 +184,10 @@ impl<'t> World<'t> {
             Checksums::Always => true,
             Checksums::Switched => self.one_in(2),
         };
-        // The server may have started without the file, which is turned on now.
+        // The server may have started without the append-only file, which is turned on now.
         let awaits_base = self.one_in(6);
         let opened = if awaits_base {
-            // Nothing that this server does syncs the old files. If the cut of a torn end were
+            // In this life the server never syncs the old files. If the cut of a torn end were
             // still pending, a crash could bring back effects that this life has replaced.
             self.disk.write_back();
             directory.create().and_then(|()| {
@@ -201,11 +203,11 @@ impl<'t> World<'t> {
         }
         let (place, writing) = opened.map_err(|error| format!("no call fails: {error}"))?;
         self.disk.crash_after(None);
-        // Only now: after a crash during the start, the disk may have effects that were not loaded,
-        // because the cut of a torn end was not synced.
+        // The history isn't truncated earlier: after a crash during the start, the disk may have
+        // effects that were not loaded, because the cut of a torn end was not synced.
         self.history.truncate(number as usize);
         if !awaits_base {
-            // Clients may read all that was loaded.
+            // Clients may read all loaded units, so these must survive.
             self.promise(number);
         }
         let mut life = Life {
@@ -236,7 +238,8 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Loads the files. If data is unordered, a damaged end is cut off, as an operator does.
+    /// Loads the files. If data is unordered, cuts off a damaged end, as an operator does with
+    /// `check-aof --fix`.
     fn load(&mut self, directory: &Directory<SimulatedDisk>) -> Result<(Manifest, u64), String> {
         let manifest = directory.read_manifest().map_err(|unread| format!("{unread:?}"))?;
         let count = manifest.to_load().count();
@@ -246,7 +249,7 @@ impl<'t> World<'t> {
             let bytes = self.disk.read(&directory.join(&listed.name)).map_err(|error| format!("{name}: {error}"))?;
             loaded.start_file();
             let ran = run_all(0, &mut &bytes[..], &mut loaded);
-            // As the server: only empty increments may follow one that is cut.
+            // As in the server, only empty increments may follow an increment that is cut.
             let is_last = index + 1 == count
                 || index > 0 && manifest.to_load().skip(index + 1).all(|later| directory.size_of(later) == 0);
             let cut_at = match ran {
@@ -290,7 +293,7 @@ impl<'t> World<'t> {
         Ok(())
     }
 
-    /// Clients write.
+    /// Commits the units of some writes by clients.
     fn commit(&mut self, life: &mut Life) {
         for _ in 0..1 + self.random.below(4) {
             self.history.push(self.life);
@@ -346,7 +349,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Reads some of the stream. Returns whether there is more.
+    /// Reads a part of the stream. Returns whether there is more.
     fn read(&mut self, life: &mut Life) -> bool {
         let count = self.random.below(life.unread.len() as u64 + 1) as usize;
         let (mut parts, mut part) = (Vec::new(), Vec::new());
@@ -371,7 +374,7 @@ impl<'t> World<'t> {
         !life.unread.is_empty()
     }
 
-    /// Does what the writer thread does in a turn.
+    /// Runs one turn of the writer thread.
     fn turn(&mut self, life: &mut Life) -> Result<(), Exited> {
         loop {
             let has_more = if life.writing.is_written() { self.read(life) } else { false };
@@ -450,7 +453,7 @@ impl<'t> World<'t> {
     }
 }
 
-/// Returns where `check-aof --fix` cuts a file.
+/// Returns the offset at which `check-aof --fix` cuts a file.
 fn check(bytes: &[u8]) -> Result<u64, String> {
     let mut check = Check::new(0, String::new(), None);
     for input in [bytes, &[]] {

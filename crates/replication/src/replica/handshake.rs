@@ -11,14 +11,15 @@ pub struct Credentials {
     pub password: Vec<u8>,
 }
 
-/// The statements of a replica about itself.
+/// The data that a replica sends about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The credentials; `None` means that it doesn't authenticate.
+    /// The credentials; `None` means that the replica doesn't authenticate.
     pub credentials: Option<Credentials>,
     /// Its port for clients.
     pub port: u16,
-    /// Whether it was the primary and asks the other server to take its place (`PSYNC … FAILOVER`).
+    /// Whether this server was the primary and asks the other server to take its place (`PSYNC …
+    /// FAILOVER`).
     pub fails_over: bool,
     /// The address that it announces; empty means the address of its socket.
     pub ip: String,
@@ -29,7 +30,7 @@ pub struct Identity {
 pub struct Position {
     /// The replication ID.
     pub id: ReplId,
-    /// Number of applied bytes of its stream.
+    /// Number of applied bytes of that ID's stream.
     pub offset: u64,
 }
 
@@ -47,8 +48,8 @@ pub enum Step {
 /// The result of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A snapshot follows, then the stream from this position. `None` if the primary doesn't
-    /// support `PSYNC`, so that this stream can't be continued.
+    /// A snapshot follows, then the stream from this position. The position is `None` if the
+    /// primary doesn't support `PSYNC`; the stream can't be continued later in that case.
     Full(Option<Position>),
     /// The stream follows from the requested position. The primary now has this ID.
     Continues(ReplId),
@@ -62,7 +63,7 @@ pub enum Outcome {
 enum State {
     Ping,
     PingReply,
-    /// Waits for replies to the commands in `asked`, of which this number is missing.
+    /// Waits for the replies to the commands in `asked`; this number of replies is missing.
     Replies(usize),
     Psync,
     PsyncReply,
@@ -70,7 +71,7 @@ enum State {
     Over,
 }
 
-/// The command that a reply belongs to.
+/// A command whose reply is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Registration {
     Auth,
@@ -163,14 +164,15 @@ impl Handshake {
         self.notes.push(note.into());
     }
 
-    /// Returns whether it has sent `PSYNC`: the other may have become the primary. A handshake that
-    /// has failed before that has changed nothing, and may be retried.
+    /// Returns whether `PSYNC` was sent. If so, a failover may have made the other server the
+    /// primary. A handshake that fails earlier has changed nothing and may be retried.
     #[must_use]
     pub fn has_asked(&self) -> bool {
         self.has_asked
     }
 
-    /// Takes a line of the primary, without its end. Returns the commands to be sent at once.
+    /// Handles a line of the primary, given without its line end. Returns the commands to be sent
+    /// next, if any.
     pub fn hear(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         match self.state {
             State::PingReply => self.handle_pong(line),

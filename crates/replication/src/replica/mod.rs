@@ -1,4 +1,4 @@
-//! The replica's side: the handshake with a primary, and the end of the snapshot.
+//! The replica's side: the handshake with a primary, and the detection of the snapshot's end.
 //!
 //! ```text
 //! replica                                     primary

@@ -6,7 +6,7 @@ const MARK_BYTES: usize = 40;
 /// The meaning of the line before a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// The primary is alive, and the snapshot isn't ready.
+    /// The primary is alive, but the snapshot isn't ready.
     Waiting,
     /// The snapshot follows.
     Payload(Payload),
@@ -17,7 +17,8 @@ pub enum Header {
 pub enum Payload {
     /// This number of bytes is missing.
     Length(u64),
-    /// A mark follows the snapshot. The primary sends no more bytes before the acknowledgement.
+    /// A mark follows the snapshot. After the mark, the primary sends no bytes until the replica's
+    /// first acknowledgement.
     Mark {
         /// The mark.
         mark: [u8; MARK_BYTES],
@@ -54,7 +55,7 @@ impl Header {
 
 impl Payload {
     /// Returns the length of the whole snapshot, bytes, if it is known. Must be called before any
-    /// part was received.
+    /// part is received.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         if let Payload::Length(bytes) = self { Some(*bytes) } else { None }

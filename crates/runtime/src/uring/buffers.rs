@@ -2,8 +2,9 @@
 //!
 //! A buffer has one of three owners. *Kernel*: it is in the ring, and the kernel may write to it.
 //! *Caller*: a completion named it, and the caller holds a chunk of it. *This module*: while one of
-//! its functions moves it between the other two. The kernel removes a buffer from the ring before
-//! it writes to it, and names it in exactly one completion, so a buffer never has two owners.
+//! its functions moves the buffer from kernel to caller or back. The kernel removes a buffer from
+//! the ring before it writes to it, and names it in exactly one completion, so a buffer never has
+//! two owners.
 
 use std::alloc::{self, Layout};
 use std::io;
@@ -53,7 +54,7 @@ pub(super) struct Buffers {
     pub(super) bound: usize,
     /// Start of each buffer, by its number.
     starts: Vec<NonNull<u8>>,
-    /// Mappings to unmap, with their lengths in bytes.
+    /// The mappings of the buffers, with their lengths in bytes; `Drop` unmaps them.
     slabs: Vec<(NonNull<u8>, usize)>,
 }
 
@@ -88,8 +89,8 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Returns the number of buffers that the kernel owns: so many receives can start now and find
-    /// one.
+    /// Returns the number of buffers that the kernel owns: as many receives can start now and find
+    /// a buffer.
     pub(super) fn provided(&self) -> usize {
         self.provided.into()
     }
@@ -148,8 +149,8 @@ impl Buffers {
         }
     }
 
-    /// Lends `len_bytes` of a buffer that a completion named. If there are no bytes, returns the
-    /// buffer to the ring and `None`.
+    /// Lends `len_bytes` of a buffer that a completion named. If there are no bytes, puts the
+    /// buffer back into the ring and returns `None`.
     pub(super) fn lend(&mut self, number: u16, len_bytes: usize) -> Option<Chunk> {
         assert!(
             usize::from(number) < self.starts.len() && len_bytes <= BUFFER_BYTES,

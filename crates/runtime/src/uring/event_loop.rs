@@ -146,8 +146,8 @@ impl EventLoop for UringLoop {
     }
 
     fn expect_sent(&mut self, conn: ConnId) {
-        // A send of this turn then ends the wait. So does a send that is already in flight, except
-        // in a wait for several completions, which is short.
+        // The completion of a send that isn't quiet ends the wait. For a send that was in flight
+        // before, the wait may first be one for several completions, but that wait is short.
         let connection = self.open(conn);
         if let Some(sending) = connection.and_then(|connection| connection.sending.as_mut()) {
             sending.quiet = false;
@@ -219,8 +219,8 @@ impl EventLoop for UringLoop {
 
 impl Drop for UringLoop {
     fn drop(&mut self) {
-        // The kernel may still write to buffers and read from sends. Both are freed only after all
-        // operations are cancelled.
+        // The kernel may still write to receive buffers and read the bytes of sends. Their memory
+        // is freed only after all operations have completed.
         let everything = types::CancelBuilder::any().all();
         let entry = opcode::AsyncCancel2::new(everything).build().user_data(number(Operation::Cancel, NO_TOKEN));
         // SAFETY: the entry names no memory.

@@ -191,8 +191,8 @@ impl UringLoop {
         assert!(len_bytes > 0, "a send of nothing");
         let connection = self.open(conn).expect("a send to a closed connection");
         assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
-        // Two kinds of sends can't be quiet: one that takes several operations, because the loop
-        // must continue it; and one on a connection that has ended, because its error must be
+        // Two kinds of sends can't be quiet: a send that takes several operations, because the loop
+        // must continue it; and a send on a connection that has ended, because its error must be
         // reported.
         let quiet = quiet && len_bytes <= SEND_BYTES_MAX && !connection.ended;
         connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet, in_flight: false });
@@ -218,8 +218,8 @@ impl UringLoop {
         quiet_queued
     }
 
-    /// Sends by a system call, for a turn with few sends. Returns whether the send is complete.
-    /// Otherwise the ring continues it.
+    /// Sends by a system call, for a turn with few sends. Returns whether the send is complete; if
+    /// not, the caller queues the rest in the ring.
     fn send_directly(&mut self, token: Token, events: &mut Vec<Event>) -> bool {
         let Some(connection) = self.connections.value_mut(token) else { return true };
         let Some(mut sending) = connection.sending.take() else { return true };
@@ -264,11 +264,11 @@ impl UringLoop {
             .build()
             .user_data(number(Operation::Send, token));
         // SAFETY: the bytes are in the heap memory of a Vec, which stays unchanged in `sending`
-        // until the completion takes it out (`sent`). A closed connection keeps it, and a dropped
-        // loop waits for it or leaks it. Moving the Vec with its table does not move its heap
-        // memory. The kernel only reads it. The same holds for shared bytes: `sending` holds a
-        // reference of an Arc, whose Vec cannot change, since all access to it is by shared
-        // reference.
+        // until the completion is handled (`sent`). A closed connection keeps the Vec, and a
+        // dropped loop waits for the completion or leaks the Vec. Moving the Vec with its table
+        // does not move its heap memory. The kernel only reads the bytes. The same holds for shared
+        // bytes: `sending` holds a reference of an Arc, whose Vec cannot change, since all access
+        // to it is by shared reference.
         unsafe { self.ring.push(entry) };
         self.in_flight += 1;
         is_quiet
@@ -379,7 +379,7 @@ impl UringLoop {
         let token = token_of(about);
         let operation = (about >> 56) as u8;
         if operation == Operation::Cancel as u8 {
-            // Only a failed cancel is reported. It found nothing, because the operation had already
+            // Only a failed cancel is reported. It failed because the operation had already
             // completed.
             return;
         }

@@ -19,8 +19,8 @@ use crate::rusage;
 const STRETCH_POLLS: u32 = 256;
 /// Number of direct stretches between two probes.
 const DIRECT_STRETCHES: u32 = 15;
-/// Number of direct stretches between two probes if the loop slept in most polls of the last probe:
-/// its load is then so low that the next probe can wait.
+/// Number of direct stretches between two probes if the loop slept in more than half of the polls
+/// of the last probe: its load is then so low that the next probe can wait.
 const DIRECT_STRETCHES_IDLE: u32 = 63;
 /// A loop is busy if at most one in this many polls slept.
 const BUSY_POLLS_PER_SLEEP: u64 = 8;
@@ -74,8 +74,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Ends up to `max` stretches, each with `slept` sleeping polls. Returns the number of
-    /// stretches until the way of sending changes.
+    /// Runs at most `max` stretches, each with `slept` polls that slept. Returns the number of
+    /// stretches before the one that changes the way of sending.
     fn stretches(pace: &mut Pace, slept: u64, max: u32) -> u32 {
         let was_direct = pace.is_direct();
         (0..max)
@@ -106,7 +106,7 @@ mod tests {
             for _ in 0..3 {
                 assert!(!pace.is_direct(), "a probe");
                 pace.end_stretch(pace.switches + u64::from(slept));
-                // The last stretch ends in the next probe.
+                // The last direct stretch isn't counted: the next probe follows it.
                 assert_eq!(stretches(&mut pace, u64::from(slept), 1000), direct - 1);
             }
         }

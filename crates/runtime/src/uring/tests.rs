@@ -35,7 +35,7 @@ fn many(event_loop: &mut UringLoop) -> Vec<UnixStream> {
     pairs.map(|(here, there)| event_loop.add(here.into()).map(|_| there).unwrap()).collect()
 }
 
-/// Many connections that all need a buffer at the same time have one each by the second poll.
+/// If many connections need a buffer at the same time, each has one by the second poll.
 #[test]
 fn buffers_grow_while_receives_starve() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
@@ -84,7 +84,7 @@ fn quiet_sends_end_no_wait_on_older_kernels() {
     event_loop.poll(Some(WAIT), &mut events).unwrap();
     assert!(begin.elapsed() >= WAIT);
     assert!(matches!(events.pop(), Some(Event::Sent { result: Ok(()), .. })));
-    // Another event that is collected with them ends the wait.
+    // Another event that is collected together with the quiet send ends the wait.
     event_loop.send_quiet(conn, b"quiet".to_vec());
     event_loop.doorbell().ring();
     let begin = Instant::now();
@@ -93,8 +93,8 @@ fn quiet_sends_end_no_wait_on_older_kernels() {
     assert!(events.iter().any(|event| matches!(event, Event::Woken)));
 }
 
-/// If a send is blocked, the wait for several completions ends soon and continues as a wait for
-/// one.
+/// If a send is blocked, the wait for several completions ends soon and continues as a wait for one
+/// completion.
 #[test]
 fn a_blocked_quiet_send_does_not_prolong_the_wait() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();

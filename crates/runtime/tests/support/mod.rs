@@ -170,7 +170,7 @@ fn serve<L: EventLoop>(event_loop: &mut L, stop: &AtomicBool, accepted: &AtomicU
             }
             let output = std::mem::take(&mut echo.output);
             if !output.is_empty() {
-                // Both ways of sending, in turn.
+                // Quiet sends and sends at once alternate.
                 echo.sending = true;
                 echo.sends += 1;
                 if echo.sends.is_multiple_of(2) {
@@ -204,8 +204,8 @@ impl Pieces {
         println!("seed {}", self.seed);
         let mut random = StdRng::seed_from_u64(self.seed);
         for _ in 0..300 {
-            // Mostly small. Sometimes more than a receive buffer, but less than the sockets' own
-            // buffers hold.
+            // Mostly small. Sometimes larger than a receive buffer, but smaller than the sockets'
+            // own buffers.
             let len_bytes =
                 if random.random_bool(0.1) { random.random_range(1..=150_000) } else { random.random_range(1..=3000) };
             let mut piece = vec![0; len_bytes];
@@ -222,7 +222,7 @@ impl Pieces {
     }
 }
 
-/// The remaining descriptors of the process.
+/// Access to the remaining descriptors of the process.
 pub struct Spare;
 
 impl Spare {

@@ -272,8 +272,8 @@ impl Parser<'_> {
         digits.iter().try_fold(0, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)?))
     }
 
-    /// Parses a code point in the form `\uXXXX`, or a pair of these. Returns the length after the
-    /// backslash.
+    /// Parses a code point in the form `\uXXXX`, or a surrogate pair of these, and appends it to
+    /// `text`. Returns the length after the backslash; `None` if the escape is invalid.
     fn unicode(&self, text: &mut Vec<u8>) -> Option<usize> {
         let (mut code, mut len) = (self.code_unit(self.at + 1)?, 5);
         if code & 0xf800 == 0xd800 {
@@ -291,8 +291,8 @@ impl Parser<'_> {
     }
 }
 
-/// Parses the number at the start of a text: decimal, hexadecimal, `inf` or `nan`. Returns it and
-/// its length.
+/// Parses the number at the start of a text: decimal, hexadecimal, `inf` or `nan`. Returns the
+/// number and its length.
 fn strtod(text: &[u8]) -> Option<(f64, usize)> {
     let is_negative = text.first() == Some(&b'-');
     let sign = usize::from(is_negative || text.first() == Some(&b'+'));

@@ -23,9 +23,10 @@ const INPUT_BYTES: usize = 1024 * 1024;
 pub enum Repair {
     /// Only report errors.
     Nothing,
-    /// Truncate it after the last complete command, after a confirmation.
+    /// Truncate the file behind the last complete command, if the user confirms.
     Fix,
-    /// Truncate it before the effects that were written later than this, Unix time in s.
+    /// Truncate the file before the first effect that was written later than this time, Unix time
+    /// in s.
     Until(i64),
 }
 
@@ -85,7 +86,7 @@ pub fn check_aof(arguments: &Arguments) -> ExitCode {
 /// The reason why the check stopped before the end of the files.
 struct Stopped(String);
 
-/// Writes the report to standard output. Errors are ignored, because it may be closed.
+/// Writes the report to standard output. Errors are ignored, because standard output may be closed.
 struct Report<'o>(io::StdoutLock<'o>);
 
 impl Report<'_> {
@@ -156,7 +157,7 @@ fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(
     }
     for (index, increment) in manifest.increments().iter().enumerate() {
         let (name, path) = place(increment);
-        // As for the server, only empty files may follow one that is cut.
+        // A file may be truncated if all later files are empty. The server has the same rule.
         let size = |later: &Listed| std::fs::metadata(place(later).1).map_or(0, |metadata| metadata.len());
         let is_last = manifest.increments()[index + 1..].iter().all(|later| size(later) == 0);
         let part = Part { name: &name, path: &path, is_last, has_preamble: false };
@@ -171,7 +172,7 @@ fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(
 struct Part<'a> {
     name: &'a str,
     path: &'a Path,
-    /// Whether no other file follows, so that this one may be truncated.
+    /// Whether the file may be truncated, because no file with effects follows.
     is_last: bool,
     has_preamble: bool,
 }

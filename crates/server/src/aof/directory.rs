@@ -18,7 +18,7 @@ pub struct SystemDisk;
 /// The directory. Paths are absolute, because `CONFIG SET dir` may change the working directory.
 pub type Directory = aof::Directory<SystemDisk>;
 
-/// The files in it.
+/// The directory, and the manifest of the files in it.
 pub type Place = aof::Place<SystemDisk>;
 
 /// Returns the directory that the settings name.
@@ -26,7 +26,7 @@ pub fn directory_of(settings: &Settings) -> Directory {
     Directory::new(SystemDisk, settings.dir.join(&settings.appenddirname), settings.appendfilename.clone())
 }
 
-/// One of its files.
+/// An open file of the directory.
 #[derive(Debug)]
 pub struct SystemFile(SequentialFile);
 

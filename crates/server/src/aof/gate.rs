@@ -1,12 +1,12 @@
 //! Decides which replies wait for the append-only file.
 //!
-//! | replies wait | of | until |
-//! | --- | --- | --- |
-//! | with `appendfsync always`, or `CLIENT DURABILITY always` | commands that have written, or read what is not on disk | it is on disk |
-//! | while the disk is slower than the writers | commands that have written | it has caught up |
+//! 1. With `appendfsync always` or `CLIENT DURABILITY always`, replies to commands that have
+//!    written, or have read effects that are not on disk, wait until these effects are on disk.
+//! 2. While the disk is slower than the writers, replies to commands that have written wait until
+//!    the disk has caught up.
 //!
-//! The second row bounds memory, where unwritten effects are kept. Redis blocks the whole server
-//! while its disk is behind; Pantala still answers reads.
+//! The second rule bounds memory usage, because unwritten effects are kept in memory. Redis blocks
+//! the whole server while its disk is behind; Pantala still answers reads.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -29,14 +29,15 @@ const BEHIND: u8 = 1 << 1;
 /// writing has failed and writes are rejected.
 const WRITES: u8 = 1 << 2;
 
-/// Some clients ask for `CLIENT DURABILITY always`, and the file is on.
+/// Bit: some clients ask for `CLIENT DURABILITY always`, and the file is on.
 const ASKED: u8 = 1 << 3;
-/// The stream is kept for replicas: connections note how much of it their commands have made or
-/// seen, for `WAIT`. No reply waits for it, but commands test all of these bits at once.
+/// Bit: the stream is kept for replicas, so connections note how much of it their commands have
+/// produced or seen, for `WAIT`. No reply waits because of this bit. It is here because commands
+/// test all bits at once.
 const STREAMED: u8 = 1 << 4;
 
-/// The stamp below which replies are sent while the disk is behind: those to commands that have
-/// written nothing have none.
+/// The stamp below which replies are sent while the disk is behind. A reply to commands that have
+/// written nothing awaits no stamp (0), so only such replies are sent.
 const NOTHING_WRITTEN: u64 = 1;
 
 /// The gate described at the head of this module.
@@ -44,10 +45,10 @@ const NOTHING_WRITTEN: u64 = 1;
 pub struct Gate(AtomicU8);
 
 impl Gate {
-    /// Returns whether commands must note what they have made or seen: some replies wait or may
-    /// start to wait, or the stream is kept for replicas. While the file is written, the gate may
-    /// shut between two commands of a turn. If the former had not noted its write, the latter would
-    /// take it for its own.
+    /// Returns whether commands must note the effects that they have produced or seen: some replies
+    /// wait or may start to wait, or the stream is kept for replicas. While the file is written,
+    /// the gate may shut between two commands of a turn. If the first command had not noted its
+    /// write, the write would be attributed to the second.
     #[inline]
     pub fn wants_notes(&self) -> bool {
         self.0.load(Relaxed) & (WRITES | ALWAYS | BEHIND | ASKED | STREAMED) != 0
@@ -85,7 +86,8 @@ impl Gate {
         self.0.load(Relaxed) & (ALWAYS | BEHIND) == BEHIND
     }
 
-    /// Returns the stamp that the reply to some commands of a client waits for; 0: none.
+    /// Returns the stamp that the reply to a client's commands waits for; 0 means none. `seen`
+    /// describes the effects that these commands have produced or seen.
     pub fn awaited(&self, seen: Seen, durability: Durability) -> u64 {
         let bits = self.0.load(Relaxed);
         let for_sync = match durability {
@@ -120,19 +122,18 @@ impl Gate {
         before & (ALWAYS | BEHIND) & !self.0.load(SeqCst) != 0
     }
 
-    /// Sets whether clients ask for `always`. Returns whether replies that have waited may be sent
-    /// now.
+    /// Sets whether clients ask for `always`. Returns whether some waiting replies may now be sent.
     pub fn set_asked(&self, is_asked: bool) -> bool {
         let before = if is_asked { self.0.fetch_or(ASKED, SeqCst) } else { self.0.fetch_and(!ASKED, SeqCst) };
         before & ASKED != 0 && !is_asked
     }
 
-    /// Returns whether clients ask for `always` although the server does not sync always.
+    /// Returns whether clients ask for `always` while `appendfsync` is not `always`.
     pub fn is_asked(&self) -> bool {
         self.0.load(SeqCst) & (ALWAYS | ASKED) == ASKED
     }
 
-    /// Notes that more than [`UNWRITTEN_BYTES_MAX`] wait to be written.
+    /// Notes that more than [`UNWRITTEN_BYTES_MAX`] bytes wait to be written.
     pub fn note_behind(&self) {
         if self.0.load(Relaxed) & (WRITES | BEHIND) == WRITES {
             // Another thread may turn the file off at the same time.

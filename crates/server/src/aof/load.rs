@@ -34,7 +34,7 @@ pub struct Files {
 /// The end of one file.
 enum End {
     Whole,
-    /// The file ended within a command or transaction, and was truncated before that.
+    /// The file ended within a command or transaction, which was cut off.
     Cut,
 }
 
@@ -47,12 +47,12 @@ pub struct Target<'t, 'k> {
     pub executor: &'t mut Executor<'k>,
     /// All shards.
     pub owned: &'t mut Vec<Ownership>,
-    /// A view without a session.
+    /// The session view with which the shards are accessed.
     pub view: SessionView,
 }
 
-/// Returns whether there may be files to load. Files that can't be examined are errors when they
-/// are loaded.
+/// Returns whether there may be files to load. If the manifest can't be read, returns `true`; the
+/// load then reports the error.
 pub fn has_files(settings: &Settings) -> bool {
     let directory = directory_of(settings);
     let single = settings.dir.join(std::ffi::OsStr::from_bytes(directory.prefix()));
@@ -87,7 +87,7 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     let count = files.manifest.to_load().count();
     for (index, listed) in files.manifest.to_load().enumerate() {
         let is_base = files.manifest.base() == Some(listed);
-        // An error while the list is written may leave an empty increment behind the current one.
+        // A failed write of the manifest may leave an empty increment behind the last one in use.
         let is_last = index + 1 == count
             || !is_base && files.manifest.to_load().skip(index + 1).all(|later| directory.size_of(later) == 0);
         let file_began = Instant::now();
@@ -113,8 +113,8 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     Ok(files)
 }
 
-/// Moves the single file of Redis 6 into the directory as the base, if the file exists and was not
-/// moved already.
+/// Moves the single file of Redis 6 into the directory as the base. Does nothing if the file does
+/// not exist, or if the manifest lists other files.
 fn adopt_single_file(dir: &Path, directory: &Directory, manifest: &mut Manifest) -> Result<(), String> {
     let name = directory.prefix();
     let single = dir.join(std::ffi::OsStr::from_bytes(name));
@@ -155,7 +155,7 @@ impl Single<'_> {
         let loading = &self.server.snapshots().loading;
         let loaded_bytes = loading.loaded_bytes();
         let offset = self.load_preamble(&mut file, target)?;
-        // The preamble is read in large pieces, the last of which contains commands as well.
+        // The preamble is read in large pieces, and the last piece may also contain commands.
         loading.set_loaded_bytes(loaded_bytes + offset);
         file.seek(SeekFrom::Start(offset)).map_err(unread)?;
         let mut replay = Replay::new(self.server, target.executor, target.owned, self.now_ms);

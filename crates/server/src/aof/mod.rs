@@ -2,17 +2,19 @@
 //! loads them.
 //!
 //! Terms: a *base* is a file with the dataset at one instant; an *increment* is a file with the
-//! effects since then; *history* are the files that a later base has replaced
-//! ([`pantala_persistence::aof`]).
+//! effects since then; *history* is the set of files that a later base has replaced
+//! ([`pantala_persistence::aof`]). A *stamp* is the place of effects in the order of commits
+//! ([`pantala_engine::effect`]). A *cut* is the point in the stream of effects at which a snapshot
+//! starts.
 //!
 //! One thread (`writer`) owns the increment that is being written, and reads the journal. Workers
 //! only send orders to it. With `appendfsync always` they hold back replies until it has synced.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `state` | what workers, commands and `INFO` see |
+//! | `state` | the state that workers, commands and `INFO` see |
 //! | `gate` | which replies wait |
-//! | `start` | turns it on and off |
+//! | `start` | turns the append-only file on and off |
 //! | `directory` | the directory and its manifest |
 //! | `load`, `replay` | loads the files: a base, then commands |
 //! | `writer` | the thread that writes the increments |

@@ -1,5 +1,5 @@
-//! Runs the commands of a file on the dataset, either before the workers run or while all shards
-//! are held.
+//! Runs the commands of a file on the dataset while all shards are held: at startup, and for `DEBUG
+//! LOADAOF`.
 //!
 //! Commands run like those of a transaction: by their handlers, on held shards. The time that they
 //! see is before all deadlines, so nothing expires during the load: as in Redis, later commands may
@@ -28,8 +28,8 @@ const EFFECTS_DROPPED_EVERY: u64 = 1024;
 /// A common period of access words: they repeat after 2^24 s for LRU and after 2^16 min for LFU.
 const ACCESS_PERIOD_MS: i64 = 15 * (1 << 24) * 1000;
 
-/// Returns a time, Unix time in ms, that results in the same access words as `now_ms` and at which
-/// no deadline has passed. It is in the 1970s.
+/// Returns a time in the 1970s, at which no deadline has passed, Unix time in ms. It results in the
+/// same access words as `now_ms`.
 pub fn time_before_deadlines(now_ms: i64) -> i64 {
     now_ms.rem_euclid(ACCESS_PERIOD_MS)
 }
@@ -65,7 +65,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Runs a file's commands.
+/// The replay of one file's commands.
 pub struct Replay<'r, 'k> {
     server: &'r Server,
     executor: &'r mut Executor<'k>,
@@ -158,8 +158,8 @@ impl<'r, 'k> Replay<'r, 'k> {
 
     fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>) {
         let keyspace = self.server.keyspace();
-        // As in Redis, the file's commands are obeyed like those of a primary: trimming was
-        // rewritten with an exact bound, which `LIMIT` would otherwise not be allowed with.
+        // As in Redis, the file's commands run like those of a primary. For example, a propagated
+        // `XTRIM` combines an exact threshold with `LIMIT`, which is an error for other clients.
         let session = SessionView { of_primary: true, ..self.session.view() };
         self.shards.clear();
         add_shards(keyspace, &session, command, args, &mut self.shards);

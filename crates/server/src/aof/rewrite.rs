@@ -77,7 +77,7 @@ pub fn run(server: &Server) -> Result<&'static str, &'static str> {
     Ok(STARTED)
 }
 
-/// Starts a rewrite as soon as a worker holds all shards, unless one is running.
+/// Starts a rewrite as soon as a worker holds all shards, unless a rewrite is running.
 pub fn request(server: &Server) {
     let rewrites = &server.snapshots().aof.rewrites;
     if rewrites.is_running.swap(true, Relaxed) {
@@ -125,8 +125,8 @@ fn is_delayed(server: &Server) -> bool {
     server.monotonic_ms() - rewrites.failed_ms.load(Relaxed) < delay_ms
 }
 
-/// Starts a rewrite on a worker that holds all shards. Opens no file and waits for no lock that is
-/// held while one is opened: no worker could run a command meanwhile.
+/// Starts a rewrite on a worker that holds all shards. Meanwhile no worker can run a command, so
+/// this function opens no file, and takes no lock that is held while a file is opened.
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let Some(shared) = server.snapshots().background.server() else { return };
     let aof = &server.snapshots().aof;
@@ -175,7 +175,7 @@ pub fn waking(inbox: &Arc<Inbox>) -> pantala_engine::effect::log::Wake {
     Arc::new(move || inbox.wake())
 }
 
-/// Records the end of a rewrite, and deletes the files that it has replaced.
+/// Records the end of a rewrite. After a success, deletes the files that the rewrite has replaced.
 pub fn note_ended(server: &Server, outcome: &Result<(), String>) {
     let (aof, now_ms) = (&server.snapshots().aof, server.monotonic_ms());
     let rewrites = &aof.rewrites;
@@ -221,7 +221,7 @@ pub(super) fn collect(place: &mut Place, server: &Server) {
     }
 }
 
-/// The consumer that writes a base.
+/// The consumer of a snapshot that writes a base.
 pub struct Rewriting {
     server: Arc<Server>,
     inbox: Arc<Inbox>,
@@ -235,9 +235,9 @@ pub struct Rewriting {
     commands: Option<Commands>,
     /// The time annotation before the first command, if it is still to be written.
     annotation: Option<Vec<u8>>,
-    /// Write these with checksums (`aof-checksums`).
+    /// Whether the commands are written with checksums (`aof-checksums`).
     has_checksums: bool,
-    /// Also sync the file while it is written.
+    /// Whether the file is also synced while it is written (`aof-rewrite-incremental-fsync`).
     syncs: bool,
     synced_len: u64,
 }
@@ -262,7 +262,7 @@ impl Rewriting {
         }
     }
 
-    /// Returns the path of the file, which is in the file system of the base.
+    /// Returns the temporary path of the new base, which is beside the directory of the files.
     fn path(&self) -> io::Result<PathBuf> {
         let mut held = self.server.snapshots().aof.place();
         let place = match &mut *held {
@@ -322,14 +322,15 @@ impl Consumer for Rewriting {
         let (server, aof) = (&self.server, &self.server.snapshots().aof);
         let handle = lock(&aof.writer);
         let is_written = aof.state() != State::Off;
-        // Ordered under the lock: an order to end comes after this one.
+        // The order is added under the lock, so a later `Stop` can't overtake it.
         if is_written && handle.as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox)) {
             return self.inbox.order(Order::Base(ended));
         }
         drop(handle);
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
-                // Effects behind a cut are in increments, which a base alone would replace.
+                // After a cut, the effects behind it are in an increment, which the installation of
+                // the base alone would retire.
                 (false, Some(place)) if !self.has_cut => {
                     place.install(base.described(), false, 0).map_err(|error| error.to_string())
                 }
@@ -341,10 +342,10 @@ impl Consumer for Rewriting {
     }
 }
 
-/// Reads the directory's manifest.
+/// Creates the directory if it doesn't exist, and reads its manifest.
 ///
 /// # Errors
-/// The directory can't be created, or its manifest is wrong.
+/// The directory can't be created, or its manifest can't be read or is invalid.
 pub fn place_of(settings: &Settings) -> io::Result<Place> {
     let directory = directory_of(settings);
     directory.create()?;

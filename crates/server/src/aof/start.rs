@@ -38,8 +38,8 @@ pub fn start(server: &Arc<Server>, owned: &mut Vec<Ownership>) -> Result<(), Str
     let now_ms = server.now_ms();
     let client = Client::new(0, 0, -1, Endpoint::Unix(String::new()), Endpoint::Unix(String::new()), now_ms);
     let view = Session::new(Arc::new(client), server.keyspace().users()).view();
-    // Worker 0 may run already, with its own executor. It has none of the shards, and the commands
-    // of the files wake no client.
+    // Worker 0 may run already, with its own executor. The two executors don't conflict: worker 0
+    // holds no shard yet, and the commands of the files wake no client.
     let mut executor = Executor::new(server.keyspace(), 0);
     let files = load::load(server, &mut Target { executor: &mut executor, owned, view })?;
     let failed = |error: io::Error| format!("Can't open the append-only file: {error}");
@@ -84,7 +84,7 @@ impl Sink for Text {
     }
 }
 
-/// Returns the text of a base without keys, and whether it is an RDB file.
+/// Returns the content of a base without keys, and whether the base is an RDB file.
 fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
     let uses_rdb = server.config().settings().aof.uses_rdb;
     let mut text = Text::default();
@@ -98,7 +98,8 @@ fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
 /// holds all shards as `owned`. It must not prevent the journal's epoch from ending.
 ///
 /// # Errors
-/// The error reply. The dataset is empty, unless the sync before the flush has failed.
+/// The error reply. The dataset is unchanged if there are no files or the sync before the flush has
+/// failed.
 pub fn reload<'k>(
     server: &Server,
     executor: &mut Executor<'k>,
@@ -136,14 +137,15 @@ pub fn reload<'k>(
     }
 }
 
-/// Finds the files' directory of these settings, and checks that files can be created in it, before
-/// [`turn_on`].
+/// Creates the directory that the settings name, if necessary, reads its manifest, and checks that
+/// a file can be created in it. Called before [`turn_on`].
 ///
 /// # Errors
-/// They can't. The log has the reason.
+/// No file can be created, or the manifest can't be used. The log has the reason.
 pub fn prepare(settings: &Settings) -> Result<Place, &'static str> {
     let place = rewrite::place_of(settings).and_then(|place| {
-        // The rewrite creates this file again. A former thread may still write to it.
+        // Creates the file that the rewrite will create again. An existing one is removed rather
+        // than truncated, because a former writer thread may still write to it.
         let _ = place.directory.remove(&names::temporary_increment(place.directory.prefix()));
         place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)?;
         Ok(place)
@@ -188,7 +190,7 @@ pub fn turn_off(server: &Server) {
 }
 
 /// Returns whether the server may exit: not while the first base is being written, because the
-/// files would lack the dataset. The options of the shutdown may force it.
+/// files would lack the dataset. With `how.force` it may always exit.
 pub fn allows_exit(server: &Server, how: Shutdown) -> bool {
     if server.snapshots().aof.state() != State::AwaitsBase {
         return true;

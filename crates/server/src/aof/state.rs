@@ -33,7 +33,8 @@ pub struct Rewrites {
     pub is_running: AtomicBool,
     /// When the last rewrite was requested, in ms of the monotonic clock.
     pub since_ms: AtomicI64,
-    /// Whether a rewrite waits for another snapshot to end.
+    /// Whether a rewrite is scheduled: it waits for another snapshot to end, or is a retry after a
+    /// failure.
     pub is_scheduled: AtomicBool,
     /// Number of successful and failed rewrites since startup.
     pub count: AtomicU64,
@@ -87,19 +88,19 @@ pub struct Aof {
     pub no_fsync_on_rewrite: AtomicBool,
     /// The stamp before which all effects are on disk.
     synced: AtomicU64,
-    /// Which replies wait.
+    /// Decides which replies wait.
     gate: Arc<Gate>,
     /// Held while the gate is being set.
     gate_setter: Mutex<()>,
     /// Number of clients that ask for `CLIENT DURABILITY always`.
     asking: AtomicU64,
-    /// By worker: it has replies that wait.
+    /// By worker: whether it has replies that wait.
     waiting: Box<[AtomicBool]>,
     /// Rewrites.
     pub rewrites: Rewrites,
     /// Sizes and errors.
     pub written: Written,
-    /// The files; `None` before they were read or created.
+    /// The directory and its manifest; `None` before they were read or created.
     place: Mutex<Option<Place>>,
     /// The writer thread, if it runs.
     pub(super) writer: Mutex<Option<Handle>>,
@@ -174,16 +175,16 @@ impl Aof {
         }
     }
 
-    /// Sets which replies wait, according to the state of the file, its last error and
-    /// `appendfsync`.
+    /// Sets which replies wait, according to the state of the file, its last error, `appendfsync`
+    /// and the clients that ask for `CLIENT DURABILITY always`.
     fn set_gate(&self, server: &Server) {
         let releases = {
-            // There is one setter at a time, so the last one sees the stores of all others.
+            // One thread at a time sets the gate, so the last one sees the stores of all others.
             let _setter = lock(&self.gate_setter);
             let writes = self.state() != State::Off && self.written.error.load(Relaxed) == 0;
             let awaits_syncs = self.state() == State::On && self.fsync() == AppendFsync::Always;
             let is_asked = self.state() == State::On && self.asking.load(SeqCst) > 0;
-            // Both must be set.
+            // `|` instead of `||`, because both must be set.
             self.gate.set_asked(is_asked) | self.gate.set(writes, awaits_syncs)
         };
         if releases {
@@ -197,15 +198,16 @@ impl Aof {
             self.asking.fetch_add(1, SeqCst);
             return self.set_gates(server);
         }
-        // Replies of its earlier commands may wait, so the thread lets go only after the next sync.
+        // Replies to the client's earlier commands may still wait, so the client counts until the
+        // next sync.
         match &*lock(&self.writer) {
             Some(handle) => handle.inbox.order(Order::Unask),
             None => self.note_unasked(server),
         }
     }
 
-    /// Notes that a client no longer asks for `always`, and that all effects it has seen are
-    /// durable or the file is off.
+    /// Notes that a client no longer asks for `always`. All effects that the client has seen must
+    /// be durable, unless the file is off.
     pub(super) fn note_unasked(&self, server: &Server) {
         self.asking.fetch_sub(1, SeqCst);
         self.set_gate(server);
@@ -216,8 +218,8 @@ impl Aof {
         self.gate.is_asked() && self.waiting.iter().any(|waits| waits.load(SeqCst))
     }
 
-    /// Calls `confirm` when all effects committed so far are on disk, or with `false` when the file
-    /// is off ([`Order::Confirm`]).
+    /// Calls `confirm` with `true` once all effects committed so far are on disk, or with `false`
+    /// if the file is off ([`Order::Confirm`]).
     pub fn confirm(&self, confirm: Confirm) {
         match &*lock(&self.writer) {
             Some(handle) if self.state() != State::Off => return handle.inbox.order(Order::Confirm(confirm)),
@@ -226,13 +228,15 @@ impl Aof {
         confirm(false);
     }
 
-    /// Returns what is to be called when the thread that writes is too far behind.
+    /// Returns the callback for a writer thread that is too far behind. It makes replies to writes
+    /// wait.
     pub(super) fn warning(&self) -> Wake {
         let gate = Arc::clone(&self.gate);
         Arc::new(move || gate.note_behind())
     }
 
-    /// Records the number of bytes of unwritten effects.
+    /// Records the number of bytes of unwritten effects. Releases the waiting replies if the disk
+    /// has caught up.
     pub(super) fn note_unwritten(&self, server: &Server, bytes: u64) {
         if self.gate.note_unwritten(bytes) {
             tracing::warn!("Writes have waited for the append-only file: the disk is slower than the writers");
@@ -253,8 +257,8 @@ impl Aof {
         &self.gate
     }
 
-    /// Returns the stamp before which all effects are on disk. If replies don't wait for syncs,
-    /// returns the maximum.
+    /// Returns the stamp below which replies may be sent: the stamp before which all effects are on
+    /// disk if replies wait for syncs, otherwise as [`Gate::open_below`] says.
     pub fn synced(&self) -> u64 {
         self.gate.open_below(|| self.synced.load(SeqCst))
     }
@@ -264,7 +268,7 @@ impl Aof {
     /// and notifies it.
     pub fn await_sync(&self, worker: u32) {
         let waited = self.waiting[worker as usize].swap(true, SeqCst);
-        // With `always` the thread syncs anyway.
+        // With `appendfsync always` the thread syncs anyway.
         if !waited
             && self.gate.is_asked()
             && let Some(handle) = &*lock(&self.writer)
@@ -280,7 +284,7 @@ impl Aof {
         }
     }
 
-    /// Notifies the workers whose replies wait for a sync.
+    /// Notifies the workers that have waiting replies.
     fn release(&self, server: &Server) {
         for (worker, waits) in self.waiting.iter().enumerate() {
             if waits.load(SeqCst) && waits.swap(false, SeqCst) {
@@ -295,7 +299,7 @@ impl Aof {
         unread + self.written.pending_bytes.load(Relaxed)
     }
 
-    /// Returns the error of the last write or sync.
+    /// Returns the error of the last write or sync; `None` if it succeeded.
     pub fn write_error(&self) -> Option<io::Error> {
         match self.written.error.load(Relaxed) {
             0 => None,
@@ -318,7 +322,7 @@ pub fn tune(server: &Server, settings: &AofSettings) {
     aof.set_fsync(server, settings.fsync);
 }
 
-/// Makes writes fail while the file can't be written, and succeed otherwise.
+/// Makes the server reject writes while the file can't be written, and accept them otherwise.
 fn reject_writes_on_error(server: &Server) {
     let number = server.snapshots().aof.written.error.load(Relaxed);
     let is_full = number == rustix::io::Errno::NOSPC.raw_os_error();

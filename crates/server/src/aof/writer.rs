@@ -55,7 +55,7 @@ pub enum Order {
     /// Write and sync all effects committed so far, then reply.
     Sync(Sender<bool>),
     /// Write and sync all effects committed so far, then call this with `true`. After a failure the
-    /// call is made once they are on disk. If the file is turned off first, the argument is
+    /// call is made once they are on disk. If the thread must end before that, the argument is
     /// `false`.
     Confirm(Confirm),
     /// Write and sync all effects committed so far, then note that a client no longer asks for
@@ -68,7 +68,7 @@ pub enum Order {
 /// Called on the writer thread, see [`Order::Confirm`].
 pub type Confirm = Box<dyn FnOnce(bool) + Send>;
 
-/// What waits until all effects with stamps below a given one are synced.
+/// A waiter for the sync of all effects with stamps below a given one.
 enum Awaiting {
     /// A caller.
     Caller(Sender<bool>),
@@ -76,7 +76,7 @@ enum Awaiting {
     Confirm(Confirm),
     /// [`Order::Unask`].
     Unask,
-    /// The end of the thread.
+    /// The order to end the thread ([`Order::Stop`]).
     End,
 }
 
@@ -167,8 +167,8 @@ pub fn start(
     writing: Writing<SystemDisk>,
 ) -> io::Result<Handle> {
     let behind = reader.behind();
-    // The limit is on unwritten bytes, but the reader counts only unread ones. This leaves room for
-    // the batches that have been read and not written.
+    // The limit is on unwritten bytes, but the reader counts only unread ones. The subtraction
+    // leaves room for the batches that have been read and not written.
     reader.warn_beyond(UNWRITTEN_BYTES_MAX - 2 * BATCH_BYTES as u64, &server.snapshots().aof.warning());
     let writer = Writer {
         server: Arc::downgrade(server),
@@ -182,8 +182,8 @@ pub fn start(
         awaited: Vec::new(),
         is_ending: false,
     };
-    // The writer is sent only once the thread has been started. If that fails, it is still here,
-    // and its reader can leave the journal.
+    // The writer is sent only once the thread has been started. If the start fails, this function
+    // still has the writer, whose reader can then leave the journal.
     let (hand_over, taken) = channel::<Writer>();
     let run = move || {
         if let Ok(writer) = taken.recv() {
@@ -192,7 +192,7 @@ pub fn start(
     };
     match std::thread::Builder::new().name("pantala-aof".into()).spawn(run) {
         Ok(thread) => {
-            // Can't fail: the thread waits for it.
+            // Can't fail: the thread waits for the writer.
             let _ = hand_over.send(writer);
             Ok(Handle { inbox, behind, thread })
         }
@@ -216,12 +216,12 @@ struct Writer {
     synced_at: Instant,
     /// When the last write or sync failed.
     failed_at: Option<Instant>,
-    /// Stamps below which all effects must be synced, each with what waits for it.
+    /// Stamps below which all effects must be synced, each with its waiter.
     awaited: Vec<(u64, Awaiting)>,
     is_ending: bool,
 }
 
-/// The writer thread must end.
+/// The result of a turn after which the writer thread must end.
 struct Ended;
 
 impl Writer {
@@ -249,8 +249,8 @@ impl Writer {
                 for reader in [Some(self.reader), self.cut].into_iter().flatten() {
                     server.keyspace().leave_journal(&reader);
                 }
-                // After the readers have left: until then the journal could warn again, which shuts
-                // the gate.
+                // This must follow the readers' departure: until then the journal could warn again,
+                // which shuts the gate.
                 aof.written.pending_bytes.store(0, Relaxed);
                 aof.note_unwritten(&server, 0);
                 if aof.state() == State::Off {
@@ -295,7 +295,7 @@ impl Writer {
         }
     }
 
-    /// Registers a waiter for the end of the journal's current epoch, and makes it end soon.
+    /// Registers a waiter for the end of the journal's current epoch, and makes the epoch end soon.
     /// Effects committed so far belong to this epoch or an earlier one.
     fn await_epoch(&mut self, server: &Server, awaiting: Awaiting) {
         let journal = server.keyspace().journal();
@@ -336,12 +336,14 @@ impl Writer {
                 Err((what, error)) => {
                     self.note_failed(server, what, &error);
                     if what == "write" && !self.writing.is_rotated() {
-                        // A rewrite may be what makes room on the disk.
+                        // Continues with the pending rewrite, which may be the only way to make
+                        // room on the disk. Its base will contain the effects dropped here.
                         self.writing.abandon();
                         continue;
                     }
-                    // A file whose sync has failed must not be synced again. If a cut is pending,
-                    // the next increment is unaffected, so the thread continues with that.
+                    // A file whose sync has failed must not be synced again. If the reader has
+                    // reached a cut, the thread continues with the next increment, which is
+                    // unaffected.
                     if self.writing.is_lost() && self.writing.is_written() && self.is_at_cut() {
                         self.rotate(server);
                     } else if self.writing.is_lost() && !self.writing.is_rotated() && has_more {
@@ -400,8 +402,8 @@ impl Writer {
     /// of the thread requires it, or if the file is lost.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
-        // A lost file, whose sync has failed, is synced on purpose: the attempt always fails, and
-        // its error keeps writes rejected until there is a new base.
+        // A lost file, whose sync has failed, is included on purpose: `sync` then returns an error
+        // without a system call, which keeps writes rejected until there is a new base.
         let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked() || self.writing.is_lost();
         match aof.fsync() {
             AppendFsync::Always => {}
@@ -457,13 +459,13 @@ impl Writer {
         let number = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
         server.snapshots().aof.set_write_error(server, number);
         if self.writing.is_lost() && self.writing.is_rotated() {
-            // The kernel may have dropped the unsynced pages, so a retry proves nothing. The next
-            // base will contain these effects.
+            // The kernel may have dropped the unsynced pages, so a successful retry would prove
+            // nothing. The next base will contain these effects.
             rewrite::request(server);
         }
     }
 
-    /// Continues with a new increment when the reader has reached the cut.
+    /// Continues with a new increment. Called when the reader has reached the cut.
     fn rotate(&mut self, server: &Arc<Server>) {
         if let Some(cut) = self.cut.take() {
             server.keyspace().leave_journal(&cut);

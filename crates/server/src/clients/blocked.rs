@@ -53,7 +53,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Handles the reply to a blocked command.
     pub fn woken(&mut self, woken: Woken) {
         self.executor.observe_clock(woken.effect_clock);
-        // The connection may have closed in the meantime. The reply is then lost, as in Redis.
+        // If the connection has closed in the meantime, the reply is lost, as in Redis.
         let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
         let has_written = woken.waiter.command().flags.contains(Flags::WRITE);
         let seen = if has_written { Seen::written } else { Seen::read };
@@ -117,9 +117,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Replies to a connection whose waiter is claimed, and resumes it. As in Redis, only now the
-    /// command enters the slow log and the latency histogram, without the time that it was blocked.
-    /// It doesn't enter them if it timed out.
+    /// Replies to a connection whose waiter is claimed, and resumes the connection. As in Redis,
+    /// the command is recorded only now in the slow log and the latency histogram, without the time
+    /// for which it was blocked. A command that timed out is not recorded.
     fn unblock(&mut self, index: u32, timed_out: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
         let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -183,8 +183,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Replies to a connection as after a timeout: with null or, for `WAIT` and `WAITAOF`, with the
-/// current numbers.
+/// Sends a connection the reply of a timeout: null or, for `WAIT` and `WAITAOF`, the current
+/// numbers.
 fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, timed_out: bool) {
     let Some(connection) = &clients.reactor.connections[index as usize] else { return };
     let Some(blocked) = &connection.waits.blocked else { return };

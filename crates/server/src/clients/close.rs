@@ -10,12 +10,12 @@ use pantala_session::output::Ahead;
 
 use super::{Abandon, Clients, primary};
 
-/// Maximum output of closed connections that is freed in one turn, bytes. Freeing it takes a few
-/// tenths of a millisecond.
+/// Maximum output of closed connections that is freed in one turn, bytes. Freeing that much takes a
+/// few tenths of a millisecond.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
 
-/// Output of closed connections. It may be gigabytes, and unmapping it takes the kernel long.
-/// Therefore each turn frees a part.
+/// Output of closed connections. It may amount to gigabytes, and the kernel takes long to unmap
+/// that much, so each turn frees only a part.
 #[derive(Default)]
 pub struct Garbage {
     pieces: VecDeque<Outgoing>,
@@ -37,7 +37,7 @@ impl Garbage {
         }
     }
 
-    /// Frees at most [`FREED_BYTES_PER_TURN`] and the rest of the last piece.
+    /// Frees pieces until they amount to at least [`FREED_BYTES_PER_TURN`] or none is left.
     pub fn free(&mut self) {
         let mut freed_bytes = 0;
         while freed_bytes < FREED_BYTES_PER_TURN
@@ -102,7 +102,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.reactor.touch_listed();
         finish_touched(self);
         // A sync may have ended after these connections were checked but before this worker
-        // registered for a notification. So check them again after the registration.
+        // registered for a notification, so they are checked again after the registration.
         while !self.reactor.unsynced.is_empty() {
             self.reactor.server.snapshots().aof.await_sync(self.reactor.number);
             if !self.reactor.release_synced() {

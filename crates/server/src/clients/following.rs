@@ -1,10 +1,10 @@
 //! Connections that follow the stream of effects: replicas.
 //!
 //! A connection's output contains only a short part of the stream ([`WINDOW_BYTES`]). The rest
-//! stays in the log, which all followers share ([`pantala_engine::effect`]), and is read when that
-//! part has been sent. The memory cost of a slow replica is therefore the part of the log that is
-//! kept for it. The replica is closed when that part exceeds the `client-output-buffer-limit` of
-//! its class.
+//! stays in the log, which all followers share ([`pantala_engine::effect`]), and is read once the
+//! earlier part has been sent. The memory cost of a slow replica is therefore the part of the log
+//! that is kept for it. The replica is closed when that part exceeds the
+//! `client-output-buffer-limit` of its class.
 
 use pantala_engine::client::Next;
 use pantala_engine::effect::log::{Ahead, CutOff};
@@ -15,7 +15,7 @@ use pantala_session::output::PIECE_BYTES_MIN;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Pending output up to which a follower reads more of the log, bytes. It is twice the size that a
+/// Pending output below which a follower reads more of the log, bytes. It is twice the size that a
 /// socket accepts at a time. A larger value would only move more bytes from the shared log to the
 /// connection.
 const WINDOW_BYTES: usize = 1024 * 1024;
@@ -59,7 +59,7 @@ pub(super) fn continue_stream_to_follower<L: EventLoop, H: Abandon>(clients: &mu
         return;
     }
     let mut parts = Vec::new();
-    // Without room this reads nothing, but returns whether the follower was cut off.
+    // Without room, `read` reads nothing, but still returns whether the follower was cut off.
     let next = loop {
         // Read until there are at least two pieces. The completion of a send is reported only if
         // more output follows it, and that event triggers the next read.

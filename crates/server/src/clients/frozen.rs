@@ -1,6 +1,6 @@
-//! The frozen connection. A connection whose script is busy is *frozen*: it is not parsed, sent,
-//! closed or written to. Its events and messages wait in [`Deferred`] until it thaws or another
-//! connection freezes.
+//! The frozen connection. A connection whose script is busy is *frozen*: its input is not parsed,
+//! its output is neither extended nor sent, and it is not closed. Its events and messages are kept
+//! as [`Deferred`] until it thaws or another connection freezes.
 //!
 //! Output for the connection is deferred up to its hard output limit. Output beyond the limit is
 //! dropped, and the connection will be closed. (The soft limit and `maxmemory-clients` apply again
@@ -74,7 +74,8 @@ impl Frozen {
         self.by.is_some()
     }
 
-    /// Returns the error for a client that sends a script during a turn within another script.
+    /// Returns the busy error if this turn is within a script. Clients that send another script or
+    /// need the script's shards receive this error.
     pub fn reply(&self) -> Option<&'static str> {
         self.by.as_ref().map(|by| by.kind.busy())
     }
@@ -113,8 +114,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             self.reactor.io.pause_receive(connection.socket.id);
         }
         self.reactor.make_others_ready(index);
-        // First handle the events that were deferred for a connection frozen earlier in this turn,
-        // before its new ones.
+        // Another connection may have been frozen earlier in this turn. Handle its deferred events
+        // now, before new ones arrive for it.
         self.replay_deferred();
     }
 

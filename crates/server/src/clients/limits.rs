@@ -1,12 +1,13 @@
-//! Closes clients when their total memory usage exceeds `maxmemory-clients` ([`ClientMemory`]).
+//! Closes clients when their total memory usage reaches `maxmemory-clients` ([`ClientMemory`]).
 //!
 //! Client memory accounting updates a connection's usage at the end of each turn in which it took
 //! part, when one of its sends has completed, and as soon as much of its output is pending. The
 //! change is added to a sum over all workers, so that all workers choose the same clients to close.
-//! If the sum is too large at the end of a turn, the next turn starts at once. It first sends
-//! pending output, as in Redis, and then closes the clients with the highest usage, on any worker.
+//! If the sum has reached the limit at the end of a turn, the next turn starts at once. It first
+//! sends pending output, as in Redis, and then closes the clients with the highest usage, on any
+//! worker.
 //!
-//! Within a turn the sum is therefore that of the end of the last turn, except for connections with
+//! Within a turn the sum is therefore as of the end of the last turn, except for connections with
 //! much output. The error per connection is limited to the input that a turn receives plus
 //! [`UNACCOUNTED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within it accounts
 //! for all connections except the script's own.
@@ -47,8 +48,8 @@ pub(super) struct MemoryAccounting {
     unflushed_bytes: i64,
     /// Whether a connection was accounted for in this turn.
     has_accounted: bool,
-    /// Whether the sum was too large at the end of the last turn, and that turn accounted for a
-    /// connection. (If it accounted for none, the sum would be the same as before.)
+    /// Whether the sum was too large at the end of the last turn, and this worker accounted for a
+    /// connection in that turn. (Otherwise its part of the sum has not changed.)
     is_due: bool,
     last_warning_ms: i64,
 }
@@ -144,7 +145,7 @@ impl Limits {
         }
     }
 
-    /// Chooses clients to close, until the others use at most the limit. Sends messages to their
+    /// Chooses clients to close until the others use less than the limit. Sends messages to their
     /// workers to close them.
     #[cold]
     fn evict(&mut self, server: &Server, now_ms: i64) {
@@ -173,7 +174,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let was_on = self.limits.weighing.is_on;
         self.limits.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
         if self.limits.weighing.is_on && !was_on {
-            // When the limit was set, sizes were added that may be a few hundred milliseconds old.
+            // When the limit was set, the sum was computed from sizes that may have been a few
+            // hundred milliseconds old.
             (0..self.reactor.connections.len() as u32).for_each(|index| self.weigh(index));
         }
         self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.weighing.is_on);
@@ -192,7 +194,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Accounts for a connection with much output, within a turn. Closes clients if the sum then
-    /// exceeds the limit. Returns whether this connection must be closed.
+    /// reaches the limit. Returns whether this connection must be closed.
     pub fn evicts_for(&mut self, index: u32) -> bool {
         self.weigh(index);
         if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unflushed_bytes) {

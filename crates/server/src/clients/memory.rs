@@ -2,8 +2,8 @@
 //!
 //! Before a command runs, keys are evicted if memory exceeds its limit
 //! ([`pantala_engine::eviction`]). If no keys are left to evict, commands that may increase memory
-//! usage are rejected, as in Redis. The worker that runs a command after it has waited for its
-//! shards checks again. A worker also evicts without a command: periodically, and in each turn
+//! usage are rejected, as in Redis. If a command has waited for its shards, the worker that then
+//! runs it checks again. A worker also evicts without a command: periodically, and in each turn
 //! while more keys must be evicted.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,7 +29,8 @@ pub struct Memory {
     is_behind: bool,
     /// Whether to purge again in the next round of periodic work.
     purges_again: bool,
-    /// The part of the global counter that stands for this worker's connections, bytes.
+    /// This worker's part of the global counter, bytes: the memory of its connections and, on
+    /// worker 0, of published messages that subscribers share.
     flushed_bytes: u64,
     /// When `flushed_bytes` was last updated, Unix time in ms.
     refreshed_ms: i64,
@@ -51,7 +52,7 @@ impl Memory {
         self.purges_again = true;
     }
 
-    /// Purges again if there was a purge since the last call. Returns whether there was.
+    /// Purges again if [`Memory::purge`] was called since the last call. Returns whether it was.
     pub fn purge_again(&mut self) -> bool {
         let purges = std::mem::take(&mut self.purges_again);
         if purges {
@@ -100,7 +101,7 @@ impl Memory {
         self.is_behind |= clients.executor.must_continue_evicting();
     }
 
-    /// Adds the change in memory usage of this worker's connections to the global counter.
+    /// Updates this worker's part of the global counter.
     pub fn publish_client_memory<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let mut clients_bytes = 0;
         for connection in clients.reactor.connections.iter().flatten() {

@@ -1,4 +1,5 @@
-//! Enforces the output limits of connections, and the limit on the memory of all clients.
+//! Enforces the output limits of connections, and the limit on the memory of all clients when
+//! output is added.
 
 use pantala_runtime::EventLoop;
 use pantala_session::State;
@@ -26,9 +27,10 @@ pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Closes a connection if its output exceeds the hard limit, or if it makes clients' memory
-    /// exceed its limit. Returns whether it was closed. Otherwise ends a piece of the output if it
-    /// is long enough. `added_bytes` is the size of the output that was just added.
+    /// Closes a connection if its output exceeds the hard limit, or if clients' memory reaches its
+    /// limit and this connection is chosen. Returns whether it was closed. Otherwise ends a piece
+    /// of the output if the piece is long enough. `added_bytes` is the size of the output that was
+    /// just added.
     #[inline]
     pub fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
         let Some(connection) = &self.reactor.connections[index as usize] else { return true };
@@ -94,9 +96,9 @@ fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes
     !is_bounded && connection.end_piece(reply_bytes)
 }
 
-/// Limits the output of a client after a command that ran before authentication. Above
-/// [`STRANGER_OUTPUT_BYTES_MAX`] the output is sent first, and the connection's later commands run
-/// in the next turn. If the peer has not taken the output sent before, it is closed.
+/// Limits the output of a client after a command that ran before authentication. If the output
+/// exceeds [`STRANGER_OUTPUT_BYTES_MAX`], it is sent first, and the connection's later commands run
+/// in the next turn. If an earlier send is still in flight, the connection is closed.
 #[cold]
 pub fn limit_stranger<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let users = clients.executor.keyspace().users();

@@ -6,6 +6,9 @@
 //! offset. A link that ends while one of its commands is in flight is closed only after that
 //! command has run, so that the offset includes it.
 //!
+//! The link *rests* while other work of the server (such as a snapshot) holds all shards between
+//! two of the link's commands. Its offset and its database are then fixed.
+//!
 //! A stream with a protocol error or a blocking command doesn't come from a primary. It is not
 //! continued: as in Redis, the next link starts with a full synchronization.
 
@@ -59,7 +62,7 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
 }
 
 /// Lets the link acquire all shards for pending work of the server before its next command. Returns
-/// `false` if none of these connections is the link.
+/// `false` if this worker does not have the link.
 pub fn ask_to_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) -> bool {
     for index in 0..clients.reactor.connections.len() as u32 {
         let Some(connection) = &mut clients.reactor.connections[index as usize] else { continue };
@@ -91,8 +94,8 @@ pub fn end_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index
     }
 }
 
-/// Ends a turn of the link: drops replies, counts what was applied, passes it on to this server's
-/// replicas, and sends the offset if it is due. Does nothing for other connections.
+/// Ends a turn of the link: drops replies, counts the applied commands, relays them to this
+/// server's replicas, and sends the offset if that is due. Does nothing for other connections.
 #[cold]
 pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let now_ms = clients.reactor.clock.now_ms;
@@ -113,13 +116,14 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
 }
 
 /// Returns the offset of the stream that is known to be on disk; `None` without an append-only
-/// file. If a report is due and more was applied, requests a sync, whose end is reported again.
+/// file. If a report is due and more was applied, requests a sync, after which the offset is
+/// reported again.
 fn synced_offset(server: &Server, link: &mut PrimaryLink, worker: u32) -> Option<u64> {
     let aof = &server.snapshots().aof;
     if aof.state() == aof::State::Off {
         return None;
     }
-    // With `no`, the kernel decides when to write.
+    // With `appendfsync no`, the kernel decides when to write.
     if aof.fsync() != AppendFsync::No && link.requests_sync() {
         let (progress, number, applied) = (Arc::clone(link.progress()), link.number, link.applied());
         let shared = server.replication().shared();
@@ -158,7 +162,7 @@ pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, ind
     let silent_ms = now_ms - connection.session.client.active_ms.load(Relaxed);
     let Some(link) = &mut connection.session.primary else { return false };
     if link.number != term {
-        // The role changed while the link was being handed over, so the link is still open.
+        // The role changed while the link was being handed over, so the link was not closed then.
         return true;
     }
     if silent_ms > i64::try_from(timeout_s).unwrap_or(i64::MAX).saturating_mul(1000) {
@@ -223,7 +227,8 @@ pub fn note_error_of(session: &Session, name: &str, reply: &[u8]) {
     );
 }
 
-/// Counts the commands of the link before the one that starts at `begin` of its input as applied.
+/// Counts as applied all bytes of the link before the command that starts at offset `begin` of its
+/// input. Within a transaction does nothing.
 #[cold]
 pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, begin: usize) {
     let pending_bytes = connection.input.bytes(io).len() - begin;
@@ -257,7 +262,7 @@ fn relay<H>(server: &Server, connection: &mut Connection<H>) {
     }
 }
 
-/// Reports the end of a link whose connection was closed.
+/// Reports the end of the link, whose connection is being closed.
 #[cold]
 pub(super) fn end<H>(server: &Server, connection: &mut Connection<H>) {
     note_applied(connection);
@@ -266,7 +271,7 @@ pub(super) fn end<H>(server: &Server, connection: &mut Connection<H>) {
     if let Some(link) = connection.session.primary.take() {
         server.replication().replica.set_link_worker(None);
         if link.wants_rest {
-            // The work acquires the shards without it.
+            // The work acquires the shards without the link.
             server.port(0).send(Message::Whole);
         }
         server.replication().replica.link_ended(server, link.number, link.continues_at(), db);

@@ -17,8 +17,8 @@ use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Maximum pending output of a waiting subscriber, bytes. Larger sends would hardly cost less per
-/// byte.
+/// Maximum pending output of a subscriber that waits for its send, bytes. Larger sends would hardly
+/// cost less per byte.
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
@@ -38,7 +38,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         published.clear();
     }
 
-    /// Adds a message to the output of a connection.
+    /// Adds a message to the output of a connection, or defers it if the connection is frozen.
     pub fn hand(&mut self, index: u32, message: &Outgoing) {
         let is_frozen = self.frozen.holds(index);
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -87,8 +87,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Minimum length of encoded messages that subscribers share, bytes. Copying a shorter message
-/// costs no more than a separate send, and the copy is sent together with other output.
+/// Minimum length of an encoded message that subscribers share instead of copying it, bytes.
+/// Copying a shorter message costs no more than a separate send, and the copy is sent together with
+/// other output.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
 /// Cache of the encoded messages for the last pattern, by protocol version. `None` means not

@@ -31,10 +31,10 @@ use crate::config::{SLOWLOG_FINE_US, Settings};
 /// bytes. Copying this amount takes longer than reading the clock.
 pub const LARGE_BYTES: usize = 16 * 1024;
 
-/// Words in one buffer, and the range of each word.
+/// The words of a command in one buffer, and the range of each word.
 pub type Words = (Vec<u8>, Vec<ArgRange>);
 
-/// Returns the minimum time for which the plain commands of a window may be logged, ns.
+/// Returns the minimum time of a window's plain commands for which one of them may be logged, ns.
 fn slow_window_ns(settings: &Settings) -> u64 {
     let slow = match settings.slowlog_log_slower_than_us {
         slower_than_us @ SLOWLOG_FINE_US.. => Duration::from_micros(slower_than_us as u64),
@@ -100,8 +100,8 @@ impl Stopwatch {
         WATCHING && (self.times_all || command.is_timed_individually(arguments))
     }
 
-    /// Returns the duration of the command that has just ended. It counts from `began`, or from the
-    /// end of the last timed command.
+    /// Returns the duration of the command that has just ended, measured from `began` or, without
+    /// it, from the end of the last timed command.
     pub fn end(&mut self, began: Option<Moment>) -> Duration {
         let now = Moment::now();
         let took = now - began.unwrap_or(self.mark);
@@ -149,8 +149,8 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Records the time of a connection's command that had waited for its shards. `took` counts
-    /// from when it had acquired them. `words` is called only if the command is logged.
+    /// Records the time of a connection's command that had waited for its shards. `took` is the
+    /// time since it acquired them. `words` is called only if the command is logged.
     pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };

@@ -136,9 +136,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Sends this worker's connections the invalidations caused by its last command. If replies of
-    /// the executor are pending, the invalidations are sent after the window, so that they follow
-    /// those replies.
+    /// Sends this worker's connections the invalidations caused by the worker's last command. If
+    /// replies of the executor are pending, the invalidations are sent after the window, so that
+    /// they follow those replies.
     #[cold]
     pub fn send_own_invalidations(&mut self) {
         // The clients that the command served may have read a later time than the command.

@@ -1,13 +1,13 @@
-//! Notes which replies wait until effects are on disk, or the disk has caught up ([`crate::aof`]),
-//! and how much of the stream a `WAIT` waits for.
+//! Notes which replies wait until effects are on disk or the disk has caught up ([`crate::aof`]),
+//! and which effects a `WAIT` of the connection waits for.
 
 use pantala_engine::effect::Seen;
 use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// Makes the replies to a connection's last commands wait until the effects that these have
-/// produced or seen are synced. Notes for `WAIT` which effects these are.
+/// Makes the replies to a connection's last commands wait for the effects that these commands have
+/// produced or seen, if the gate is shut. Notes these effects for `WAIT`.
 #[inline]
 pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     if clients.reactor.server.snapshots().aof.gate().wants_notes() {
@@ -16,8 +16,8 @@ pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, 
     }
 }
 
-/// Does the same for commands that another worker has run. `seen` describes the effects that they
-/// have produced or read.
+/// Does the same as [`note_unsynced`] for commands that another worker has run. `seen` describes
+/// the effects that they have produced or read.
 #[inline]
 pub fn note_unsynced_until<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, seen: Seen) {
     if clients.reactor.server.snapshots().aof.gate().wants_notes() {

@@ -47,8 +47,8 @@ pub enum Kind {
     Bind,
     /// `save`: pairs of seconds and changes. Several lines of a file add up.
     Save,
-    /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. Other
-    /// classes keep their limits.
+    /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. Classes
+    /// that are not named keep their limits.
     OutputBufferLimit,
     /// `replicaof`: host and port, or `no one`.
     ReplicaOf,

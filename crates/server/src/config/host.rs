@@ -103,8 +103,9 @@ pub fn has_wildcards(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// Returns the existing paths that `pattern` matches, sorted. A wildcard matches neither a slash
-/// nor a leading dot.
+/// Returns the paths that `pattern` matches, sorted. A wildcard matches neither a slash nor a
+/// leading dot. Only components with wildcards are looked up: a path whose other components don't
+/// exist is returned, too.
 pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
     for part in pattern.components() {

@@ -1,5 +1,5 @@
 //! Reads the configuration: the file, standard input and options, in this order. If a directive has
-//! several lines, the last one wins.
+//! several lines, the last one wins, except that the lines of `save` add up.
 
 use super::DICTIONARIES_MAX;
 use super::directive::{Kind, State};
@@ -118,7 +118,7 @@ impl Rename {
 /// A configuration that has been read.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Typed values of the served directives.
+    /// Typed values of the supported directives.
     pub settings: Settings,
     /// Values of all directives.
     pub values: Values,
@@ -234,7 +234,8 @@ struct UnsupportedLine {
 }
 
 impl Loader<'_> {
-    /// Reads a file, or all files that its wildcards match.
+    /// Reads the file at `path`. If `path` has wildcards, reads and concatenates all files that
+    /// they match.
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, LoadError> {
         let paths =
             if has_wildcards(path.as_os_str().as_bytes()) { expand(self.host, path) } else { vec![path.to_path_buf()] };

@@ -11,7 +11,7 @@
 //! | [`store`], [`rewrite`] | the running configuration |
 //!
 //! At startup [`load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
-//! [`ConfigStore::generation`] is on a hot path: each worker reads it once per turn.
+//! [`ConfigStore::generation`] is on a hot path: each worker reads it in every turn.
 
 pub mod directive;
 pub mod host;

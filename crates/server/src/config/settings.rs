@@ -132,11 +132,11 @@ pub struct AofSettings {
     pub is_on: bool,
     /// `appendfsync`.
     pub fsync: AppendFsync,
-    /// Whether syncs pause while a snapshot is being written (`no-appendfsync-on-rewrite`).
+    /// `no-appendfsync-on-rewrite`: whether the syncs of `everysec` pause during snapshots.
     pub no_fsync_on_rewrite: bool,
-    /// Growth that causes a rewrite, percent; 0 means none (`auto-aof-rewrite-percentage`).
+    /// `auto-aof-rewrite-percentage`: growth that causes a rewrite, percent; 0 means never.
     pub rewrite_percentage: u64,
-    /// Size below which the file is not rewritten, bytes (`auto-aof-rewrite-min-size`).
+    /// `auto-aof-rewrite-min-size`: size up to which no automatic rewrite starts, bytes.
     pub rewrite_min_bytes: u64,
     /// Whether to truncate and load a file whose last command is incomplete (`aof-load-truncated`).
     pub load_truncated: bool,
@@ -144,9 +144,9 @@ pub struct AofSettings {
     pub uses_rdb: bool,
     /// Whether to annotate effects with their time (`aof-timestamp-enabled`).
     pub writes_times: bool,
-    /// Write effects with checksums (`aof-checksums`).
+    /// Whether to write effects with checksums (`aof-checksums`).
     pub checksums: bool,
-    /// Sync a base while it is written, not only at its end (`aof-rewrite-incremental-fsync`).
+    /// `aof-rewrite-incremental-fsync`: whether to sync a base also while it is written.
     pub rewrite_incremental_fsync: bool,
     /// Whether to keep the files that a rewrite has replaced (`aof-disable-auto-gc`).
     pub keeps_history: bool,
@@ -179,7 +179,7 @@ pub const HZ_MIN: i128 = 1;
 /// Highest effective `hz`.
 pub const HZ_MAX: i128 = 500;
 
-/// All settings that the server reads. [`ConfigStore`](super::ConfigStore) has one for each change.
+/// All settings that the server reads. Each change creates a new value ([`super::ConfigStore`]).
 ///
 /// Fields are named after their directives, which redis.conf explains.
 #[derive(Clone, Debug, PartialEq)]
@@ -200,7 +200,7 @@ pub struct Settings {
     pub pin_threads: bool,
     /// TCP port; 0 disables TCP.
     pub port: u16,
-    /// Addresses to listen on: `*`, `::*`, an address or a name; `-` before it makes it optional.
+    /// Addresses to listen on: `*`, `::*`, an address or a name; a leading `-` makes it optional.
     pub bind: Vec<String>,
     /// Settings of TLS connections.
     pub tls: TlsSettings,
@@ -212,7 +212,7 @@ pub struct Settings {
     pub unixsocketperm: u32,
     /// Length of the queue of connections that are not accepted yet.
     pub tcp_backlog: i32,
-    /// Interval between TCP keep-alive probes, s; 0 means none.
+    /// Idle time after which TCP keep-alive probes are sent, s; 0 disables them.
     pub tcp_keepalive_s: u32,
     /// Idle time after which a client is closed, s; 0 means never.
     pub timeout_s: u32,
@@ -252,7 +252,7 @@ pub struct Settings {
     pub always_show_logo: bool,
     /// Compress long strings in snapshots and in the replies of `DUMP`.
     pub rdb_compression: bool,
-    /// Reject writes after a failed background snapshot, provided that `save_points` isn't empty.
+    /// Reject writes after a failed background snapshot, unless `save_points` is empty.
     pub stop_writes_on_bgsave_error: bool,
     /// Write and check checksums of snapshots.
     pub rdb_checksum: bool,
@@ -294,7 +294,7 @@ pub struct Settings {
     pub databases: usize,
     /// Background rounds per second, [`HZ_MIN`] to [`HZ_MAX`].
     pub hz: u32,
-    /// Run more rounds per second if there are many clients.
+    /// `dynamic-hz`. It is accepted but has no effect yet.
     pub dynamic_hz: bool,
     /// Effort of active expiry, 1 to 10.
     pub active_expire_effort: u32,
@@ -319,9 +319,9 @@ pub struct Settings {
     /// How long one command may evict, on Redis's scale from 0 to 100; 100 means until memory
     /// suffices.
     pub maxmemory_eviction_tenacity: u32,
-    /// How slowly the access counter grows.
+    /// How slowly the access counter of the LFU policies grows.
     pub lfu_log_factor: u32,
-    /// Minutes after which the access counter falls by one.
+    /// Minutes after which the access counter of the LFU policies falls by one.
     pub lfu_decay_time_minutes: u32,
     /// Capacity of a list node: a number of entries, or -1 to -5 for 4 to 64 KiB.
     pub list_max_listpack_size: i32,
@@ -382,11 +382,11 @@ pub struct Settings {
 /// Difference between the port for other nodes and the client port, unless `cluster-port` is set.
 pub const BUS_PORT_OFFSET: u16 = 10_000;
 
-/// Value of `slowlog-log-slower-than` below which the server times every command, µs.
+/// Value of `slowlog-log-slower-than` below which the server times every command individually, µs.
 pub const SLOWLOG_FINE_US: i64 = 1000;
 
 impl Settings {
-    /// Returns the points of `save`: seconds after which a snapshot is due, and the least changes.
+    /// Returns the points of `save`: seconds until a snapshot is due, minimum number of changes.
     pub fn save_points(&self) -> impl Iterator<Item = (i64, u64)> + Clone {
         let mut numbers = self.save_points.split_ascii_whitespace();
         // `save` takes pairs of numbers only.

@@ -31,10 +31,11 @@ pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 
 /// The configuration, shared by all threads.
 ///
-/// Each turn, a worker compares [`generation`](Self::generation), a load that costs as much as a
-/// relaxed one. When it has changed, the worker fetches the new [`settings`](Self::settings). A
-/// mutex serializes changes. Readers take a separate lock, which is held only while the pointer to
-/// the settings is exchanged, not while a change is applied.
+/// In each turn, a worker checks whether [`generation`](Self::generation) has changed. This load
+/// costs as much as a relaxed one. After a change the worker fetches the new
+/// [`settings`](Self::settings). A mutex serializes changes. Readers take a separate lock, which is
+/// held only while the pointer to the settings is copied or exchanged, not while a change is
+/// applied.
 pub struct ConfigStore {
     values: Mutex<Values>,
     settings: RwLock<Arc<Settings>>,

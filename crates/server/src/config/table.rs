@@ -49,9 +49,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("unauthenticated-timeout", COUNT, "0").own(),
     D::live("replica-refuse-empty-primary", Bool, "no").own(),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),
-    // In Redis, these threads read and write for its one main thread. In Pantala, they parse and
-    // encode for pinned shard threads. Redis counts its main thread and starts at 1; in Pantala 0
-    // means none.
+    // In Redis, these threads read and write for its one main thread. In Pantala, they read, parse
+    // and encode for the workers that own shards (`execution owner`). Redis's number includes its
+    // main thread and is at least 1; in Pantala 0 means none.
     D::at_start("io-threads", Integer(0, WORKERS_MAX as i128), "0"),
     D::known("io-threads-do-reads", Bool, "no").immutable(),
     D::live("bind-source-addr", Text, ""),
@@ -279,7 +279,7 @@ impl Found {
         &DIRECTIVES[self.index]
     }
 
-    /// Returns the name by which it was found, as the table spells it.
+    /// Returns the name by which the directive was found, as the table spells it.
     pub fn name(self) -> &'static str {
         let directive = self.directive();
         match directive.alias {
@@ -289,8 +289,8 @@ impl Found {
     }
 }
 
-/// Finds the directive with the name `name`, ignoring case. Scans some 200 names, because
-/// configuration is never on a hot path.
+/// Finds the directive with the name `name`, ignoring case. A linear scan of some 200 names is fast
+/// enough, because configuration is never on a hot path.
 pub fn find(name: &[u8]) -> Option<Found> {
     names().find(|found| found.name().as_bytes().eq_ignore_ascii_case(name))
 }

@@ -17,7 +17,7 @@ pub struct TlsSettings {
     pub options: Options,
 }
 
-/// A directive, and the function that returns whether its options are equal.
+/// A directive, and the function that returns whether the options that it stands for are equal.
 type Compared = (&'static str, fn(&Options, &Options) -> bool);
 
 const COMPARED: [Compared; 7] = [
@@ -69,8 +69,8 @@ impl TlsSettings {
         TlsSettings { port: port(values, "tls-port"), replication: values.bool("tls-replication"), options }
     }
 
-    /// Returns the first directive whose value differs from `old`, for the error of a failed
-    /// change.
+    /// Returns the directive that stands for the first options that differ from `old`, for the
+    /// error of a failed change.
     pub fn first_change(&self, old: &TlsSettings) -> &'static str {
         if (self.port == 0) != (old.port == 0) {
             return "tls-port";

@@ -21,17 +21,17 @@ pub enum Value {
 /// The source of a value. Lines of a file follow rules of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Whether no line has set this directive yet.
+    /// A line of the file, of standard input, or of the command line's options.
     File {
-        /// No line has set this directive yet.
+        /// Whether no earlier line has set this directive.
         first: bool,
     },
     /// `CONFIG SET`.
     Command,
 }
 
-/// Class names of `client-output-buffer-limit`, in the order of [`OutputLimit`] lists, as
-/// `CONFIG GET` writes them.
+/// Class names of `client-output-buffer-limit`, as `CONFIG GET` writes them. Arrays of
+/// [`OutputLimit`] have the same order.
 pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
 /// `maxmemory-clients`.
@@ -43,7 +43,7 @@ pub enum ClientsLimit {
     Percent(u8),
 }
 
-/// Limits of the output buffer of one class of clients; zero means no limit.
+/// Limits of the output buffer of one class of clients; 0 bytes means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputLimit {
     /// Pending output above which the client is closed at once, bytes.
@@ -61,8 +61,8 @@ const BAD_SAVE: &str = "Invalid save parameters";
 /// Host names must be shorter than this, bytes, as in Redis.
 const HOST_NAME_BYTES_END: usize = 256;
 
-/// Parses `words` as a value of `directive`. `previous` is the directive's current value, of which
-/// some kinds change only a part.
+/// Parses `words` as a value of `directive`. `previous` is the directive's current value; for some
+/// kinds, the words change only a part of it.
 ///
 /// # Errors
 ///
@@ -325,9 +325,9 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Returns the lines of the file that set `value`. Each line comes with a flag, which means that
-/// the line is needed even if the file has none for the directive, because `value` isn't `default`.
-/// If no lines are returned, the directive must not be in the file.
+/// Returns the lines of the file that set `value`. Each line has a flag: whether the line must be
+/// appended if the file has none to replace. That is the case if `value` isn't `default`, and
+/// always for `dir`. If no lines are returned, the directive must not be in the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');

@@ -46,8 +46,8 @@ impl Control {
             server.scripting().drop_flushed(number);
         }
         let now_ms = dispatcher.clients.reactor.clock.now_ms;
-        // As in Redis, nothing expires while writes are paused, and on a replica only what its own
-        // clients have written: its primary deletes the other keys.
+        // As in Redis, nothing expires while writes are paused. On a replica, only keys to which
+        // its own clients have given a TTL expire: the primary deletes the other keys.
         let (tuning, executor) = (&server.keyspace().tuning, &mut dispatcher.clients.executor);
         if tuning.is_replica() {
             self.work.borrow_mut().expiry.turn_of_replica(executor, number, now_ms);
@@ -127,9 +127,9 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 
-/// Returns whether the output has exceeded the soft limit for too long. Records the time at which
-/// it first exceeded the limit. Without a send in flight the output doesn't count, because the peer
-/// keeps up: the output was produced in this turn or is sent in the next.
+/// Returns whether the output has exceeded the soft limit for too long. Records when it began to
+/// exceed the limit. Without a send in flight the output doesn't count, because the peer keeps up:
+/// the output was produced in this turn or is sent in the next.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
     // Includes the part of the replication stream that a follower has not read from the log yet.

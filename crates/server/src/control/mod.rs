@@ -1,8 +1,8 @@
 //! Control of a worker: applies changes of the settings, and runs periodic work a few times a
 //! second.
 //!
-//! This module drives the [dispatcher](crate::dispatch), which doesn't know it. Every turn of the
-//! worker calls it, including turns within a script.
+//! This module drives the [dispatcher](crate::dispatch), which doesn't refer to it. Every turn of
+//! the worker calls it, including turns within a script.
 
 mod cron;
 mod purge;

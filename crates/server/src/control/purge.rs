@@ -2,14 +2,14 @@
 //! freed.
 //!
 //! The allocator keeps freed memory in a heap per thread, and returns it to the kernel only while
-//! serving further requests. So each thread must purge its own heap. A worker does so when it
+//! serving further allocations. So each thread must purge its own heap. A worker does so when it
 //! receives [`Message::Purge`](pantala_engine::message::Message::Purge), another thread when
 //! [`pantala_base::purges`] asks for it.
 //!
 //! A few times a second, the first worker compares resident memory with accounted memory. If the
-//! difference exceeds a share of accounted memory, it asks all threads to purge. Each
-//! purge that changes little doubles the interval to the next one, so that fragmented memory costs
-//! next to nothing.
+//! difference exceeds 8 MiB plus 5 % of accounted memory, it asks all threads to purge. Each purge
+//! that changes little doubles the interval to the next one, so that fragmented memory costs next
+//! to nothing.
 //!
 //! All of this is periodic work and adds nothing to the cost of a command.
 
@@ -21,7 +21,7 @@ use crate::process;
 
 /// Minimum resident memory for which the kernel is asked to use huge pages for new arenas of the
 /// allocator, bytes. The request is repeated whenever resident memory has doubled. Below this
-/// minimum there is only the first arena, which has 1 GiB and is placed at startup.
+/// minimum there is only the first arena, of 1 GiB, which was advised at startup.
 const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
 
 /// Interval between checks of resident memory, ms.
@@ -33,8 +33,8 @@ const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// See [`UNUSED_BYTES_MAX`].
 const UNUSED_SHARE: u64 = 20;
 
-/// Checks that are skipped in a row while a script runs or memory is being freed in the background.
-/// With `WATCH_MS`, a server that always runs scripts still checks within 600 ms.
+/// Maximum number of checks skipped in a row while a script runs or memory is being freed in the
+/// background. With `WATCH_MS`, a server that always runs scripts still checks within 600 ms.
 const SKIPS_MAX: u32 = 2;
 
 /// Minimum interval after a purge that changed little, ms.
@@ -48,7 +48,8 @@ pub(super) struct Watch {
     next_check_ms: i64,
     /// Checks skipped in a row.
     skipped: u32,
-    /// Resident but unaccounted memory before the last purge, bytes; 0: nothing to purge.
+    /// Resident but unaccounted memory before the last purge, bytes; 0 if there was nothing to
+    /// purge.
     level_bytes: u64,
     next_purge_ms: i64,
     repeat_ms: i64,
@@ -57,7 +58,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Makes all threads purge if a purge is due. The first worker calls it a few times a second.
+    /// Makes all threads purge if a purge is due. The first worker calls this a few times a second.
     pub(super) fn look(&mut self, server: &Server, now_ms: i64) {
         if now_ms < self.next_check_ms {
             return;
@@ -81,8 +82,8 @@ impl Watch {
     ///
     /// Resident memory is hard to compare then: scripts publish their memory usage only when they
     /// end, and memory that is being freed isn't resident for long. But a script may be running at
-    /// every check, so only a few checks in a row are skipped. A purge that was not needed changes
-    /// little, so it is repeated less and less often.
+    /// every check, so only a few checks in a row are skipped. A needless purge changes little, so
+    /// the next ones follow at growing intervals.
     fn is_skipped(&mut self, is_unsettled: bool) -> bool {
         let is_skipped = is_unsettled && self.skipped < SKIPS_MAX;
         self.skipped = if is_skipped { self.skipped + 1 } else { 0 };

@@ -44,7 +44,7 @@ impl Control {
         self.walk.set(Walk { number: walker.number(), ahead });
     }
 
-    /// Returns the time that a poll may wait. Without a walk it may wait for `wait`.
+    /// Returns the time that a poll may wait, which is `wait` unless the worker is walking.
     #[inline]
     pub fn wait_for_walk(&self, wait: Duration) -> Duration {
         match self.walk.get().ahead {

@@ -5,16 +5,16 @@
 //! Why this is sound:
 //!
 //! * The connection that runs the script is *frozen*: it is not parsed, sent, closed or written to.
-//!   Its events and messages wait in [`Deferred`] until the script has ended and the worker has
-//!   returned to its loop, or until another script becomes busy. Output for the connection is
+//!   Its events and messages wait in `clients::frozen` until the script has ended and the worker
+//!   has returned to its loop, or until another script becomes busy. Output for the connection is
 //!   deferred up to its hard output limit. Output beyond the limit is dropped, and the connection
 //!   will be closed. (The soft limit and `maxmemory-clients` apply again when the script has
 //!   ended.)
 //! * The window that runs the script is abandoned. The commands behind the script are held back
 //!   ([`pantala_session::Input::hold_back`]) and run later: commands of other connections in the
 //!   turn within, commands of the script's own connection when the script has ended. So during a
-//!   turn within, no earlier window refers to a position in an input, except in that of the frozen
-//!   connection.
+//!   turn within, no earlier window refers to a position in an input, except in the input of the
+//!   frozen connection.
 //! * No script runs in a turn within, because a client that calls one receives `-BUSY`. So the Lua
 //!   state isn't re-entered. The hook is called between Lua instructions, never during a command,
 //!   so the executor isn't re-entered either.
@@ -47,7 +47,8 @@ pub struct Suspended {
     pub window: Window,
     /// Index of the running command.
     pub at: usize,
-    /// Whether the window is abandoned, and the commands behind the running one are held back.
+    /// Whether the window is abandoned. If so, the commands of other connections behind the running
+    /// command have been held back.
     pub is_abandoned: bool,
 }
 

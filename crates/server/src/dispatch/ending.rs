@@ -19,7 +19,8 @@ use crate::aof::reload;
 use crate::clients::Clients;
 use crate::snapshot::{SHUTDOWN_FAILED, SHUTDOWN_FAILED_LINE, SIGNAL_FAILED, save_before_end};
 
-/// The token of requests for all shards after a signal. No connection has it.
+/// The token of requests for all shards for a shutdown that no connection runs
+/// ([`acquire_all_for_end`]). No connection has this token.
 pub(super) const ENDING: u64 = u64::MAX;
 
 /// The session under which the server's own work runs.
@@ -38,7 +39,7 @@ pub(super) const SERVER_SESSION: SessionView = SessionView {
 pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work: AllShards) -> Ran {
     if matches!(work, AllShards::Shutdown(_)) {
         tracing::warn!("User requested shutdown...");
-        // A part of a dataset is not saved.
+        // A dataset that is not completely loaded must not be saved.
         let server = d.clients.reactor.server;
         if server.snapshots().loading.is_startup() {
             server.stop();
@@ -53,7 +54,8 @@ pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work
     d.gather_for(index, Held::All(work), false)
 }
 
-/// Acquires all shards after a signal.
+/// Acquires all shards for a shutdown by a signal, or by a `SHUTDOWN` that has waited for replicas
+/// or for the end of a link.
 pub(super) fn acquire_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
@@ -61,7 +63,7 @@ pub(super) fn acquire_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
 }
 
 /// Saves the dataset and stops the server, for the `SHUTDOWN` of the connection at `index` or,
-/// without one, after a signal. The caller holds all shards.
+/// without an index, for [`acquire_all_for_end`]. The caller holds all shards.
 pub(super) fn end<L: EventLoop>(
     d: &mut Dispatcher<'_, L>,
     index: Option<u32>,
@@ -100,7 +102,8 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
     d.clients.executor.done()
 }
 
-/// Saves the dataset and stops the server. Returns whether it stops.
+/// Saves the dataset and stops the server. Returns whether the server stops. It continues if saving
+/// has failed.
 fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown, mut owned: Vec<Ownership>) -> bool {
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
     let is_over = save_before_end(server, &mut clients.executor.look(&SERVER_SESSION, &mut owned, now_ms).whole(), how);

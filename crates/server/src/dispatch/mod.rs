@@ -69,7 +69,7 @@ pub struct Dispatcher<'s, L: EventLoop> {
     above: Option<Box<dyn Above<'s, L> + 's>>,
     /// Reusable undo log of scripts.
     undo: Undo,
-    /// Indexes of the connections that `CLIENT PAUSE` holds back.
+    /// Indexes of the connections that a pause holds back.
     paused: Vec<u32>,
     /// Whether a `CLIENT PAUSE` was in force when one of these connections was held back.
     clients_pause: bool,

@@ -12,7 +12,7 @@
 //!    it has run. Gates and mailboxes are FIFO, so earlier requests are served earlier. But two
 //!    kinds of requests release their shards and queue again:
 //!    - requests whose shards a busy script has released
-//!      ([`pantala_engine::executor::Executor::reject_waiting`]): they change nothing or are among
+//!      ([`pantala_engine::executor::Executor::reject_waiting`]): they change nothing or belong to
 //!      the work in 3;
 //!    - requests that a script has reset (`Executor::reset_gathered`): they return to their gates
 //!      before their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
@@ -76,7 +76,7 @@ impl PauseReply {
     }
 }
 
-/// Wakes the workers, so that they check again when the pause ends.
+/// Wakes the workers, which then read the end of the pause again.
 fn wake_for_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }

@@ -1,4 +1,4 @@
-//! Checks the permissions of a command again if it has waited before it runs.
+//! Checks a command's permissions again before it runs, if the command has waited.
 //!
 //! The engine checks commands that waited for a shard or a key. This module checks the queued
 //! commands of a transaction that runs on its client's worker, and `WATCH` and scripts when their
@@ -81,7 +81,8 @@ fn rejection_of_held<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u3
     let users = keyspace.users();
     let connection = clients.reactor.connections[index as usize].as_mut()?;
     let session = &mut connection.session;
-    // The rules are those of the earlier check: no other command of the connection has run since.
+    // The session's rules are those of the earlier check, because no other command of the
+    // connection has run since. If they are current, that check is still valid.
     if session.has_followed(users.epoch()) {
         return None;
     }

@@ -264,7 +264,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Handles the replies of a transaction that ran on the thread that released its last shard.
+    /// Handles the replies of a transaction that ran on the thread that released the last missing
+    /// shard.
     pub(super) fn write_exec_replies(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
         self.clients.tally.begin_window();
         for (queued, ran, part) in exec.replies(reply) {
@@ -458,8 +459,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.done()
     }
 
-    /// Shows monitors a command while its shards are held. If the command has waited for them,
-    /// records its time since `began`.
+    /// Shows monitors a command while its shards are held. If the command has waited for its
+    /// shards, records its time since `began`.
     fn end_held(&mut self, index: u32, command: &'static Command, words: impl Fn() -> Words, began: Option<Instant>) {
         let keyspace = self.clients.executor.keyspace();
         if began.is_none() && !keyspace.monitors().are_there() {

@@ -4,7 +4,7 @@
 //! All commands of a window are parsed before the first of them runs, so that cache misses of
 //! different commands overlap. Stage one hashes each key and prefetches its bucket. Stage two, when
 //! the buckets have arrived, prefetches the entries. Members and fields that commands look up
-//! *inside* a set or hash are prefetched just before the commands run (`look_ahead` in `run`).
+//! *inside* a set or hash are prefetched just before the commands run (`windows::ahead`).
 //!
 //! The window keeps commands of one connection in the order in which they were sent, and they run
 //! in that order.

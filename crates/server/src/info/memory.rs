@@ -125,7 +125,7 @@ pub(super) fn persistence(text: &mut Text, server: &Server) {
     }
 }
 
-/// Writes the fields of the append-only file. The last six are written only while it is on.
+/// Writes the fields of the append-only file. The last seven are written only while it is on.
 fn append_only_file(text: &mut Text, server: &Server) {
     let aof = &server.snapshots().aof;
     let (rewrites, written) = (&aof.rewrites, &aof.written);

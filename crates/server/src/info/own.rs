@@ -1,4 +1,4 @@
-//! Pantala's own sections, Shards and Workers: one line for each shard and worker.
+//! Pantala's own sections, Shards and Workers: totals, and one line for each shard or worker.
 
 use pantala_base::Counter;
 use pantala_engine::state::{DatabaseStats, ShardStats};

@@ -72,7 +72,7 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
 }
 
 pub(super) fn replication(text: &mut Text, server: &Server) {
-    // Before the history: a promotion that ends in between shows as one that has ended.
+    // Read before the history in `primary`: a promotion that ends in between then shows as ended.
     let promoted = server.replication().replica.former();
     let primary = server.replication().primary_info(server);
     let is_replica = super::replica::replica(text, server);
@@ -84,7 +84,7 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     text.field("master_failover_state", server.replication().failovers.state());
     let replica = &server.replication().replica;
     let (own, former, former_offset) = primary.ids;
-    // A promotion in progress shows the result.
+    // While a promotion is in progress, the IDs that will result from it are shown.
     let (id, second, second_offset) = match promoted {
         Some((id, offset)) => (primary.next_id.unwrap_or(own), id.to_string(), offset as i64 + 1),
         None => (own, former, former_offset),

@@ -120,7 +120,8 @@ pub(super) fn errorstats(text: &mut Text, server: &Server) {
     }
 }
 
-/// Returns a text from a client, with the characters replaced that a field's name can't contain.
+/// Returns an error code with `_` for characters that a field's name can't contain. A script may
+/// have chosen the code.
 fn safe(code: &[u8]) -> String {
     String::from_utf8_lossy(code).replace(['#', ':', '\n', '\r'], "_")
 }

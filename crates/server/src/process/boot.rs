@@ -51,7 +51,7 @@ impl Cleanup {
 }
 
 /// Prepares the process for the first worker. `defaults` returns the defaults for a number of
-/// workers. `is_command` returns whether the server has a command, which `rename-command` needs.
+/// workers. `is_command` returns whether the server has a command, for `rename-command`.
 ///
 /// # Errors
 ///
@@ -128,8 +128,8 @@ fn configure_log(settings: &Settings) {
     }
 }
 
-/// Returns the files to remove, by absolute paths: `CONFIG SET dir` may change the working
-/// directory before exit.
+/// Returns the files to remove. Their paths are absolute, because `CONFIG SET dir` may change the
+/// working directory before exit.
 fn cleanup_of(settings: &Settings) -> Cleanup {
     let absolute = |path: &Path| settings.dir.join(path);
     let mut settings = settings.clone();

@@ -23,8 +23,8 @@ pub fn cpu_quota() -> Option<f64> {
 
 /// Returns the default number of workers: one per CPU, but at most the quota.
 ///
-/// The quota is rounded down. With one worker more, the kernel would stop all workers for the rest
-/// of each period, while they hold shards.
+/// The quota is rounded down. With one more worker, the workers would use up the quota before each
+/// period ends, and the kernel would stop all of them for the rest of it, even with shards held.
 pub fn default_workers() -> usize {
     workers_for(allowed_cpus().len(), cpu_quota())
 }
@@ -63,7 +63,7 @@ fn quota_of(groups: &str, root: &Path) -> Option<f64> {
         let bases =
             if is_v2 { [root.to_path_buf(), root.join("unified")] } else { [root.join(controllers), root.join("cpu")] };
         let read = if is_v2 { quota_v2 } else { quota_v1 };
-        // In a container, the path may be one of the host that doesn't exist here. The process's
+        // In a container, the path may be one of the host, which doesn't exist here. The process's
         // group is then at the root of the mount.
         for (base, path) in bases.iter().flat_map(|base| Path::new(group).ancestors().map(move |path| (base, path))) {
             if let Some(quota) = read(&base.join(path)) {

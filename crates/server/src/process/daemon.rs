@@ -1,10 +1,10 @@
 //! Runs the server in the background, and writes the pid file.
 //!
 //! The daemon is a second process of the same program, in a new session and with `/dev/null` as its
-//! three standard streams. It isn't created by `fork` without `exec`, which would need `unsafe`. It
-//! needs nothing of its parent except the configuration from standard input, which the parent
-//! passes on. Both processes read the same configuration, so the parent has reported its errors on
-//! the terminal.
+//! three standard streams. It isn't created by `fork` without `exec`, which would need `unsafe`.
+//! The daemon needs nothing from its parent except the configuration from standard input, which the
+//! parent passes on. Both processes read the same configuration, so the parent has already reported
+//! errors in it on the terminal.
 
 use crate::config::host::reason;
 use std::ffi::OsString;

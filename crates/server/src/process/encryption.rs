@@ -15,7 +15,7 @@ const S_PER_DAY: i64 = 86_400;
 pub struct Encryption {
     /// The server's side.
     pub server: Server,
-    /// The side of links to other servers; `None` without `tls-replication`.
+    /// The client's side, for links to other servers; `None` without `tls-replication`.
     pub links: Option<Client>,
 }
 
@@ -57,6 +57,6 @@ impl Encryption {
     }
 }
 
-/// The error that the settings of encrypted connections can't be used. The log has the reason.
+/// The error if the settings of encrypted connections can't be used. The log has the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Unusable;

@@ -16,7 +16,7 @@ const RESERVED_FILES_MIN: u64 = 32;
 /// and timers.
 const FILES_PER_WORKER: u64 = 4;
 
-/// Reserved files, set by [`raise_open_files`]. Relaxed: no other data depends on it.
+/// Number of reserved files, set by [`raise_open_files`]. Relaxed: no other data depends on it.
 static RESERVED_FILES: AtomicU64 = AtomicU64::new(RESERVED_FILES_MIN);
 
 /// Returns the current open-file limit, or `u64::MAX` if there is none.
@@ -98,11 +98,11 @@ fn raise_to(needed: u64) -> io::Result<()> {
 pub fn yield_to_workers() {
     /// A worker gets about ten times the CPU time of a thread with this nice value.
     const NICE: i32 = 10;
-    // The thread does the same work at its former priority.
+    // An error is ignored: the thread then does the same work at its former priority.
     let _ = rustix::process::setpriority_process(None, NICE);
 }
 
-/// The time for which the thread that opened it was ready to run but had no CPU.
+/// The run-queue wait of a thread: the time for which it was ready to run but had no CPU.
 #[derive(Debug)]
 pub struct RunQueueWait(File);
 
@@ -136,7 +136,7 @@ pub fn resident_bytes() -> Option<u64> {
 }
 
 /// Returns the resident memory that the process has allocated, bytes, if `/proc` is readable.
-/// Excludes the pages of its program and libraries, as Redis's `used_memory` does.
+/// Excludes the pages of the program and its libraries, as Redis's `used_memory` does.
 pub fn allocated_resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut fields = text.split_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());

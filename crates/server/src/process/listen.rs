@@ -151,7 +151,7 @@ impl Listening {
 }
 
 /// Opens all sockets of `settings`. Skips optional addresses (marked by `-`) that the host doesn't
-/// have, and all addresses of a protocol that it doesn't support.
+/// have, and all addresses of a protocol that the host doesn't support.
 ///
 /// # Errors
 ///
@@ -269,7 +269,8 @@ fn listen_on(socket: Socket, backlog: i32) -> Result<OwnedFd, OpenError> {
 }
 
 fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
-    // Removes a stale socket, but no other file (Redis would).
+    // Removes the socket that a former process may have left, but no other kind of file. Redis
+    // would remove any file.
     if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
         let _ = std::fs::remove_file(path);
     }
@@ -284,7 +285,7 @@ fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
             .map_err(|error| format!("chmod: {}", reason(&error.into())))?;
     }
     socket.bind(&address).map_err(|error| format!("bind: {}", reason(&error)))?;
-    // Adds what the umask has removed, before clients can connect.
+    // Adds the permissions that the umask has removed, before clients can connect.
     if mode != 0 {
         let permissions = Permissions::from_mode(mode);
         std::fs::set_permissions(path, permissions).map_err(|error| format!("chmod: {}", reason(&error)))?;

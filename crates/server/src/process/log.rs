@@ -28,8 +28,8 @@ use tracing_subscriber::registry::LookupSpan;
 /// The current level, as [`LogLevel`]. Relaxed: no other data depends on it.
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Notice as u8);
 
-/// Whether the server has read its configuration. The role in the lines is `C` before, and `M` or
-/// `S` afterwards.
+/// Whether the server has read its configuration. The role that lines show is `C` before, and `M`
+/// or `S` afterwards.
 static IS_SERVING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the server is a replica, whose role is `S`.

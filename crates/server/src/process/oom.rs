@@ -14,7 +14,7 @@ const SCORE_MAX: i32 = 1000;
 static BEFORE: Mutex<Option<i32>> = Mutex::new(None);
 
 /// Sets the score that the settings have for a primary or a replica, or restores the original
-/// score. Returns whether the kernel has accepted it. If not, the log has the reason.
+/// score. Returns whether this succeeded. If not, the log has the reason.
 pub fn adjust_oom_score(settings: &ProcessSettings, is_replica: bool) -> bool {
     let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     let value = settings.oom_score_values[usize::from(is_replica)];
@@ -41,8 +41,8 @@ pub fn adjust_oom_score(settings: &ProcessSettings, is_replica: bool) -> bool {
     written.inspect_err(|error| tracing::warn!("Unable to write oom_score_adj: {}", reason(error))).is_ok()
 }
 
-/// Applies a change of the score's settings, and then the other changes. If these fail, the old
-/// score is restored.
+/// Applies a change of the score's settings, and then calls `others` to apply the other changes. If
+/// `others` fails, the old score is restored.
 ///
 /// # Errors
 /// The kernel rejects the score, or `others` fails.
@@ -64,7 +64,7 @@ pub fn change_oom_score(
         return Err(Refusal { directive, reason: reason.to_owned() });
     }
     others().inspect_err(|_| {
-        // The reply is the error of `others`.
+        // The result is ignored, because the reply is the error of `others`.
         adjust_oom_score(old, is_replica);
     })
 }

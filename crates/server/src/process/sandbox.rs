@@ -3,12 +3,14 @@
 //!
 //! | filter | system calls | result |
 //! | --- | --- | --- |
-//! | hostile | those that only code of an attacker makes: they run programs, reach into other processes, or change mounts, identity or kernel | the process is killed |
+//! | hostile | those that only an attacker's code makes ([`hostile`]) | the process is killed |
 //! | hidden | `clone3`, whose flags a filter can't read | `ENOSYS`, so that libc uses `clone` |
 //! | needed | all except those of [`needed`] | `EPERM` |
 //!
-//! The kernel applies all of them and takes the strictest result. It remembers the calls that are
-//! allowed regardless of their arguments, so those cost no run of a filter (Linux 5.11).
+//! Hostile calls run programs, reach into other processes, or change mounts, identity or kernel.
+//!
+//! The kernel applies all filters and takes the strictest result. It remembers the calls that are
+//! allowed regardless of their arguments, so these cost no run of a filter (since Linux 5.11).
 
 use std::collections::BTreeMap;
 
@@ -17,10 +19,11 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-/// A whole argument, for [`when`].
+/// The bits of a whole argument, for [`when`].
 const WHOLE: u64 = u32::MAX as u64;
 
-/// Flags of `clone` that make something else than a thread, and the flag of a thread.
+/// Flags of `clone` that must not be set, because they do more than create a thread; and the flag
+/// that must be set.
 const NOT_A_THREAD: u64 = (libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWNET
@@ -31,8 +34,8 @@ const NOT_A_THREAD: u64 = (libc::CLONE_NEWCGROUP
     | libc::CLONE_PTRACE) as u64;
 const THREAD: u64 = libc::CLONE_THREAD as u64;
 
-/// The families of sockets: those of clients and other servers, the host's log and supervisor, and
-/// that by which libc reads the host's addresses.
+/// The address families of sockets: for clients and other servers, for the host's log and
+/// supervisor, and netlink, from which libc reads the host's addresses.
 const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
 /// Settings of a thread or its memory: names and timers.
@@ -53,7 +56,7 @@ impl Sandbox {
     /// Builds the filters for this host.
     ///
     /// # Errors
-    /// There are none for its architecture.
+    /// The host's architecture is not supported, or the filters can't be built.
     pub fn new() -> Result<Self, String> {
         Self::of(std::env::consts::ARCH)
     }
@@ -80,7 +83,7 @@ impl Sandbox {
     /// Applies the filters to all threads, for the life of the process.
     ///
     /// # Errors
-    /// The kernel doesn't support them.
+    /// The kernel doesn't support the filters.
     pub fn enter(&self) -> Result<(), String> {
         // `needed` comes last: it doesn't allow another filter.
         for filter in [&self.hostile, &self.hidden, &self.needed] {
@@ -91,7 +94,7 @@ impl Sandbox {
     }
 }
 
-/// Returns a rule that holds if those bits of an argument have that value.
+/// Returns a rule that holds if the bits `bits` of an argument have the value `value`.
 fn when(argument: u8, bits: u64, value: u64) -> Result<SeccompRule, BackendError> {
     let operator = SeccompCmpOp::MaskedEq(bits);
     SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
@@ -113,7 +116,8 @@ fn needed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
         (libc::SYS_mmap, vec![when(2, libc::PROT_EXEC as u64, 0)?]),
         (libc::SYS_mprotect, vec![when(2, libc::PROT_EXEC as u64, 0)?]),
         (libc::SYS_clone, vec![when(0, THREAD | NOT_A_THREAD, THREAD)?]),
-        // Of two errors, the kernel returns that of the later filter: here it must not be one.
+        // Allowed here, so that the result is the error of the filter `hidden`. If two filters
+        // return an error, the kernel takes that of the later one.
         (libc::SYS_clone3, vec![]),
         (libc::SYS_tgkill, vec![when(0, WHOLE, own)?]),
         (libc::SYS_prlimit64, is_one_of(0, [0, own])?),

@@ -32,8 +32,8 @@ enum Supervisor {
 
 /// The way in which lines are sent to systemd.
 enum Way {
-    /// The socket. The sending thread has not started yet, because the process may still have to be
-    /// single-threaded.
+    /// The socket. The sending thread has not been started yet, because the process may still have
+    /// to be single-threaded.
     Socket(Notifier),
     /// The sending thread.
     Thread(Sender<String>, JoinHandle<()>),
@@ -42,8 +42,8 @@ enum Way {
 }
 
 /// Reports to the supervisor named by `wanted` that the server starts. Returns whether there is
-/// such a supervisor, in which case the server stays in the foreground. The call stops the process
-/// until upstart resumes it.
+/// such a supervisor, in which case the server stays in the foreground. With upstart, the call
+/// stops the process until upstart resumes it.
 pub fn supervise(wanted: Supervised) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let supervisor = match wanted {
@@ -137,7 +137,7 @@ fn systemd() -> Option<Supervisor> {
     Some(Supervisor::Systemd(Mutex::new(Way::Socket(notifier))))
 }
 
-/// The socket that systemd listens on.
+/// A socket, and the address on which systemd listens.
 struct Notifier {
     socket: UnixDatagram,
     address: SocketAddr,

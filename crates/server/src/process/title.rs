@@ -5,7 +5,8 @@ use pantala_base::title::Title;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
-/// The memory of the title, and the values other than the settings on which the title depends.
+/// The memory of the title, the values on which the title depends besides the settings, and the
+/// current text.
 struct Shown {
     title: Title,
     program: Vec<u8>,

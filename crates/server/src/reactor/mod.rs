@@ -145,8 +145,9 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Marks all open connections with input as ready, except one. They may not be in the list,
-    /// which a caller up the stack may have taken.
+    /// Adds all open connections with input, except `but`, to the list of ready connections.
+    /// Ignores their `is_ready`, because a caller up the stack may have taken the list that
+    /// contained them.
     pub fn make_others_ready(&mut self, but: u32) {
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -347,7 +348,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     }
 
     /// Prefetches the connections of items that will be handled soon, because with many connections
-    /// few are in the caches.
+    /// few are in the caches. `connection` returns the index of an item's connection.
     #[inline]
     pub fn fetch_ahead<T>(&self, following: &[T], connection: impl Fn(&T) -> Option<usize>) {
         if let Some(index) = following.get(FETCHED_AHEAD).and_then(&connection) {
@@ -362,8 +363,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     }
 }
 
-/// Returns whether a connection must be closed. If it is closed when its output has been sent, has
-/// the loop notify of that.
+/// Returns whether a connection must be closed now. If it must be closed once its output is sent,
+/// makes the loop report the end of the send.
 #[inline]
 fn is_over<L: EventLoop, H>(io: &mut L, connection: &Connection<H>) -> bool {
     match connection.fate() {

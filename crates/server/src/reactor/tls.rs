@@ -1,7 +1,7 @@
 //! Encrypted connections: TLS between the socket and the connection.
 //!
 //! Received chunks are decrypted before the parser sees them, and output is encrypted when the turn
-//! ends. The layers above the reactor don't distinguish encrypted connections. For other
+//! ends. The layers above the reactor don't distinguish encrypted connections. For unencrypted
 //! connections this costs three branches: one per chunk, one per send and one per turn.
 //!
 //! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn. So it is not in memory
@@ -134,7 +134,7 @@ impl Layer {
 pub struct Handshakes {
     /// Decrypted bytes that no connection has received yet. Empty between events.
     plain: Vec<u8>,
-    /// The number of a turn, and the time that handshakes have taken in it.
+    /// The number of the last turn with handshakes, and the time that they took in that turn.
     spent: (u64, Duration),
 }
 

@@ -11,8 +11,9 @@
 //!
 //! `FAILOVER ABORT` ends a failover in any state. The timeout applies only to waiting-for-sync.
 //! When it expires, the failover is aborted or, with `FORCE`, enters the next state. In
-//! failover-in-progress the server tries to reach the target until the target replies, as in Redis.
-//! If the target is gone, only `ABORT` ends the failover.
+//! failover-in-progress the server retries, as in Redis, until it has sent `PSYNC` to the target. A
+//! rejection, a lost connection or a timeout after that aborts the failover. While the target can't
+//! be reached at all, only `ABORT` ends the failover.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +31,7 @@ use crate::host::Server;
 /// Interval between checks of acknowledgements.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The state of a failover; its text is Redis's.
+/// The stage of a failover. [`Stage::name`] returns Redis's name for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// There is no failover.
@@ -42,11 +43,11 @@ enum Stage {
     InProgress,
 }
 
-/// The state of a failover.
+/// The current failover, if any, and the number of failovers so far.
 #[derive(Debug, Default)]
 struct Failover {
     stage: Stage,
-    /// The number of the last failover.
+    /// The number of the last failover, which may still be running.
     number: u64,
     target: Option<Address>,
 }
@@ -113,10 +114,10 @@ impl Failovers {
     }
 }
 
-/// Starts a failover.
+/// Starts a failover. An error is the complete error reply.
 pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> {
     let replication = server.replication();
-    // No `REPLICAOF` comes between the checks and the start.
+    // Prevents a `REPLICAOF` between the checks and the start.
     let role = Role::of(server);
     if replication.failovers.is_running() {
         return Err("ERR FAILOVER already in progress.".to_owned());
@@ -136,7 +137,7 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
         failover.target = target;
         failover.number
     };
-    // Before another client can abort the failover, which lets writes run again.
+    // Must come before another client can abort the failover, because an abort releases the writes.
     hold_writes(server);
     drop(role);
     tracing::info!("FAILOVER requested{}.", replication.failovers.shown_target());
@@ -152,7 +153,7 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
     Ok(())
 }
 
-/// Returns the target that the command names.
+/// Returns the target that the command names, if any. An error is the complete error reply.
 fn target_of(replication: &Replication, wanted: &Wanted<'_>) -> Result<Option<Address>, String> {
     let state = replication.state();
     if state.replicas.is_empty() {
@@ -183,7 +184,8 @@ fn target_of(replication: &Replication, wanted: &Wanted<'_>) -> Result<Option<Ad
 /// primary again.
 pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
     let replication = server.replication();
-    // The target is followed if and only if it is asked to take over: both change together.
+    // The server follows the target if and only if the stage is [`Stage::InProgress`], because both
+    // change under this lock.
     let role = Role::of(server);
     let (stage, number) = {
         let failover = replication.failovers.lock();
@@ -201,12 +203,12 @@ pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
 
 /// Ends a failover whose target has accepted, unless it was aborted before.
 pub(super) fn succeed(server: &Server, number: u64) {
-    // An abort comes before this, or finds no failover.
+    // Under this lock, an abort either comes first or finds no failover.
     let _role = Role::of(server);
     end(server, number);
 }
 
-/// Ends a failover: writes run again, or get an error.
+/// Ends a failover and releases the writes, which get an error if the server is a replica now.
 fn end(server: &Server, number: u64) {
     let replication = server.replication();
     {
@@ -259,7 +261,8 @@ impl Run {
         if !replication.failovers.enter_progress(self.number, &target) {
             return;
         }
-        // Unless a write is still in flight, the replica is to have this, and no more.
+        // The server continues as a replica at the end of its own stream. A write that is still in
+        // flight would move that end, so it is then unknown.
         let known = is_quiet.then(|| Known::at(replication.state().history.id(), hold_stream(server)));
         role.hand_over(target, known);
     }
@@ -324,9 +327,9 @@ fn hold_stream(server: &Server) -> u64 {
     server.keyspace().journal().hold_stream(&server.keyspace().tuning)
 }
 
-/// Ends the stream of this server when no write is in flight, and notes where: another primary that
-/// has followed it may continue there. Returns this position; `None` if the server follows another
-/// primary by then, stops, or records nothing.
+/// Waits until no write is in flight, ends the stream of this server and records its end. A primary
+/// that was a replica of this server may continue the stream from there. Returns the end; `None` if
+/// the primary has changed meanwhile, the server stops, or no stream is recorded.
 pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     let replication = server.replication();
     let replica = &replication.replica;
@@ -350,12 +353,12 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
         let state = replication.state();
         match state.history.second() {
             _ if !is_recorded || !state.has_backlog => None,
-            // Nothing was written since, and no replica has the current ID: another server knows
-            // the stream by its former one.
+            // Nothing was written since the ID changed, and no replica has received the current ID.
+            // So another server knows the stream by the former ID.
             Some((former, end)) if end == held.end + 1 && !state.has_announced_id && !is_failover => {
                 Some((former, state.former_db))
             }
-            // Another primary selects a database first.
+            // The stream of the new primary starts by selecting a database.
             _ => Some((state.history.id(), 0)),
         }
     };

@@ -30,8 +30,9 @@ use crate::process;
 const SHORT_LINK: Duration = Duration::from_secs(1);
 /// Number of short links in a row after which the thread waits before it retries.
 const SHORT_LINKS_MAX: u32 = 20;
-/// Time between two attempts to connect, and to connect to the target of a failover, as in Redis.
+/// Time between two attempts to connect, as in Redis.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Time between two attempts to connect to the target of a failover, as in Redis.
 const FAILOVER_RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How long a read waits before the thread checks whether the attempt is still wanted.
 const READ_WAIT: Duration = Duration::from_millis(100);
@@ -149,8 +150,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Refuses a dataset without keys and with another history, if the settings say so and there is
-    /// one to be lost: the primary may have restarted without its data.
+    /// Rejects a snapshot that has no keys and another history, if `replica-refuse-empty-primary`
+    /// is set and this server has keys. The primary may have restarted without its data.
     fn refuse_empty(&self, received: &Received, position: Option<Position>) -> Result<(), End> {
         let keyspace = self.server.keyspace();
         if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
@@ -189,7 +190,7 @@ impl Attempt<'_> {
         Err(failed(why))
     }
 
-    /// Performs the TLS handshake, with `tls-replication`.
+    /// Performs the TLS handshake if `tls-replication` is set.
     fn encrypt(&self, stream: TcpStream) -> Result<Socket, End> {
         let encryption = self.server.listening().encryption();
         let Some(client) = encryption.as_ref().and_then(|encryption| encryption.links.as_ref()) else {
@@ -203,7 +204,8 @@ impl Attempt<'_> {
         })
     }
 
-    /// Performs the handshake. In a failover, the reply to `PSYNC` decides how the failover ends.
+    /// Performs the handshake. In a failover, the reply to `PSYNC`, or an error after `PSYNC` was
+    /// sent, ends the failover.
     fn perform_handshake_or_abort(&self, wire: &mut Wire) -> Result<Outcome, End> {
         let mut handshake = self.handshake();
         let outcome = self.perform_handshake(wire, &mut handshake);
@@ -331,9 +333,9 @@ impl Attempt<'_> {
 pub(super) struct Received {
     pub(super) file: File,
     path: PathBuf,
-    /// The database that the stream has selected.
+    /// The database that the stream has selected at the snapshot's offset.
     pub(super) stream_db: u32,
-    /// Number of its keys.
+    /// Number of keys in the snapshot.
     keys: u64,
 }
 
@@ -407,7 +409,8 @@ impl Wire {
         }
     }
 
-    /// Passes the bytes read to the snapshot's decoder. Returns whether the snapshot is complete.
+    /// Passes the bytes read to `payload`, which appends those of the snapshot to `into`. Returns
+    /// whether the snapshot is complete.
     fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
         let (taken, is_over) = payload.feed(&self.buffer[self.at..], into);
         self.at += taken;

@@ -41,7 +41,8 @@ pub(super) fn limits(server: &Server) -> Limits {
     file::load_limits(server.keyspace().tuning.rdb_limits())
 }
 
-/// Loads a snapshot in place of the dataset. Returns the database that the stream has selected.
+/// Loads a snapshot in place of the dataset. Returns the database that the stream has selected at
+/// the snapshot's offset.
 ///
 /// # Errors
 /// The reason why the load failed; the dataset is then empty. `None`: the load isn't wanted any
@@ -103,7 +104,7 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
 }
 
 /// Deletes the RDB file of an earlier dataset if `rdb-del-sync-files` is set and the server saves
-/// nothing, also after a failed load, as in Redis. The received file has never had this name.
+/// nothing. As in Redis, a failed load deletes it too. The received file has never had this name.
 fn delete_former_file(server: &Server) {
     let settings = server.config().settings();
     let saves = !settings.save_points.is_empty() || server.snapshots().aof.state() != aof::State::Off;

@@ -19,9 +19,11 @@
 //! | `primary/commands` | `SYNC`, `PSYNC`, `REPLCONF`, `ROLE` |
 //! | `primary/following` | the next bytes to send to a replica |
 //! | `primary/full_sync` | a snapshot for the replicas that wait for one |
-//! | `primary/waits` | `WAIT` |
+//! | `primary/info` | `INFO replication` of a primary |
+//! | `primary/waits` | `WAIT`, `WAITAOF` |
 //! | `primary/drain` | holds back writes until replicas have the whole stream; continues a saved history |
 //! | `replica` | the state of a replica, and `REPLICAOF` |
+//! | `replica/stream` | the stream of this server while its role changes |
 //! | `link` | the thread that connects to a primary, shakes hands and receives a snapshot |
 //! | `socket` | the socket of that thread, plain or encrypted |
 //! | `load` | replaces the dataset by that of a primary |
@@ -35,7 +37,7 @@
 //! | state | owner |
 //! | --- | --- |
 //! | history, table of replicas, pending `WAIT`s | [`Replication`], behind a lock |
-//! | what a replica is sent next ([`Link`]) | a lock, shared by its worker and the full sync |
+//! | the next bytes for a replica ([`Link`]) | a lock, shared by its worker and the full sync |
 //! | the stream | a log of the journal, which replicas share |
 //! | the state of a failover | a lock of its own |
 //! | the right to change the role ([`replica`]) | a lock of its own, taken before all others |
@@ -47,8 +49,8 @@
 //! # Offsets
 //!
 //! An offset of the history is an offset of the stream. The stream consists of the server's own
-//! units, or of the bytes of its primary (`relay`). A promotion, or its reverse, switches from one
-//! to the other at the stream's end. The part of the stream that the log still holds is kept.
+//! units, or of the bytes of its primary (`relay`). A promotion or a demotion switches between the
+//! two at the stream's end. The part of the stream that the log still holds is kept.
 //!
 //! When the stream of a primary starts, the link thread hands the socket over to a worker. The
 //! worker runs the stream's commands like those of any client
@@ -93,11 +95,11 @@ pub struct Syncs {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     offset: u64,
-    /// The history.
+    /// The ID of the history.
     id: ReplId,
 }
 
-/// The state behind the lock.
+/// The state behind the lock of [`Replication`].
 pub struct State {
     /// The history of the dataset.
     pub history: History,
@@ -115,7 +117,7 @@ pub struct State {
     next_id: Option<ReplId>,
     /// The database that the stream of the former ID has selected at its end.
     former_db: u32,
-    /// The stream is kept for replicas, attached or not.
+    /// Whether the stream is kept for replicas, attached or not.
     has_backlog: bool,
     /// The shutdown that waits for replicas or has begun to end the server, if any.
     shutdown: Option<PendingShutdown>,
@@ -125,7 +127,8 @@ pub struct State {
     drain: Option<Pause>,
     /// Whether the stream is complete, because no more writes run.
     is_drained: bool,
-    /// When the last replica disconnected, in ms of the monotonic clock.
+    /// Since when no replica has been attached, in ms of the monotonic clock; `None` if
+    /// `repl-backlog-ttl` doesn't run.
     alone_since_ms: Option<i64>,
     random: Random,
 }
@@ -157,7 +160,7 @@ pub struct Replication {
     pub syncs: Syncs,
     /// This server as a replica.
     pub replica: Replica,
-    /// The TLS state of its link, while the link is handed over to a worker.
+    /// The TLS state of the link to the primary, while the link is handed over to a worker.
     pub encrypted: Handover,
 }
 
@@ -200,7 +203,8 @@ impl Replication {
         let _ = self.server.set(server);
     }
 
-    /// Returns the offsets of the stream that are held, and whether it is recorded.
+    /// Returns the range of the stream's offsets that the log holds, and whether the stream is
+    /// recorded.
     pub fn held(&self, server: &Server) -> (Range<u64>, bool) {
         server.keyspace().journal().held()
     }

@@ -1,5 +1,5 @@
 //! A replica becomes a primary: its stream continues that of its primary under another ID. Other
-//! replicas continue without a full sync if the backlog has what they lack.
+//! replicas continue without a full sync if the backlog has the bytes that they lack.
 //!
 //! ```text
 //! REPLICAOF NO ONE,        pantala-promotion
@@ -10,8 +10,8 @@
 //!                           connections that have sent PSYNC meanwhile get their replies
 //! ```
 //!
-//! Writes are held back until the stream is recorded: what a client wrote before would be missing
-//! in it. The replicas of the server are disconnected, as in Redis: they learn the ID when they
+//! Writes are held back until the stream is recorded, because earlier writes would be missing from
+//! it. The replicas of the server are disconnected, as in Redis. They learn the new ID when they
 //! attach again, without a full sync.
 
 use std::time::Duration;
@@ -30,10 +30,10 @@ const LOOK: Duration = Duration::from_micros(500);
 /// Time between two attempts to start the journal's thread.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// Handles `PSYNC … FAILOVER` of the primary: takes its place.
+/// Handles `PSYNC … FAILOVER`, with which the primary asks this server to take over.
 ///
 /// # Errors
-/// The error reply, if the server is not its replica.
+/// The error reply, if the server is no replica or follows another stream than `id`.
 pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(), &'static str> {
     tracing::warn!("Failover request received for replid {}.", id.escape_ascii());
     Role::of(server).take_over(ReplId::parse(id))?;
@@ -53,15 +53,15 @@ pub(super) fn begin(server: &Server) {
     hold_writes(server);
 }
 
-/// Makes the stream consist of this server's units again, on a thread of its own, once the server
-/// has its role.
+/// Completes a promotion on a thread of its own: makes the stream consist of this server's units
+/// again. Called after the role has changed.
 pub(super) fn run(server: &Server, term: u64) {
     let Some(shared) = server.replication().server() else { return end(server) };
     let run = move || {
         let replica = &shared.replication().replica;
         let is_own = replica.wait_for_end(&shared, term) && !is_unchanged(&shared) && resume(&shared, term);
         if is_own && replica.end_promotion(&shared, term) {
-            // They attach again, and learn the ID.
+            // The replicas attach again and learn the new ID.
             shared.replication().drop_replicas("the history continues under another ID");
         }
         end(&shared);
@@ -104,13 +104,14 @@ fn end(server: &Server) {
     replication.sync_if_due(server);
 }
 
-/// Returns whether the server has followed no primary since it was one: the stream is its own.
+/// Returns whether the server has followed no primary since it was last a primary itself, so that
+/// the stream is still its own.
 fn is_unchanged(server: &Server) -> bool {
     server.replication().replica.former().is_none() && server.keyspace().journal().has_own_stream()
 }
 
 /// Makes the stream consist of this server's units, and waits until it does. Returns `false` if the
-/// server follows a primary by then, or stops.
+/// role has changed meanwhile, or the server stops.
 fn resume(server: &Server, term: u64) -> bool {
     let (replica, journal) = (&server.replication().replica, server.keyspace().journal());
     loop {
@@ -133,7 +134,7 @@ fn resume(server: &Server, term: u64) -> bool {
     true
 }
 
-/// Holds back writes, regardless of what clients do.
+/// Holds back writes until [`release_writes`], whether or not clients pause them too.
 pub(super) fn hold_writes(server: &Server) {
     server.keyspace().tuning.hold_lasting_pause();
     wake_for_pause(server);
@@ -145,7 +146,7 @@ pub(super) fn release_writes(server: &Server) {
     wake_for_pause(server);
 }
 
-/// Wakes the workers, so that they check again when a pause ends.
+/// Wakes the workers, which then read the end of the pause again.
 fn wake_for_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }

@@ -1,8 +1,9 @@
 //! The stream of a replica: the bytes of its primary, at the primary's offsets, under its ID.
 //!
-//! The worker with the link appends what it has applied (`clients/primary.rs`). So the stream ends
-//! where the dataset is, the server's own replicas get the same bytes as the server itself, and the
-//! backlog holds what other replicas may lack when the server is promoted.
+//! The worker with the link appends the bytes that it has applied (`clients/primary.rs`). So the
+//! stream ends at the dataset's position, and the server's own replicas get the same bytes as the
+//! server itself. The backlog holds the bytes that other replicas may lack when the server is
+//! promoted.
 
 use pantala_replication::ReplId;
 
@@ -13,11 +14,12 @@ use crate::host::Server;
 /// Position at which a link starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
-    /// The position of the dataset in the primary's stream; `None` if that can't be continued.
+    /// The position of the dataset in the primary's stream; `None` if it is unknown, so that a
+    /// later link can't continue there.
     pub(super) known: Option<Known>,
-    /// The offset in the stream.
+    /// The offset at which the link's stream starts.
     pub(super) offset: u64,
-    /// The ID under which the stream was continued; `None` after a full sync.
+    /// The ID in the `PSYNC` that continued the stream; `None` after a full sync.
     pub(super) asked: Option<ReplId>,
 }
 
@@ -32,8 +34,8 @@ impl Replication {
         true
     }
 
-    /// Makes the history that of the primary. Returns whether its ID has changed. The term must be
-    /// locked.
+    /// Makes the history that of the primary. Returns whether its ID has changed. The caller must
+    /// hold the lock under which the term changes (`Replica::in_term`).
     pub(super) fn follow_history(&self, server: &Server, Origin { known, offset, asked }: Origin) -> bool {
         let mut state = self.state();
         self.set_backlog(server, &mut state, true);
@@ -48,8 +50,9 @@ impl Replication {
         }
     }
 
-    /// Gives the history the ID of a promotion: it continues that of the former primary, or starts
-    /// if the dataset is not that of a primary. The term must be locked.
+    /// Gives the history the new ID of a promotion. The history continues that of the former
+    /// primary if the dataset has reached its end; otherwise a new history starts. The caller must
+    /// hold the lock under which the term changes (`Replica::in_term`).
     pub(super) fn own_history(&self, server: &Server, former: Option<Known>) {
         let end = self.held(server).0.end;
         let mut state = self.state();

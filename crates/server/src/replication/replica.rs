@@ -125,7 +125,7 @@ struct State {
     /// During a promotion: the end of the former primary's stream, which the dataset has reached.
     former: Option<Known>,
     has_thread: bool,
-    /// No link is made: the server is about to stop.
+    /// Whether no link may be made, because the server is about to stop.
     is_held: bool,
     /// The term of the link that a worker owns.
     link: Option<u64>,
@@ -191,8 +191,8 @@ impl Replica {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to follow the primary that the settings name, if any. Connects to
-    /// it when the dataset of the startup has been loaded.
+    /// Starts to follow the primary that the settings name, if any. The link thread connects after
+    /// the load at startup.
     pub fn start(server: &Arc<Server>) {
         let replica = &server.replication().replica;
         // Can't fail: a server is started once.
@@ -365,8 +365,8 @@ impl Replica {
         }
     }
 
-    /// Publishes the role to the places where commands read it: whether this server expires keys,
-    /// and which commands it rejects.
+    /// Publishes the role to the places where commands read it: whether this server expires and
+    /// evicts keys, and which commands it rejects.
     pub fn publish_role(&self, server: &Server) {
         self.tune(server, &server.config().settings());
     }
@@ -383,7 +383,7 @@ impl Replica {
         tuning.set_refusals(Refusals::READ_ONLY, is_replica && settings.replica.is_read_only);
         let is_stale = is_replica && !is_connected && !settings.replica.serves_stale_data;
         tuning.set_refusals(Refusals::STALE, is_stale);
-        // Only the primary evicts keys.
+        // With `replica-ignore-maxmemory`, only the primary evicts keys.
         let is_unlimited = is_replica && settings.replica.ignores_maxmemory;
         server.keyspace().limit_memory(if is_unlimited { 0 } else { settings.maxmemory_bytes });
     }
@@ -487,7 +487,7 @@ impl Replica {
                 (Some(offset), None) => {
                     if let (None, Some(former)) = (&state.primary, &mut state.former) {
                         // The server was promoted while a command of the stream was running: the
-                        // end moves behind that command.
+                        // stream now ends after that command.
                         *former = Known { position: Position { offset, ..former.position }, db };
                     }
                 }
@@ -524,9 +524,9 @@ impl Replica {
 }
 
 impl<'s> Role<'s> {
-    /// Waits until no other thread changes the role.
+    /// Waits until no other thread changes the role, and acquires the right to change it.
     pub(super) fn of(server: &'s Server) -> Self {
-        // A panic leaves no invalid state: nothing is behind this lock.
+        // A panic leaves no invalid state, because this lock protects no data.
         let held = server.replication().replica.role.lock().unwrap_or_else(PoisonError::into_inner);
         Role { server, _held: held }
     }
@@ -546,7 +546,7 @@ impl<'s> Role<'s> {
         let Ok(()) = self.replica().change(self.server, Some(primary), end, |_| Ok::<(), Infallible>(()));
     }
 
-    /// Follows no primary any more, if the server is a replica that has the stream `id`.
+    /// Stops following the primary, if the server is a replica that has the stream `id`.
     ///
     /// # Errors
     /// The server is no replica, or follows another stream than `id`: the complete error reply.

@@ -38,7 +38,7 @@ impl Socket {
         let mut records = vec![0; READ_BYTES];
         let mut shaken = connection.perform_handshake(&mut Out { plain: &mut plain, reply: &mut reply });
         loop {
-            // Also after a failure: then the reply is an alert.
+            // The reply is sent also after a failure, when it is an alert.
             stream.write_all(&reply)?;
             reply.clear();
             shaken.map_err(|failure| other(&failure))?;
@@ -74,8 +74,8 @@ impl Socket {
     /// the connection.
     ///
     /// # Errors
-    /// The socket has failed. With [`ErrorKind::WouldBlock`] or [`ErrorKind::TimedOut`] no bytes
-    /// have arrived in time, or only such that belong to TLS.
+    /// The socket has failed. [`ErrorKind::WouldBlock`] and [`ErrorKind::TimedOut`] mean that no
+    /// bytes arrived in time, or only bytes of TLS itself.
     pub(super) fn read(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         let len = into.len();
         let Some(tls) = &mut self.tls else {
@@ -119,12 +119,13 @@ fn other(failure: &Failure) -> io::Error {
 pub struct Handover(Mutex<Option<(u64, Connection)>>);
 
 impl Handover {
-    /// Stores the state of the link of a term; `None` if that link isn't encrypted.
+    /// Stores the TLS state of the link of a term. `connection` is `None` if that link isn't
+    /// encrypted.
     pub(super) fn put(&self, term: u64, connection: Option<Connection>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = connection.map(|state| (term, state));
     }
 
-    /// Takes the state of the link of a term. Returns `None` if that link isn't encrypted.
+    /// Takes the TLS state of the link of a term. Returns `None` if that link isn't encrypted.
     pub fn take(&self, term: u64) -> Option<Connection> {
         let stored = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         stored.filter(|(of, _)| *of == term).map(|(_, connection)| connection)

@@ -96,7 +96,8 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// A reader of a log of the journal that starts where the snapshot ends.
+/// The reader of one of the journal's logs that [`start`] creates. It starts where the snapshot
+/// ends.
 pub struct JournalStart {
     /// The log.
     pub which: Which,
@@ -122,7 +123,7 @@ pub struct Running {
     pub purpose: Purpose,
     /// When the snapshot was started.
     pub started: Instant,
-    /// Number of keys when it was started.
+    /// Number of keys when the snapshot was started.
     pub keys: u64,
     /// Keys handed over so far.
     pub keys_done: AtomicU64,
@@ -218,8 +219,8 @@ impl Background {
         }
     }
 
-    /// Aborts the running snapshot when all workers have ended. Waits for it at most [`EXIT_MAX`],
-    /// because its consumer may be waiting for another host.
+    /// Aborts the running snapshot. Must be called after all workers have ended. Waits at most
+    /// [`EXIT_MAX`] for the snapshot, because its consumer may be waiting for another host.
     pub fn end_at_exit(&self) {
         self.abort(|_| true);
         let running = lock(&self.running);
@@ -305,7 +306,8 @@ pub fn start_filtered(
     let Some(shared) = background.server() else {
         return Err(NotStarted::Thread(io::ErrorKind::Other.into()));
     };
-    // The lock is held from the cut until the libraries are copied.
+    // This lock is held while the libraries are copied and the journal is cut, so that no library
+    // changes in between.
     let order = server.keyspace().journal().order_libraries();
     let mut facts = facts(server, purpose == Purpose::Rewrite);
     if filter.without_functions {
@@ -334,7 +336,7 @@ pub fn start_filtered(
         reader.iter().for_each(|reader| server.keyspace().leave_journal(reader));
         return Err(failed(error));
     }
-    // On a replica the primary may still use an expired key: its commands are on the way.
+    // On a replica, commands of the primary that still use an expired key may be in flight.
     let tuning = &whole.keyspace().tuning;
     let keeps_expired = purpose != Purpose::Rewrite && tuning.is_replica();
     let form = |compresses| EntryForm::new(tuning, compresses, whole.now_ms()).keeping_expired(keeps_expired);

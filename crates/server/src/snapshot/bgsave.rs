@@ -40,9 +40,10 @@ pub struct Saves {
     last_forced_bytes: AtomicU64,
     /// Number of changes that the last snapshot contains.
     saved_changes: AtomicU64,
-    /// Snapshots since startup.
+    /// Number of snapshots since startup.
     count: AtomicU64,
-    /// Whether a `BGSAVE` waits for another snapshot to end.
+    /// Whether a snapshot to the file is scheduled: for a `BGSAVE` that could not run at once, or
+    /// after a `FLUSHALL`.
     is_scheduled: AtomicBool,
     /// Whether a worker is acquiring the shards for a snapshot.
     is_requested: AtomicBool,

@@ -40,7 +40,7 @@ const USAGE: &str = "Usage: pantala check-rdb <rdb-file-name>";
 /// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
 
-/// Checks a file. Returns exit code 0 if it is valid, 1 otherwise.
+/// Checks a file, or prints the usage. Returns exit code 0 if the file is valid, 1 otherwise.
 pub fn check_rdb(arguments: &Arguments) -> ExitCode {
     let Arguments::Check(path) = arguments else {
         // An error is ignored: standard error may be closed.

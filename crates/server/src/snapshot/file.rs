@@ -16,7 +16,7 @@ use crate::config::{NEW_FILE_MODE, Settings};
 /// Bytes between two syncs with `rdb-save-incremental-fsync`, as in Redis.
 const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The step of writing a file that failed, and the error.
+/// The failed step of writing a file, and its error.
 #[derive(Debug)]
 pub struct Failed {
     doing: &'static str,

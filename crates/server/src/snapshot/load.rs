@@ -90,9 +90,9 @@ pub type Libraries = Vec<(u64, Vec<u8>)>;
 /// Counts over all loaders.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Stored keys.
+    /// Number of keys stored or, by a check, decoded.
     pub loaded: AtomicU64,
-    /// Expired keys.
+    /// Number of expired keys, which are not loaded.
     pub expired: AtomicU64,
     empty: AtomicU64,
     /// Whether the file has a place in a replication history. If so, its expired keys are loaded,
@@ -166,7 +166,8 @@ pub fn load_at_start(server: &Server, owned: &mut [Ownership]) -> Result<(), Str
     Ok(())
 }
 
-/// Adds the libraries of a file to those of the server.
+/// Restores the libraries of a file, which `policy` adds to those of the server or puts in their
+/// place.
 ///
 /// # Errors
 /// A library is invalid, or it already exists and the policy is to append. In that case no library

@@ -23,7 +23,7 @@ pub struct Loading {
     used_bytes: AtomicU64,
     /// `key-load-delay`.
     delay: AtomicI64,
-    /// Number of keys loaded while the delay was negative. Selects the keys to sleep after.
+    /// Number of keys loaded while the delay was negative. Selects the keys to sleep before.
     delayed: AtomicU64,
 }
 
@@ -32,13 +32,13 @@ pub struct Loading {
 pub struct Progress {
     /// Start of the load, Unix time in seconds.
     pub started_s: i64,
-    /// Length of the files.
+    /// Length of the files, bytes.
     pub total_bytes: u64,
-    /// Length of the part that has been read.
+    /// Length of the part that has been read, bytes.
     pub loaded_bytes: u64,
     /// `loaded_bytes` as a percentage of `total_bytes`.
     pub loaded_percent: f64,
-    /// The memory usage that the file states.
+    /// The memory usage that the file states, bytes.
     pub used_bytes: u64,
     /// Estimated time to the end, seconds.
     pub left_s: u64,

@@ -9,6 +9,7 @@
 //! | `save` | `SAVE` |
 //! | `file` | the file, which replaces the previous one atomically |
 //! | `load` | reads a file; several threads decode its entries |
+//! | `loading` | the progress of a load, for `INFO` |
 //! | `reload` | `DEBUG RELOAD` |
 //! | `check` | `pantala check-rdb` |
 //!
@@ -67,7 +68,8 @@ pub struct Snapshots {
     keys_expired: AtomicU64,
     /// Number of keys loaded from that file.
     keys_loaded: AtomicU64,
-    /// Options of the shutdown that a signal started.
+    /// Options of the last shutdown by a signal, or by a `SHUTDOWN` that waited for replicas or for
+    /// the end of a link.
     ending: Mutex<Shutdown>,
 }
 
@@ -118,12 +120,13 @@ impl Snapshots {
         self.other_changes.fetch_add(1, Relaxed);
     }
 
-    /// Returns the options of the shutdown that a signal started.
+    /// Returns the options of the last shutdown that [`Snapshots::set_ending`] has recorded.
     pub fn ending(&self) -> Shutdown {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the options of the shutdown that a signal started.
+    /// Records the options of a shutdown by a signal, or by a `SHUTDOWN` that waits for replicas or
+    /// for the end of a link.
     pub fn set_ending(&self, how: Shutdown) {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
@@ -154,8 +157,8 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
     // Libraries belong to no shard, so holding all shards does not keep them from changing.
     let libraries = &server.scripting().libraries;
     libraries.set_final(true);
-    // Like Redis, which kills its child process. If the aborted snapshot has already finished its
-    // file, the file written below replaces it.
+    // Aborts a background snapshot, as Redis kills its child process. If that snapshot has already
+    // finished its file, the file written below replaces it.
     let background = &server.snapshots().background;
     background.abort(|_| true);
     background.wait_until_finished(|purpose| purpose == Purpose::Save);

@@ -3,9 +3,9 @@
 //! The kernel lets a running thread, of whatever priority, finish its time slice of some
 //! milliseconds before a worker that has become ready to run. So the thread sleeps after each part,
 //! if it has had to wait for a CPU itself. With a CPU of its own it doesn't pause. While the thread
-//! sleeps, the walk pauses too, because parts wait
-//! ([`pantala_engine::snapshot::QUEUED_BYTES_MAX`]). Commands go on encoding entries, so the thread
-//! doesn't pause if many more parts wait.
+//! sleeps, the walk of the entries pauses too, once [`pantala_engine::snapshot::QUEUED_BYTES_MAX`]
+//! of parts wait for the thread. But commands still encode the entries that they change, so the
+//! thread doesn't pause if many more parts wait.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ use crate::process::RunQueueWait;
 /// Interval between checks whether the thread has waited for a CPU.
 const CHECK: Duration = Duration::from_millis(5);
 
-/// Part of that interval which the thread may wait for a CPU before it pauses.
+/// The thread pauses if it has waited for a CPU for more than the time since the last check divided
+/// by this number.
 const WAIT_PER_CHECK: u32 = 20;
 
 /// Duration of a pause, divided by the time of the work before it.
@@ -34,7 +35,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Must be called by the snapshot's thread.
+    /// Creates the state for the calling thread, which must be the snapshot's thread.
     pub(super) fn new() -> Self {
         let wait = RunQueueWait::open();
         let waited = wait.as_ref().and_then(RunQueueWait::so_far).unwrap_or_default();

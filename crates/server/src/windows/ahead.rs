@@ -1,5 +1,5 @@
-//! What a window does ahead of a command: prefetches the members of a large value that several
-//! commands look up.
+//! Prefetches the members of a large value that several commands of a window look up, before the
+//! first of these commands runs.
 
 use pantala_engine::access::{Key, KeyPlace};
 use pantala_engine::command::Command;
@@ -14,9 +14,9 @@ use super::Runner;
 use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 
-/// Minimum number of consecutive commands of one key for which prefetching members pays off. Taking
-/// the shard and finding the key once more must cost less than the misses, and few misses hardly
-/// overlap.
+/// Minimum number of consecutive commands of one key for which prefetching members pays off.
+/// Prefetching acquires the shard and finds the key once more. That must cost less than it saves,
+/// and few cache misses hardly overlap.
 const PREFETCH_RUN_MIN: usize = 4;
 
 impl Runner {

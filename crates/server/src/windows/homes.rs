@@ -49,9 +49,9 @@ impl Runner {
         Some(window)
     }
 
-    /// Sends the single-key commands of the connection of the entry at `at` as one request, if the
-    /// last command of this connection had to wait. Returns their number, or 0 if they must run one
-    /// by one.
+    /// Sends the consecutive single-key commands of one connection that start at the entry `at` as
+    /// one request, if an earlier command of the connection had to wait for its shards. Returns the
+    /// number of commands sent, or 0 if they must run one by one.
     #[cold]
     pub(super) fn wait_together<L: EventLoop>(
         &mut self,

@@ -1,12 +1,12 @@
 //! Runs plain commands: the fast path of nearly all commands.
 //!
 //! A command is plain if only its shard affects how it runs. It has one key and takes a short time,
-//! about the same on any value. Its connection may run it and wants its replies. The server does
-//! not evict, reject, pause or time every command.
+//! about the same on any value. Its connection may run it and wants its replies. At the moment the
+//! server does not have to evict keys, reject or pause commands, or time every command.
 //!
-//! One check of the session and the turn replaces the decisions that [`super::run`] makes for each
-//! other command. The check covers a sequence of plain commands, because a plain command changes
-//! neither the session nor the turn.
+//! One check of the session and the turn replaces the decisions that [`super::run`] makes for every
+//! other kind of command. The check covers a sequence of plain commands, because a plain command
+//! changes neither the session nor the turn.
 
 use std::ops::Range;
 

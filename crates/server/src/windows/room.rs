@@ -32,8 +32,9 @@ impl Runner {
         if !self.may_run(d, entry, command, ranges) {
             return true;
         }
-        // Redis counts a command's arguments before the command runs. The counter is updated only
-        // periodically with the memory of connections.
+        // Redis counts a command's arguments before the command runs. Here the counter includes the
+        // memory of connections only after the next periodic update, so the arguments are added for
+        // the time of the check.
         let uncounted_bytes = uncounted_input_bytes(d, entry.connection, ranges);
         let count = |d: &Dispatcher<'_, L>, bytes: i64| d.clients.executor.keyspace().memory().add_other(bytes);
         if uncounted_bytes > 0 {
@@ -99,8 +100,8 @@ impl Runner {
     }
 }
 
-/// Returns the size of a command's arguments and of its connection's own input buffer, as far as
-/// the memory counter lacks them, bytes; 0 for small buffers.
+/// Returns the memory of a command's arguments and of its connection's own input buffer that the
+/// memory counter does not include yet, bytes; 0 for small buffers.
 fn uncounted_input_bytes<L: EventLoop>(d: &Dispatcher<'_, L>, index: u32, ranges: &[ArgRange]) -> i64 {
     let Some(connection) = &d.clients.reactor.connections[index as usize] else { return 0 };
     let capacity_bytes = connection.input.capacity_bytes();

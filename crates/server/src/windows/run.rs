@@ -49,7 +49,7 @@ enum Fill {
     TurnOver,
     /// Protocol error: no command follows.
     Broken,
-    /// The connection is blocked on a key.
+    /// A command of the connection is blocked, so the later ones must wait.
     Blocked,
     /// The connection is closed, or runs no commands for another reason.
     NotOpen,
@@ -139,7 +139,7 @@ impl Windows {
             if std::mem::take(&mut link.wants_rest) {
                 return Fill::Rest;
             }
-            // Its limit may be another one.
+            // The primary's limit may differ from this server's.
             max_bulk_len = Limits::PRIMARY_BULK_LEN;
         }
         loop {

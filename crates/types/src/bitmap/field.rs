@@ -109,7 +109,7 @@ impl Field {
         let max = i64::MAX >> (64 - self.bits);
         let min = -max - 1;
         // The distances to the limits wrap for a value out of range. Redis uses them nevertheless,
-        // so a very small value saturates to the maximum.
+        // so a negative value far below the minimum saturates to the maximum.
         let (room_up, room_down) = (max.wrapping_sub(value), min.wrapping_sub(value));
         let narrow = self.bits < 64;
         if value > max || (narrow && by > room_up) || (value >= 0 && by > 0 && by > room_up) {
@@ -134,7 +134,7 @@ impl Field {
         Ok(value.wrapping_add(by as u64) as i64)
     }
 
-    /// Returns the value that the field holds after storing `value` truncated.
+    /// Returns the value of the field after it stores the lowest bits of `value`.
     fn wrap(self, value: i64) -> i64 {
         let spare = 64 - self.bits;
         if self.signed { value << spare >> spare } else { ((value as u64) << spare >> spare) as i64 }

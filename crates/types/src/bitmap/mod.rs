@@ -23,7 +23,7 @@ pub use field::{Field, FieldChange, Overflow};
 use crate::{OutOfMemory, RawString};
 use std::ops::RangeInclusive;
 
-/// Size of the blocks in which a bitwise operation computes its result, bytes. All sources are
+/// Size of the blocks in which a bitwise operation computes its result, in bytes. All sources are
 /// combined into one block before the next, so that the block stays in the L1 cache.
 const BLOCK_BYTES: usize = 16 * 1024;
 
@@ -190,7 +190,7 @@ impl Combination {
         self.block_start < self.len_bytes
     }
 
-    /// Combines a source, passed whole, into the current block.
+    /// Combines a source into the current block. `source` is the whole string.
     pub fn add(&mut self, source: &[u8]) {
         let end = self.len_bytes.min(self.block_start + BLOCK_BYTES);
         let part = &source[self.block_start.min(source.len())..end.min(source.len())];

@@ -6,14 +6,15 @@
 //! due       heap of (time, hash of the field), the earliest first
 //! ```
 //!
-//! When a field is removed or its time changes, its old entry stays in the heap: it is *stale*,
-//! because no field with its hash has its time any more. It is removed when it reaches the top of
-//! the heap, or when more than half of the entries are stale and the heap is rebuilt. Changing a
+//! When a field is removed or its time changes, its old entry stays in the heap. The entry is then
+//! *stale*: no field with the entry's hash has the entry's time. A stale entry is removed when it
+//! reaches the top of the heap and its time has passed, or when more than half of the entries are
+//! stale and the heap is rebuilt. Changing a
 //! time takes O(log n), and so does finding each expired field.
 //!
 //! # Cost
 //!
-//! A field with an expiry time takes, in addition to the hash itself: 20 to 27 bytes of table, 10
+//! A field with an expiry time takes, in addition to the hash itself: 20 to 25 bytes of table, 10
 //! bytes plus the length of the field (rounded up by the allocator), and at most 32 bytes of heap,
 //! more while the heap grows. Hashes without expiry times pay nothing.
 

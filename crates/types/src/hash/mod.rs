@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | packed | listpack | 2 + lengths |
 //! | [`Table`] | hashtable | 22 to 27 + lengths, rounded up by the allocator |
-//! | [`ExpiringHash`] | listpackex or hashtable | as one of the above, and those of the expiry times |
+//! | [`ExpiringHash`] | listpackex or hashtable | as above, plus those of the expiry times |
 //!
 //! A hash is packed up to `hash-max-listpack-entries` fields, none longer than
 //! `hash-max-listpack-value`, and lives inside its dictionary entry while it is short. When it
@@ -243,7 +243,7 @@ impl Hash {
     }
 
     /// Converts the hash to a table if fields and values of these lengths don't fit in a packed
-    /// one. Callers pass all lengths of a command before they set the first field, as Redis does.
+    /// hash. Callers pass all lengths of a command before they set the first field, as Redis does.
     pub fn prepare(&mut self, lengths: impl Iterator<Item = usize>, limits: HashLimits) {
         let Hash::Packed(pack) = self.plain_mut() else { return };
         let mut total = pack.as_ref().end();
@@ -377,7 +377,7 @@ impl Hash {
         }
     }
 
-    /// Converts a packed hash to a table, with space for `more` fields.
+    /// Converts a packed hash to a table, with space for `more` additional fields.
     fn convert(&mut self, more: usize) {
         let Hash::Packed(pack) = self else { return };
         let view = HashView::Packed(pack.as_ref());

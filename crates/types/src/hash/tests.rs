@@ -133,7 +133,8 @@ fn fields_expire_as_in_a_model() {
             there.sort();
             let left = model.keys().filter(|field| !over.contains(field));
             assert_eq!((hash.view().len_at(now), there), (model.len() - over.len(), left.cloned().collect()));
-            // One field by name and the others in two steps, as an interrupted expiry cycle does.
+            // Expire one field by name and the others in two steps, like an interrupted expiry
+            // cycle.
             let named = over.last().is_some_and(|field| hash.expire_field(field, now));
             assert_eq!(named, !over.is_empty());
             if let Some((field, _)) = model.iter().find(|(_, (_, time))| time.is_none_or(|at| at > now)) {

@@ -1,5 +1,5 @@
-//! HyperLogLog: the approximate number of distinct elements in at most 12 KiB, with a standard
-//! error of 0.81%.
+//! HyperLogLog: the approximate number of distinct elements, with a standard error of 0.81%. It
+//! takes 12 KiB and 16 bytes, or less in sparse form.
 //!
 //! A HyperLogLog is a string in Redis's format, byte for byte, so GET and SET can move it between
 //! Redis and Pantala:
@@ -10,13 +10,13 @@
 //! ```
 //!
 //! The top bit of the cached count marks it as stale. An element's hash selects a register (14
-//! bits) and determines a value: the number of trailing zeros of the other 50 bits plus one. A
+//! bits) and determines a value: one plus the number of trailing zeros of the other 50 bits. A
 //! register keeps the maximum of its values.
 //!
 //! | operation | cost |
 //! | --- | --- |
 //! | [`add`] to the dense form | a hash and a register |
-//! | [`add`] to the sparse form | a walk over half of its runs (at most `hll-sparse-max-bytes`) |
+//! | [`add`] to the sparse form | on average, a walk over half of its runs (1 or 2 bytes each) |
 //! | [`HyperLogLog::count`] | 16,384 registers, and about 60 floating-point steps |
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes |

@@ -7,7 +7,7 @@
 //! | `1vvvvvnn` | n + 1 registers of the value v + 1 |
 //!
 //! Raising a register splits its run into up to three runs, then merges equal adjacent runs near
-//! it. For the same elements in the same order, the result is byte for byte the one of Redis.
+//! it. For the same elements in the same order, the result equals that of Redis byte for byte.
 
 use super::registers::Histogram;
 use super::{Corrupted, HEADER_BYTES, REGISTERS, Registers};

@@ -1,5 +1,5 @@
-//! The cut of a long list ([`crate::cut`]): the nodes that it had at one instant, read in order
-//! while it changes.
+//! The cut of a long list ([`crate::cut`]): the nodes that the list had at one instant, read in
+//! order while the list changes.
 //!
 //! ```text
 //! front (copies)  │  rest: numbers of the list's nodes  │  back (copies, the last node first)
@@ -55,7 +55,8 @@ impl Frozen {
         }
     }
 
-    /// Adjusts the numbers before a node is inserted.
+    /// Adjusts `rest` before a node is inserted. If the node is to be within `rest`, keeps the
+    /// nodes up to the nearer edge.
     pub(super) fn before_insertion(&mut self, nodes: &VecDeque<Node>, number: usize) {
         if self.rest.start < number && number < self.rest.end {
             if self.is_near_front(number) {
@@ -69,7 +70,7 @@ impl Frozen {
         }
     }
 
-    /// Keeps a node and adjusts the numbers before the node is removed.
+    /// Keeps a node and adjusts `rest` before the node is removed.
     pub(super) fn before_removal(&mut self, nodes: &VecDeque<Node>, number: usize) {
         self.before_change(nodes, number);
         if number < self.rest.start {

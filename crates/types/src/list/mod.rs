@@ -3,11 +3,12 @@
 //! | form | used | bytes of heap |
 //! | --- | --- | --- |
 //! | packed | up to [`INLINE_PACKED_BYTES_MAX`] bytes | none: inside the dictionary entry |
-//! | [`Quicklist`] | otherwise | 56, and per node 32 plus its entries and up to an eighth more |
+//! | [`Quicklist`] | otherwise | 72, and per node 32 plus its entries and up to an eighth more |
 //!
 //! A node holds 8 KiB of entries by default. A push or pop at either end takes constant time. A
-//! change in the middle visits each node before it and moves the bytes of at most one. An element
-//! of the packed form takes 2 bytes in addition to its own (1 to 9 for an integer).
+//! change in the middle visits the nodes up to the nearer end, and moves the bytes of at most one.
+//! An element of up to 63 bytes takes 2 bytes more than its length. An integer takes 2 to 10 bytes
+//! in total.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |

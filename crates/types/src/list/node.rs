@@ -6,12 +6,12 @@
 //! ```
 //!
 //! Redis's node is a listpack, which moves all entries for a change at its front. A push or pop on
-//! this node moves none, at the cost of two numbers per node. That pays because most lists are used
-//! as queues.
+//! this node moves no entry, at the cost of two numbers per node. This pays because most lists are
+//! used as queues.
 //!
-//! A node far from both ends may be *compressed* (`list-compress-depth`). Its bytes are then the
-//! length of its entries (4 bytes) and their LZF form. A change must decompress it first; a reader
-//! decompresses into memory of its own.
+//! A node far from both ends of the list may be *compressed* (`list-compress-depth`). Its bytes are
+//! then the length of its entries (4 bytes) and their LZF form. A change must decompress the node
+//! first; a reader decompresses into memory of its own.
 
 use crate::lzf;
 use crate::pack::{Element, Encoded, PackRef, TwoWay, splice_entry};
@@ -36,15 +36,15 @@ const LENGTH_BYTES: usize = 4;
 /// The limits of a node (`list-max-listpack-size`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
-    /// Maximum size of its entries, bytes. A larger entry is alone in its node.
+    /// Maximum size of its entries, in bytes. A larger entry is alone in its node.
     pub bytes: usize,
     /// Maximum number of entries, at least 1.
     pub entries: usize,
     /// An element of at least this many bytes is alone in its node, regardless of the other limits
     /// (`DEBUG QUICKLIST-PACKED-THRESHOLD`).
     pub alone_bytes: usize,
-    /// Number of nodes at either end of a new list that stay uncompressed (`list-compress-depth`);
-    /// 0 disables compression.
+    /// Number of nodes at each end of a new list that stay uncompressed (`list-compress-depth`); 0
+    /// disables compression.
     pub plain_depth: u32,
 }
 
@@ -53,7 +53,7 @@ pub const ALONE_BYTES_DEFAULT: usize = 1 << 30;
 
 impl NodeLimit {
     /// Returns the limits for a value of `list-max-listpack-size`. -1 to -5 mean 4 to 64 KiB. A
-    /// positive value is a number of entries, with at most 8 KiB.
+    /// positive value is the maximum number of entries, in nodes of at most 8 KiB.
     pub fn from_setting(setting: i32) -> Self {
         let any = NodeLimit { bytes: 8192, entries: usize::MAX, alone_bytes: ALONE_BYTES_DEFAULT, plain_depth: 0 };
         match setting {
@@ -89,7 +89,7 @@ impl Node {
         self.count as usize
     }
 
-    /// Returns the bytes of its entries, uncompressed.
+    /// Returns the size of its uncompressed entries, in bytes.
     #[inline]
     pub(super) fn entry_bytes(&self) -> usize {
         if self.is_compressed() { self.uncompressed_len() } else { self.bytes.len() - self.start as usize }
@@ -149,7 +149,7 @@ impl Node {
         work(self.pack(), self.first(), self.end())
     }
 
-    /// Returns the size of its heap memory, bytes.
+    /// Returns the size of its heap memory in bytes.
     #[inline]
     pub(super) fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.bytes.capacity())
@@ -297,8 +297,8 @@ impl Node {
         Ok(Node { bytes, start: 0, count: self.count })
     }
 
-    /// Shrinks the memory after a removal if most is unused. Amortized: several bytes are removed
-    /// for each byte that this copies.
+    /// Shrinks the memory after a removal if most of it is unused. The amortized cost is constant:
+    /// at least one byte was removed for each byte that is copied.
     #[inline]
     fn shrink(&mut self) {
         let capacity = self.bytes.capacity();

@@ -1,7 +1,7 @@
 //! A long list: a sequence of nodes.
 //!
 //! With a *plain depth* (`list-compress-depth` when the list was created), that number of nodes at
-//! either end stay uncompressed. The other nodes are compressed if that saves memory. Pushes and
+//! each end stay uncompressed. The other nodes are compressed if that saves memory. Pushes and
 //! pops touch uncompressed nodes only. A change in the middle first decompresses its node, and
 //! calls [`Quicklist::restore_depth`] once nodes may have moved or changed.
 
@@ -27,10 +27,10 @@ pub enum End {
 pub struct Quicklist {
     nodes: VecDeque<Node>,
     len: usize,
-    /// Heap memory of all nodes, bytes. It is a running sum, so that reading it takes constant
+    /// Heap memory of all nodes in bytes. It is a running sum, so that reading it takes constant
     /// time.
     node_bytes: usize,
-    /// Number of nodes at either end that stay uncompressed; 0 disables compression.
+    /// Number of nodes at each end that stay uncompressed; 0 disables compression.
     plain_depth: u32,
     cut: CutCell<Frozen>,
 }
@@ -74,7 +74,7 @@ impl Quicklist {
         }
     }
 
-    /// Compresses a node if it is in the middle.
+    /// Compresses a node unless the plain depth includes it.
     fn compress_in_middle(&mut self, number: usize) {
         let depth = self.plain_depth as usize;
         if number >= depth && number + depth < self.nodes.len() {
@@ -126,8 +126,8 @@ impl Quicklist {
         Ok(Quicklist { nodes, len: self.len, node_bytes, plain_depth: self.plain_depth, cut: CutCell::default() })
     }
 
-    /// Returns the node of an element, and the element's index in the node. The index must be less
-    /// than the length.
+    /// Returns the number of the node that has the element at `index`, and the element's index in
+    /// this node. Returns `None` unless `index` is less than the length.
     pub(super) fn locate(&self, index: usize) -> Option<(usize, usize)> {
         if index <= self.len / 2 {
             let mut before = 0;
@@ -348,7 +348,7 @@ impl Quicklist {
             self.change(number, |node| node.insert(at, element));
             return self.restore_depth(number);
         }
-        // Insert between two nodes. Split the node first, unless the index is at its start.
+        // Insert between two nodes. Split the node first, unless the index is at the node's start.
         let number = if within == 0 {
             number
         } else {

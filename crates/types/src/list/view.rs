@@ -21,7 +21,7 @@ pub enum ListView<'a> {
 }
 
 /// A run: entries that are contiguous in memory. A packed list is one run; in a long list, each
-/// node is one.
+/// node is a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     pub(crate) pack: PackRef<'a>,
@@ -51,7 +51,7 @@ impl<'a> ListView<'a> {
     }
 
     /// Passes the element at an index to `visit`. Negative indexes count from the end; -1 is the
-    /// last element.
+    /// last element. Returns `None` if the index is out of range.
     pub fn get<R>(self, index: i64, visit: impl FnOnce(Element<'_>) -> R) -> Option<R> {
         let (number, index) = self.locate(resolve(index, self.len())?)?;
         self.with_run(number, |run| visit(run.pack.get(nth(run.pack, run.first, run.end, run.len, index))))
@@ -186,7 +186,8 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Returns the run of an index, and the index within it.
+    /// Returns the number of the run that has the element at an index, and the element's index in
+    /// this run.
     fn locate(self, index: usize) -> Option<(usize, usize)> {
         if index >= self.len() {
             return None;
@@ -220,7 +221,7 @@ pub struct ListStats {
     pub nodes: usize,
     /// Bytes of their entries, uncompressed.
     pub entry_bytes: usize,
-    /// Whether the nodes in the middle are compressed.
+    /// Whether the list compresses the nodes in its middle.
     pub compresses: bool,
     /// Number of compressed nodes.
     pub compressed: usize,

@@ -102,20 +102,20 @@ impl Big {
     }
 
     /// Returns the top 128 bits, or all if there are fewer, as `(mantissa, shift, sticky)`. The
-    /// number equals `mantissa × 2^shift` unless sticky; then it lies between that and `(mantissa +
-    /// 1) × 2^shift`.
+    /// number equals `mantissa × 2^shift`, or, if `sticky`, lies between this product and
+    /// `(mantissa + 1) × 2^shift`.
     pub(super) fn top(&self) -> (u128, u32, bool) {
         let word = |i: usize| u128::from(self.words.get(i).copied().unwrap_or(0));
         let skipped = self.words.len().saturating_sub(2);
-        // The higher of the two words has a bit set, so there are at least 65 bits, enough to
-        // round.
+        // If words are skipped, the higher of the two has a bit set, so the mantissa has at least
+        // 65 bits, enough to round.
         let mantissa = word(skipped + 1) << 64 | word(skipped);
         (mantissa, skipped as u32 * 64, self.words[..skipped].iter().any(|&w| w != 0))
     }
 
     /// Returns the quotient `self / divisor` (neither zero) with at least 67 bits, as `(quotient,
-    /// exponent, sticky)`. The true quotient equals `quotient × 2^exponent` unless sticky; then it
-    /// lies between that and `(quotient + 1) × 2^exponent`.
+    /// exponent, sticky)`. The true quotient equals `quotient × 2^exponent`, or, if `sticky`, lies
+    /// between this product and `(quotient + 1) × 2^exponent`.
     pub(super) fn divide(mut self, mut divisor: Big) -> (u128, i32, bool) {
         const STEPS: u32 = 68;
         let shift = divisor.bits() as i32 - self.bits() as i32;

@@ -9,7 +9,7 @@ const DECIMALS_SCALE: u64 = 10u64.pow(DECIMALS_MAX as u32);
 impl LongDouble {
     /// Appends the number with at most [`DECIMALS_MAX`] decimals, without exponent, trailing zeros
     /// or trailing point, and without a sign on zero. Infinities are `inf` and `-inf`. Appends at
-    /// most 4,952 characters.
+    /// most 4,934 characters.
     pub fn write_human(self, out: &mut Vec<u8>) {
         if self.is_infinite() {
             out.extend_from_slice(if self.negative { b"-inf" } else { b"inf" });

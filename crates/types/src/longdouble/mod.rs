@@ -1,8 +1,8 @@
 //! The x87 80-bit `long double` in software, for INCRBYFLOAT and HINCRBYFLOAT.
 //!
-//! Redis uses the C compiler's `long double` for these commands. On x86-64 that is the 80-bit
-//! extended format: 64 bits of significand, 15 of exponent. Its replies and stored values show all
-//! those bits, so `f64` would differ after the sixteenth digit.
+//! Redis uses the C compiler's `long double` for these commands. On x86-64 this is the 80-bit
+//! extended format: 64 bits of significand, 15 of exponent. Redis's replies and stored values show
+//! all these bits, so `f64` would differ after the sixteenth digit.
 //!
 //! This module has the operations of the two commands, on any processor: [`LongDouble::parse`]
 //! (like `strtold`, with Redis's restrictions), [`LongDouble::checked_add`] and
@@ -67,7 +67,7 @@ impl LongDouble {
     }
 
     /// Converts a timeout in seconds to milliseconds, rounded up. As in C, the product is first
-    /// rounded to this format. Returns `None` if it doesn't fit.
+    /// rounded to this format. Returns `None` if the result is infinite or doesn't fit in an `i64`.
     #[must_use]
     pub fn seconds_to_ms(self) -> Option<i64> {
         if self.is_infinite() {
@@ -135,8 +135,8 @@ impl From<i64> for LongDouble {
 
 /// Adds two finite numbers. The first has the larger magnitude.
 fn add_magnitudes(large: LongDouble, small: LongDouble) -> LongDouble {
-    // With 63 spare bits, a sum or difference is exact, or has more than 64 bits if bits were cut
-    // off.
+    // With 63 spare bits, a sum or difference is exact unless bits are cut off. If they are, the
+    // result has more than 64 bits.
     const SPARE: u32 = 63;
     let a = u128::from(large.significand) << SPARE;
     let full = u128::from(small.significand) << SPARE;

@@ -111,8 +111,8 @@ fn decimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     let trailing_zeros = reversed.take_while(|&&digit| digit == b'0').count();
     let count = len - leading_zeros - trailing_zeros;
     let digits = mantissa.digits().skip(leading_zeros).take(count);
-    // The number is `digits × 10^power`, and less than 10^point. The length of the text bounds all
-    // three, so nothing overflows.
+    // The number is `digits × 10^power`, and less than 10^point. `power` and `point` don't
+    // overflow, because the length of the text and `EXPONENT_READ_MAX` bound them.
     let power = exponent - mantissa.fraction.len() as i32 + trailing_zeros as i32;
     let point = power + count as i32;
     if !(DECIMAL_POINT_MIN..=DECIMAL_POINT_MAX).contains(&point) {
@@ -159,8 +159,8 @@ pub(super) fn long_decimal(negative: bool, digits: impl Iterator<Item = u8>, pow
 fn hexadecimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     let mantissa = Mantissa::split(text, u8::is_ascii_hexdigit)?;
     let exponent = exponent(mantissa.rest, b'p')?;
-    // The first 31 significant digits fit. Of the others, only their number matters, and whether
-    // any isn't zero.
+    // The first 32 significant digits fit. Of the others, only their number matters, and whether
+    // any of them isn't zero.
     let (mut value, mut dropped, mut sticky) = (0u128, 0i32, false);
     for digit in mantissa.digits() {
         let digit = (digit as char).to_digit(16).unwrap_or(0);

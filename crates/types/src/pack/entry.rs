@@ -5,9 +5,9 @@ use pantala_base::number::Decimal;
 use super::{Direction, TwoWay};
 use crate::parse_i64;
 
-/// Maximum size of an encoding with its integer.
+/// Maximum size of an encoding, including an integer's value, in bytes.
 const HEAD_BYTES_MAX: usize = 9;
-/// Maximum size of the length at an entry's end.
+/// Maximum size of the length at an entry's end, in bytes.
 pub(super) const BACK_BYTES_MAX: usize = 5;
 
 /// The value of an entry.
@@ -115,7 +115,7 @@ pub(crate) fn back_bytes(len: usize) -> usize {
 }
 
 /// Writes a length that is read backwards: seven bits per byte, with the lowest bits in the last
-/// byte. All bytes but the first have their top bit set.
+/// byte. All bytes but the first have their top bit set. Returns the number of bytes.
 pub(super) fn write_back(len: usize, out: &mut [u8; BACK_BYTES_MAX]) -> usize {
     let bytes = back_bytes(len);
     for (at, byte) in out[..bytes].iter_mut().enumerate() {
@@ -206,7 +206,8 @@ pub(crate) fn write_body(element: Element<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Returns whether the length at an entry's end is `body`, the size of its encoding and data.
+/// Returns whether an entry ends with the length `body`, which is the size of its encoding and
+/// data.
 pub(crate) fn ends_with_length(entry: &[u8], body: usize) -> bool {
     let mut back = [0; BACK_BYTES_MAX];
     let len = write_back(body, &mut back);

@@ -275,7 +275,7 @@ impl<'a> PackRef<'a> {
 
     /// Returns a copy that is only readable forwards.
     pub(crate) fn try_to_one_way(self) -> Result<Pack<OneWay>, OutOfMemory> {
-        // This is slightly more than needed.
+        // The two-way entries are slightly larger than the one-way ones.
         let mut pack = Pack::try_with_capacity(self.entries().len())?;
         self.write_entries::<OneWay>(&mut pack.bytes);
         pack.bytes[..HEADER_BYTES].copy_from_slice(&self.bytes[..HEADER_BYTES]);
@@ -428,7 +428,7 @@ impl<W: Direction> Pack<W> {
         PackRef::new(&self.bytes)
     }
 
-    /// Returns its bytes of heap.
+    /// Returns the size of its heap memory in bytes.
     pub fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.bytes.capacity())
     }

@@ -171,8 +171,8 @@ fn change<C: Members>(values: &mut C, random: &mut Random, members: u64) {
     }
 }
 
-/// Reads a cut of a collection to its end, with `changes` random changes after each piece, and
-/// compares it with the collection at its start.
+/// Reads a cut of a collection to its end, with `changes` random changes before each piece.
+/// Compares the result with the contents of the collection when the cut started.
 fn check<C: Members>(random: &mut Random, changes: u64) {
     let members = 600 + random.below(3000);
     let mut values = C::empty();
@@ -180,7 +180,7 @@ fn check<C: Members>(random: &mut Random, changes: u64) {
     values.set(&[b'x'; 300], 1);
     for _ in 0..members {
         let number = random.below(members);
-        // No field expires: such a hash has no cuts.
+        // These values set no expiry times, because a hash with fields that expire has no cuts.
         values.set(&member(number), number / 5 * 5 + 1);
     }
     let mut bytes = vec![kind_of(values.value())];
@@ -238,8 +238,8 @@ fn a_cut_has_the_entries_at_its_start() {
     check_all::<Box<Stream>>("stream_cut");
 }
 
-/// Reads a cut of a collection of 20 large elements, all of which have changed if `is_changed`, and
-/// checks that a piece ends with the element that makes it large.
+/// Reads a cut of a collection of 20 large elements and checks that a piece ends with the element
+/// that makes it large. If `is_changed`, all elements are deleted after the cut starts.
 fn check_large_elements<C: Members>(is_changed: bool) {
     const LEN_BYTES: usize = 10_000;
     let element = |number: u8| vec![b'a' + number; LEN_BYTES];

@@ -4,7 +4,8 @@
 use super::writer::{ENC_INT8, ENC_INT16, ENC_INT32, ENC_LZF, LEN_32_BITS, LEN_64_BITS};
 use super::{Dialect, Error, kind};
 
-/// The values of a length byte that stand for a score themselves: NaN and the infinities.
+/// Values of the length byte of a score in text form that denote NaN or an infinity. No text
+/// follows.
 const TEXT_SCORES: std::ops::RangeInclusive<u8> = 253..=255;
 /// Bytes of an id in a stream's pending entries.
 const RAW_ID_BYTES: u64 = 16;
@@ -122,9 +123,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks over a stream. The format versions differ in three numbers: `counters` after the
-    /// stream's length, `group_figures` after a group's last id, and `times`, the number of bytes
-    /// after a consumer's name.
+    /// Walks over a stream. The arguments describe the version of its form. `counters` numbers
+    /// follow the stream's length, and `group_figures` numbers follow the last id of a group.
+    /// `times` bytes are between a consumer's name and its pending entries.
     fn stream(&mut self, counters: u32, group_figures: u32, times: u64) -> Result<(), Stop> {
         self.each(2, |walk| walk.strings(2))?;
         (0..1 + counters).try_for_each(|_| self.length().map(drop))?;

@@ -62,7 +62,7 @@ pub const VERSION: u16 = 10;
 /// hash fields have this version.
 pub const VERSION_NEWEST: u16 = 12;
 
-/// The server whose numbering of kinds from 22 applies.
+/// The server that wrote a file. Redis and Valkey number their newer kinds (from 22) differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// Redis.
@@ -103,7 +103,7 @@ pub mod kind {
     pub const HASH_LISTPACK: u8 = 16;
     /// A sorted set in a listpack.
     pub const ZSET_LISTPACK: u8 = 17;
-    /// A list in several listpacks and large elements.
+    /// A list of nodes, each a listpack or a single large element.
     pub const LIST_QUICKLIST_2: u8 = 18;
     /// A stream.
     pub const STREAM_LISTPACKS_2: u8 = 19;
@@ -111,8 +111,8 @@ pub mod kind {
     pub const SET_LISTPACK: u8 = 20;
     /// A stream of Redis 7.2, which also stores when a consumer was last active.
     pub const STREAM_LISTPACKS_3: u8 = 21;
-    /// A hash with fields that expire, with absolute times, of the release candidates of Redis 7.4.
-    /// In a file of Valkey: Valkey's form of such a hash.
+    /// A hash with fields that expire, in the form of the release candidates of Redis 7.4, with
+    /// absolute times. In a file of Valkey: Valkey's form of such a hash.
     pub const HASH_METADATA_PRE_GA: u8 = 22;
     /// Like [`HASH_METADATA_PRE_GA`], in a listpack.
     pub const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
@@ -145,7 +145,7 @@ pub enum ValueRef<'a> {
     List(ListView<'a>),
     /// A hash.
     Hash(HashView<'a>),
-    /// A hash at a Unix time in milliseconds. Fields that expired before it are omitted.
+    /// A hash at a Unix time in milliseconds. Fields that have expired at this time are omitted.
     HashAt(HashView<'a>, i64),
     /// Like [`ValueRef::HashAt`], with the expiries of the fields, in the form of Redis 7.4
     /// (version 12).

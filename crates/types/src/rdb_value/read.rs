@@ -55,7 +55,8 @@ pub(super) fn element<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Erro
     if bytes.len() > ELEMENT_BYTES_MAX { Err(Error::Corrupt("element too long")) } else { Ok(bytes) }
 }
 
-/// Reads the number of elements, which must be at least one.
+/// Reads the number of elements, each of at least `bytes_min` bytes. Returns [`Error::Empty`] if
+/// there are none.
 pub(super) fn some(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize, Error> {
     match reader.count(bytes_min)? {
         0 => Err(EMPTY),

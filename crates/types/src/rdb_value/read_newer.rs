@@ -1,4 +1,5 @@
-//! Reads forms newer than Redis 7.0, for files: sets in listpacks, and hashes whose fields expire.
+//! Reads forms newer than Redis 7.0, for files: sets in listpacks, streams with the times at which
+//! consumers were active, and hashes whose fields expire.
 
 use std::borrow::Cow;
 
@@ -106,8 +107,8 @@ fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Re
     fields.finish()
 }
 
-/// A hash under construction. The result omits expired fields, but their names are kept to find
-/// duplicates.
+/// A hash under construction. Expired fields stay in it until [`Fields::finish`] removes them, so
+/// that duplicates of them are found.
 struct Fields {
     hash: Hash,
     expired: Vec<Box<[u8]>>,

@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the number of items of at least `bytes_min` bytes each.
+    /// Reads the number of the items that follow, each of at least `bytes_min` bytes.
     ///
     /// # Errors
     /// As [`Self::length`]. Also [`Error::Truncated`] if the remaining bytes are too few for this

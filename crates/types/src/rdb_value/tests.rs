@@ -250,8 +250,8 @@ fn bytes_of_redis_are_read_and_written() {
     assert_eq!(content(&load(&compressed).unwrap()), [long]);
 }
 
-/// Returns a ziplist as Redis wrote it. With `odd`, it uses the long form of all lengths that have
-/// one.
+/// Returns a ziplist as Redis wrote it. With `odd`, every entry has the long form of the preceding
+/// entry's size.
 fn ziplist(entries: &[(&[u8], &[u8])], odd: bool) -> Vec<u8> {
     let (mut body, mut before, mut last) = (Vec::new(), 0usize, 10);
     for (encoding, data) in entries {

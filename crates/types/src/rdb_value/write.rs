@@ -53,9 +53,9 @@ pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     }
 }
 
-/// Starts a cut of a value's elements and writes the head of the value's body. [`write_cut`] then
-/// writes the rest, even if the value changes. Returns false, without having done anything, for a
-/// value that has no cuts: strings, packed collections, hashes with fields that expire.
+/// Starts a cut of a value and writes the head of the value's body. [`write_cut`] then writes the
+/// elements that the value has now, even if the value changes. Returns `false` and does nothing if
+/// the value has no cuts: a string, a packed collection, or a hash with fields that expire.
 pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
     let len = match value {
         ValueRef::List(list) if list.begin_cut() => list.runs(),
@@ -94,7 +94,7 @@ pub fn write_cut(value: ValueRef<'_>, max: PieceMax, writer: &mut Writer<'_>) ->
             }
             CutPart::Tail(bytes) => writer.put(bytes),
         }),
-        // Fields may have got expiry times since the cut.
+        // Fields may have got expiry times since the cut started.
         ValueRef::Hash(hash) => match hash.plain() {
             HashView::Table(table) => table.read_cut(max, |pair| {
                 writer.string(pair.field());
@@ -233,7 +233,7 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
     write_scores(set, 0..set.len(), writer);
 }
 
-/// Writes the members with some ranks in descending order, like Redis, which builds its skip list
+/// Writes the members with these ranks in descending order, like Redis, which builds its skip list
 /// fastest in this order.
 fn write_scores(set: SortedSetView<'_>, ranks: std::ops::Range<usize>, writer: &mut Writer<'_>) {
     for (member, score) in set.range(ranks, true) {
@@ -252,7 +252,7 @@ fn write_stream(stream: &Stream, writer: &mut Writer<'_>) {
     write_stream_tail(stream, writer);
 }
 
-/// Writes the part of a stream's body behind its nodes.
+/// Writes the part of a stream's body that follows its nodes: counters and groups.
 fn write_stream_tail(stream: &Stream, writer: &mut Writer<'_>) {
     let counters = stream.counters();
     writer.length(counters.length);

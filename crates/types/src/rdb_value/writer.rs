@@ -27,7 +27,7 @@ const INTEGER_LEN_MAX: usize = 11;
 const UNCOMPRESSED_BYTES_MAX: usize = 20;
 /// Minimum saving of a compressed string, in bytes.
 const SAVED_BYTES_MIN: usize = 4;
-/// Bytes that are reserved for a compressed string before it grows by itself.
+/// Maximum initial capacity of a compressed string, in bytes.
 const COMPRESSED_BYTES_RESERVED: usize = 1024;
 
 /// Size at which a [`Writer`]'s buffer is drained, in bytes.
@@ -51,7 +51,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns a writer like [`Writer::new`] that calls `drain` between two strings when `out` has
-    /// at least [`DRAIN_BYTES`]. It writes a large collection in bounded memory.
+    /// at least [`DRAIN_BYTES`]. Thus writing a large collection takes bounded memory.
     pub fn draining(out: &'a mut Vec<u8>, compress: bool, drain: Drain<'a>) -> Self {
         Writer { out, compress, drain: Some(drain) }
     }
@@ -133,7 +133,8 @@ impl<'a> Writer<'a> {
 
     fn compressed(&mut self, bytes: &[u8]) -> bool {
         let bytes_max = bytes.len() - SAVED_BYTES_MIN;
-        // Short strings are not worth several reallocations; long ones usually shrink.
+        // Reserve all bytes for a short string, because reallocations would cost more. A long
+        // string usually compresses well.
         let mut compressed = Vec::with_capacity(bytes_max.min(COMPRESSED_BYTES_RESERVED));
         if !lzf::compress(bytes, &mut compressed, bytes_max) {
             return false;

@@ -55,7 +55,7 @@ pub fn intersection(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
-/// Returns whether a union certainly fits in a table, assuming disjoint sets.
+/// Returns whether the union fits in a table even if the sets are disjoint.
 pub fn union_has_room(views: Views<'_, '_>) -> bool {
     let total = views.iter().flatten().fold(0usize, |total, set| total.saturating_add(set.len()));
     crate::table::has_room(total, 0)

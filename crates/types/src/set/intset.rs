@@ -13,7 +13,7 @@
 /// Bytes before the integers.
 const HEADER_BYTES: usize = 8;
 
-/// Returns the bytes that an integer needs.
+/// Returns the number of bytes that an integer needs.
 fn width_of(value: i64) -> usize {
     if i16::try_from(value).is_ok() {
         2
@@ -147,7 +147,7 @@ impl IntSet {
         IntSetRef { bytes: &self.bytes }
     }
 
-    /// Returns its bytes of heap.
+    /// Returns the size of its heap memory in bytes.
     pub fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
     }
@@ -171,9 +171,9 @@ impl IntSet {
         true
     }
 
-    /// Widens all integers in order to add an integer that needs the larger width. Because no
-    /// integer so far needed it, the new one is less or greater than all of them, and goes to an
-    /// end.
+    /// Widens all integers in order to add an integer that needs the larger width. Because the
+    /// former integers fit in the smaller width, the new one is less or greater than all of them,
+    /// and becomes the first or the last.
     #[cold]
     fn widen(&mut self, width: usize, value: i64) {
         let old = std::mem::take(&mut self.bytes);

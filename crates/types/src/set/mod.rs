@@ -284,8 +284,8 @@ impl Set {
         }
     }
 
-    /// Converts to a form for strings, with space for `len` members. The next of them has
-    /// `next_len` bytes.
+    /// Converts the set to a form for strings, with space for `len` members. The member to be added
+    /// next has `next_len` bytes; `usize::MAX` forces the conversion to a table.
     fn convert(&mut self, len: usize, next_len: usize) {
         let view = self.view();
         let mut bytes = next_len;
@@ -303,14 +303,14 @@ impl Set {
     }
 }
 
-/// Asserts that a member was new. The callers convert a set to another form, so each member occurs
+/// Asserts that a member was new. The caller converts a set to another form, so each member occurs
 /// once.
 fn assert_new(is_new: bool) {
     debug_assert!(is_new, "a member occurs twice");
 }
 
-/// Returns whether this number of members may be packed in `bytes` bytes. `bytes` doesn't include
-/// the encoding of the last member.
+/// Returns whether `len` members may be packed in `bytes` bytes. `bytes` doesn't include the
+/// encoding of the last member.
 fn fits_packed(len: usize, bytes: usize) -> bool {
     len <= PACKED_MEMBERS_MAX && bytes <= INLINE_PACKED_BYTES_MAX - PACKED_OVERHEAD_BYTES
 }

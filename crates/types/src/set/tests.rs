@@ -146,7 +146,7 @@ fn forms_change_at_their_limits_and_never_back() {
     }
 }
 
-/// The engine reads this before and after each change.
+/// The engine calls `allocated_bytes` before and after each change.
 #[test]
 fn allocated_bytes_of_each_form() {
     let mut set = Set::empty();

@@ -16,8 +16,8 @@ pub struct ScoreRange {
 }
 
 impl ScoreRange {
-    /// Parses two bounds: numbers, which are exclusive after `(`. Returns `None` if one isn't a
-    /// number.
+    /// Parses two bounds: numbers, which are exclusive if `(` precedes them. Returns `None` if one
+    /// isn't a number.
     pub fn parse(min: &[u8], max: &[u8]) -> Option<Self> {
         let (min, min_excluded) = score_bound(min)?;
         let (max, max_excluded) = score_bound(max)?;

@@ -28,7 +28,8 @@ impl Builder {
         self.ids.is_empty()
     }
 
-    /// Adds a member, or replaces the score of an existing one by `merge(score)`.
+    /// Adds a member with `score`. If the member exists, passes its score to `merge` and replaces
+    /// it by the result.
     pub fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) {
         if let Some(id) = self.set.merge(member, score, merge) {
             self.ids.push(id);

@@ -1,5 +1,6 @@
 //! A large sorted set consists of records, a tree for their order, and a table from members to
-//! records. Every record is in both, except during bulk building, which builds the tree last.
+//! records. The tree and the table contain every record, except during bulk building, which builds
+//! the tree last.
 
 use super::records::Records;
 use super::table::Table;
@@ -32,7 +33,8 @@ impl LargeSet {
         }
     }
 
-    /// Returns the size of its heap memory without its own size, bytes, in constant time.
+    /// Returns the size of its heap memory in bytes, without its own `size_of`. Takes constant
+    /// time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.records.allocated_bytes() + self.table.allocated_bytes() + self.tree.allocated_bytes()
     }
@@ -83,13 +85,14 @@ impl LargeSet {
         self.tree.partition(before, &self.records).rank
     }
 
-    /// Returns the number of members for whose score `before` holds. It must hold for the lowest
-    /// members only.
+    /// Returns the number of members for whose score `before` holds. `before` must hold for the
+    /// lowest scores only.
     pub(super) fn count_scores(&self, before: impl Fn(f64) -> bool) -> usize {
         self.tree.partition(|score, _| before(score), &self.records).rank
     }
 
-    /// Returns the number of members for which `before` holds, if all members have the same score.
+    /// Returns the number of members for which `before` holds. All members must have the same
+    /// score, and `before` must hold for the first of them only.
     pub(super) fn count_members(&self, before: impl Fn(&[u8]) -> bool) -> usize {
         self.tree.partition(|_, id| before(self.records.member(id)), &self.records).rank
     }
@@ -177,8 +180,8 @@ impl LargeSet {
         self.cut.is_running()
     }
 
-    /// Passes a piece of the cut's members, with their scores at its start, to `read`, which
-    /// returns the length of an element in bytes. Without changes, they come in descending order.
+    /// Passes a piece of the cut's members, with their scores when the cut started, to `read`,
+    /// which returns the length of a member in bytes. Without changes, the order is descending.
     pub fn read_cut(&self, max: PieceMax, mut read: impl FnMut(&[u8], f64) -> usize) -> CutState {
         self.cut.read(|cut| {
             let mut budget = Budget::new(max);
@@ -232,9 +235,10 @@ impl LargeSet {
         self.table.scan(cursor, count, hash_of, |id| visit(self.records.member(id), self.records.score(id)))
     }
 
-    /// Adds a member, or replaces the score of an existing one with `merge(score)`. Doesn't update
-    /// the tree, so call it only for a set under construction, before [`LargeSet::build_tree`].
-    /// Returns the new record, if the member is new.
+    /// Adds a member with `score`. If the member exists, passes its score to `merge` and replaces
+    /// it by the result. Doesn't update the tree, so call it only for a set under construction,
+    /// before [`LargeSet::build_tree`]. Returns the id of the new record, or `None` if the member
+    /// exists.
     pub(super) fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) -> Option<u32> {
         match self.find(member) {
             Some(id) => {

@@ -24,12 +24,12 @@
 //!                                                                 34 to 45
 //! ```
 //!
-//! Finding a member's score takes a lookup in the table and in one record. A search for a rank or a
-//! score descends the tree: by the scores in its inner nodes, about 4 levels for 10 million
-//! members, then by half a dozen records of one leaf. Memory and time of an insertion are bounded:
-//! nothing is ever copied as a whole except the table's directory, which has four bytes per about
-//! 600 members. A shrinking set releases memory of its table. The memory of records and leaves is
-//! reused, and freed with the set.
+//! Finding a member's score takes a lookup in the table and in one record. A search for a score
+//! descends the tree: it compares the scores in the inner nodes (about 4 levels for 10 million
+//! members), then half a dozen records of one leaf. A search for a rank compares counts. Memory and
+//! time of an insertion are bounded: nothing is ever copied as a whole except the table's
+//! directory, which has four bytes per about 600 members. A shrinking set releases memory of its
+//! table. The memory of records and leaves is reused, and freed with the set.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -128,7 +128,8 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Returns the integer that the set stores for a score, or `None` if it stores a double.
+    /// Returns the integer that the set stores for a score, or `None` if it stores a floating-point
+    /// number.
     pub fn stored_integer(self, score: f64) -> Option<i64> {
         match self {
             SortedSetView::Packed(_) => packed::integer_of(score),
@@ -335,7 +336,7 @@ impl SortedSet {
     /// Removes the members with these ranks, which must exist.
     pub fn remove_range(&mut self, ranks: std::ops::Range<usize>) {
         match self {
-            // A cut needs the members.
+            // While a cut runs, remove the members one by one, because the cut keeps each of them.
             SortedSet::Large(set) if ranks.len() == set.len() && !set.has_cut() => *self = Self::empty(),
             SortedSet::Packed(pack) => packed::remove(pack, ranks.start, ranks.len()),
             SortedSet::Large(set) => {

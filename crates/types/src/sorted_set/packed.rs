@@ -1,8 +1,8 @@
 //! A packed sorted set: member, score, member, score …, in order.
 //!
 //! An integral score is an integer entry, as in Redis's listpack. Any other score is a string entry
-//! with the bytes of an `f32` if that is exact, otherwise of an `f64`. Redis's listpack stores up
-//! to 24 digits instead.
+//! with the bytes of an `f32` if that is exact, otherwise of an `f64`. Redis's listpack stores a
+//! text of up to 24 characters instead.
 
 use std::cmp::Ordering;
 

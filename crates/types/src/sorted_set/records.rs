@@ -53,7 +53,7 @@ impl Records {
         Records { chunks: Vec::new(), free: [NONE; UNITS_MAX + 1], long: Vec::new(), long_free: Vec::new(), bytes: 0 }
     }
 
-    /// Returns the size of its heap memory, bytes, in constant time.
+    /// Returns the size of its heap memory in bytes. Takes constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
             + self.chunks.capacity() * size_of::<Vec<u8>>()
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// Checks the running sum of bytes against the allocations.
+    /// Returns the bytes of a copy, which has no spare capacity.
     pub(super) fn counted(records: &Records) -> usize {
         records.copy().bytes
     }

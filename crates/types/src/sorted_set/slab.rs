@@ -18,7 +18,7 @@ impl<T: Clone, const BITS: u32> Slab<T, BITS> {
         Slab { chunks: Vec::new(), free: Vec::new(), bytes: 0 }
     }
 
-    /// Returns the size of its heap memory, bytes, in constant time.
+    /// Returns the size of its heap memory in bytes. Takes constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes + self.chunks.capacity() * size_of::<Vec<T>>() + self.free.capacity() * size_of::<u32>()
     }

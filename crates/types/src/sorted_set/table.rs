@@ -3,10 +3,11 @@
 //! The top bits of a hash are an index into the directory, whose word at this index is the number
 //! of a segment. A segment has a depth: the number of top bits that the hashes of all its members
 //! share. The bits after these select the home slot, where the search for a member starts. A slot
-//! holds the record's id and one byte of its hash, so a search rarely reads a wrong record. A full
-//! segment doubles up to [`SLOTS_MAX`] slots and then splits, so an insertion moves the slots of at
-//! most one segment. Directory, segments and slots are in hash order. A scan cursor is therefore a
-//! point in the hash range, and stays exact while segments grow, split and merge.
+//! holds the record's id and a *tag*, one byte of the hash, so a search rarely reads a wrong
+//! record. A full segment doubles up to [`SLOTS_MAX`] slots and then splits, so an insertion moves
+//! the slots of at most one segment. The directory and the slots of a segment are in hash order. A
+//! scan cursor is therefore a point in the hash range, and stays exact while segments grow, split
+//! and merge.
 
 /// Slots of the smallest segment.
 const SLOTS_MIN: usize = 16;
@@ -28,7 +29,7 @@ const TOMBSTONE: u8 = 1;
 /// The lowest tag of a member.
 const TAG_MIN: u8 = 2;
 
-/// Returns the byte of a hash that its slot holds. Its bits select neither segment nor slot.
+/// Returns the tag of a hash, from its lowest byte, which selects neither the segment nor the slot.
 #[inline]
 fn tag_of(hash: u64) -> u8 {
     (hash as u8).max(TAG_MIN)
@@ -106,7 +107,7 @@ pub(super) struct Table {
     directory: Vec<u32>,
     depth: u32,
     segments: Vec<Segment>,
-    /// Unused segments.
+    /// Numbers of unused segments.
     free: Vec<u32>,
     /// Bytes of all slots.
     bytes: usize,
@@ -124,7 +125,7 @@ impl Table {
         Table { directory: (0..1u32 << depth).collect(), depth, segments, free: Vec::new(), bytes }
     }
 
-    /// Returns the size of its heap memory, bytes, in constant time.
+    /// Returns the size of its heap memory in bytes. Takes constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
             + self.segments.capacity() * size_of::<Segment>()
@@ -186,7 +187,7 @@ impl Table {
             (segment.len as usize, segment.slots(), segment.depth)
         };
         if len * 2 < slots {
-            // Most of the used slots are tombstones. The rebuilt segment has none, so the same size
+            // Many of the used slots are tombstones. The rebuilt segment has none, so the same size
             // suffices.
             self.rebuild(number, depth, slots, hash_of);
         } else if slots < SLOTS_MAX || depth == DEPTH_MAX {
@@ -196,7 +197,7 @@ impl Table {
         }
     }
 
-    /// Reinserts the members of a segment into a new one.
+    /// Replaces a segment by a new one with this number of slots, and reinserts its members.
     fn rebuild(&mut self, number: u32, depth: u32, slots: usize, hash_of: &impl Fn(u32) -> u64) {
         let old = std::mem::replace(&mut self.segments[number as usize], Segment::new(depth, slots));
         let new = &mut self.segments[number as usize];
@@ -206,7 +207,7 @@ impl Table {
         self.bytes = self.bytes + new.bytes() - old.bytes();
     }
 
-    /// Splits the segment of a hash by the bit after its depth.
+    /// Splits the segment of a hash by the first hash bit after those that all its members share.
     fn split(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
         let depth = self.segments[number as usize].depth;
         if depth == self.depth {
@@ -296,7 +297,8 @@ impl Table {
                 }
                 at = (at + 1) & (segment.slots() - 1);
             }
-            // The cursor where slot `to` starts. The end of the last segment ends the scan.
+            // The point in the hash range where slot `to` starts. The end of the last segment ends
+            // the scan.
             let next = point.checked_shr(u64::BITS - segment.depth).unwrap_or(0) << bits | to as u64;
             let next = if to == segment.slots() {
                 (point.checked_shr(u64::BITS - segment.depth).unwrap_or(0) + 1) << bits

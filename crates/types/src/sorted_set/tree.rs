@@ -194,7 +194,7 @@ impl Tree {
         self.len
     }
 
-    /// Returns the size of its heap memory, bytes, in constant time.
+    /// Returns the size of its heap memory in bytes. Takes constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.leaves.allocated_bytes() + self.inners.allocated_bytes()
     }
@@ -326,8 +326,8 @@ impl Tree {
         }
     }
 
-    /// Inserts an id into a full leaf by splitting it. At either end of the tree the old leaf stays
-    /// full, so that ids inserted in order fill their leaves.
+    /// Inserts an id into a full leaf by splitting the leaf. At the start and the end of the tree,
+    /// one of the two leaves stays full, so that ids inserted in order fill their leaves.
     fn split_leaf(&mut self, path: &Path, place: Place, id: u32, records: &Records) {
         let at = place.at as usize;
         let old = self.leaves.get(place.leaf).clone();
@@ -374,7 +374,7 @@ impl Tree {
     }
 
     /// Replaces the child that a path takes at level `depth - 1` with two children, and updates the
-    /// levels above.
+    /// levels above. If `depth` is 0, creates a new root with these children.
     fn replace_by_two(&mut self, path: &Path, depth: usize, one: Child, two: Child) {
         let Some(level) = depth.checked_sub(1) else {
             let mut root = Inner::empty();
@@ -422,8 +422,9 @@ impl Tree {
         let (score, member) = (records.score(id), records.member(id));
         let before = |other: f64, other_id: u32| other < score || (other == score && records.member(other_id) < member);
         let (path, place) = self.descend(before, records);
-        // The search stops before the first record for which `before` doesn't hold: this record
-        // itself. If it is the first of its leaf, that is the end of the previous leaf.
+        // The search ends before the first record for which `before` doesn't hold, which is this
+        // record. If the record is the first of its leaf, the place found may be the end of the
+        // previous leaf.
         let (path, place) =
             if place.at < self.leaves.get(place.leaf).len { (path, place) } else { self.descend_to(place.rank) };
         debug_assert_eq!(self.id(place), id, "a record isn't where its score and member say");
@@ -534,8 +535,8 @@ impl Tree {
         self.refresh(path, level - 1);
     }
 
-    /// Merges a node with a neighbor if both have few children: moves the children of the right
-    /// node to the left one.
+    /// Merges a child of `parent`, at index `at`, with a neighbor if both have few children: moves
+    /// the children of the right node to the left one. Returns whether it merged them.
     fn merge_inner(&mut self, parent: u32, at: usize) -> bool {
         let above = self.inners.get(parent);
         let lens = |index: usize| self.inners.get(above.children[index]).len();
@@ -554,8 +555,8 @@ impl Tree {
         true
     }
 
-    /// Frees the child of `parent` that [`Tree::merge_inner`] emptied. The child is at index `at`
-    /// or next to it. Returns its index.
+    /// Frees the child of `parent` that [`Tree::merge_inner`] emptied, at index `at` or `at + 1`.
+    /// Returns the index.
     fn free_emptied(&mut self, parent: u32, at: usize) -> usize {
         let above = self.inners.get(parent);
         let is_empty = |index: &usize| self.inners.get(above.children[*index]).len() == 0;

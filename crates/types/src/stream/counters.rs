@@ -10,9 +10,10 @@ pub struct Counters {
     pub length: u64,
     /// Id of the first entry, or 0-0 if there is none.
     pub first_id: StreamId,
-    /// The largest id that an entry ever had.
+    /// The last id, which every new entry must exceed: usually the largest id that an entry ever
+    /// had. `XSETID` may set another one.
     pub last_id: StreamId,
-    /// The largest id that `XDEL` removed.
+    /// The largest id that `XDEL` removed, or the id set by `XSETID`.
     pub max_deleted_id: StreamId,
     /// Number of entries ever added.
     pub entries_added: u64,
@@ -50,8 +51,8 @@ impl Counters {
         }
     }
 
-    /// Returns the `entries-read` of a group after it reads an entry whose id is higher than the
-    /// last one that it read.
+    /// Returns the `entries-read` of a group after the group reads an entry whose id is higher than
+    /// the group's last id.
     #[inline]
     pub(super) fn entries_read_after(&self, group: &Group, id: StreamId) -> i64 {
         if group.entries_read != ENTRIES_READ_UNKNOWN && !self.has_tombstones_from(id) {

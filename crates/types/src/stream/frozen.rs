@@ -1,5 +1,5 @@
-//! The cut of a stream ([`crate::cut`]): the nodes that it had at one instant, read in order while
-//! it changes.
+//! The cut of a stream ([`crate::cut`]): the nodes that the stream had at one instant, read in
+//! order while the stream changes.
 //!
 //! A node that is not read yet is copied before it changes. The groups and counters, which follow
 //! the nodes in the payload, belong to the cut in their encoded form.
@@ -51,7 +51,7 @@ impl CutPart<'_> {
 }
 
 impl Frozen {
-    /// Returns the cut of the current nodes. `tail` is what follows them.
+    /// Returns the cut of the current nodes. `tail` follows them in the payload.
     pub(super) fn new(nodes: &Ordered<Node>, tail: Vec<u8>) -> Self {
         let last = nodes.last().map(Keyed::key);
         Frozen { read: None, last, left: nodes.len(), kept: BTreeMap::new(), new: BTreeSet::new(), tail }
@@ -66,14 +66,14 @@ impl Frozen {
         }
     }
 
-    /// Notes a new node.
+    /// Records the first id of a new node, so that the reader skips the node.
     pub(super) fn added(&mut self, id: StreamId) {
         if Some(id) <= self.last {
             self.new.insert(id);
         }
     }
 
-    /// Passes a piece of the nodes to `read`, and the tail after the last node.
+    /// Passes a piece of the nodes to `read`, and, after the last node, the tail.
     pub(super) fn read(&mut self, nodes: &Ordered<Node>, max: PieceMax, mut read: impl FnMut(CutPart<'_>)) -> CutState {
         let mut budget = Budget::new(max);
         let mut place = self.next_place(nodes);
@@ -106,7 +106,7 @@ impl Frozen {
         CutState::More
     }
 
-    /// Returns the first node after the last one that was read.
+    /// Returns the place of the first node after the last one that was read.
     fn next_place(&self, nodes: &Ordered<Node>) -> Option<Place> {
         let before = self.read.and_then(|id| nodes.floor(id));
         before.map_or_else(|| nodes.first_place(), |place| nodes.next(place))

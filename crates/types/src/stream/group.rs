@@ -1,8 +1,8 @@
 //! Consumer groups, and the pending entries of their consumers.
 //!
 //! A group stores all its pending entries with their details. Each consumer stores the ids of its
-//! own pending entries. A consumer therefore finds its entries, and a group its oldest one, without
-//! visiting the entries of other consumers.
+//! own pending entries. Therefore, the entries of a consumer are found without visiting those of
+//! other consumers, and the oldest entry of a group without visiting its consumers.
 
 use super::id::StreamId;
 use super::ordered::{Keyed, Ordered};
@@ -13,7 +13,7 @@ pub const ENTRIES_READ_UNKNOWN: i64 = -1;
 /// The number of a consumer in its group, stable while the consumer exists.
 pub(super) type ConsumerNumber = u32;
 
-/// A pending entry in its group.
+/// A pending entry as its group stores it (Redis's `streamNACK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nack {
     pub(super) id: StreamId,
@@ -80,15 +80,15 @@ pub struct Group {
     name: Box<[u8]>,
     pub(super) last_id: StreamId,
     pub(super) entries_read: i64,
-    /// A hint for the position of the entry after `last_id`, whether or not that entry exists yet:
-    /// the first id of its node, and the position in that node. A read sets it. Setting `last_id`
-    /// in any other way clears it.
+    /// A hint for finding the entry after `last_id`, whether or not that entry exists yet: the
+    /// first id of the node that has the entry `last_id`, and the position after this entry in the
+    /// node. A read sets the hint. Any other change of `last_id` clears it.
     pub(super) cursor: Option<(StreamId, usize)>,
     pub(super) pel: Ordered<Nack>,
     slots: Vec<Option<Consumer>>,
     /// Numbers of the consumers, ordered by name.
     order: Vec<ConsumerNumber>,
-    /// Heap memory of the consumers' names and pending entries, bytes.
+    /// Heap memory of the consumers' names and pending entries in bytes.
     consumer_bytes: usize,
 }
 
@@ -164,7 +164,7 @@ impl Group {
         self.at(self.number_of(name)?)
     }
 
-    /// Returns the size of its heap memory, bytes, including names.
+    /// Returns the size of its heap memory in bytes, including names.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.name.len()
             + self.pel.allocated_bytes()
@@ -189,8 +189,8 @@ impl Group {
         self.search(name).ok().map(|at| self.order[at])
     }
 
-    /// Returns the consumer with a name, and whether it was created. Creates it if necessary. Sets
-    /// its time of last activity to `now_ms`.
+    /// Returns the number of the consumer with a name, and whether it was created. Creates the
+    /// consumer if necessary. Sets its time of last activity to `now_ms`.
     pub(super) fn touch_consumer(&mut self, name: &[u8], now_ms: i64) -> (ConsumerNumber, bool) {
         match self.search(name) {
             Ok(at) => {
@@ -270,7 +270,7 @@ impl Group {
     }
 
     /// Records that an entry was delivered. It may have been delivered before, if `XGROUP SETID`
-    /// moved the group back.
+    /// lowered the group's last id.
     #[inline]
     pub(super) fn deliver(&mut self, id: StreamId, consumer: ConsumerNumber, now_ms: i64) {
         let nack = Nack { id, delivered_ms: now_ms, deliveries: 1, consumer };
@@ -310,7 +310,7 @@ impl Group {
         true
     }
 
-    /// Returns the first pending entry of a consumer whose id is at least `from`.
+    /// Returns the lowest id, at least `from`, of a consumer's pending entries.
     pub(super) fn next_of(&self, consumer: ConsumerNumber, from: StreamId) -> Option<StreamId> {
         let pending = &self.at(consumer)?.pending;
         pending.ceil(from).map(|place| *pending.get(place))

@@ -25,10 +25,12 @@ const FLAG_SAME_FIELDS: i64 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// A group while it is read from a payload. Its pending entries don't have consumers yet.
+/// A group while it is read from a payload. Its pending entries are read before its consumers.
 #[derive(Debug)]
 pub struct RestoredGroup {
     group: Group,
+    /// Pending entries whose consumer wasn't added yet: time of the last delivery, in Unix
+    /// milliseconds, and number of deliveries.
     orphans: std::collections::BTreeMap<StreamId, (i64, u64)>,
 }
 

@@ -1,6 +1,5 @@
 //! A stream: entries of fields and values, ordered by id, with consumer groups. A group delivers
-//! each entry to one of its consumers. The entry is then *pending* until that consumer acknowledges
-//! it.
+//! each entry to one of its consumers. The entry is then *pending* until it is acknowledged.
 //!
 //! # Cost
 //!
@@ -10,9 +9,10 @@
 //! | node of up to 100 entries | 72, and one allocation of its entries |
 //! | entry with the same field names as the first entry of its node | 1, and per value 1 and its bytes |
 //! | pending entry | 40 in its group and 16 in its consumer (Redis: about 100) |
-//! | consumer | 88 and its name |
+//! | consumer | 76 and its name |
 //!
-//! An integer value takes 1 to 9 bytes. (Redis takes 9 bytes per entry and 1 more per value.)
+//! An integer value takes 1 to 9 bytes in total. (Redis takes 9 bytes per entry, and 1 byte more
+//! per value.)
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -74,7 +74,8 @@ const LISTPACK_BYTES_MAX: u64 = 1 << 30;
 /// The limits of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// `stream-node-max-bytes`: maximum size of its listpack; 0 means the limit of any listpack.
+    /// `stream-node-max-bytes`: maximum size of a node's listpack in bytes; 0 means 1 GiB, the
+    /// limit of any listpack.
     pub bytes: u64,
     /// `stream-node-max-entries`: maximum number of entries, deleted ones included; 0 means no
     /// limit.
@@ -99,12 +100,12 @@ pub enum AppendError {
 #[derive(Debug, Default)]
 pub struct Stream {
     nodes: Ordered<Node>,
-    /// Heap memory of all nodes, bytes.
+    /// Heap memory of all nodes in bytes.
     node_bytes: usize,
     counters: Counters,
     /// Ordered by name.
     groups: Vec<Group>,
-    /// Heap memory of all groups, bytes.
+    /// Heap memory of all groups in bytes.
     group_bytes: usize,
     cut: CutCell<Frozen>,
 }
@@ -176,7 +177,7 @@ impl Stream {
     /// Appends an entry and returns its id. `now_ms` is Unix time.
     ///
     /// # Errors
-    /// [`AppendError`], with nothing changed.
+    /// [`AppendError`], with no entry and no counter changed.
     pub fn append<'f>(
         &mut self,
         wanted: NewId,
@@ -231,9 +232,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Removes the last node if all its entries are deleted and `id`, the id of a new entry,
-    /// doesn't exceed their ids. This happens after `XSETID` lowered the last id. Without the
-    /// removal, the nodes would no longer be in the order of their entries.
+    /// Removes the last node if all its entries are deleted and its last id is at least `id`, the
+    /// id of a new entry. This happens after `XSETID` lowered the last id. Without the removal, the
+    /// nodes would no longer be in the order of their entries.
     #[inline]
     fn drop_dead_tail(&mut self, id: StreamId) {
         if self.nodes.last().is_some_and(|tail| tail.live == 0 && tail.last >= id)
@@ -251,12 +252,12 @@ impl Stream {
         }
     }
 
-    /// Starts a cut of the current nodes. `tail` is what a reader of the cut receives after them.
+    /// Starts a cut of the current nodes. A reader of the cut receives `tail` after the nodes.
     pub(crate) fn begin_cut(&self, tail: Vec<u8>) {
         self.cut.begin(Frozen::new(&self.nodes, tail));
     }
 
-    /// Passes a piece of the cut's nodes to `read`, and the tail after the last node.
+    /// Passes a piece of the cut's nodes to `read`, and, after the last node, the tail.
     pub(crate) fn read_cut(&self, max: PieceMax, read: impl FnMut(CutPart<'_>)) -> CutState {
         self.cut.read(|cut| cut.read(&self.nodes, max, read))
     }

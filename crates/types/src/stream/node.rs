@@ -202,8 +202,8 @@ impl<'n> Iterator for Reader<'n> {
     }
 }
 
-/// Returns the id that a new node has as that of its last entry: the one from which the first
-/// entry's id has the smallest difference.
+/// Returns the initial [`Node::last`] of a new node: the id after which the id `first` has the code
+/// 0.
 fn before_first(first: StreamId) -> StreamId {
     StreamId { ms: first.ms, seq: first.seq.wrapping_sub(1) }
 }
@@ -229,7 +229,8 @@ impl Node {
         Ok(Node { first, last: before_first(first), bytes, live: 0, dead: 0, listpack_bytes })
     }
 
-    /// Appends an entry. Its id must be greater than all others.
+    /// Appends an entry. Its id must be greater than those of all live entries, unless the caller
+    /// then deletes the entry.
     ///
     /// # Errors
     /// If `room_bytes` can't be allocated. Nothing is changed then.
@@ -307,7 +308,7 @@ impl Node {
         }
     }
 
-    /// Returns the size of its heap memory, bytes.
+    /// Returns the size of its heap memory in bytes.
     pub(super) fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.bytes.capacity())
     }
@@ -379,9 +380,9 @@ fn write_element(text: &[u8], out: &mut Vec<u8>) -> usize {
     body + back_bytes(body)
 }
 
-/// Returns the number of bytes to reserve before an entry, or the names of a new node, are
-/// appended: at most so many bytes are written for this number of names and values, which have
-/// `argument_bytes` bytes in total.
+/// Returns the maximum size of an entry, or of the names of a new node, with this number of names
+/// and values, which have `argument_bytes` bytes in total. Callers reserve this size before they
+/// append the entry or the names.
 pub(super) fn room_for(arguments: usize, argument_bytes: usize) -> usize {
     /// Maximum size of an element's head, or of a varint.
     const ELEMENT_HEAD_BYTES_MAX: usize = 10;

@@ -51,7 +51,7 @@ struct Chunk<T> {
 pub(super) struct Ordered<T> {
     chunks: VecDeque<Chunk<T>>,
     len: usize,
-    /// Heap memory of all chunks and of their table, bytes.
+    /// Heap memory of all chunks and of their table in bytes.
     bytes: usize,
 }
 
@@ -66,7 +66,7 @@ impl<T: Keyed> Ordered<T> {
         self.len
     }
 
-    /// Returns the size of its heap memory, bytes, excluding the memory that items own.
+    /// Returns the size of its heap memory in bytes, excluding the memory that items own.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
     }
@@ -124,7 +124,7 @@ impl<T: Keyed> Ordered<T> {
         Some(Place { chunk, index: self.chunks[chunk].items.len() - 1 })
     }
 
-    /// Returns the last item whose key is at most `key`.
+    /// Returns the place of the last item whose key is at most `key`.
     pub(super) fn floor(&self, key: StreamId) -> Option<Place> {
         if self.last()?.key() <= key {
             return self.last_place();
@@ -144,7 +144,7 @@ impl<T: Keyed> Ordered<T> {
         Some(Place { chunk, index: self.chunks[chunk].items.partition_point(|item| item.key() <= key) })
     }
 
-    /// Returns the first item whose key is at least `key`.
+    /// Returns the place of the first item whose key is at least `key`.
     pub(super) fn ceil(&self, key: StreamId) -> Option<Place> {
         if self.first()?.key() >= key {
             return self.first_place();

@@ -14,7 +14,7 @@ pub(super) fn nodes(keys: impl Iterator<Item = StreamId>) -> usize {
     let mut branches: Vec<u32> = Vec::new();
     let (mut leaves, mut inner, mut chains) = (0, 0, 0);
     let mut last: Option<u128> = None;
-    // A chain leads from a branch, or from the root, to the next branch or leaf, unless that
+    // A chain leads from a branch, or from the root, to the next branch or leaf, unless the latter
     // follows directly.
     let chain = |from: Option<u32>, to: u32| usize::from(from.map_or(0, |depth| depth + 1) < to);
     for key in keys {
@@ -22,7 +22,7 @@ pub(super) fn nodes(keys: impl Iterator<Item = StreamId>) -> usize {
         if let Some(last) = last {
             let shared = (last ^ key).leading_zeros() / 8;
             let mut below = KEY_BYTES;
-            // Branches deeper than the one of this key are complete.
+            // No later key shares the branches that are deeper than the one of this key.
             while let Some(&depth) = branches.last().filter(|&&depth| depth > shared) {
                 branches.pop();
                 chains += chain(Some(depth), below);

@@ -38,7 +38,8 @@ pub struct Claim<'a> {
 /// The outcome of `XAUTOCLAIM`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AutoClaimed {
-    /// Where to continue: the first pending entry that wasn't examined, or 0-0 if all were.
+    /// The id at which to continue: the first pending entry that wasn't examined, or 0-0 if there
+    /// is none.
     pub next: StreamId,
     /// Number of entries claimed.
     pub claimed: usize,
@@ -131,8 +132,8 @@ impl Stream {
         find(&self.nodes, id).is_some()
     }
 
-    /// Delivers unread entries of a group to a consumer. Creates the consumer if there are unread
-    /// entries. The entries become pending unless `noack`.
+    /// Delivers at most `count` unread entries of a group to a consumer. Creates the consumer if
+    /// there are unread entries. The entries become pending unless `noack`.
     pub fn deliver(
         &mut self,
         group: usize,
@@ -174,8 +175,8 @@ impl Stream {
         })
     }
 
-    /// Redelivers a consumer's own pending entries, starting at `start`. Entries that no longer
-    /// exist in the stream have no fields. Creates the consumer if necessary.
+    /// Redelivers at most `count` of a consumer's own pending entries, starting at `start`. Entries
+    /// that no longer exist in the stream have no fields. Creates the consumer if necessary.
     pub fn redeliver(
         &mut self,
         group: usize,
@@ -228,8 +229,8 @@ impl Stream {
     }
 
     /// Claims a group's pending entries for a consumer, starting at `start` (`XAUTOCLAIM`).
-    /// Examines at most `attempts` entries, and claims at most `count`, including deleted ones.
-    /// Visits them as [`Stream::claim`] does.
+    /// Examines at most `attempts` entries, and claims at most `count` of them; deleted entries
+    /// count as claimed. Visits them as [`Stream::claim`] does.
     pub fn claim_pending(
         &mut self,
         group: usize,
@@ -293,7 +294,8 @@ fn find(nodes: &Ordered<Node>, id: StreamId) -> Option<Entry<'_>> {
 /// Returns the entry with an id, unless it is deleted, and the place of its node.
 pub(super) fn place_of(nodes: &Ordered<Node>, id: StreamId) -> Option<(Place, Entry<'_>)> {
     let mut at = nodes.floor(id).or_else(|| nodes.first_place());
-    // Usually the first node has the answer. Deleted entries can be out of order (see `node`).
+    // Usually the first node suffices. Later nodes are searched because deleted entries can be out
+    // of order (see `node`).
     while let Some(place) = at {
         let node = nodes.get(place);
         if node.last >= id

@@ -20,7 +20,8 @@ pub enum Trim {
 
 impl Stream {
     /// Removes entries from the front. Returns the number of removed entries. With `approximate`,
-    /// removes only whole nodes, and at most `limit` entries (0 means no limit).
+    /// removes only whole nodes. Stops before a node with which more than `limit` entries would be
+    /// removed; 0 means no limit.
     pub fn trim(&mut self, to: Trim, approximate: bool, limit: u64) -> u64 {
         let mut deleted = 0;
         while let Some(place) = self.nodes.first_place() {

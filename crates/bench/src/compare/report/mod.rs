@@ -110,7 +110,8 @@ struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// Returns the table of measured peers, and the table of ratios if there are any.
+/// Returns a workload's tables: the measured peers, their ratios if there are any, and the written
+/// bytes if the rounds write to files. Sweeps and workloads that measure memory have other tables.
 fn tables(workload: &WorkloadResult) -> Vec<Table> {
     if workload.peers.iter().any(|peer| peer.footprint.is_some()) {
         return footprints(workload);

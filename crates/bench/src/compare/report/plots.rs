@@ -207,7 +207,7 @@ pub(super) fn over_rate(title: &str, scale: Scale, lines: &[Line]) -> io::Result
     draw(title, scale, end, label, lines).map_err(|error| undrawn(&*error))
 }
 
-/// Draws lines over an axis from 0 to `end`, with a legend. Their vertical axis is in microseconds.
+/// Draws lines over an axis from 0 to `end`, with a legend. The vertical axis is in microseconds.
 fn draw(
     title: &str,
     scale: Scale,

@@ -46,7 +46,8 @@ pub(crate) struct Command {
     pub(crate) weight: u32,
 }
 
-/// The kind of measurement, and the length of a round.
+/// The kind and length of one measurement. *Numbers* are the range that [`Workload::keys`]
+/// describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
     /// Commands, for `--test-time`.
@@ -79,9 +80,9 @@ pub(crate) enum Step {
     Every(u64, &'static str),
     /// Runs the command once.
     Once(&'static str),
-    /// Runs a command and checks its reply. The reply must be this count for each number, as an
-    /// integer or as the first element of an array. In a cluster the replies of all nodes are
-    /// added.
+    /// Runs a command and checks its reply, an integer or an array that starts with an integer. The
+    /// integer must be this count times the number of keys. In a cluster the replies of all nodes
+    /// are added.
     Count(&'static str, u64),
 }
 
@@ -103,8 +104,8 @@ pub(crate) enum Clients {
     PerThread(u32),
     /// Clients of all threads together.
     Total(u32),
-    /// Clients on all threads together: of one server, and of a cluster, where each has a
-    /// connection to every node.
+    /// Clients of all threads together, for one server and for a cluster. In a cluster each client
+    /// has a connection to every node.
     Servers {
         one: u32,
         cluster: u32,
@@ -171,13 +172,13 @@ impl Workload {
         ((self.keys as f64 * scale).round() as u64).max(1)
     }
 
-    /// Returns the number of threads, of `threads`, that drive the workload.
+    /// Returns how many of the generator's `threads` threads drive the workload.
     pub(crate) fn threads_of(&self, threads: u32) -> u32 {
         if self.clients == Clients::One || self.measured == Measured::HandOvers { 1 } else { threads }
     }
 
-    /// Returns the number of clients of all threads at `scale`, against a peer with `nodes` nodes,
-    /// to each of which every client connects.
+    /// Returns the number of clients of all threads at `scale`, for a peer with `nodes` nodes.
+    /// Every client connects to each node.
     pub(crate) fn clients_at(&self, scale: f64, threads: u32, nodes: u32) -> u32 {
         let threads = self.threads_of(threads);
         match self.clients {

@@ -1,23 +1,23 @@
-//! Client memory accounting: the memory usage of all clients together, and the eviction of clients
-//! above `maxmemory-clients`.
+//! Client memory accounting: the sum of the memory usage of all clients, and the eviction of
+//! clients when this sum reaches `maxmemory-clients`.
 //!
 //! While there is a limit, each worker maintains the accounted size (*weight*) of its connections.
 //! It updates changed sizes at the end of each turn. Clients of similar size share a *bucket*, as
-//! in Redis. The clients in the bucket of the largest size are evicted first, in the order in which
-//! they entered it. Without a limit, neither weights nor buckets are maintained.
+//! in Redis. The clients in the bucket of the largest sizes are evicted first, in the order in
+//! which they entered the bucket. Without a limit, neither weights nor buckets are maintained.
 //!
 //! | what | changed by |
 //! | --- | --- |
 //! | a client's weight | the client's worker; the command that sets the limit; the evicting thread |
-//! | the sum | the same; workers add a turn's differences at once |
-//! | the buckets | the same, under a lock, which is not needed while a client stays in its bucket |
+//! | the sum | the same threads; a worker adds all differences of a turn at once |
+//! | the buckets | the same threads, under a lock, but only when a client changes its bucket |
 //!
-//! Each writer exchanges the weight and changes the sum by the difference. So the sum is the total
-//! of all weights, whatever the order of writers.
+//! Each writer replaces the weight in one atomic exchange, and changes the sum by the difference.
+//! So the sum is the total of all weights, whatever the order of writers.
 //!
-//! Eviction of clients holds the lock of the buckets. It subtracts the weight of an evicted client
+//! The evicting thread holds the lock of the buckets. It subtracts the weight of an evicted client
 //! from the sum before the client's worker closes the connection. So no other client is evicted for
-//! memory that is about to be freed, even if the worker updates the weight concurrently.
+//! memory that is about to be freed, even if the worker updates the weight at the same time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{
@@ -28,19 +28,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Client;
 
-/// Redis's bounds, as exponents of two. Clients of less than 2^15 bytes are in the smallest bucket,
-/// and clients of at least 2^32 bytes in the largest.
+/// Redis's bounds of the buckets: numbers of significant bits of a size. Clients of less than 2^15
+/// bytes share the bucket of the smallest sizes, and clients of at least 2^32 bytes that of the
+/// largest.
 const SMALLEST_LOG: u32 = 15;
 const LARGEST_LOG: u32 = 33;
 
-/// Position of the bucket in a [`Place`]. The lower bits are the client's number in order of entry.
+/// Position of the bucket's bits in a [`Place`].
 const BUCKET_SHIFT: u32 = 56;
 
 /// Minimum limit as in Redis, bytes. With a lower limit no client could connect.
 pub const LIMIT_BYTES_MIN: u64 = 128 * 1024;
 
-/// A client's bucket in the high bits, and a number in order of entry in the low bits; 0: no
-/// bucket.
+/// A client's bucket in the high bits, and in the low bits a number that ascends with each entry
+/// into a bucket; 0: no bucket.
 type Place = u64;
 
 /// Returns the bucket of a size. Bucket 0 contains the largest clients.
@@ -59,7 +60,7 @@ impl Buckets {
     /// Moves a client to the end of a bucket, or removes it.
     fn put(&mut self, client: &Arc<Client>, bucket: Option<u64>) {
         self.by_place.remove(&client.place.load(Relaxed));
-        // An evicted client stays out of all buckets.
+        // A client that is being closed stays out of all buckets.
         let place = bucket.filter(|_| !client.killed.load(Relaxed)).map_or(0, |bucket| {
             self.last_number += 1;
             let place = bucket << BUCKET_SHIFT | self.last_number;
@@ -74,7 +75,7 @@ impl Buckets {
 #[derive(Default)]
 pub struct ClientMemory {
     limit_bytes: AtomicU64,
-    /// May be negative (wrapped) for a moment, if differences arrive out of order.
+    /// The sum. May be negative (wrapped) for a moment, if differences arrive out of order.
     total_bytes: AtomicU64,
     buckets: Mutex<Buckets>,
     /// Clients evicted since the last reset.
@@ -87,8 +88,8 @@ impl ClientMemory {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// Sets the limit, bytes; 0: no limit. If there was no limit before, `account_all` must update
-    /// the weights of all clients, and no client may be removed meanwhile.
+    /// Sets the limit, bytes; 0: no limit. If there was no limit before, calls `account_all`, which
+    /// must pass each client to its argument. No client may be removed meanwhile.
     pub(super) fn set_limit(&self, limit_bytes: u64, account_all: impl FnOnce(&dyn Fn(&Arc<Client>))) {
         let limit_bytes = if limit_bytes == 0 { 0 } else { limit_bytes.max(LIMIT_BYTES_MIN) };
         let before = self.limit_bytes.swap(limit_bytes, Relaxed);
@@ -103,7 +104,8 @@ impl ClientMemory {
     /// Updates a client's weight. Returns the difference to add to the sum ([`ClientMemory::add`]).
     #[must_use]
     pub fn weigh(&self, client: &Arc<Client>) -> i64 {
-        // The evicting thread subtracts the weight of a killed client, which is about to be closed.
+        // A killed client is about to be closed. Its weight is subtracted by the evicting thread,
+        // or by `forget`.
         if client.killed.load(Relaxed) {
             return 0;
         }
@@ -119,11 +121,11 @@ impl ClientMemory {
         let before = client.accounted_bytes.swap(bytes, SeqCst);
         // Another thread may evict the client at this moment. Then one of the two threads must
         // subtract the weight that was just stored. With sequentially consistent accesses, at least
-        // one sees the other's write, and `swap(0)` gives the weight to only one of them.
+        // one thread sees the other's write, and `swap(0)` returns the weight to only one of them.
         let subtracted = if client.killed.load(SeqCst) {
             // The evicting thread subtracts the weight under the lock. If this thread took the
-            // weight first, the sum would stay too high until it is changed, and another client
-            // would be evicted.
+            // weight before, without the lock, the sum would stay too high until this thread
+            // changes it, and another client would be evicted.
             let _evicted = self.lock();
             client.accounted_bytes.swap(0, SeqCst)
         } else {
@@ -167,7 +169,8 @@ impl ClientMemory {
         evicted
     }
 
-    /// Removes a client that has disconnected. The client's worker no longer updates the weight.
+    /// Removes a client that has disconnected. The client's worker must no longer update the
+    /// weight.
     pub(super) fn forget(&self, client: &Arc<Client>) {
         if client.place.load(Relaxed) != 0 {
             self.lock().put(client, None);
@@ -211,8 +214,8 @@ mod tests {
     fn the_largest_clients_are_evicted_first() {
         let clients = clients(&[100, 3 * MIB, 200 * KIB, MIB, 3 * MIB + 500 * KIB, 50 * KIB]);
         assert_eq!(evicted(&clients, 8 * MIB), []);
-        // Both clients are in one bucket. The client that entered it first is evicted first,
-        // although the other client is larger.
+        // Clients 2 and 5 are in one bucket. Client 2 entered it first, so it is evicted first,
+        // although client 5 is larger.
         assert_eq!(evicted(&clients, 7 * MIB), [2]);
         assert_eq!(evicted(&clients, 7 * MIB), []);
         assert_eq!(evicted(&clients, MIB), [5, 4]);

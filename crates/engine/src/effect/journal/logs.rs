@@ -3,8 +3,8 @@
 //!
 //! On a primary both have the same units; the stream also has `PING`s and requests for
 //! acknowledgements. On a replica the stream consists of the bytes of its primary, at the primary's
-//! offsets ([`Journal::relay`](super::Journal::relay)), while the effects are its own. So replicas
-//! of a replica may continue at any server that has the same history.
+//! offsets ([`Journal::relay`](super::Journal::relay)), while the effects are the replica's own
+//! units. So a replica of a replica may continue with any server that has the same history.
 //!
 //! ```text
 //!                 hold, relay_from                      resume                epoch ends
@@ -34,8 +34,8 @@ pub enum Which {
 enum Source {
     /// The units of this server.
     Own,
-    /// The same after the end of an epoch, because no unit is partly recorded then. Set to `true`
-    /// when an epoch starts to end.
+    /// The units of this server from the end of an epoch on, where no unit is partly recorded.
+    /// `true`: the thread has already started to end that epoch.
     Joining(bool),
     /// The bytes of a primary.
     Relayed,
@@ -45,7 +45,7 @@ enum Source {
 pub(super) struct Logs {
     effects: Log,
     stream: Log,
-    /// Where the memory of both logs returns to.
+    /// The pool to which the memory of both logs returns.
     pool: Arc<BufferPool>,
     source: Source,
     /// The reader that keeps the stream's backlog.
@@ -82,12 +82,14 @@ impl Logs {
         self.effects.is_wanted() || self.source != Source::Relayed && self.stream.is_wanted()
     }
 
-    /// Returns whether the stream has a `PING` from time to time: a replica gets its primary's.
+    /// Returns whether periodic `PING`s must be appended to the stream. A relayed stream contains
+    /// those of its primary.
     pub(super) fn need_pings(&self) -> bool {
         self.source == Source::Own && self.stream.has_readers()
     }
 
-    /// Returns whether the end of an epoch is awaited, in order to start.
+    /// Returns whether a reader waits to start, or the stream waits to consist of this server's
+    /// units again.
     pub(super) fn have_joining(&self) -> bool {
         self.effects.has_joining() || self.stream.has_joining() || matches!(self.source, Source::Joining(_))
     }
@@ -102,8 +104,8 @@ impl Logs {
         (self.stream.held(), self.stream.has_readers())
     }
 
-    /// Adds a reader as [`Log::join`] does. While the stream is relayed, a cut is at its end:
-    /// nothing but the primary's commands adds to it.
+    /// Adds a reader as [`Log::join`] does. While the stream is relayed, a reader that joins at a
+    /// cut starts at the stream's end, because only [`Logs::relay`] adds to the stream.
     pub(super) fn join(
         &mut self,
         which: Which,
@@ -119,7 +121,7 @@ impl Logs {
         self.of_mut(which).join(start, bytes_max, wake)
     }
 
-    /// Adds the reader that keeps the backlog. Returns false if there is one.
+    /// Adds the reader that keeps the backlog. Returns false if there is one already.
     pub(super) fn keep(&mut self) -> bool {
         let is_new = self.keeper.is_none();
         if is_new {
@@ -145,7 +147,7 @@ impl Logs {
         }
     }
 
-    /// Returns the units for each of the logs.
+    /// Returns the units for the effects and the units for the stream.
     fn share(&self, units: Vec<Piece>) -> (Vec<Piece>, Vec<Piece>) {
         let is_streamed = self.source == Source::Own && self.stream.has_readers();
         match (self.effects.has_readers(), is_streamed) {
@@ -155,8 +157,8 @@ impl Logs {
         }
     }
 
-    /// Appends the whole units of an epoch, and starts those that joined before it ended. Returns
-    /// whether anything started.
+    /// Appends the whole units of an epoch. Starts the readers that joined before it ended, and the
+    /// stream of this server's units if it was resumed before. Returns whether anything started.
     pub(super) fn append(&mut self, units: Vec<Piece>) -> (bool, DeferredWork) {
         let (units, streamed) = self.share(units);
         let (has_reader, mut aftermath) = self.effects.append(units);
@@ -191,7 +193,7 @@ impl Logs {
     }
 
     /// Notes that all units with stamps below `before` are in the logs, as [`Log::complete`] does.
-    /// A relayed stream has none.
+    /// Skips a stream that does not consist of this server's units.
     pub(super) fn complete(&mut self, before: u64) -> Vec<Wake> {
         let mut wakes = self.effects.complete(before);
         if self.source == Source::Own {
@@ -200,7 +202,8 @@ impl Logs {
         wakes
     }
 
-    /// Cuts off readers that are behind by more than their bound.
+    /// Cuts off and warns readers as [`Log::cut_off`] does. A stream that does not consist of this
+    /// server's units has no pending bytes.
     pub(super) fn cut_off(&mut self, pending_bytes: u64) {
         self.effects.cut_off(pending_bytes);
         self.stream.cut_off(if self.source == Source::Own { pending_bytes } else { 0 });
@@ -212,14 +215,15 @@ impl Logs {
         aftermath
     }
 
-    /// Ends the stream of this server's units. Returns its end.
+    /// Stops adding this server's units to the stream. Returns the offset of the stream's end.
     pub(super) fn hold(&mut self) -> u64 {
         self.source = Source::Relayed;
         self.stream.held().end
     }
 
-    /// Makes the stream that of a primary from `offset` on. What it holds stays if it is the same
-    /// stream and ends there.
+    /// Makes the stream a primary's from `offset` on. Keeps the held bytes if they belong to the
+    /// primary's stream (`is_same`) and end at `offset`. Otherwise drops them and cuts off their
+    /// readers.
     pub(super) fn relay_from(&mut self, offset: u64, is_same: bool) -> DeferredWork {
         self.source = Source::Relayed;
         self.keep();

@@ -59,7 +59,8 @@ impl<'s> Merger<'s> {
         }
     }
 
-    /// Waits so that more units are collected, unless an eager reader has read everything.
+    /// Waits up to [`EPOCH_TIME`] so that more units are collected, unless an eager reader has read
+    /// everything.
     fn gather(&self) {
         let control = lock(&self.shared.control);
         let is_early = |control: &mut Control| !control.is_stopping && !control.logs.of(Which::Effects).is_awaited();
@@ -72,8 +73,8 @@ impl<'s> Merger<'s> {
         period.saturating_sub(self.pinged.elapsed())
     }
 
-    /// Waits for units, for readers that join, or until a `PING` is due. Returns `false` if the
-    /// server stops.
+    /// Waits until there are units, readers that join, marks or a demand, or until a `PING` is due.
+    /// Purges its heap meanwhile, if that is requested. Returns `false` if the server stops.
     fn wait_for_work(&mut self) -> bool {
         let shared = self.shared;
         let mut control = lock(&shared.control);
@@ -155,8 +156,8 @@ impl<'s> Merger<'s> {
         aftermath.settle();
     }
 
-    /// Drops recorded units, and makes workers drop theirs, if all readers have been cut off but
-    /// not yet removed by their owners.
+    /// Drops recorded units, and makes workers drop theirs, if no reader needs them. This is the
+    /// case when all readers have been cut off, before their owners remove them.
     fn drop_unwanted(&self, control: &mut Control) {
         if !control.logs.want_units() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);
@@ -196,8 +197,8 @@ impl<'s> Merger<'s> {
         (merged, (before - len_bytes(&self.segments)) as u64)
     }
 
-    /// Appends merged units, and their length in bytes. The log then contains all units with stamps
-    /// below `end`.
+    /// Appends merged units to the logs, and adds their length in bytes to
+    /// [`Control::merged_bytes`]. The logs then contain all units with stamps below `end`.
     fn deliver(&mut self, (merged, bytes): (Vec<Piece>, u64), end: u64) {
         let (aftermath, eager) = {
             let mut control = lock(&self.shared.control);
@@ -219,8 +220,8 @@ impl<'s> Merger<'s> {
         self.reach_marks();
     }
 
-    /// Calls the callbacks of the marks that the stream has reached. If one of them asks for it,
-    /// appends a request for an acknowledgement by replicas.
+    /// Calls the callbacks of the marks that the stream has reached. If one of these marks asks for
+    /// it, first appends a request for acknowledgements by replicas.
     fn reach_marks(&self) {
         let (reached, end, aftermath) = {
             let mut control = lock(&self.shared.control);
@@ -235,7 +236,8 @@ impl<'s> Merger<'s> {
             let aftermath = if asks { control.logs.append_own(GET_ACK) } else { DeferredWork::default() };
             (reached, end, aftermath)
         };
-        // Called before the readers are woken, and so before the replicas can answer.
+        // Called before sleeping readers are woken, so it usually precedes the replicas'
+        // acknowledgements.
         reached.into_iter().for_each(|mark| (mark.reached)(end));
         aftermath.settle();
     }

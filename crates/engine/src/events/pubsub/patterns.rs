@@ -1,8 +1,8 @@
 //! The subscribed patterns, found by name and iterated in the order of their first subscription.
 //!
 //! A publisher iterates over all patterns for each message. Adding or removing a pattern holds a
-//! lock that all publishers need. Therefore both take logarithmic time, even if clients add and
-//! remove a hundred thousand patterns one by one.
+//! lock that all publishers need. Therefore adding and removing take logarithmic time, even if
+//! clients add and remove a hundred thousand patterns one by one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,7 +19,7 @@ pub(super) struct Patterns {
 }
 
 impl Patterns {
-    /// Adds a subscriber of a worker.
+    /// Adds a subscriber of a worker to a pattern.
     pub(super) fn add(&mut self, name: &Name, worker: usize, workers: usize) {
         let number = *self.numbers.entry(Name::clone(name)).or_insert_with(|| {
             self.next_number += 1;
@@ -30,7 +30,7 @@ impl Patterns {
         counts[worker] += 1;
     }
 
-    /// Removes a subscriber of a worker.
+    /// Removes a subscriber of a worker from a pattern.
     pub(super) fn remove(&mut self, name: &[u8], worker: usize) {
         let Some(number) = self.numbers.get(name) else { return };
         let Some((_, counts)) = self.known.get_mut(number) else { return };

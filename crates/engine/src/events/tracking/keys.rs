@@ -16,14 +16,14 @@ const FEW_READERS_MAX: usize = 16;
 enum Readers {
     One(Arc<Reader>),
     Few(Vec<Arc<Reader>>),
-    /// Readers by the address of their `Arc`. The second field is the number of readers at which
-    /// those no longer live are removed.
+    /// Readers by the address of their `Arc`. When the number of readers reaches the second field,
+    /// readers that are no longer live are removed.
     Many(HashMap<usize, Arc<Reader>>, usize),
 }
 
 impl Readers {
-    /// Adds a reader unless it is known. If the capacity is used up, first removes readers that are
-    /// no longer live.
+    /// Adds a reader unless it is known. Before the memory grows, removes readers that are no
+    /// longer live.
     fn add(&mut self, reader: &Arc<Reader>) {
         let has = |readers: &[Arc<Reader>]| readers.iter().any(|known| Arc::ptr_eq(known, reader));
         match self {
@@ -87,7 +87,7 @@ impl Item for Tracked {
     }
 }
 
-/// A key that is no longer tracked, and its readers to notify.
+/// A key that is no longer tracked, and the readers to which its invalidation must be sent.
 pub(crate) struct Invalidated {
     pub(crate) name: KeyName,
     readers: Readers,
@@ -102,26 +102,26 @@ impl Invalidated {
     }
 }
 
-/// Invalidations caused by the commands that hold the shard.
+/// Invalidations in a shard that have not been sent yet.
 #[derive(Default)]
 pub(crate) struct Pending {
     /// Keys that were tracked until they were changed, expired or evicted from the table.
     pub(crate) invalidated: Vec<Invalidated>,
-    /// Changed keys to announce to clients that track prefixes (`BCAST`), each with the client that
-    /// last changed it, or `NOBODY` for a script or an expiry.
+    /// Changed keys for clients that track prefixes (`BCAST`), each with the client that last
+    /// changed it, or `NOBODY` for a script or an expiry.
     pub(crate) changed: BTreeMap<KeyName, u64>,
     /// Number of times that databases were emptied. `FLUSHALL` and `FLUSHDB` hold all shards, so
     /// every shard counts the same number.
     pub(crate) flushes: u32,
 }
 
-/// The tracked keys of a shard, which owns them.
+/// The tracked keys of a shard.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct TrackedKeys {
     pending: Option<Box<Pending>>,
     keys: Option<Table<Tracked>>,
-    /// Number of readers of all keys.
+    /// Sum of the numbers of readers of all keys.
     readers: usize,
     /// The client whose command is running.
     pub(crate) changer: Changer,
@@ -145,7 +145,7 @@ impl TrackedKeys {
         self.keys.as_ref().map_or(0, Table::len)
     }
 
-    /// Returns the number of readers of all keys.
+    /// Returns the sum of the numbers of readers of all keys.
     pub(crate) fn readers(&self) -> usize {
         self.readers
     }
@@ -155,7 +155,8 @@ impl TrackedKeys {
         self.pending.take()
     }
 
-    /// Tracks a key for a reader. Returns whether the key was added to the table.
+    /// Tracks a key for a reader. Returns whether the key was added to the table: `false` if it was
+    /// tracked before, or if the table is full.
     pub(crate) fn read(&mut self, hash: u64, name: &[u8], reader: &Arc<Reader>) -> bool {
         let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
         if let Some(at) = keys.find(hash as u32, |tracked| *tracked.name == *name) {
@@ -164,8 +165,7 @@ impl TrackedKeys {
                 tracked.readers.add(reader);
                 (before, tracked.readers.len())
             });
-            // The sum may be smaller than before, because readers that are no longer live are
-            // removed.
+            // The sum may decrease, because `Readers::add` removes readers that are no longer live.
             self.readers = self.readers - before + after;
             return false;
         }
@@ -178,14 +178,14 @@ impl TrackedKeys {
         true
     }
 
-    /// Stops tracking a changed key and invalidates it for its readers. If `broadcasts`, also
-    /// records it for the clients that track prefixes (`BCAST`).
+    /// Stops tracking a changed key and invalidates it for its readers. If `broadcasts` is set,
+    /// also records the key for the clients that track prefixes (`BCAST`).
     pub(crate) fn changed(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(self.changer.to_prefixes()));
     }
 
-    /// Invalidates an expired key like [`TrackedKeys::changed`]. For clients that track prefixes,
-    /// the change is by no client, so `NOLOOP` excludes nobody.
+    /// Invalidates an expired key like [`TrackedKeys::changed`], except that for clients that track
+    /// prefixes no client has made the change, so `NOLOOP` excludes none of them.
     pub(crate) fn expired(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(NOBODY));
     }
@@ -222,8 +222,8 @@ impl TrackedKeys {
         Some(tracked)
     }
 
-    /// Stops tracking a random key, and invalidates it for its readers, because they would not be
-    /// notified of its later changes. Returns `false` if no key is tracked.
+    /// Stops tracking a random key. Invalidates the key for its readers, because they will receive
+    /// no invalidations of its later changes. Returns `false` if no key is tracked.
     pub(crate) fn evict(&mut self, random: &mut Random) -> bool {
         let len = self.len();
         if len == 0 {
@@ -235,7 +235,7 @@ impl TrackedKeys {
         true
     }
 
-    /// Stops tracking all keys after databases were emptied, and invalidates everything for all
+    /// Stops tracking all keys after a database was emptied, and invalidates all keys for all
     /// readers.
     pub(crate) fn flush(&mut self) {
         self.keys = None;

@@ -1,4 +1,4 @@
-//! Client-side caching (`CLIENT TRACKING`): which client may hold a copy of which key, and the
+//! Client-side caching (`CLIENT TRACKING`): the keys that each client may have cached, and the
 //! invalidation of changed keys.
 //!
 //! # Words
@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | reader | a client that tracks keys, from `CLIENT TRACKING ON` to `OFF` ([`Reader`]) |
 //! | tracked key | a key with its readers ([`keys`]). As in Redis, a name stands for keys in any database |
-//! | pending | invalidations by a command in a shard, until the command's reply is written |
+//! | pending | invalidations that wait in the shard until their command has written its reply |
 //! | notification | an event about keys for one connection ([`Notification`]) |
 //! | prefix | the start of keys for which a client receives invalidations without reading them (`BCAST`) |
 //!
@@ -22,19 +22,20 @@
 //! # Order
 //!
 //! Reads are tracked and changes invalidated while the key's shard is held, and mailboxes keep
-//! order. So a client receives an invalidation after the old value. If the read ran on another
-//! thread, its reply was sent before the shard was released, and the invalidation of a later change
-//! follows it. A connection with replies in flight receives its invalidations after those replies.
-//! A client receives the invalidations that its own command caused after the reply to that command.
+//! order. So a client receives the invalidation of a key after the reply with the old value. If the
+//! read ran on another thread, that thread sent the reply before it released the shard, and the
+//! invalidation of a later change follows the reply. A connection with replies in flight receives
+//! its invalidations after those replies. A client receives the invalidations that its own command
+//! caused after the reply to that command.
 //!
 //! Invalidations by prefix are collected during a turn of the writer's worker, and sent before any
 //! reply of that turn.
 //!
 //! # What it costs
 //!
-//! Without readers, nothing in addition to the word that is tested for events and `MONITOR`. A
-//! tracked key uses about 60 bytes plus its length, and 8 to 16 bytes for each further reader. At
-//! most `tracking-table-max-keys` keys are tracked.
+//! Without readers, tracking adds no work to a command: the bits for it are in the word that is
+//! tested for events and `MONITOR` anyway. A tracked key uses about 60 bytes plus its length, and 8
+//! to 16 bytes for each further reader. At most `tracking-table-max-keys` keys are tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -53,8 +54,9 @@ pub use session::{Options, SessionTracking};
 /// Channel on which RESP2 clients receive invalidations that other clients redirect to them.
 pub const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// Client ID of a change by no client: a key that expired, or that is no longer tracked because the
-/// table was full.
+/// Client ID of an invalidation that no client has caused, so that `NOLOOP` excludes no reader.
+/// Used for keys evicted from the full table of tracked keys. For readers of prefixes, also used
+/// for expired keys and for the changes of scripts.
 pub(crate) const NOBODY: u64 = 0;
 
 /// The client whose command makes a change.
@@ -69,8 +71,8 @@ pub(crate) struct Changer {
 impl Changer {
     pub(crate) const NOBODY: Changer = Changer { client: NOBODY, in_script: false };
 
-    /// Returns the client ID of this change for readers of prefixes. For a script's changes it is
-    /// [`NOBODY`], as in Redis.
+    /// Returns the client ID of this change for readers of prefixes. As in Redis, the ID is
+    /// [`NOBODY`] if a script makes the change.
     fn to_prefixes(self) -> u64 {
         if self.in_script { NOBODY } else { self.client }
     }
@@ -82,7 +84,7 @@ impl From<&SessionView> for Changer {
     }
 }
 
-/// A client that tracks keys. Shared by the keys that it has read.
+/// A client that tracks keys. The keys that the client has read share this value.
 pub struct Reader {
     client: Arc<Client>,
     /// True until `CLIENT TRACKING OFF` or a disconnect.
@@ -107,8 +109,8 @@ impl Reader {
 
     /// Returns whether the client still tracks keys.
     pub fn is_live(&self) -> bool {
-        // Relaxed: other threads may see an old value. The client's worker, which clears this,
-        // checks it again before it sends anything.
+        // Relaxed: other threads may see an old value. The client's worker, which clears the flag,
+        // checks it again before it sends an invalidation to the client.
         self.is_live.load(Relaxed)
     }
 
@@ -160,8 +162,8 @@ pub enum Invalid {
 }
 
 impl Invalid {
-    /// Returns whether both are the same list in memory. The encoding of one can then be sent for
-    /// both.
+    /// Returns whether both values share the same list in memory, or both are [`Invalid::All`]. The
+    /// encoding of one value can then be sent for both.
     pub fn is_same(&self, other: &Invalid) -> bool {
         match (self, other) {
             (Invalid::Key(one), Invalid::Key(other)) => Arc::ptr_eq(one, other),
@@ -176,7 +178,7 @@ impl Invalid {
 pub struct Notification {
     /// Token of the connection in its worker.
     pub connection: u64,
-    /// Client that reads the keys.
+    /// The client that has read the keys.
     pub reader: Arc<Reader>,
     /// The event.
     pub subject: Subject,
@@ -186,8 +188,8 @@ pub struct Notification {
 pub enum Subject {
     /// Keys have changed.
     Invalid(Invalid),
-    /// Keys have changed that another client reads. That client redirects its invalidations to the
-    /// receiver.
+    /// Keys have changed that another client has read. That client redirects its invalidations to
+    /// the receiver.
     Redirected(Invalid),
     /// The receiver redirects its invalidations to a client that has disconnected.
     Broken,
@@ -200,9 +202,9 @@ pub(crate) struct Prefixes {
 }
 
 impl Prefixes {
-    /// Calls `tell` with the invalidations of changed keys: one list for each prefix, and a
-    /// separate one for each `NOLOOP` reader. `changed` contains the client that last changed each
-    /// key.
+    /// Calls `tell` with each reader of a changed key and the keys to invalidate. The readers of a
+    /// prefix share one list of keys, except that each `NOLOOP` reader gets its own. `changed`
+    /// contains, for each key, the client that last changed it.
     pub(crate) fn tell(&self, changed: &BTreeMap<KeyName, u64>, mut tell: impl FnMut(&Arc<Reader>, Invalid)) {
         for (prefix, readers) in &self.readers {
             let from = KeyName::from(&**prefix);
@@ -258,9 +260,9 @@ impl Tracking {
         self.keys.fetch_add(change as u64, Relaxed).wrapping_add(change as u64)
     }
 
-    /// Subtracts one tracked key if there are more than `keys_max`. If it returns `true`, the
-    /// caller must evict a key. Because the key is subtracted first, all workers together evict no
-    /// more than the excess.
+    /// Subtracts one from the number of tracked keys if there are more than `keys_max` (0: no
+    /// limit), and returns whether it did. If so, the caller must evict a key. Because the number
+    /// is decreased before the eviction, all workers together evict no more keys than the excess.
     pub(crate) fn claim_eviction(&self, keys_max: u64) -> bool {
         let less = |keys| (keys_max > 0 && keys > keys_max).then(|| keys - 1);
         self.keys.fetch_update(Relaxed, Relaxed, less).is_ok()

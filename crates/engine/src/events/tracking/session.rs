@@ -11,7 +11,8 @@ bitflags! {
     /// Options of `CLIENT TRACKING`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Options: u8 {
-        /// Sends invalidations of all keys with the given prefixes.
+        /// Sends invalidations of all keys with the given prefixes, even of keys that the client
+        /// has not read (`BCAST`).
         const BROADCAST = 1 << 0;
         /// Tracks only keys read after `CLIENT CACHING YES`.
         const OPT_IN = 1 << 1;
@@ -34,7 +35,7 @@ pub struct SessionTracking {
     pub options: Options,
     /// Prefixes that the client has subscribed to.
     pub prefixes: BTreeSet<Box<[u8]>>,
-    /// Length of these prefixes in bytes.
+    /// Total length of these prefixes in bytes.
     pub(crate) prefix_bytes: usize,
 }
 
@@ -44,7 +45,8 @@ impl SessionTracking {
         self.prefixes.len() * size_of::<Box<[u8]>>() + self.prefix_bytes
     }
 
-    /// Returns whether `reader` belongs to this client and to the same `CLIENT TRACKING ON`.
+    /// Returns whether `reader` is the client's current reader, not one from before a `CLIENT
+    /// TRACKING OFF`.
     pub fn is_of(&self, reader: &Arc<Reader>) -> bool {
         Arc::ptr_eq(&self.reader, reader)
     }

@@ -14,8 +14,8 @@ fn reader(id: u64) -> Arc<Reader> {
 /// Keys, each with the clients that receive its invalidation.
 type ByKey = Vec<(String, Vec<u64>)>;
 
-/// Returns the clients that receive an invalidation of each key, in order, and the keys for readers
-/// of prefixes.
+/// Returns the clients that receive an invalidation of each key, sorted by ID, and the keys for
+/// readers of prefixes.
 fn told(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
     let Some(pending) = keys.take_pending() else { return Default::default() };
     let text = |name: &KeyName| String::from_utf8_lossy(name).into_owned();
@@ -64,7 +64,7 @@ fn noloop_suppresses_own_changes_but_not_expiry() {
     keys.expired(7, b"a", true);
     let (by_key, changed) = told(&mut keys);
     assert_eq!(by_key, [("a".to_owned(), vec![2]), ("a".to_owned(), vec![2])]);
-    // The last change is an expiry, which has no client.
+    // For readers of prefixes, the last change is an expiry, which has no client.
     assert_eq!(changed, [("a".to_owned(), NOBODY)]);
     // All readers receive the invalidation of a key that was evicted from a full table.
     read(&mut keys);

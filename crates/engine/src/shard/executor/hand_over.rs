@@ -47,8 +47,8 @@ impl Executor<'_> {
 }
 
 impl Access<'_> {
-    /// Returns the value that the caller hands over. Returns `None` if it hands over none, and
-    /// after the first call.
+    /// Returns the value that the executor hands over to the handler. Returns `None` if there is
+    /// none, and after the first call.
     pub fn take_value(&self) -> Option<RawString> {
         match self.blocking {
             Blocking::HandedOver(value) => value.take(),
@@ -56,7 +56,7 @@ impl Access<'_> {
         }
     }
 
-    /// Returns whether the command's value is handed over, so that the arguments lack it.
+    /// Returns whether the command's value is handed over. If so, the arguments do not contain it.
     pub(super) fn is_handed_over(&self) -> bool {
         matches!(self.blocking, Blocking::HandedOver(_))
     }

@@ -32,10 +32,11 @@ const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Durati
 const TIME_AGE_MAX: Duration = Duration::from_millis(1);
 
 impl Executor<'_> {
-    /// Rejects the requests that wait for held shards with an error (`why`, including its code).
-    /// Some must not be rejected: those without a client, those of a replica's primary, and those
-    /// that gather shards and have not allowed it. They stay queued but release the shards that
-    /// they already hold. So other requests for those shards need not wait until the script ends.
+    /// Rejects requests that wait for held shards, with the error `why` (including its code). Three
+    /// kinds are not rejected: requests without a reply, commands of a replica's primary, and
+    /// requests that gather shards and must not be rejected (`Request::may_be_rejected`). They stay
+    /// queued but release the shards that they already hold. So other requests for those shards
+    /// need not wait until the script ends.
     pub fn reject_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
         let mut refused = Vec::new();
         for ownership in owned {
@@ -87,7 +88,8 @@ impl Executor<'_> {
         self.free_all();
     }
 
-    /// Continues a request that arrived as a message or came from [`Executor::gather`].
+    /// Continues a request that arrived as a message, or came from [`Executor::gather`] or
+    /// [`Executor::reset_gathered`].
     pub fn resume(&mut self, parcel: RequestNode) {
         self.advance(parcel);
         self.free_all();
@@ -137,8 +139,8 @@ impl Executor<'_> {
     }
 
     /// Enqueues a call that needs the shards in `self.shards`, of which `owned` are taken and the
-    /// next one is busy. The request keeps the taken shards. This cannot deadlock, because they are
-    /// lower than those that it waits for.
+    /// next one is busy. The request keeps the taken shards. This cannot deadlock, because the
+    /// taken shards are lower than those for which the request waits.
     #[cold]
     pub(super) fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
         let mut request = self.request(call);
@@ -149,7 +151,9 @@ impl Executor<'_> {
     }
 
     /// Takes the next shards of a request while they are free. Runs the request once it holds all
-    /// shards. Adds shards to be freed to `to_free`.
+    /// shards, and then adds them to `to_free`. If a shard is busy, leaves the request in that
+    /// shard's gate. With `--execution owner`, sends the request to the next shard's home if that
+    /// is another worker.
     fn advance(&mut self, mut parcel: RequestNode) {
         if parcel.value.worker == self.worker {
             parcel.value.effect_clock = self.effect_clock();
@@ -178,8 +182,8 @@ impl Executor<'_> {
 
     /// Runs a request that holds all its shards, and sends the reply.
     fn complete(&mut self, parcel: RequestNode) {
-        // `seen` says on which units the replies of this worker's connections depend. What the
-        // request makes or reads belongs to the request's own reply.
+        // `seen` contains the units on which the replies of this worker's connections depend. The
+        // units that the request makes or reads belong to the request's own reply.
         let own_seen = self.take_seen();
         self.outside_unit(|executor| executor.complete_alone(parcel));
         self.seen = own_seen;
@@ -311,9 +315,9 @@ impl Executor<'_> {
         }
     }
 
-    /// Releases all shards in `to_free`: grants each to the next pending request, which may run and
-    /// add more shards to free. This is a loop and not a recursion, because the number of such
-    /// requests is unbounded.
+    /// Releases all shards in `to_free`. Grants each to its next pending request, if any, which may
+    /// run and add more shards to free. Then starts the requests in `to_start`. This is a loop and
+    /// not a recursion, because the number of such requests is unbounded.
     pub(crate) fn free_all(&mut self) {
         loop {
             self.free_those();

@@ -12,10 +12,10 @@ use crate::tuning::refusal::Refusals;
 pub(super) enum Expired {
     /// The entry is deleted.
     Deleted,
-    /// The entry is hidden from the command, but stays.
+    /// The entry is hidden from the command, but not deleted.
     Hidden,
-    /// The command finds the entry, because the primary sent the command and has not deleted the
-    /// key yet.
+    /// The command finds the entry, because the primary (or the append-only file) sent the command
+    /// and has not deleted the key yet.
     Found,
 }
 
@@ -32,14 +32,15 @@ pub(super) enum Looks {
 #[cold]
 pub(super) fn expired(tuning: &Tuning, of_primary: bool, looks: Looks, now_ms: i64) -> Expired {
     if of_primary {
-        // Its primary deletes the key; the append-only file has the deletion.
+        // The sender is the primary or the append-only file being loaded. Its stream contains the
+        // deletion of the key.
         return Expired::Found;
     }
     if !tuning.is_replica() {
         return if tuning.is_paused(now_ms) { Expired::Hidden } else { Expired::Deleted };
     }
     match looks {
-        // As in Redis, a client of a writable replica replaces the expired key.
+        // As in Redis, a client's write on a writable replica deletes the expired key.
         Looks::ToWrite if !tuning.refusals().contains(Refusals::READ_ONLY) => Expired::Deleted,
         _ => Expired::Hidden,
     }

@@ -108,7 +108,8 @@ pub fn fits_inline(key: &[u8], len: usize) -> bool {
     Dict::<Value>::fits_inline(key.len(), len)
 }
 
-/// Returns the payload for a string, inside the entry if it fits.
+/// Returns the payload for a string, inside the entry if it fits, and the entry's user flags. Fails
+/// if the allocator fails.
 #[inline]
 pub fn payload_of<'v>(key: &Key<'_>, value: NewString<'v>) -> Result<(NewPayload<'v, Value>, u8), OutOfMemory> {
     let (bytes, flags) = match value {

@@ -42,7 +42,7 @@ impl Db<'_> {
                 Held::Bytes(bytes) => RawString::try_from_slice(bytes)?,
                 Held::Int(value) => RawString::try_from_slice(Decimal::new().format_i64(value))?,
                 Held::Packed(..) => return Err(EditError::WrongType),
-                // Changed in place, within its spare capacity.
+                // A string on the heap is changed in place, and can use its spare capacity.
                 Held::Heap(_) => {
                     let Some(Value::String(string)) = entry.heap_mut() else { return Err(EditError::WrongType) };
                     let before = string.allocated_bytes();
@@ -120,13 +120,13 @@ impl Db<'_> {
                 value
             }
         };
-        // The key is new, or its string is stored as bytes that represent an integer.
+        // The key is new, or its value could not be changed in place.
         self.set_payload(key, NewPayload::Int(value), 0, Expire::Keep, change);
         Ok(value)
     }
 
-    /// Stores a string with the encoding `raw`, replacing the key's value. Copies it into the entry
-    /// if it fits, and stores it as it is otherwise.
+    /// Stores a string with the encoding `raw`, replacing the key's value. Copies the string into
+    /// the entry if it fits there. Otherwise stores it without a copy.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.

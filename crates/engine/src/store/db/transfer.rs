@@ -15,7 +15,8 @@ pub struct DatabaseKey<'k> {
     pub key: Key<'k>,
 }
 
-/// A value between its source and its destination, which may be in different shards.
+/// A value that was read at its source and is to be stored at its destination, perhaps in another
+/// shard.
 pub(crate) struct Load {
     pub(crate) content: Content,
     flags: u8,
@@ -28,7 +29,7 @@ pub(crate) enum Content {
     Bytes(Vec<u8>),
     Packed(PackedForm, Vec<u8>),
     Heap(Value),
-    /// A large value that is not copied. It stays in its key until nothing can fail any more.
+    /// A value on the heap that is not copied. It stays at its key until nothing can fail any more.
     Stays,
 }
 
@@ -53,7 +54,8 @@ impl Db<'_> {
         Ok(Some(Load { content, flags, access: entry.access(), expire_at_ms: entry.expire_at_ms() }))
     }
 
-    /// Takes a large value out and removes its key. The caller commits the change.
+    /// Removes a key whose value is on the heap, and returns the value. The caller commits the
+    /// change.
     pub(crate) fn take_heap(&mut self, key: &Key<'_>) -> Option<Value> {
         let figures = self.figures;
         let taken = self.find_mut(key)?.extract();
@@ -85,7 +87,7 @@ impl Db<'_> {
                     (NewPayload::Heap(Value::from_packed(form, bytes)), 0)
                 }
             }
-            // `move_value` has already replaced this by the value itself.
+            // Does not occur: `move_value` has replaced it by the value.
             Content::Stays => return Ok(()),
         };
         self.store(key, payload, flags, expire_at_ms.map_or(Expire::Clear, Expire::At));

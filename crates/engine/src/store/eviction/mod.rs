@@ -45,8 +45,9 @@ pub(crate) struct Weights {
     pub(crate) refreshed_ms: i64,
     /// Time of the last search for emptied dictionaries that found none.
     pub(crate) release_failed_ms: i64,
-    /// Number of dictionaries that commands could have checked since then. The next search starts
-    /// when it reaches the number of all dictionaries.
+    /// Number of dictionaries that commands could have checked since that failed search. In the
+    /// same millisecond, the next search starts only when this reaches the number of all
+    /// dictionaries.
     pub(crate) release_credit: u64,
     /// Whether the last eviction ran out of time, so that the next one should follow soon.
     pub(crate) has_more_to_evict: bool,
@@ -68,7 +69,7 @@ impl Weights {
         }
     }
 
-    /// Recomputes the numbers of keys in all shards. `worker` is the worker that evicts.
+    /// Recomputes the numbers of evictable keys in all shards. `worker` is the worker that evicts.
     pub(crate) fn tell(&mut self, store: &Store, worker: u32, is_volatile: bool, now_ms: i64) {
         self.sums.clear();
         (self.others, self.is_volatile, self.refreshed_ms) = (0, is_volatile, now_ms);
@@ -134,7 +135,7 @@ pub(crate) fn release_emptied_of(store: &Store, shard: &mut Shard, number: u32) 
 }
 
 /// Evicts a key of a held shard, preferably from database `physical`. Returns the number of bytes
-/// freed, if it found a key.
+/// freed, or `None` if it found no key.
 pub(crate) fn evict_in(
     store: &Store,
     worker: u32,

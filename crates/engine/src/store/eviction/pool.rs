@@ -1,9 +1,9 @@
 //! Eviction candidates: for each shard, the sampled keys that the policy would evict first.
 //!
 //! As in Redis, each eviction samples a few keys and remembers the best of them. So the evicted key
-//! is the best of many keys, not of five. Each shard has its own pool, and shards are picked at
-//! random in proportion to their keys. Keys are distributed over the shards at random, so the best
-//! key of one shard's pool is as good as the best key of a pool of all shards.
+//! is the best of many keys, not only of the last sample. Each shard has its own pool, and shards
+//! are picked at random in proportion to their keys. Keys are distributed over the shards at
+//! random, so the best key of one shard's pool is as good as the best key of a pool of all shards.
 //!
 //! A pool holds hashes of keys, not copies. A score may be out of date, so it is checked again
 //! before the key is evicted.
@@ -63,8 +63,9 @@ fn score(entry: &EntryRef<'_, Value>, rank: Rank, store: &Store, now_ms: i64) ->
 }
 
 impl Pool {
-    /// Chooses a key: samples a few keys of one database, and returns database and hash of the best
-    /// candidate. Returns `None` if it found none.
+    /// Chooses a key: samples a few keys of database `physical`, and returns the physical database
+    /// and the hash of the best candidate, which may be in another database. Returns `None` if it
+    /// found no candidate.
     pub(crate) fn choose(
         &mut self,
         store: &Store,

@@ -2,13 +2,13 @@
 //! the walk over the dictionary does not reach them any more.
 //!
 //! A removed value ([`Store::dispose`]) is kept until the walk has read its cut. A value that was
-//! moved to another key is looked up there: commands can change it, or remove it as well. Each
-//! value in this list keeps the snapshot from ending. Any worker reads removed values; the home of
-//! a shard reads the values that were moved there.
+//! moved to another key is looked up at that key, because commands can still change or remove it.
+//! Each value in this list keeps the snapshot from ending. Any worker reads removed values. The
+//! home of a shard reads the values that were moved to that shard.
 //!
-//! The memory of removed values is not part of `used_memory`, like the memory that waits for
-//! [`lazyfree`](crate::store::lazyfree): otherwise the eviction of a large value would free
-//! nothing, and other keys would be evicted in its place.
+//! Like memory that waits for [`lazyfree`](crate::store::lazyfree), the memory of removed values is
+//! not part of `used_memory`. Otherwise the eviction of a large value would not lower
+//! `used_memory`, and other keys would be evicted as well.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,22 +55,22 @@ impl Detached {
     /// Keeps a removed value if the snapshot still has to read its cut. Otherwise returns it.
     pub(crate) fn keep(&self, value: Value) -> Option<Value> {
         let Some(cut) = cut_id(&value) else { return Some(value) };
-        // Without a snapshot, the cut is left from one that failed.
+        // Without a running snapshot, the cut is left over from a failed snapshot.
         let Some(output) = lock(&self.output).upgrade() else { return Some(value) };
         lock(&self.values).push_back(Loose { cut, output, place: Place::Removed(value) });
         None
     }
 
-    /// Notes that the value with this cut was moved to a key of a physical database. Its shard is
-    /// held. The home of the shard must be woken.
+    /// Notes that the value with this cut was moved to a key of a physical database. The key's
+    /// shard must be held. The caller must then wake the shard's home.
     pub(crate) fn follow(&self, cut: CutId, physical: usize, key: &Key<'_>) {
         let Some(output) = lock(&self.output).upgrade() else { return };
         let place = Place::Moved { physical, place: key.place, key: key.bytes.into() };
         lock(&self.values).push_back(Loose { cut, output, place });
     }
 
-    /// Keeps the values in a dictionary that is about to be freed, if they were moved there. The
-    /// dictionary was taken out of a physical database of a shard.
+    /// Takes the moved values of this list out of a dictionary that is about to be freed, and keeps
+    /// them as removed values. The dictionary was that of a physical database of a shard.
     pub(crate) fn take_out(&self, shard: u32, physical: usize, dict: &mut Dict<Value>) {
         for loose in &mut *lock(&self.values) {
             if let Place::Moved { physical: at, place, key } = &loose.place
@@ -83,7 +83,8 @@ impl Detached {
         }
     }
 
-    /// Takes the next value to read. `is_home`: the caller is the home of this shard.
+    /// Removes and returns the next value that the caller may read: a removed value, or a value in
+    /// a shard for which `is_home` returns true.
     pub(crate) fn next(&self, is_home: impl Fn(u32) -> bool) -> Option<Loose> {
         let mut values = lock(&self.values);
         let at = values.iter().position(|loose| loose.shard().is_none_or(&is_home))?;
@@ -115,7 +116,7 @@ impl Loose {
                 let entry = database.and_then(|Database { dict, .. }| dict.find(place.hash, key));
                 match entry.map(|entry| entry.payload()) {
                     Some(Payload::Heap(value)) if cut_id(value) == Some(*cut) => value,
-                    // It was moved again or removed, which has added it to the list again.
+                    // The value was moved again or removed, which has added it to the list again.
                     _ => return Step::Ended,
                 }
             }

@@ -23,9 +23,9 @@
 //! | a dictionary that a flush has taken out | kept until the walk has passed it |
 //! | a large collection that a command has removed | kept until the walk has encoded it |
 //!
-//! When the keeper of the last dictionary is dropped, no sender is left. This shows the thread that
-//! the snapshot has ended. Only one snapshot runs at a time, like the single child process of
-//! Redis.
+//! When the last keeper is dropped and no detached value is left, no sender is left. This shows the
+//! thread that the snapshot has ended. Only one snapshot runs at a time, like the single child
+//! process of Redis.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -58,8 +58,8 @@ const WAIT: Duration = Duration::from_millis(20);
 /// Minimum memory usage in bytes of a collection that is encoded in pieces.
 const LARGE_BYTES: usize = 64 * 1024;
 
-/// Number of bytes of entries after which the walk leaves a shard, for commands that wait. Their
-/// encoding takes at most some 200 µs, if they are compressed.
+/// Number of bytes of entries after which the walk leaves a shard, so that waiting commands can use
+/// it. Encoding these bytes takes at most about 200 µs, even with compression.
 const STEP_BYTES: usize = 16 * 1024;
 
 /// Maximum number of empty buffers that are kept for later parts.
@@ -71,7 +71,7 @@ pub trait Encoder: Send + Sync {
     fn select(&self, db: u32, part: &mut Vec<u8>);
 
     /// Appends an entry unless it had expired when the snapshot started. Returns whether the entry
-    /// was appended. `is_forced` is true if a command waits for this.
+    /// was appended. `is_forced` is true if a command waits for the call.
     fn append(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> bool;
 
     /// Appends the head of an entry and starts a cut of its value. Returns false, without having
@@ -142,14 +142,14 @@ impl Progress {
         self.is_abandoned.store(true, Relaxed);
     }
 
-    /// Returns whether elements of an entry could not be encoded. The snapshot must not be used
-    /// then. This is a bug.
+    /// Returns whether elements of an entry could not be encoded. If so, there is a bug, and the
+    /// snapshot must not be used.
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete.load(Relaxed)
     }
 
-    /// Returns whether so many parts wait, although the walk pauses, that the snapshot's thread
-    /// must not pause.
+    /// Returns whether more than twice [`QUEUED_BYTES_MAX`] of parts wait, which changes can cause
+    /// even while the walk pauses. The snapshot's thread must not pause then.
     pub fn is_flooded(&self) -> bool {
         self.queued_bytes.load(Relaxed) > 2 * QUEUED_BYTES_MAX
     }
@@ -250,7 +250,8 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // The value of an open entry was freed with its cut, which is a bug.
+        // If an entry is still open, its value was freed before its cut was completely read, which
+        // is a bug.
         if !self.open().is_empty() {
             self.progress.is_incomplete.store(true, Relaxed);
         }
@@ -271,9 +272,9 @@ impl SnapshotStart {
         (SnapshotStart { output: Arc::new(output) }, Input { parts, empty: recycled, progress })
     }
 
-    /// Starts the snapshot of a shard. The walk of the previous snapshot may still be there
-    /// although that snapshot has ended. Its thread sees the end when the last keeper is dropped,
-    /// but a walk is removed only by its next step.
+    /// Starts the snapshot of a shard. The shard may still have the walk of the previous snapshot,
+    /// although that snapshot has ended. The snapshot's thread sees the end when the last keeper is
+    /// dropped, but a walk is removed only by its next step.
     ///
     /// # Panics
     /// If a snapshot of the shard is running.
@@ -348,12 +349,12 @@ impl Keeper<Value> for DictKeeper {
 }
 
 impl DictKeeper {
-    /// Keeps a large collection in pieces: starts its cut, and encodes a piece if the walk has
-    /// reached it. Returns whether the dictionary need not keep it any more, or `None` if the entry
-    /// must be encoded as a whole.
+    /// Keeps a large collection in pieces: starts its cut on the first call, and encodes a piece if
+    /// the walk has reached the entry. Returns whether the dictionary need not pass the entry to
+    /// the keeper again, or `None` if the entry must be encoded as a whole.
     fn keep_in_pieces(&self, entry: EntryRef<'_, Value>, value: &Value, reason: Reason) -> Option<bool> {
         let Output { encoder, .. } = &*self.output;
-        // A collection that was large when it was reached may have shrunk since.
+        // A collection may have shrunk since its cut started.
         let id = match cut_id(value).filter(|id| self.output.open().contains_key(id)) {
             Some(id) => id,
             None if value.allocated_bytes() < LARGE_BYTES => return None,
@@ -369,9 +370,9 @@ impl DictKeeper {
             }
         };
         match reason {
-            // The cut notices the change.
+            // The cut keeps the elements that change.
             Reason::Change => Some(false),
-            // The value takes its cut with it: see `detached`.
+            // The cut remains part of the removed value, which is read later (`detached`).
             Reason::Removal => Some(true),
             Reason::Walk => Some(self.output.encode_piece(id, value) != CutState::More),
         }
@@ -425,7 +426,7 @@ struct Walk {
 }
 
 enum Place {
-    /// In the shard at this index.
+    /// In the shard's databases, at this index.
     Live(usize),
     /// Taken out of its database by a flush.
     Taken(Box<Dict<Value>>),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Directives whose default differs from Redis's. The table gives the reason for each.
+/// Directives whose default differs from Redis's. The table gives the reasons, except for `dir`.
 const OTHER_DEFAULTS: [&str; 7] = [
     "io-threads",
     "crash-log-enabled",
@@ -18,7 +18,7 @@ const OTHER_DEFAULTS: [&str; 7] = [
     "disable-thp",
     "activerehashing",
     "jemalloc-bg-thread",
-    // The default depends on the build.
+    // Redis shows its working directory, which the test chooses.
     "dir",
 ];
 

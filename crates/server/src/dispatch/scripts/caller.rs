@@ -72,8 +72,8 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     /// Index of the script's connection in the worker's table.
     pub(super) index: u32,
     pub(super) call: &'c ScriptCall,
-    /// Whether commands that may take memory are rejected: memory was used up when the call
-    /// arrived, and the script has not written yet.
+    /// Whether commands that may take memory are rejected: memory was used up when the run started,
+    /// and the script has not written yet.
     pub(super) is_out_of_memory: bool,
     /// Whether the run was abandoned because its undo log would have become too large, rather than
     /// because of undeclared keys.
@@ -310,8 +310,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         self.rules.as_ref().map_or(Ok(()), |rules| rules.check(command, args))
     }
 
-    /// Returns the error for a call whose keys have several slots, or a slot other than that of the
-    /// earlier keys. In a cluster such a call is not allowed.
+    /// In a cluster, returns the error for a call whose keys have several slots or, unless the
+    /// script allows that, a slot other than that of the earlier keys.
     #[cold]
     fn crossing(&mut self, command: &Command, args: &Args<'_>) -> Option<&'static str> {
         let slots = Slots::of(command, args);
@@ -411,7 +411,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// Determines the shards of a command that does not have exactly one key.
+    /// Determines the shards of a command that has not exactly one key, or has its own routing.
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;

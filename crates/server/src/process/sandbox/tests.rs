@@ -1,5 +1,5 @@
-//! Enters the sandbox in a process of its own: the same test again, with a variable that names what
-//! to try.
+//! Each test starts itself again in a process of its own, marked by an environment variable. That
+//! process enters the sandbox, tries something, and reports the result by its exit status.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use super::Sandbox;
 
 const TRIED: &str = "PANTALA_SANDBOX_TRIES";
 
-/// Exit codes of a call that was denied, and of one that wasn't.
+/// Exit codes for a call that was denied, and for a call that succeeded.
 const DENIED: i32 = 10;
 const DONE: i32 = 11;
 

@@ -80,14 +80,15 @@ impl Replication {
         self.check_good_replicas(server);
     }
 
-    /// Frees the backlog if there has been no replica for `repl-backlog-ttl`. The history then has
+    /// Frees the backlog if there has been no replica for `repl-backlog-ttl`. The history then gets
     /// another ID, so no replica can continue it.
     fn end_backlog_if_due(&self, server: &Server) {
         let ttl_ms = server.config().settings().primary.backlog_ttl_s.saturating_mul(1000) as i64;
         {
             let mut state = self.state();
             let is_due = |since_ms: i64| server.monotonic_ms() - since_ms > ttl_ms;
-            // A replica keeps it: another replica of its primary may need it after a promotion.
+            // A replica keeps its backlog, because other replicas of its primary may need it after
+            // a promotion.
             let is_kept = ttl_ms == 0 || !state.has_backlog || server.keyspace().tuning.is_replica();
             if is_kept || !state.alone_since_ms.is_some_and(is_due) {
                 return;

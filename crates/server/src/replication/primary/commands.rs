@@ -31,7 +31,8 @@ fn handshake_of(session: &mut Session) -> &mut Handshake {
 }
 
 impl Asker {
-    /// Returns the request of a connection.
+    /// Creates the request of a connection that has sent `SYNC` or, with the arguments `psync`,
+    /// `PSYNC`. An error is the complete error reply.
     fn new(server: &Server, session: &mut Session, psync: Option<&[&[u8]]>) -> Result<Asker, &'static str> {
         let handshake = handshake_of(session).clone();
         if handshake.filter.is_any() && !handshake.finds_mark {
@@ -77,7 +78,8 @@ impl Replicator for Server {
         tracing::info!("Replica {} asks for synchronization", asker.name);
         let wants_no_stream = asker.replica.handshake.wants_no_stream;
         let link = Arc::clone(&asker.link);
-        // A promotion is about to change the history. The request waits until it has ended.
+        // If a promotion is in progress, which will change the history, the request waits for its
+        // end.
         let deferred = promotion::defer(self.replication(), asker);
         if let Some(asker) = deferred
             && let Err(error) = self.replication().attach(self, asker)
@@ -154,7 +156,7 @@ impl Replicator for Server {
         let offset = self.replication().offset_behind(self, stamp);
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
-            // The reply is sent only after the sync.
+            // With `appendfsync always`, the reply is sent only after the sync.
             local: aof.gate().awaits_syncs(),
             replicas: offset.map(|offset| self.replication().state().replicas.synced(offset) as u64),
         }

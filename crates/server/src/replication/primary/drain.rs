@@ -3,11 +3,11 @@
 //! A pause holds back commands that have not been admitted yet. The commands admitted before it are
 //! in the stream after three steps:
 //!
-//! | wait until | then |
+//! | wait until | result |
 //! | --- | --- |
-//! | the journal has reached a mark | each worker has ended the turn in which it admitted them |
-//! | a job holds all shards | they have run |
-//! | the journal has reached a second mark | their effects are in the stream |
+//! | the journal has reached a mark | each worker has ended the turn that admitted the commands |
+//! | a job holds all shards | the commands have run |
+//! | the journal has reached a second mark | the commands' effects are in the stream |
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -27,8 +27,8 @@ use crate::snapshot;
 /// How long a replica that stops waits for the last command of its link.
 const LINK_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Minimum time in which the commands that were admitted may end. It also applies to
-/// `SHUTDOWN NOW`, which waits for no replica: otherwise the stream's end is not known.
+/// Minimum time that a shutdown allows admitted commands to end. It also applies to `SHUTDOWN NOW`,
+/// which waits for no replica, because the stream's end is known only after these commands.
 const COMMANDS_END_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often acknowledgements are checked.
@@ -42,9 +42,9 @@ pub(in crate::replication) struct PendingShutdown {
     number: u64,
     /// The clients whose `SHUTDOWN` is blocked.
     clients: Vec<BlockedShutdown>,
-    /// When the server ends at the latest.
+    /// When the wait for replicas ends at the latest.
     until: Instant,
-    /// Whether it no longer waits, so that it can't be aborted.
+    /// Whether the shutdown no longer waits, so that it can't be aborted.
     is_ending: bool,
 }
 
@@ -80,7 +80,7 @@ fn end(server: &Server) {
 }
 
 impl State {
-    /// Returns whether a shutdown waits, and has not been aborted.
+    /// Returns whether the shutdown `number` is pending and was not aborted.
     fn awaits_shutdown(&self, number: u64) -> bool {
         self.shutdown.as_ref().is_some_and(|shutdown| shutdown.number == number)
     }
@@ -120,8 +120,8 @@ impl Replication {
         server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
         self.update_pings(server);
         let (sender, receiver) = mpsc::channel();
-        // If nothing waits for replicas, nothing is added to the stream. The receiver may have
-        // stopped waiting.
+        // If the shutdown doesn't wait for replicas, no request for acknowledgements is added to
+        // the stream. An error of `send` is ignored: the receiver may have stopped waiting.
         let asks = Instant::now() < until;
         quiesce(server, asks, move |offset| _ = sender.send(offset));
         let offset = loop {
@@ -187,8 +187,9 @@ impl Replication {
         }
     }
 
-    /// Returns whether a shutdown first determines its place in the stream, and perhaps waits: for
-    /// replicas, or on a replica for the end of its link. A further shutdown joins one that waits.
+    /// Returns whether a shutdown must first determine the end of the stream. It may then wait for
+    /// replicas or, on a replica, for the end of the link. Also returns `true` if another shutdown
+    /// is pending, which a further one joins.
     pub fn drains_before(&self, server: &Server) -> bool {
         self.state().shutdown.is_some() || server.keyspace().tuning.is_replica() || self.held(server).1
     }
@@ -226,7 +227,7 @@ impl Replication {
                 if begins {
                     end(&shared);
                 } else {
-                    // It was aborted, perhaps before the link was ended.
+                    // The shutdown was aborted, perhaps before `stop_following` prevented links.
                     replication.replica.resume_following();
                 }
             };
@@ -247,7 +248,8 @@ impl Replication {
             if state.shutdown.as_ref().is_none_or(|shutdown| shutdown.is_ending) {
                 return false;
             }
-            // Kept until writes are admitted again, but no longer that of its thread.
+            // The shutdown is kept until writes are admitted again. Its new number tells its thread
+            // that it was aborted.
             state.shutdowns += 1;
             let number = state.shutdowns;
             state.shutdown.iter_mut().for_each(|shutdown| shutdown.number = number);
@@ -257,15 +259,17 @@ impl Replication {
         true
     }
 
-    /// Returns the time after which a shutdown that waits for replicas ends the server.
+    /// Returns the maximum remaining time for which a pending shutdown waits for replicas; `None`
+    /// if none is pending.
     pub fn shutdown_in(&self) -> Option<Duration> {
         let state = self.state();
         state.shutdown.as_ref().map(|shutdown| shutdown.until.saturating_duration_since(Instant::now()))
     }
 
     /// Returns the auxiliary fields that allow a server to continue this history after it has
-    /// loaded the snapshot. None unless the offset of the dataset is known: the stream is complete,
-    /// or on a replica no command of its link is in flight.
+    /// loaded the snapshot. Returns no fields unless the offset of the dataset is known. On a
+    /// primary it is known once the stream is complete; on a replica, while the link rests or is
+    /// closed.
     pub fn saved_position(&self, server: &Server) -> Vec<(&'static str, String)> {
         let fields = |id: ReplId, offset: u64, db: u32| {
             vec![("repl-stream-db", db.to_string()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())]
@@ -281,15 +285,16 @@ impl Replication {
         fields(state.history.id(), offset, 0)
     }
 
-    /// Continues the history of the snapshot loaded at startup, so that replicas that have all of
-    /// it need no full sync, nor does this server if it is a replica. `db` is the database that
-    /// the stream has selected. Must be called before any worker runs.
+    /// Continues the history of the snapshot loaded at startup. Replicas that have all of that
+    /// history then need no full sync. Neither does this server if it is a replica. `db` is the
+    /// database that the stream has selected. Must be called before any worker runs.
     pub fn continue_saved_history(&self, server: &Server, id: ReplId, offset: u64, db: u32) {
         server.keyspace().journal().continue_at(offset);
         if server.keyspace().keep_journal(true).is_err() {
             return;
         }
-        // Waits until the journal's thread records the stream, which would lack earlier effects.
+        // Waits until the journal's thread records the stream, because earlier effects would be
+        // missing from it.
         while !server.keyspace().journal().held().1 {
             std::thread::sleep(LOOK);
         }

@@ -25,7 +25,7 @@ pub(super) struct LinkReader {
     sent_ms: i64,
 }
 
-/// Enters the phase after a snapshot of which all bytes were read. Returns [`Next::End`] if the
+/// Enters the phase that follows a snapshot whose bytes were all read. Returns [`Next::End`] if the
 /// replica wants no stream.
 fn after_bulk(part: &mut Part, wants_no_stream: bool, into: &mut Vec<Outgoing>) -> Option<Next> {
     let Phase::Bulk { feed, reader, trailer } = &mut part.phase else { return None };

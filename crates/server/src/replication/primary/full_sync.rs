@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker, with all shards      pantala-snapshot                          workers of the replicas
-//!   start_snapshot ──────────► begin: the snapshot's offset is known,
+//!   start ───────────────────► begin: the snapshot's offset is known,
 //!                                replicas join the stream there,
 //!                                +FULLRESYNC ────────────────────────────► sent
 //!                              take: chunks ──────────► feed ────────────► sent
@@ -14,7 +14,7 @@
 //! into the feed.
 //!
 //! The slowest replica limits the speed of the feed. A replica that makes no progress for
-//! `repl-timeout` is closed.
+//! `repl-timeout` is disconnected.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -175,8 +175,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let replication = server.replication();
     let Some(shared) = replication.server() else { return };
     let Some(stream_db) = replication.replica.stream_db_at_rest() else {
-        // The offset of the dataset is not known: the link was made meanwhile. `sync_if_due`
-        // retries.
+        // The offset of the dataset is not known, because the link to the primary was established
+        // while the shards were being acquired. `sync_if_due` retries.
         return replication.is_syncing.store(false, Relaxed);
     };
     let now_ms = server.monotonic_ms();
@@ -245,7 +245,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     }
 }
 
-/// Opens a temporary file and removes its name, so that the file ends with its last user.
+/// Opens a temporary file and removes its name, so that the system frees the file when it is
+/// closed.
 fn unnamed_file(server: &Server) -> io::Result<File> {
     let path: PathBuf =
         server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));

@@ -58,7 +58,8 @@ struct Part {
     phase: Phase,
     /// Lines to send before the bytes of the phase.
     lines: Vec<u8>,
-    /// The replica's position in the stream, which starts at its snapshot's offset.
+    /// The replica's reader of the stream. It starts at the snapshot's offset or, after a partial
+    /// sync, where the replica continues. `None` until then.
     stream: Option<Reader>,
     /// Whether the connection has closed.
     is_gone: bool,

@@ -1,13 +1,13 @@
 //! `WAIT`: blocks clients until replicas have acknowledged the stream up to their last commands.
-//! `WAITAOF`: blocks them until their effects are in the append-only files on the disks of
-//! replicas, of this server, or both. For this server it asks the writer of the file for a sync.
+//! `WAITAOF`: blocks clients until the effects of their commands are in the append-only files on
+//! the disks of replicas, of this server, or both. For this server's file it requests a sync.
 //!
 //! While the stream is kept for replicas, connections note the stamps of their commands. The offset
 //! before which the stream has all effects up to a stamp is known once the journal's thread has
 //! merged the stamp's epoch, about a millisecond after the command
 //! ([`offset_behind`](pantala_engine::effect::Journal::offset_behind)). A `WAIT` that comes earlier
-//! learns it when the current epoch ends ([`mark`](pantala_engine::effect::Journal::mark)). At that
-//! moment the stream also requests the replicas' offsets, if the wait needs replicas and no
+//! gets the offset when the current epoch ends ([`mark`](pantala_engine::effect::Journal::mark)).
+//! At that moment the stream also requests the replicas' offsets, if the wait needs replicas and no
 //! failover is in progress.
 
 use std::sync::Arc;
@@ -41,7 +41,8 @@ struct Local {
 }
 
 impl PendingWait {
-    /// Returns how many replicas have what it waits for.
+    /// Returns how many replicas have acknowledged the offset or, for `WAITAOF`, have synced up to
+    /// it; `None` until the offset is known.
     fn acked(&self, replicas: &Replicas) -> Option<u64> {
         let count = |offset| if self.local.is_some() { replicas.synced(offset) } else { replicas.acked(offset) };
         self.offset.map(|offset| count(offset) as u64)
@@ -68,7 +69,7 @@ impl Replication {
     /// its stamp; `None` if some may still be pending.
     pub(super) fn offset_behind(&self, server: &Server, stamp: u64) -> Option<u64> {
         if stamp == 0 {
-            // It has run none for which the stream is kept.
+            // The connection has run no command since the stream has been kept.
             return Some(0);
         }
         server.keyspace().journal().offset_behind(stamp)
@@ -96,7 +97,7 @@ impl Replication {
             }));
         }
         // A request would move the end of the stream, which the target of a failover must have.
-        // Replicas also acknowledge once a second without it.
+        // Replicas also acknowledge once a second without a request.
         let asks = wait.replicas > 0 && !self.failovers.is_running();
         server.keyspace().journal().mark(
             asks,
@@ -112,8 +113,8 @@ impl Replication {
         );
     }
 
-    /// Notes that the effects of the client of a `WAITAOF` are on disk, or else that the
-    /// append-only file was turned off.
+    /// Handles the result of the sync for a `WAITAOF`: the effects of its client are on disk or, if
+    /// `is_synced` is false, the append-only file was turned off, which ends the wait.
     fn note_local(&self, server: &Server, ticket: u64, is_synced: bool) {
         let ended = {
             let mut state = self.state();

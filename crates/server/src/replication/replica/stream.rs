@@ -1,6 +1,8 @@
-//! The stream of this server, as its role changes: the bytes of its primary, or its own units.
+//! The stream of this server while its role changes. It consists of the primary's bytes, or of the
+//! server's own units.
 //!
-//! All changes are made under the lock of the role, so that a thread of an earlier term makes none.
+//! All changes are made under the lock of [`Replica`]'s state, under which the term changes too. So
+//! a thread of an earlier term can't make any.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,8 +27,9 @@ impl Replica {
         self.link_worker.store(worker.unwrap_or(NO_WORKER), Relaxed);
     }
 
-    /// Returns the database that the stream has selected at its end, if it ends where the dataset
-    /// is: no command of the link is in flight. To be called while all shards are held.
+    /// Returns the database that the stream has selected at its end. Returns `None` if the dataset
+    /// may be at another position, because the link doesn't rest. Must be called while all shards
+    /// are held.
     pub(in crate::replication) fn stream_db_at_rest(&self) -> Option<u32> {
         let state = self.lock();
         match (&state.primary, state.link) {
@@ -37,9 +40,9 @@ impl Replica {
         }
     }
 
-    /// Makes the stream and the history those of the primary, and records whether they can be
-    /// continued. Returns whether the ID has changed; `None` if the term is no longer the current
-    /// one.
+    /// Makes the stream and the history those of the primary, and records the position from which
+    /// they can be continued, if any. Returns whether the ID has changed; `None` if the term is no
+    /// longer the current one.
     pub(in crate::replication) fn follow_stream(&self, server: &Server, term: u64, origin: Origin) -> Option<bool> {
         let (keyspace, mut has_changed) = (server.keyspace(), None);
         self.in_term(term, |state| {
@@ -61,8 +64,8 @@ impl Replica {
         resumed.map(|()| is_current)
     }
 
-    /// Notes where the stream of this server ends, of which the dataset is part. Returns it if the
-    /// term is still the current one.
+    /// Records the end of this server's own stream, which is also the position of the dataset.
+    /// Returns the end if the term is still the current one.
     pub(in crate::replication) fn record_own_end(
         &self,
         term: u64,
@@ -76,7 +79,7 @@ impl Replica {
         known
     }
 
-    /// Notes that the dataset, and the stream of this server, are no longer those of a history.
+    /// Ends the stream, and records that the dataset has no position in any history any more.
     /// Returns whether the term is still the current one.
     pub(in crate::replication) fn forget(&self, server: &Server, term: u64) -> bool {
         let keyspace = server.keyspace();
@@ -97,14 +100,14 @@ impl Replica {
         self.term() == term && !server.is_stopping()
     }
 
-    /// Ends a promotion: the stream is the server's own by now. Returns whether the term is still
-    /// the current one.
+    /// Ends a promotion, after the stream has become the server's own. Returns whether the term is
+    /// still the current one.
     pub(in crate::replication) fn end_promotion(&self, server: &Server, term: u64) -> bool {
         self.in_term(term, |state| server.replication().own_history(server, state.former.take()))
     }
 
-    /// Closes the link, and makes no other before [`Replica::resume_following`]. Waits until the
-    /// link has ended, at most until `until`: the position of the dataset is then known.
+    /// Closes the link and prevents another until [`Replica::resume_following`]. Waits at most
+    /// until `until` for the link to end. Once it has ended, the position of the dataset is known.
     pub(in crate::replication) fn stop_following(&self, server: &Server, until: Instant) {
         self.lock().is_held = true;
         self.end_link(server);
@@ -114,14 +117,15 @@ impl Replica {
         }
     }
 
-    /// Makes links again.
+    /// Allows links again.
     pub(in crate::replication) fn resume_following(&self) {
         self.lock().is_held = false;
         self.changed.notify_all();
     }
 
-    /// Returns the position of the dataset in the stream of the primary, if it is known: no command
-    /// of the link is in flight. To be called while all shards are held.
+    /// Returns the position of the dataset in the stream of the primary. Returns `None` if it is
+    /// unknown, for example because the link doesn't rest. Must be called while all shards are
+    /// held.
     pub(in crate::replication) fn known_at_rest(&self) -> Option<Known> {
         let state = self.lock();
         let known = state.primary.as_ref().and(state.known)?;
