@@ -90,7 +90,7 @@ def parse_arguments():
     if len(arguments.peer) != 1:
         parser.error("one --peer")
     # Further settings of cpu_per_op's driver.
-    arguments.clients, arguments.data_size, arguments.client_threads = 50, VALUE_BYTES, 0
+    arguments.clients, arguments.data_size, arguments.client_threads, arguments.login = 50, VALUE_BYTES, 0, []
     return arguments
 
 
@@ -193,12 +193,12 @@ def cpu_ns(arguments):
     for _ in range(arguments.rounds):
         with peers.Server(name, command, arguments.server_cpus) as server:
             server.wait_ready()
-            cpu_per_op.drive(arguments, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
+            cpu_per_op.drive(arguments, name, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
             pid = server.process.pid
             for test, pipeline in CASES:
                 requests = arguments.requests * (1 if pipeline == 1 else 10)
                 before, system_before = process_cpu_s(pid), process_system_s(pid)
-                cpu_per_op.drive(arguments, server.port, test.lower(), pipeline, requests)
+                cpu_per_op.drive(arguments, name, server.port, test.lower(), pipeline, requests)
                 spent, system = process_cpu_s(pid) - before, process_system_s(pid) - system_before
                 results[test, pipeline].append((spent * 1e9 / requests, min(system, spent) * 1e9 / requests))
     return results

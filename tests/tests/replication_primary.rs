@@ -559,6 +559,9 @@ fn shutdown_waits_for_a_lagging_replica_and_can_be_aborted() {
             assert!((50_000..=100_000).contains(&left_ms), "{left_ms}");
             writer.send(&["INCR", "counter"]);
             assert!(!writer.has_reply_within(Duration::from_millis(100)), "writes wait");
+            // As in Redis, this does not end the server's own pause.
+            assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
+            assert!(!writer.has_reply_within(Duration::from_millis(100)), "writes still wait");
             assert_eq!(client.call("GET key"), Reply::bulk("1"));
             assert_eq!(client.call("SHUTDOWN ABORT"), Reply::ok());
             for stopper in &mut stoppers {

@@ -9,7 +9,7 @@ use pantala_engine::command::Acl;
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Reply};
 
-use crate::arguments::{c_string, integer, is_option};
+use crate::arguments::{c_string, integer, is_option, shown, wrong_subcommand};
 use crate::records::{COMMANDS, Unresolved, absent, resolve, resolve_as};
 use crate::{client, help};
 
@@ -20,9 +20,6 @@ const PASSWORD_BITS_MAX: i64 = 4096;
 
 /// Number of entries that `ACL LOG` returns by default.
 const LOG_ENTRIES: i64 = 10;
-
-/// Maximum number of bytes of a category's name that an error quotes.
-const SHOWN_BYTES_MAX: usize = 128;
 
 const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in order to store users in the Redis configuration.";
 
@@ -46,7 +43,7 @@ pub fn cat(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         return Acl::NAMES.iter().for_each(|name| reply.bulk(name.as_bytes()));
     };
     if args.len() > 3 {
-        return wrong_arguments(args, reply);
+        return wrong_subcommand("ACL", args.at(1), reply);
     }
     match Acl::by_name(wanted) {
         Some(category) => {
@@ -55,8 +52,7 @@ pub fn cat(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             names.iter().for_each(|name| reply.bulk(name.as_bytes()));
         }
         None => {
-            let shown = c_string(&wanted[..wanted.len().min(SHOWN_BYTES_MAX)]);
-            reply.error_bytes(&[b"ERR Unknown category '", shown, b"'"].concat());
+            reply.error_bytes(&[b"ERR Unknown category '", shown(wanted), b"'"].concat());
         }
     }
 }
@@ -192,7 +188,7 @@ pub fn save(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 /// `ACL GENPASS [bits]`.
 pub fn genpass(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
-        return wrong_arguments(args, reply);
+        return wrong_subcommand("ACL", args.at(1), reply);
     }
     let bits = match args.get(2).map(|bits| integer(bits, reply)) {
         None => PASSWORD_BITS,
@@ -216,7 +212,7 @@ pub fn genpass(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
 /// `ACL LOG [count | RESET]`.
 pub fn log(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
-        return wrong_arguments(args, reply);
+        return wrong_subcommand("ACL", args.at(1), reply);
     }
     let users = context.keyspace.users();
     let count = match args.get(2) {
@@ -288,14 +284,6 @@ pub fn dryrun(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
             reply.error_bytes(&[b"ERR Command '", c_string(call.at(0)), b"' not found"].concat());
         }
     }
-}
-
-/// Replies with Redis's error for a subcommand with too many arguments.
-fn wrong_arguments(args: &Args<'_>, reply: &mut Reply<'_>) {
-    let sub = args.at(1);
-    let shown = c_string(&sub[..sub.len().min(SHOWN_BYTES_MAX)]);
-    let message = [b"ERR unknown subcommand or wrong number of arguments for '", shown, b"'. Try ACL HELP."];
-    reply.error_bytes(&message.concat());
 }
 
 /// `ACL HELP`.

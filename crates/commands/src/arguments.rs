@@ -13,6 +13,21 @@ pub(crate) fn c_string(argument: &[u8]) -> &[u8] {
     argument.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
+/// Maximum number of bytes of a name that an error quotes, as in Redis.
+pub(crate) const SHOWN_BYTES_MAX: usize = 128;
+
+/// Returns the part of a name that an error quotes.
+pub(crate) fn shown(name: &[u8]) -> &[u8] {
+    c_string(&name[..name.len().min(SHOWN_BYTES_MAX)])
+}
+
+/// Replies with Redis's error for a subcommand that a container command doesn't have, or for a
+/// wrong number of its arguments. `name` is the client's spelling of its name.
+pub(crate) fn wrong_subcommand(container: &str, name: &[u8], reply: &mut Reply<'_>) {
+    let (before, after) = (b"ERR unknown subcommand or wrong number of arguments for '", b"'. Try ");
+    reply.error_bytes(&[before, shown(name), after, container.as_bytes(), b" HELP."].concat());
+}
+
 /// Returns whether an argument is `option`, ignoring case.
 #[inline]
 pub(crate) fn is_option(argument: &[u8], option: &str) -> bool {

@@ -14,7 +14,7 @@ use pantala_engine::client::{Durability, LocalContext, ReplyMode};
 use pantala_engine::message::{Message, Unblock};
 use pantala_resp::{Args, Reply};
 
-use crate::arguments::{c_string, integer, is_option};
+use crate::arguments::{c_string, integer, is_option, wrong_subcommand};
 use crate::{errors, help};
 
 mod killing;
@@ -29,9 +29,6 @@ pub use listing::{info, list};
 pub use tracking::{caching, getredir, tracking, trackinginfo};
 
 pub(crate) const UNPRINTABLE_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
-
-/// Maximum number of bytes of a subcommand that an error quotes.
-const SHOWN_BYTES_MAX: usize = 128;
 
 /// Returns whether a name may appear in `CLIENT LIST`. It must be printable ASCII without spaces,
 /// or empty.
@@ -145,7 +142,7 @@ pub fn unblock(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
         (4, Some(reason)) if is_option(reason, "TIMEOUT") => false,
         (4, Some(reason)) if is_option(reason, "ERROR") => true,
         (4, _) => return reply.error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
-        _ => return wrong_arguments(args, reply),
+        _ => return wrong_subcommand("CLIENT", args.at(1), reply),
     };
     let Some(id) = integer(args.at(2), reply) else { return };
     let client = u64::try_from(id).ok().and_then(|id| context.host.clients().find(id));
@@ -164,7 +161,7 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         (4, Some(mode)) if is_option(mode, "ALL") => true,
         (4, Some(mode)) if is_option(mode, "WRITE") => false,
         (4, _) => return reply.error("ERR CLIENT PAUSE mode must be WRITE or ALL"),
-        _ => return wrong_arguments(args, reply),
+        _ => return wrong_subcommand("CLIENT", args.at(1), reply),
     };
     let now_ms = context.host.now_us().div_euclid(1000);
     let timeout_ms = match parse_i64(args.at(2)) {
@@ -188,14 +185,6 @@ pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'
         }
     }
     reply.ok();
-}
-
-/// Replies with Redis's error for a subcommand with too many arguments.
-fn wrong_arguments(args: &Args<'_>, reply: &mut Reply<'_>) {
-    let sub = args.at(1);
-    let shown = c_string(&sub[..sub.len().min(SHOWN_BYTES_MAX)]);
-    let message = [b"ERR unknown subcommand or wrong number of arguments for '", shown, b"'. Try CLIENT HELP."];
-    reply.error_bytes(&message.concat());
 }
 
 /// `CLIENT HELP`.

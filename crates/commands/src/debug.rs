@@ -15,7 +15,7 @@ use pantala_types::list::ALONE_BYTES_DEFAULT;
 use pantala_types::rdb_value::{ValueRef, Writer, write};
 use pantala_types::{List, OutOfMemory};
 
-use crate::arguments::{c_string, integer, is_option, natural};
+use crate::arguments::{c_string, integer, is_option, natural, wrong_subcommand};
 use crate::object::{encoding_of, refcount_of};
 use crate::populate::{Plan, populate_all};
 use crate::{errors, help};
@@ -25,9 +25,6 @@ const LISTPACK_FRAME_BYTES: usize = 7;
 
 /// Maximum sleep, in seconds: one day. Redis has no limit, but a longer sleep has no use.
 const SLEEP_S_MAX: f64 = 86_400.0;
-
-/// Maximum number of bytes of a subcommand that an error quotes.
-const SHOWN_BYTES_MAX: usize = 128;
 
 /// Runs the subcommands of `DEBUG` that have no record.
 pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
@@ -62,7 +59,7 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         }
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),
         (sub, 4) if cfg!(debug_assertions) && is_option(sub, "FAULT") => fault(args, reply),
-        (sub, _) => unknown(sub, reply),
+        (sub, _) => wrong_subcommand("DEBUG", sub, reply),
     }
 }
 
@@ -138,13 +135,6 @@ fn fault(args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Replies with Redis's error for an unknown subcommand or a wrong number of arguments.
-fn unknown(sub: &[u8], reply: &mut Reply<'_>) {
-    let shown = c_string(&sub[..sub.len().min(SHOWN_BYTES_MAX)]);
-    let message = [b"ERR unknown subcommand or wrong number of arguments for '", shown, b"'. Try DEBUG HELP."];
-    reply.error_bytes(&message.concat());
-}
-
 /// `DEBUG OBJECT key`.
 pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (key, now_ms) = (access.first_key(args, 2), access.now_ms());
@@ -190,7 +180,7 @@ fn serialized_len(value: Option<ValueRef<'_>>, compress: bool) -> usize {
 /// except existing ones.
 pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 5 {
-        return unknown(args.at(1), reply);
+        return wrong_subcommand("DEBUG", args.at(1), reply);
     }
     let Some(count) = natural(args.at(2), reply) else { return };
     let value_len = match args.get(4) {

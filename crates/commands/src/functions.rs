@@ -8,7 +8,7 @@ use pantala_engine::functions::{FunctionInfo, RestorePolicy};
 use pantala_resp::{Args, Reply};
 use pantala_types::rdb_value::{Reader, Writer, payload};
 
-use crate::arguments::{c_string, is_option};
+use crate::arguments::{c_string, is_option, wrong_subcommand};
 use crate::help;
 
 /// The language of all libraries.
@@ -146,7 +146,7 @@ pub fn dump(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 /// `FUNCTION RESTORE payload [FLUSH | APPEND | REPLACE]`.
 pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 4 {
-        return too_many(args, reply);
+        return wrong_subcommand("FUNCTION", args.at(1), reply);
     }
     let policy = match args.get(3) {
         None => RestorePolicy::Append,
@@ -207,7 +207,7 @@ fn pre_ga_library(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
 /// `FUNCTION FLUSH [ASYNC | SYNC]`: workers drop their loaded functions when they next call one.
 pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
-        return too_many(args, reply);
+        return wrong_subcommand("FUNCTION", args.at(1), reply);
     }
     match args.get(2) {
         Some(mode) if !is_option(mode, "ASYNC") && !is_option(mode, "SYNC") => {
@@ -218,12 +218,6 @@ pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
             Err(why) => reply.error_bytes(&why),
         },
     }
-}
-
-fn too_many(args: &Args<'_>, reply: &mut Reply<'_>) {
-    let shown = c_string(args.at(1));
-    let message = [b"ERR unknown subcommand or wrong number of arguments for '", shown, b"'. Try FUNCTION HELP."];
-    reply.error_bytes(&message.concat());
 }
 
 /// `FUNCTION HELP`.

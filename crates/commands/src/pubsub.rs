@@ -5,6 +5,7 @@ use pantala_engine::client::LocalContext;
 use pantala_engine::pubsub::{Kind, Name};
 use pantala_resp::{Args, Reply};
 
+use crate::arguments::wrong_subcommand;
 use crate::help;
 
 /// `SUBSCRIBE channel [channel …]`.
@@ -123,7 +124,7 @@ pub fn shard_channels(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &m
 
 fn list(context: &LocalContext<'_>, args: &Args<'_>, kind: Kind, reply: &mut Reply<'_>) {
     if args.len() > 3 {
-        return wrong_arguments(args, reply);
+        return wrong_subcommand("PUBSUB", args.at(1), reply);
     }
     let mut names = context.keyspace.pubsub().channels(kind);
     if let Some(pattern) = args.get(2) {
@@ -174,9 +175,4 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    Return the number of subscribers of each shard channel.",
         ],
     );
-}
-
-fn wrong_arguments(args: &Args<'_>, reply: &mut Reply<'_>) {
-    let sub = String::from_utf8_lossy(args.at(1)).into_owned();
-    reply.error(&format!("ERR unknown subcommand or wrong number of arguments for '{sub}'. Try PUBSUB HELP."));
 }

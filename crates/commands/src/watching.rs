@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};
 
+use crate::arguments::wrong_subcommand;
 use crate::help;
 
 /// Entries that `SLOWLOG GET` returns without a count.
@@ -33,8 +34,7 @@ pub fn slowlog_get(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut 
             _ => return reply.error("ERR count should be greater than or equal to -1"),
         },
         _ => {
-            let (before, after) = ("ERR unknown subcommand or wrong number of arguments for '", "'. Try SLOWLOG HELP.");
-            return reply.error_bytes(&[before.as_bytes(), args.at(1), after.as_bytes()].concat());
+            return wrong_subcommand("SLOWLOG", args.at(1), reply);
         }
     };
     let entries = context.keyspace.slowlog().latest(count.min(len_max));

@@ -150,10 +150,8 @@ impl<V> Dict<V> {
     /// Visits the slots for [`Self::sample`]. With `expiring`, only the slots of entries with an
     /// expiry are *wanted*; otherwise all slots are. Only wanted slots are passed to `visit`.
     ///
-    /// `visit` returns false to end the call. This takes effect at once only in the stash. In a
-    /// bucket the remaining wanted slots are still visited, so `visit` must ignore them. The call
-    /// then ends, unless the bucket's last slot isn't wanted; in that case it continues with the
-    /// next bucket.
+    /// `visit` returns false to end the call: at once in the stash, otherwise at the end of the
+    /// bucket, so `visit` must ignore the bucket's remaining slots.
     fn sample_slots(&self, cursor: u64, max_buckets: usize, expiring: bool, visit: &mut dyn FnMut(u64) -> bool) -> u64 {
         let is_wanted = |word: u64| !expiring || word & EXPIRES_BIT != 0;
         let mut visit = |word: u64| !is_wanted(word) || visit(word);
@@ -185,7 +183,7 @@ impl<V> Dict<V> {
                     if skipped > 0 && is_wanted(word) {
                         skipped -= 1;
                     } else {
-                        wants_more = visit(word);
+                        wants_more &= visit(word);
                     }
                 });
                 cursor = part.next;

@@ -8,8 +8,8 @@ use pantala_resp::{Args, Reply};
 use pantala_types::stream::{ENTRIES_READ_UNKNOWN, Stream, StreamId};
 
 use super::ids::{INVALID_ID, parse_id_or_end};
-use super::{StreamBox, change, metadata, no_group_of_key, subcommand_syntax};
-use crate::arguments::{c_string, integer, is_option};
+use super::{StreamBox, change, metadata, no_group_of_key};
+use crate::arguments::{c_string, integer, is_option, wrong_subcommand};
 use crate::{errors, help};
 
 const NO_KEY: &str = "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM option to create an empty stream automatically.";
@@ -44,7 +44,7 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
     match (done, start) {
         (Err(_), _) => reply.error(errors::WRONG_TYPE),
         (Ok(None), _) if !mkstream => reply.error(NO_KEY),
-        _ if !valid_len => subcommand_syntax(reply, "XGROUP", args.at(1)),
+        _ if !valid_len => wrong_subcommand("XGROUP", args.at(1), reply),
         (_, None) => reply.error(INVALID_ID),
         (Ok(Some(true)), Some(_)) => reply.ok(),
         (Ok(_), Some(_)) => reply.error(BUSY),
@@ -63,7 +63,7 @@ pub fn xgroup_setid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     });
     match (done, start) {
         (None, _) => {}
-        _ if !valid_len => subcommand_syntax(reply, "XGROUP", args.at(1)),
+        _ if !valid_len => wrong_subcommand("XGROUP", args.at(1), reply),
         (_, None) => reply.error(INVALID_ID),
         (Some(()), Some(_)) => reply.ok(),
     }
@@ -171,7 +171,7 @@ fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(boo
             }
             at += 2;
         } else {
-            subcommand_syntax(reply, "XGROUP", args.at(1));
+            wrong_subcommand("XGROUP", args.at(1), reply);
             return None;
         }
     }

@@ -7,8 +7,8 @@ use pantala_types::Stream;
 use pantala_types::stream::{Consumer, ENTRIES_READ_UNKNOWN, Group, StreamId};
 
 use super::ids::{write_entry, write_id};
-use super::{StreamBox, no_group_of_key, subcommand_syntax};
-use crate::arguments::{integer, is_option};
+use super::{StreamBox, no_group_of_key};
+use crate::arguments::{integer, is_option, wrong_subcommand};
 use crate::{errors, help};
 
 /// Entries shown by `XINFO STREAM FULL` without COUNT.
@@ -61,9 +61,9 @@ pub fn xinfo_stream(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
                     Some(count) => usize::try_from(count).unwrap_or(FULL_COUNT_DEFAULT),
                     None => return,
                 },
-                Some(_) => return subcommand_syntax(reply, "XINFO", args.at(1)),
+                Some(_) => return wrong_subcommand("XINFO", args.at(1), reply),
             },
-            _ => return subcommand_syntax(reply, "XINFO", args.at(1)),
+            _ => return wrong_subcommand("XINFO", args.at(1), reply),
         };
         write_full(stream, count, reply);
     });

@@ -79,14 +79,3 @@ fn no_group_of_key(reply: &mut Reply<'_>, key: &[u8], group: &[u8]) {
     let before = b"NOGROUP No such consumer group '";
     reply.error_bytes(&[before, c_string(group), b"' for key name '", c_string(key), b"'"].concat());
 }
-
-/// Replies with the error for wrong arguments of a subcommand. `name` is the client's spelling of
-/// its name.
-fn subcommand_syntax(reply: &mut Reply<'_>, container: &str, name: &[u8]) {
-    /// Maximum number of bytes of the name that the error quotes.
-    const SHOWN_BYTES_MAX: usize = 128;
-    let name = c_string(name);
-    let name = &name[..name.len().min(SHOWN_BYTES_MAX)];
-    let before: &[u8] = b"ERR unknown subcommand or wrong number of arguments for '";
-    reply.error_bytes(&[before, name, b"'. Try ", container.as_bytes(), b" HELP."].concat());
-}

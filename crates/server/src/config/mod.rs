@@ -7,10 +7,10 @@
 //! | [`quote`], [`number`] | words and numbers of a line |
 //! | [`value`], [`values`] | one directive's value, and all of them |
 //! | [`settings`], [`primary`], [`replica`], [`tls`] | the values that the server reads, typed |
-//! | [`load`], [`host`] | reads file, standard input and options; the interface to files |
+//! | [`mod@load`], [`host`] | reads file, standard input and options; the interface to files |
 //! | [`store`], [`rewrite`] | the running configuration |
 //!
-//! At startup [`load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
+//! At startup [`mod@load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
 //! [`ConfigStore::generation`] is on a hot path: each worker reads it in every turn.
 
 pub mod directive;

@@ -294,8 +294,6 @@ pub struct Settings {
     pub databases: usize,
     /// Background rounds per second, [`HZ_MIN`] to [`HZ_MAX`].
     pub hz: u32,
-    /// `dynamic-hz`. It is accepted but has no effect yet.
-    pub dynamic_hz: bool,
     /// Effort of active expiry, 1 to 10.
     pub active_expire_effort: u32,
     /// Free evicted values in the background.
@@ -476,7 +474,6 @@ impl Settings {
             output_limit_pubsub,
             databases: count(values, "databases"),
             hz: small(values, "hz"),
-            dynamic_hz: values.bool("dynamic-hz"),
             active_expire_effort: small(values, "active-expire-effort"),
             lazyfree_lazy_eviction: values.bool("lazyfree-lazy-eviction"),
             lazyfree_lazy_expire: values.bool("lazyfree-lazy-expire"),
@@ -606,7 +603,7 @@ mod tests {
         let settings = Settings::from_values(&Values::new());
         assert_eq!(settings.port, 6379);
         assert_eq!(settings.bind, ["*", "-::*"]);
-        assert!(settings.protected_mode && settings.dynamic_hz && !settings.daemonize);
+        assert!(settings.protected_mode && !settings.daemonize);
         assert_eq!((settings.tcp_backlog, settings.tcp_keepalive_s, settings.timeout_s), (511, 300, 0));
         assert_eq!((settings.maxclients, settings.databases, settings.hz), (10_000, 16, 10));
         assert_eq!(settings.requirepass, None);

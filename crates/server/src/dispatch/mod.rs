@@ -1,7 +1,7 @@
 //! The dispatcher runs the commands that need more than one step in a window: transactions,
 //! scripts, `CLIENT PAUSE` and `SHUTDOWN`.
 //!
-//! It acquires the shards that [transactions](transactions) and [scripts](scripts) need, and runs
+//! It acquires the shards that [`transactions`] and [`scripts`] need, and runs
 //! them. [Messages](messages) from other workers deliver the requested shards and the replies to
 //! its requests. It drives the [clients](crate::clients), which send the results.
 //!

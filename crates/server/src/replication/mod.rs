@@ -71,7 +71,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use pantala_base::Random;
-use pantala_engine::pause::Pause;
 use pantala_replication::{History, ReplId, Replicas};
 
 use crate::host::Server;
@@ -123,8 +122,8 @@ pub struct State {
     shutdown: Option<PendingShutdown>,
     /// Number of shutdowns so far.
     shutdowns: u64,
-    /// The pause that holds back writes before a shutdown, if any.
-    drain: Option<Pause>,
+    /// Whether writes are held back before a shutdown.
+    is_draining: bool,
     /// Whether the stream is complete, because no more writes run.
     is_drained: bool,
     /// Since when no replica has been attached, in ms of the monotonic clock; `None` if
@@ -181,7 +180,7 @@ impl Replication {
             has_backlog: false,
             shutdown: None,
             shutdowns: 0,
-            drain: None,
+            is_draining: false,
             is_drained: false,
             alone_since_ms: None,
             random,

@@ -3,7 +3,7 @@
 //! The kernel lets a running thread, of whatever priority, finish its time slice of some
 //! milliseconds before a worker that has become ready to run. So the thread sleeps after each part,
 //! if it has had to wait for a CPU itself. With a CPU of its own it doesn't pause. While the thread
-//! sleeps, the walk of the entries pauses too, once [`pantala_engine::snapshot::QUEUED_BYTES_MAX`]
+//! sleeps, the walk of the entries pauses too, once `QUEUED_BYTES_MAX`
 //! of parts wait for the thread. But commands still encode the entries that they change, so the
 //! thread doesn't pause if many more parts wait.
 

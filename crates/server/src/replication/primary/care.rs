@@ -53,7 +53,7 @@ impl Replication {
     pub(in crate::replication) fn update_pings(&self, server: &Server) {
         // The lock is held until the result is stored, so that the latest decision wins.
         let state = self.state();
-        let is_closing = self.failovers.is_running() || state.drain.is_some() || state.promotions > 0;
+        let is_closing = self.failovers.is_running() || state.is_draining || state.promotions > 0;
         server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
     }
 

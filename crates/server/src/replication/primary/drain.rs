@@ -20,6 +20,7 @@ use pantala_replication::{ReplId, ReplicaState};
 
 use crate::aof;
 use crate::host::Server;
+use crate::replication::promotion::{hold_writes, release_writes};
 use crate::replication::replica::Known;
 use crate::replication::{Replication, State};
 use crate::snapshot;
@@ -106,18 +107,15 @@ impl Replication {
     /// until the shutdown is aborted. Blocks, so a worker must not call it.
     fn drain(&self, server: &Arc<Server>, number: u64, until: Instant) {
         let quiet_until = until.max(Instant::now() + COMMANDS_END_WITHIN);
-        let tuning = &server.keyspace().tuning;
-        let pause = tuning.pause(0, false, server.now_ms());
-        tuning.hold_pause(&pause);
         {
             let mut state = self.state();
             if !state.awaits_shutdown(number) {
-                drop(state);
-                return tuning.start_pause_time(&pause, server.now_ms());
+                return;
             }
-            state.drain = Some(pause);
+            state.is_draining = true;
+            // As in Redis, `CLIENT UNPAUSE` does not end this pause.
+            hold_writes(server);
         }
-        server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
         self.update_pings(server);
         let (sender, receiver) = mpsc::channel();
         // If the shutdown doesn't wait for replicas, no request for acknowledgements is added to
@@ -137,7 +135,7 @@ impl Replication {
         };
         {
             let mut state = self.state();
-            if state.drain.is_none() {
+            if !state.is_draining {
                 return;
             }
             state.is_drained = true;
@@ -169,21 +167,20 @@ impl Replication {
     /// `SHUTDOWN` is blocked, after a shutdown that has failed or was aborted.
     pub fn resume_writes(&self, server: &Server) {
         self.replica.resume_following();
-        let (pause, shutdown) = {
+        let shutdown = {
             let mut state = self.state();
+            if std::mem::take(&mut state.is_draining) {
+                release_writes(server);
+            }
             state.is_drained = false;
-            (state.drain.take(), state.shutdown.take())
+            state.shutdown.take()
         };
+        self.update_pings(server);
         for (waiter, worker) in shutdown.into_iter().flat_map(|shutdown| shutdown.clients) {
             if waiter.claim() {
                 let reply = format!("-{}\r\n", snapshot::SHUTDOWN_FAILED).into_bytes();
                 server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0 }));
             }
-        }
-        if let Some(pause) = pause {
-            server.keyspace().tuning.start_pause_time(&pause, server.now_ms());
-            self.update_pings(server);
-            server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
         }
     }
 
