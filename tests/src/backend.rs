@@ -14,7 +14,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Returns its name on the command line.
+    /// Returns the backend's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,8 +46,8 @@ impl Backend {
     }
 }
 
-/// Returns why this host can't set up a ring. Asks the kernel, not Pantala, because a Pantala that
-/// rejects io_uring by mistake must fail its tests.
+/// Returns why this host can't set up a ring; `None` if it can. Asks the kernel, not Pantala,
+/// because a Pantala that rejects io_uring by mistake must fail its tests.
 fn io_uring_refusal() -> Option<String> {
     let ring = io_uring::IoUring::<io_uring::squeue::Entry, io_uring::cqueue::Entry>::builder()
         .setup_single_issuer()

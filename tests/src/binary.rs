@@ -39,9 +39,9 @@ pub fn pantala_bench() -> &'static PathBuf {
     PATH.get_or_init(|| build("pantala-bench", &["pantala-bench", "pantala", "pantala-tests"]))
 }
 
-/// Builds the binary `name`. cargo unifies the features of the dependencies of all `packages`. They
-/// are chosen so that this results in the same features as `cargo test --workspace`; then that
-/// command has already built everything but the binary itself.
+/// Builds the binary `name`. cargo unifies the features of the dependencies of all `packages`. The
+/// callers choose `packages` so that the features are the same as for `cargo test --workspace`,
+/// which has then already built everything except the binary.
 fn build(name: &str, packages: &[&str]) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -53,7 +53,7 @@ fn build(name: &str, packages: &[&str]) -> PathBuf {
         command.arg("--release");
     }
     // Cargo sets this variable for the package under test; it would mislead the build of another
-    // one.
+    // package.
     let mut child = command
         .current_dir(workspace_root())
         .env_remove("CARGO_MANIFEST_DIR")

@@ -182,8 +182,8 @@ impl Client {
     /// If the server closes the connection ([`io::ErrorKind::UnexpectedEof`]), is silent for
     /// [`READ_MAX`], or sends bytes that aren't a reply.
     pub fn try_receive(&mut self) -> io::Result<(Reply, Vec<u8>)> {
-        // Each parse starts at the reply's first byte. So that reading a reply of 512 MB takes
-        // linear time, a long incomplete reply is parsed again only when its last bulk is complete.
+        // Each parse starts at the reply's first byte. A long incomplete reply is parsed again only
+        // when its last bulk is complete, so that reading a reply of 512 MB takes linear time.
         let mut retry_len = 1;
         loop {
             let unread = &self.buffer[self.taken..];
@@ -215,12 +215,13 @@ impl Client {
         &self.buffer[self.taken..]
     }
 
-    /// Returns all bytes up to the end of the connection, including those read before. A reset
-    /// counts as the end, because the kernel sends one if a server closes a socket with unread
-    /// bytes.
+    /// Returns all bytes up to the end of the connection, including received bytes that aren't part
+    /// of a returned reply. A reset counts as the end, because the kernel sends one if a server
+    /// closes a socket with unread bytes.
     ///
     /// # Panics
-    /// If the server keeps the connection open for [`READ_MAX`].
+    /// If the server neither sends bytes nor closes the connection for [`READ_MAX`], or the socket
+    /// fails with another error.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         loop {
             match self.fill() {
@@ -263,10 +264,11 @@ impl Client {
         matches!(result, Ok(n) if n > 0)
     }
 
-    /// Reads for `limit`. Returns whether the connection is still open.
+    /// Reads once, for at most `limit`. Returns true if bytes arrived or none did within `limit`,
+    /// and false if the server has closed the connection or the socket has failed.
     ///
     /// # Panics
-    /// If the socket fails with an unexpected error.
+    /// If `limit` is zero.
     pub fn is_open_after(&mut self, limit: Duration) -> bool {
         self.set_read_timeout(limit);
         let result = self.fill();
@@ -344,8 +346,8 @@ impl Client {
     }
 }
 
-/// Returns the minimum length that the incomplete reply `unread` has when its last bulk is
-/// complete. Until then it can't be parsed.
+/// Returns the minimum length at which the incomplete reply `unread` may be complete: the end of
+/// its last bulk, or one byte more than now.
 fn missing_len(unread: &[u8]) -> usize {
     let mut at = 0;
     while let Some(header) = unread[at..].iter().position(|byte| *byte == b'\r') {

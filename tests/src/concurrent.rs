@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// The step that a client repeats. An error is a violation.
 pub type Body<'a> = Box<dyn FnMut() -> Result<(), String> + Send + 'a>;
 
-/// Runs every body in its own thread until `limit` has passed.
+/// Runs every body repeatedly, in its own thread, until `limit` has passed.
 ///
 /// # Errors
 /// The first error. The other bodies are then stopped.

@@ -25,14 +25,14 @@ const SHOWN_BEFORE: usize = 100;
 const HISTORY_SHOWN: usize = 60;
 /// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// Maximum number of elements shown that only one of two walks has.
+/// Maximum number of a walk's elements shown that the other walk lacks.
 const ODD_SHOWN: usize = 4;
-/// Number of commands that fill both servers before a stream, to create payloads for `RESTORE`; and
-/// maximum length of such a payload.
+/// Number of commands that fill both servers before a stream, to create payloads for `RESTORE`.
 const FILLING: usize = 3000;
+/// Maximum length of such a payload.
 const PAYLOAD_BYTES_MAX: usize = 20_000;
-/// Minimum length of the reference's reply to a script, bytes, from which Pantala's script may fail
-/// for lack of memory.
+/// Length, in bytes, of the reference's reply to a script. If a reply is at least this long, the
+/// script may fail on Pantala for lack of memory.
 const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 
 /// A difference between two servers.
@@ -44,7 +44,7 @@ pub struct Difference {
     pub text: String,
 }
 
-/// A raw reply and its parsed form.
+/// A parsed reply and its raw bytes.
 type Raw = (Reply, Vec<u8>);
 
 /// Two servers, and several connections to each.
@@ -225,7 +225,7 @@ impl<'a> Pair<'a> {
         let stream_check = if key == generator::CLOCK_STREAM { Check::Kind } else { Check::Times };
         for (words, check) in [
             ("TYPE {}", Check::Exact),
-            // Commands of another type reply with an error.
+            // Commands for other types reply with an error.
             ("GET {}", Check::Exact),
             ("LRANGE {} 0 -1", Check::Exact),
             ("HGETALL {}", Check::Pairs),
@@ -275,9 +275,10 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Removes commands from the failing stream as long as it still fails, until none can be
-    /// removed or [`SHRINK_MAX`] has passed. Returns the whole stream if a server has died, or if
-    /// the stream doesn't fail a second time.
+    /// Shortens the failing stream: removes ever smaller groups of commands, down to single
+    /// commands, and keeps each removal after which the stream still fails. Stops when
+    /// [`SHRINK_MAX`] has passed. Returns the whole stream if a server has died, or if the stream
+    /// doesn't fail a second time.
     #[must_use]
     pub fn shrink(&self, mut steps: Vec<Step>) -> Vec<Step> {
         let deadline = Instant::now() + SHRINK_MAX;
@@ -307,8 +308,8 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Returns the elements of all pages of a walk, without repetitions. Fails with the reply if it
-/// isn't a page.
+/// Returns the elements of all pages of a walk, without repetitions. The error shows a reply that
+/// isn't a page, or says that the walk doesn't end.
 fn elements_of_walk(client: &mut Client, step: &Step) -> Result<BTreeSet<String>, String> {
     let chunk = if step.check == Check::WalkOfPairs { 2 } else { 1 };
     let cursor_at = if step.args[0].eq_ignore_ascii_case(b"SCAN") { 1 } else { 2 };
@@ -332,7 +333,7 @@ fn is_walk(step: &Step) -> bool {
     matches!(step.check, Check::Walk | Check::WalkOfPairs)
 }
 
-/// Fills both servers from a separate stream. Returns the payloads of `DUMP` of all their keys.
+/// Fills both servers from a separate stream. Returns the payloads of `DUMP` of their keys.
 fn payloads(subject: &Server, reference: &Server, seed: u64, start_s: i64) -> Result<Vec<Vec<u8>>, Difference> {
     let mut generator = Generator::new(seed, start_s);
     let mut steps = Vec::new();
@@ -344,8 +345,8 @@ fn payloads(subject: &Server, reference: &Server, seed: u64, start_s: i64) -> Re
     let mut payloads = Vec::new();
     for database in 0..generator::DATABASES {
         for key in pair.keys_of(database as usize)? {
-            // Its last ID is from the clock: in a restored stream, entries with smaller IDs could
-            // no longer be added.
+            // The last ID of this stream is from the clock: in a restored copy, entries with
+            // smaller IDs could no longer be added.
             if key == generator::CLOCK_STREAM {
                 continue;
             }
@@ -445,9 +446,9 @@ pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
     }
 }
 
-/// Returns whether replies about streams are equal except for times: the values of `idle` and
-/// `seen-time`, and the second to last element of an array that starts with an ID and ends with two
-/// integers.
+/// Returns whether replies about streams are equal except for times, which may differ by
+/// [`TTL_SLACK_S`]. Times are the values of `idle` and `seen-time`, and the second to last element
+/// of an array that starts with an ID and ends with two integers.
 fn agree_but_for_times(given: &Reply, right: &Reply, is_time: bool) -> bool {
     let items = |given: &[Reply], right: &[Reply]| {
         let pending = matches!(right, [Reply::Bulk(_), .., Reply::Integer(_), Reply::Integer(_)] if right.len() <= 4);
@@ -465,7 +466,8 @@ fn agree_but_for_times(given: &Reply, right: &Reply, is_time: bool) -> bool {
     }
 }
 
-/// Returns the elements of an aggregate. Any other reply is its only element.
+/// Returns the elements of an aggregate. For any other reply, returns that reply as the only
+/// element.
 fn parts(reply: &Reply) -> &[Reply] {
     match reply {
         Reply::Array(items) | Reply::Set(items) | Reply::Map(items) => items,

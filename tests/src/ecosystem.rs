@@ -30,9 +30,9 @@ pub struct Ecosystem {
 }
 
 impl Ecosystem {
-    /// Copies the directory and installs its packages. Returns `None` after a `SKIPPED:` line if
-    /// the language is missing or, outside of CI, if the installation fails, for example without a
-    /// registry.
+    /// Copies the directory and installs its packages. If the language is missing, prints a
+    /// `SKIPPED:` line and returns `None`. Outside of CI it does the same if the installation
+    /// fails, for example without a registry.
     ///
     /// # Panics
     /// With `CI=true`, if the language is installed and the installation of packages fails.
@@ -76,13 +76,15 @@ impl Ecosystem {
     }
 }
 
-/// Returns a command line to run in `folder`. A program with a path was installed there.
+/// Returns a command line to run in `folder`. A program whose name contains a slash was installed
+/// in `folder`.
 fn command(line: &[&str], folder: &Path) -> Command {
     let (program, args) = line.split_first().expect("a command line names a program");
     let program = if program.contains('/') { folder.join(program) } else { PathBuf::from(program) };
     let mut command = Command::new(program);
     command.args(args).current_dir(folder);
-    // These variables of the surrounding Python or Node environment must not affect the copied one.
+    // These variables of the surrounding Python or Node environment must not affect the copied
+    // environment.
     command.env_remove("VIRTUAL_ENV").env_remove("PYTHONPATH").env_remove("NODE_PATH");
     command
 }

@@ -11,7 +11,7 @@ use crate::reply::{self, Reply, show};
 use crate::waiting::eventually;
 use crate::{Client, Server};
 
-/// The arguments of a propagated command.
+/// The name and arguments of a propagated command.
 pub type Effect = Vec<Vec<u8>>;
 
 /// Maximum number of effects in flight during a replay.
@@ -111,7 +111,7 @@ impl EffectStream {
 
     /// Returns all effects of writes that were acknowledged before this call. Sets a marker key and
     /// reads until the marker is in the stream, twice: effects of other workers may follow the
-    /// first marker, but precede one that is set after the first was received.
+    /// first marker, but they precede a marker that is set after the first one was received.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
         let mut effects = self.up_to_marker(client);
         effects.append(&mut self.up_to_marker(client));
@@ -181,8 +181,9 @@ pub fn wait_for_expiry(server: &Server) {
     });
 }
 
-/// How much later keys expire in a copy. A replica keeps an expired key until its `DEL` arrives. A
-/// server that receives the stream from a client would instead expire the key before its `DEL`.
+/// Milliseconds by which deadlines are later in a copy. A replica keeps an expired key until its
+/// `DEL` arrives. A server that receives the stream from a client would instead expire the key
+/// before its `DEL`.
 const LATER_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Changes an effect so that it has the same result when a client sends it, instead of the primary:

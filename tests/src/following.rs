@@ -53,11 +53,11 @@ pub fn wait_until_applied(replica: &Server, primary: &Server) {
     });
 }
 
-/// Waits until a replica has applied all effects, and checks that its dataset is then that of its
-/// primary. No client may write meanwhile.
+/// Waits until a replica has applied all effects, and checks that its dataset then equals its
+/// primary's. No client may write meanwhile.
 ///
 /// # Panics
-/// If the datasets differ.
+/// If the datasets differ, or the replica couldn't apply a command.
 #[track_caller]
 pub fn assert_same(replica: &Server, primary: &Server) {
     wait_until_applied(replica, primary);

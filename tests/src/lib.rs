@@ -9,10 +9,10 @@
 //!   host allows: one after the other ([`for_each_backend`]), or at the same time if they wait most
 //!   of the time ([`for_all_backends`]).
 //! - *execution*: Pantala's directive `execution`, `inline` or `owner`.
-//! - *effect*: a command that a server propagates to replicas. A *unit* is what a replica applies
-//!   as a whole: the effects between `MULTI` and `EXEC`, or a single effect.
-//! - [`Client`]: a socket that sends exactly the given bytes and splits what it receives into
-//!   [`Reply`]s, keeping their raw bytes, so that two servers can be compared byte by byte.
+//! - *effect*: a command that a server propagates to replicas. A *unit* is a part of the stream
+//!   that a replica applies as a whole: the effects between `MULTI` and `EXEC`, or a single effect.
+//! - [`Client`]: a socket that sends exactly the given bytes and splits the received bytes into
+//!   [`Reply`]s. It keeps their raw bytes, so that two servers can be compared byte by byte.
 //! - [`history`]: requests and replies of concurrent clients, and whether they are linearizable.
 //! - [`effects`]: reads a server's stream of effects and replays it on another server; [`replica`]:
 //!   servers that follow the stream; [`writers`]: concurrent clients whose random commands fill it.

@@ -21,7 +21,7 @@ const TOGETHER: usize = 1000;
 /// needed, because a key may expire between the two digests of one comparison.
 const DIGESTS_MAX: usize = 3;
 
-/// Checks a unit, given as its effects without `MULTI` and `EXEC`. An error says which property
+/// A check of a unit, given as its effects without `MULTI` and `EXEC`. An error says which property
 /// doesn't hold after this unit.
 pub type Look = Box<dyn FnMut(&[Effect]) -> Result<(), String> + Send>;
 

@@ -10,7 +10,7 @@ pub const DEPTH_MAX: usize = 32;
 pub enum Reply {
     /// `+`
     Simple(String),
-    /// `-`, including its code.
+    /// `-` or `!`, including the error code.
     Error(String),
     /// `:`
     Integer(i64),
@@ -54,11 +54,11 @@ impl Reply {
         matches!(self, Reply::Error(_))
     }
 
-    /// Returns the text of a simple string, error, bulk, verbatim string or double, or the digits
-    /// of an integer.
+    /// Returns the text of a simple string, error, bulk, verbatim string, double or big number, or
+    /// the digits of an integer.
     ///
     /// # Panics
-    /// If the reply is a null or an aggregate.
+    /// If the reply is a null, a boolean or an aggregate.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -197,7 +197,8 @@ fn parse_at(bytes: &[u8], position: &mut usize, depth: usize) -> Result<Option<R
     Ok(Some(reply))
 }
 
-/// Returns the line at `position` without its CR LF, and advances `position` past it.
+/// Returns the line at `position` without its CR LF, and advances `position` past it. Returns
+/// `None` if the line is incomplete.
 fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     let rest = bytes.get(*position..)?;
     let end = rest.windows(2).position(|pair| pair == b"\r\n")?;

@@ -37,8 +37,8 @@ pub struct Exit {
 }
 
 impl Server {
-    /// Starts Pantala on `backend` and a free port, with further `args` (redis-server's form:
-    /// `--directive value`).
+    /// Starts Pantala on `backend` and a free port, with `DEBUG` allowed and with further `args`
+    /// (redis-server's form: `--directive value`).
     ///
     /// # Panics
     /// If it doesn't start. The message has its log.
@@ -79,7 +79,8 @@ impl Server {
         Server::start(tool, &before, &all, None)
     }
 
-    /// Starts redis-server without persistence; `None` if it isn't installed (see [`tool::find`]).
+    /// Starts redis-server without persistence and with `DEBUG` allowed; `None` if it isn't
+    /// installed (see [`tool::find`]).
     #[must_use]
     pub fn redis(args: &[&str]) -> Option<Server> {
         let program = tool::find("redis-server")?;
@@ -88,8 +89,8 @@ impl Server {
         Some(Server::start(&program, &[], &all, None))
     }
 
-    /// Starts Pantala as [`Server::pantala`] does, but waits only for its first reply: it may still
-    /// be loading its dataset.
+    /// Starts Pantala as [`Server::pantala`] does, but without allowing `DEBUG`, and waits only for
+    /// its first reply: it may still be loading its dataset.
     ///
     /// # Panics
     /// If it doesn't start. The message has its log.
@@ -306,10 +307,10 @@ impl Server {
         kib * 1024
     }
 
-    /// Checks that the log contains no panic and no crash.
+    /// Checks that the server still runs and that its log contains no panic.
     ///
     /// # Panics
-    /// If the log contains one.
+    /// If the server has exited, or its log contains a panic.
     pub fn assert_sound(&mut self) {
         let log = self.log();
         let exited = self.try_exit();

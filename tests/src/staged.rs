@@ -55,14 +55,14 @@ impl Scene {
         Scene { replies: Vec::new(), answer: Box::new(answer), end: End::Close }
     }
 
-    /// Returns a scene that replies with a full sync at `offset`, whose snapshot has no keys, and
-    /// with these bytes of the stream.
+    /// Returns a scene that replies with a full sync at `offset`, whose snapshot has no keys,
+    /// followed by the bytes `stream`.
     #[must_use]
     pub fn streams(offset: u64, stream: &[u8]) -> Scene {
         Scene::answers([full_sync(offset, EMPTY_RDB), stream.to_vec()].concat())
     }
 
-    /// Replies to a command of the handshake with these bytes.
+    /// Replies to the handshake's command `name` with the bytes `reply`.
     #[must_use]
     pub fn replying(mut self, name: &'static str, reply: &[u8]) -> Scene {
         self.replies.push((name, reply.to_vec()));
@@ -143,7 +143,8 @@ impl StagedPrimary {
         self.sent.lock().expect("no thread panics while holding it").clone()
     }
 
-    /// Waits until the last scene has ended. Returns the arguments of each connection's `PSYNC`.
+    /// Waits until the last scene has ended. Returns the arguments of each connection's `PSYNC`, or
+    /// an empty string if it sent none.
     ///
     /// # Panics
     /// If the primary's thread has panicked.
@@ -192,8 +193,9 @@ fn play(scene: Scene, mut socket: &TcpStream, note: &dyn Fn(Sent)) {
     }
 }
 
-/// Reads a command, as an array or inline (`SYNC`), and returns its words, the name in capitals.
-/// Returns `None` at the end of the stream.
+/// Reads a command and returns its words. Converts the name of a command in array form to capitals;
+/// returns an inline command (`SYNC`) unchanged, as one word. Returns `None` at the end of the
+/// stream.
 fn read_command(reader: &mut impl BufRead) -> Option<Sent> {
     let mut line = String::new();
     while line.trim().is_empty() {

@@ -18,16 +18,15 @@ use tempfile::TempDir;
 use crate::client::READ_MAX;
 use crate::{Client, tool};
 
-/// Certificates in a directory. `ca` belongs to an authority, which has signed those of a server
-/// (`server`), of another server with an RSA key (`rsa`) and of a client (`client`). `stranger` is
-/// self-signed.
+/// Certificates in a directory. `ca` is an authority's. The authority has signed the certificates
+/// of a server (`server`), of a server with an RSA key (`rsa`) and of a client (`client`).
+/// `stranger` is self-signed.
 pub struct Certificates {
     folder: TempDir,
     openssl: PathBuf,
 }
 
-/// Arguments that create a key on a curve, which is fast.
-/// Arguments of openssl for a new key on the curve P-256.
+/// Arguments of openssl for a new key on the curve P-256, which is fast to create.
 pub const EC: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
 
 impl Certificates {
@@ -59,7 +58,8 @@ impl Certificates {
         self.sign_for("DNS:localhost,IP:127.0.0.1", name, key, days, by);
     }
 
-    /// Does the same for a server with the names `hosts`, in OpenSSL's form of a `subjectAltName`.
+    /// Makes a certificate as [`Certificates::sign`] does, but for the names `hosts`, in OpenSSL's
+    /// form of a `subjectAltName`. A self-signed certificate contains no such names.
     ///
     /// # Panics
     /// If openssl fails.
@@ -163,15 +163,16 @@ impl Certificates {
     }
 }
 
-/// What a tunnel has observed on its last connection.
+/// A tunnel's observations: the server's certificate on the last connection that finished its
+/// handshake, and the last failure that hasn't been returned.
 #[derive(Default)]
 struct Seen {
     certificate: Option<Vec<u8>>,
     failure: Option<String>,
 }
 
-/// Accepts plain connections and forwards them, encrypted, to a server. Runs until the process
-/// ends.
+/// A tunnel accepts plain connections and forwards them, encrypted, to a server. It runs until the
+/// process ends.
 pub struct Tunnel {
     port: u16,
     seen: Arc<Mutex<Seen>>,
@@ -218,7 +219,8 @@ impl Tunnel {
         Client::tcp(self.port)
     }
 
-    /// Returns the server's certificate of the last connection that has finished its handshake.
+    /// Returns the certificate that the server presented on the last connection that finished its
+    /// handshake.
     ///
     /// # Panics
     /// If a forwarding thread has panicked.
@@ -227,7 +229,7 @@ impl Tunnel {
         self.seen.lock().expect("no panic").certificate.clone()
     }
 
-    /// Returns why a connection failed, after waiting for a failure.
+    /// Waits until a connection has failed, and returns the reason.
     ///
     /// # Panics
     /// If none fails within [`READ_MAX`].
@@ -244,7 +246,7 @@ impl Tunnel {
     }
 }
 
-/// Forwards one connection in both directions until both sides have ended.
+/// Forwards one connection in both directions until the server ends it.
 fn forward(
     plain: &TcpStream,
     to: u16,
@@ -315,7 +317,7 @@ fn forward(
     }
 }
 
-/// Writes at most this number of bytes at once.
+/// A socket that accepts at most this number of bytes per write.
 struct Pieces<'s>(&'s mut TcpStream, usize);
 
 impl Write for Pieces<'_> {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Returns the path of `program` on the search path; `None` after a `SKIPPED:` line if it isn't
-/// installed.
+/// Returns the path of `program` on the search path. If it isn't installed, prints a `SKIPPED:`
+/// line and returns `None`.
 ///
 /// # Panics
 /// If it isn't installed and `CI=true`, because CI must not skip tests.
@@ -35,7 +35,7 @@ pub struct Ran {
     pub success: bool,
     /// Its standard output, with carriage returns converted to line ends.
     pub output: String,
-    /// Its standard error.
+    /// Its standard error, converted like `output`.
     pub errors: String,
 }
 

@@ -57,10 +57,10 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until this many clients are blocked.
+/// Waits until exactly `count` clients are blocked.
 ///
 /// # Panics
-/// If fewer are blocked within [`PATIENCE`].
+/// If the number is still different after [`PATIENCE`].
 #[track_caller]
 pub fn wait_until_blocked(client: &mut Client, count: usize) {
     let began = Instant::now();
@@ -72,7 +72,8 @@ pub fn wait_until_blocked(client: &mut Client, count: usize) {
 }
 
 /// Sends `PING` from these clients, one after the other, until one gets a reply, and returns its
-/// index. A client whose worker is busy gets none within `within`; the last client waits longer.
+/// index. A client whose worker is busy gets no reply within `within`. The last client waits for up
+/// to [`PATIENCE`].
 ///
 /// # Panics
 /// If even the last client gets no reply within [`PATIENCE`].

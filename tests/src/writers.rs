@@ -7,7 +7,7 @@ use crate::{Random, Reply, Server};
 /// Number of keys of each type: few, so that writers collide.
 const KEYS: usize = 40;
 
-/// Maximum number of members of a collection.
+/// Number of different members, and the length to which lists and streams are trimmed.
 const MEMBERS: usize = 64;
 
 /// Number of commands that a writer sends in one write.
@@ -19,7 +19,7 @@ const DATABASES: usize = 3;
 /// A script that appends to two strings, so that its effects are one unit of the stream.
 const APPEND_TO_BOTH: &str = "redis.call('append',KEYS[1],ARGV[1])return(redis.call('append',KEYS[2],ARGV[1]))";
 
-/// Runs this number of clients, which write until `is_over` is set and pause while `rests` is set.
+/// Runs `writers` clients, which write until `is_over` is set and pause while `rests` is set.
 ///
 /// # Panics
 /// If a command fails with an unexpected error.

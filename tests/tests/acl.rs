@@ -197,8 +197,8 @@ fn pipelines_stop_where_a_permission_is_revoked() {
         assert_denied(&replies[3]);
         assert_denied(&replies[4]);
         assert_eq!(replies[6], Reply::ok());
-        // Another connection revokes the permission. The change applies from its reply on all
-        // workers.
+        // Another connection revokes the permission. Once that connection has received its reply,
+        // the change applies on all workers.
         let mut others: Vec<Client> = (0..6)
             .map(|_| {
                 let mut client = server.connect();
@@ -255,12 +255,12 @@ fn transactions_are_checked_when_queued_and_when_run() {
     dan.call("DISCARD");
 }
 
-/// How long the script of [`hold_all_shards`] runs, ms: longer than a change of a rule takes on a
+/// Duration of the script of [`hold_all_shards`], in ms: longer than a change of a rule takes on a
 /// busy host.
 const HELD_MS: u64 = 2000;
 
-/// Starts a script that holds all shards for [`HELD_MS`]. It runs when this function returns; the
-/// returned client receives its reply.
+/// Starts a script that holds all shards for [`HELD_MS`]. The script is running when this function
+/// returns; the returned client receives its reply.
 fn hold_all_shards(server: &Server) -> Client {
     const SCRIPT: &str = "local function now() local t = redis.call('time') return t[1] * 1000 + t[2] / 1000 end \
          local stop = now() + tonumber(ARGV[1]) while now() < stop do redis.call('get', 'x') end";
@@ -340,7 +340,8 @@ fn scripts_and_functions_are_checked_call_by_call() {
         assert_eq!(fay.command(&eval("return redis.acl_check_cmd('set')")), Reply::Integer(1));
         assert!(fay.command(&eval("return redis.acl_check_cmd('nosuch')")).is_error());
         assert!(log(&mut admin).contains(&entry("command", "lua", "incr", "fay", 1)), "{:?}", log(&mut admin));
-        // In a transaction, queued while the user had all permissions.
+        // A script that was queued in a transaction is checked when it runs: the permission was
+        // revoked after it was queued.
         for command in [vec!["MULTI"], vec!["EVAL", "return redis.call('set', 'k', 'v')", "0"]] {
             assert!(!fay.command(&command).is_error());
         }
@@ -369,7 +370,7 @@ fn blocked_clients_are_checked_when_they_are_served() {
             assert_eq!(admin.call("DEL list other"), Reply::Integer(1));
             assert_eq!(gil.call("PING").text(), "PONG");
         }
-        // A change that revokes none of this client's permissions: it stays blocked.
+        // The client stays blocked after a change that revokes none of its permissions.
         let mut gil = user(&server, "gil", "+@all ~list");
         gil.send(&["BLPOP", "list", "0"]);
         eventually("it blocks", || admin.call("INFO clients").text().contains("blocked_clients:1"));

@@ -86,8 +86,8 @@ const SCRIPTS: [(&str, &[&str]); 5] = [
     ("return redis.acl_check_cmd('config', 'get', 'x') and 1 or 0", &[]),
 ];
 
-/// Commands of Pantala that Redis 7.0 doesn't have. They are in categories, and so in rules derived
-/// from these.
+/// Commands of Pantala that Redis 7.0 doesn't have. Rules of categories include them, so Pantala
+/// may list them.
 const LATER: [&str; 13] = [
     "client|durability",
     "client|no-touch",
@@ -104,14 +104,14 @@ const LATER: [&str; 13] = [
     "waitaof",
 ];
 
-/// Which part of a reply is compared.
+/// The part of a reply that is compared.
 #[derive(Clone, Copy)]
 enum Compared {
     /// Everything.
     Whole,
     /// A list of rules; Redis sorts some of them by a hash table.
     Rules,
-    /// A reply of `ACL DRYRUN`: everything, if both servers have a command of this arity.
+    /// A reply of `ACL DRYRUN`: everything, unless a server rejects the number of arguments.
     Permission,
     /// Whether the command was allowed to run.
     Denial,
@@ -119,7 +119,7 @@ enum Compared {
     Log,
 }
 
-/// A command, and what is compared.
+/// A command, and the compared part of its reply.
 struct Step {
     words: Vec<String>,
     compared: Compared,
@@ -155,7 +155,8 @@ impl Names {
         let commands: Vec<String> = known.iter().filter(|name| is_served(name)).cloned().collect();
         let wanted = [of("read"), of("write")].concat();
         let unwanted = [of("blocking"), of("dangerous"), of("admin"), of("scripting"), of("transaction")].concat();
-        // The error about a wrong number of arguments precedes the one about a missing permission.
+        // The error about a wrong number of arguments precedes the one about a missing permission,
+        // so only commands with the same arity on both servers are run.
         let arities = |client: &mut Client| -> Vec<Reply> {
             let question = ["COMMAND", "INFO"].into_iter().chain(commands.iter().map(String::as_str));
             let infos = client.command(&question.collect::<Vec<_>>());

@@ -68,7 +68,8 @@ fn wait_for_rewrite(client: &mut Client) {
     assert_eq!(info(client, "aof_last_bgrewrite_status"), "ok");
 }
 
-/// Runs three writers for some time, and rewrites the file `rewrites` times meanwhile.
+/// Runs three writers for some time, and rewrites the file `rewrites` times meanwhile. Then loads
+/// the function `f`, and waits until all keys with a TTL have been deleted.
 fn fill(server: &Server, seed: u64, rewrites: usize) {
     let (is_over, rests) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -158,9 +159,9 @@ struct Observed {
     read: Vec<AtomicU64>,
 }
 
-/// Each writer appends increasing numbers to its own list (`list:n`), and after each stores the
+/// Runs writers and readers until the server is killed. Each writer appends increasing numbers to
+/// its own list (`list:n`), starting after its number in `base`. After each append it stores the
 /// number under the keys `a:n` and `b:n` in a transaction. For each writer, a reader polls `b:n`.
-/// Ends when the server is killed.
 fn write_numbers(server: &Server, told: &Observed, base: &[u64], is_over: &AtomicBool) {
     std::thread::scope(|scope| {
         for (writer, base) in base.iter().enumerate() {
@@ -489,7 +490,8 @@ fn an_expired_key_exists_for_later_commands() {
         &["APPEND", "k", "w"],
         &["PERSIST", "k"],
         &["SET", "gone", "v", "PXAT", "1700000000000"],
-        // Before every time that the loader could use.
+        // The deadline of this list is before any time that the loader could use as the current
+        // time.
         &["RPUSH", "list", "a"],
         &["PEXPIREAT", "list", "1000"],
         &["RPUSH", "list", "b"],
@@ -503,8 +505,9 @@ fn an_expired_key_exists_for_later_commands() {
     assert_eq!(client.call("OBJECT IDLETIME k"), Reply::Integer(0));
 }
 
-/// Commands of the file are obeyed like those of a primary: a trim with `LIMIT` was rewritten with
-/// an exact bound, and a string may be longer than `proto-max-bulk-len` now allows.
+/// Commands of the file are applied like those of a primary, although clients may not send them: an
+/// approximate trim, which the server has written with an exact bound and `LIMIT`, and a string
+/// that is longer than `proto-max-bulk-len` now allows.
 #[test]
 fn commands_that_clients_could_not_send_are_loaded() {
     const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
@@ -558,7 +561,7 @@ fn timestamps_are_annotated() {
     assert_eq!(start(Backend::Epoll, dir.path(), &[]).connect().call("GET a").text(), "1");
 }
 
-/// Returns the base, which consists of commands.
+/// Returns the text of the base file, which consists of commands.
 fn text_of_base(dir: &Path) -> String {
     let name = listed(dir).into_iter().find(|name| name.ends_with(".base.aof")).expect("a base");
     String::from_utf8_lossy(&fs::read(dir.join("appendonlydir").join(name)).expect("it is there")).into_owned()
@@ -762,7 +765,7 @@ fn checksums_locate_damage_and_are_switched_at_run_time() {
     };
     assert!(check(&[]).0);
     let value = whole[second..].windows(5).position(|window| window == b"value").expect("a value") + second;
-    // In the value, in the length of the group, and in the prefix of the line.
+    // The damage is in the value, in the length of the group, or in the prefix of the line.
     for at in [value, second + 6, second + 1] {
         let mut damaged = whole.clone();
         damaged[at] ^= 1;
@@ -777,7 +780,7 @@ fn checksums_locate_damage_and_are_switched_at_run_time() {
         assert!(!check(&["--fix"]).0);
         assert_eq!(bytes(), damaged);
     }
-    // A crash has truncated the last group.
+    // Truncates the last group, as a crash may.
     let last = *groups(&whole).last().expect("some");
     fs::write(&path, &whole[..whole.len() - 9]).expect("written");
     let server = start(Backend::Epoll, dir.path(), &[]);

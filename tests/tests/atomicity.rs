@@ -19,7 +19,7 @@ use pantala_tests::{Client, Random, Reply, Server, for_each_backend};
 const RUN_MS: u64 = 1000;
 /// Maximum time until a broken scenario is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(30);
-/// Keys of one command: so many that they are in most of 40 shards.
+/// Number of keys of one command: so many that they are in most of 40 shards.
 const KEYS: usize = 100;
 /// Number of writing threads, and of reading threads.
 const SIDES: usize = 2;
@@ -34,9 +34,9 @@ enum Writers {
 /// The order of one connection's effects that an execution guarantees.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
-    /// The order in which they were sent (`inline`).
+    /// The order in which the commands were sent (`inline`).
     Connection,
-    /// The order in which they were sent, for the effects on each key (`owner`).
+    /// The order in which the commands were sent, but only for the effects on each key (`owner`).
     Key,
 }
 
@@ -122,7 +122,8 @@ fn assert_enough(changes: &AtomicUsize) {
 const ACCOUNTS: usize = 12;
 const BALANCE: i64 = 100;
 
-/// Moves money between accounts with `WATCH` and `MULTI`. Every total read must be the same.
+/// Moves money between accounts with `WATCH` and `MULTI`. Every read of all accounts must have the
+/// same total.
 fn transfers(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     let keys = names("account", ACCOUNTS);
     server.connect().command(&over_with("MSET", &keys, &BALANCE.to_string()));
@@ -222,8 +223,9 @@ const HIDDEN_TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', AR
 const HIDDEN_COUNT: &str =
     "local sum = 0 for i = 0, ARGV[1] - 1 do sum = sum + redis.call('GET', 'account:' .. i) end return sum";
 
-/// Moves money between accounts by scripts. With `is_hidden`, keys are undeclared and the text of
-/// each script is new, so that the server can't know from an earlier call that it needs them.
+/// Moves money between accounts by scripts. With `is_hidden`, the scripts use undeclared keys, and
+/// the text of each script is new, so that the server can't know from an earlier call that the
+/// script needs these keys.
 fn scripted_transfers(server: &Server, writers: Writers, limit: Duration, is_hidden: bool) -> Result<(), String> {
     let keys = names("account", ACCOUNTS);
     server.connect().command(&over_with("MSET", &keys, &BALANCE.to_string()));
@@ -377,9 +379,9 @@ fn renames_conserve() {
     check(rename);
 }
 
-/// One connection writes a number to `first`, then to `second`, which is in another shard, in long
-/// pipelines. A client that reads `second`, then `first`, must find `first` ≥ `second`. With
-/// [`Order::Key`] this isn't guaranteed; [`order_of_a_key`] runs instead.
+/// One connection writes a number to `first`, then to `second`, which is usually in another shard,
+/// in long pipelines. A client that reads `second`, then `first`, must find `first` ≥ `second`.
+/// With [`Order::Key`] this isn't guaranteed; [`order_of_a_key`] runs instead.
 fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     const PAIRS: usize = 8;
     const DEPTH: u64 = 50;
@@ -444,8 +446,8 @@ fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Re
     Ok(())
 }
 
-/// Pipelines INCR and APPEND of one key on one connection. Replies and value must have the order in
-/// which the commands were sent.
+/// Pipelines APPENDs to one key and INCRs of another, on each of several connections with their own
+/// keys. Replies and values must have the order in which the commands were sent.
 fn order_of_a_key(server: &Server, limit: Duration) -> Result<(), String> {
     let mut bodies: Vec<Body> = Vec::new();
     for connection in 0..4 {

@@ -129,7 +129,8 @@ fn a_snapshot_that_fails_is_reported() {
     });
 }
 
-/// Returns the replies to a client between a failed snapshot and the next one.
+/// Returns the replies to a client between a failed snapshot and the next one, and a reply after
+/// it.
 fn replies_after_a_failed_snapshot(server: &Server, folder: &TempDir) -> Vec<Reply> {
     let mut client = server.connect();
     client.call("SET key 1");
@@ -196,8 +197,7 @@ fn writes_are_rejected_after_a_failed_snapshot() {
     });
 }
 
-/// Sets the flag that ends the writers when it is dropped, so that they also end if the test
-/// panics.
+/// A guard that ends the writers when it is dropped, so that they also end if the test panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -228,9 +228,9 @@ fn under_load(server: &Server, seed: u64, work: impl FnOnce(&mut Client)) {
     });
 }
 
-/// A snapshot under load contains the dataset at its start. The test starts it during a pause of
-/// writes, when it can determine the digest of that dataset, and lets the writers continue while it
-/// is written.
+/// A snapshot under load contains the dataset at the snapshot's start. The test pauses writes,
+/// determines the dataset's digest, starts the snapshot, and lets the writers continue while the
+/// snapshot is written.
 #[test]
 fn a_snapshot_under_load_is_a_point_in_time() {
     let seed = Random::seed("a_snapshot_under_load_is_a_point_in_time");
@@ -250,8 +250,8 @@ fn a_snapshot_under_load_is_a_point_in_time() {
     });
 }
 
-/// Injects a fault that omits entries that are changed during the walk from the snapshot, and
-/// checks that the comparison of the test above fails.
+/// Injects a fault: the snapshot omits some of the entries that are changed during the walk. The
+/// comparison of the test above must then fail.
 #[test]
 fn a_snapshot_without_changed_entries_is_detected() {
     let seed = Random::seed("a_snapshot_without_changed_entries_is_detected");
@@ -308,7 +308,8 @@ fn changes_of_large_collections_do_not_wait_for_their_encoding() {
 }
 
 /// Commands that remove, replace or move the large collections of [`TYPES`]: `KEY` stands for the
-/// type's name and the command's number.
+/// type's name and the number of the list of commands; `CHANGE` and `EMPTY` stand for commands of
+/// the type.
 const REMOVALS: [&[&str]; 9] = [
     &["DEL KEY"],
     &["UNLINK KEY"],
@@ -321,8 +322,8 @@ const REMOVALS: [&[&str]; 9] = [
     &["PEXPIRE KEY 1"],
 ];
 
-/// A type of collections: its name, the command that adds an element, one that changes or removes
-/// an element, and one that removes all elements.
+/// Types of collections. For each: its name, the command that adds an element, one that changes or
+/// removes an element (`CHANGE`), and one that removes all elements (`EMPTY`).
 const TYPES: [[&str; 4]; 5] = [
     ["zset", "ZADD zset 1 element", "ZREM KEY element:7", "ZREMRANGEBYRANK KEY 0 -1"],
     ["set", "SADD set element", "SREM KEY element:7", "SPOP KEY 9000"],
@@ -381,8 +382,8 @@ fn removals_of_large_collections_do_not_wait_for_their_encoding() {
     });
 }
 
-/// Adds collections that are so large that the snapshot encodes them in pieces. The writers change
-/// some of them often and some rarely.
+/// Adds collections that are so large that the snapshot encodes them in pieces.
+/// [`change_databases`] changes them.
 fn add_large(client: &mut Client) {
     for name in 0..8 {
         let mut commands = Vec::new();
@@ -399,7 +400,8 @@ fn add_large(client: &mut Client) {
     }
 }
 
-/// Sets, deletes, flushes and swaps keys that the other writers don't use.
+/// Sets, deletes and moves keys that the other writers don't use, changes the collections of
+/// [`add_large`], and flushes and swaps databases.
 fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
     let mut random = Random::from_seed(Random::seed_of(seed, "databases"));
     let mut client = server.connect();

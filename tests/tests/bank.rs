@@ -84,7 +84,7 @@ fn by_undeclared_script(client: &mut Client, from: &str, to: &str, _: &mut Rando
 }
 
 /// Transfers with a script that the server hasn't cached, and that declares only one of its two
-/// keys: it is rolled back when it uses the other one, and rerun.
+/// keys: when it uses the other key, it is rolled back and rerun.
 fn by_new_script(client: &mut Client, from: &str, to: &str, random: &mut Random) -> Reply {
     let script = format!("local from, to = KEYS[1], ARGV[1] {TRANSFER} -- {}", random.next_u64());
     client.command(&["EVAL", &script, "1", from, to])
@@ -102,7 +102,7 @@ fn by_rename(client: &mut Client, from: &str, to: &str, random: &mut Random) -> 
 
 const MOVES: [Move; 7] = [by_incr, by_watch, by_mset, by_script, by_undeclared_script, by_new_script, by_rename];
 
-/// Moves a coin from one purse to another. Blocks if the first is empty.
+/// Moves a coin from one purse to another. May block briefly if the first is empty.
 fn move_coin(client: &mut Client, random: &mut Random) {
     let (from, to) = (purse(random.below(PURSES)), purse(random.below(PURSES)));
     match random.below(3) {
@@ -112,7 +112,7 @@ fn move_coin(client: &mut Client, random: &mut Random) {
     };
 }
 
-/// Reads all accounts at one moment.
+/// Reads all accounts at one moment, by one of several atomic commands.
 fn balances(client: &mut Client, random: &mut Random) -> Reply {
     let all: Vec<String> = (0..ACCOUNTS).map(account).collect();
     let over = |words: &[&str]| {
@@ -252,8 +252,7 @@ impl Books {
     }
 }
 
-/// Starts a server with these faults, among them pauses of its threads. Also returns whether this
-/// build supports faults.
+/// Starts a server and injects these faults. Also returns whether this build supports faults.
 fn start(backend: Backend, execution: &str, faults: &[(&str, u32)]) -> (Server, bool) {
     let server = Server::pantala(backend, &["--workers", "5", "--shards", "40", "--execution", execution]);
     let mut client = server.connect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pantala_tests::waiting::{PATIENCE, pantalas, play, play_together, wait_until_blocked, waiting};
 use pantala_tests::{Client, Random, Reply};
 
-/// How long a test checks that a client receives nothing.
+/// Time for which a test checks that a client receives nothing.
 const QUIET: Duration = Duration::from_millis(60);
 
 fn info(client: &mut Client, field: &str) -> i64 {
@@ -201,8 +201,8 @@ fn a_client_blocks_on_very_many_keys() {
         assert_eq!(other.command(&["RPUSH", "list:54321", "1", "2"]).integer(), 2);
         assert_eq!(self::words(&client.receive()), "list:54321 1");
         assert_eq!(other.command(&["DEL", "list:54321"]).integer(), 1);
-        // Blocks on all keys again, then disconnects: the server must remove it from the queue of
-        // each key.
+        // The client blocks on all keys again, then disconnects: the server must remove it from the
+        // queue of each key.
         client.send(&words);
         wait_until_blocked(&mut other, 1);
         drop(client);
@@ -239,9 +239,8 @@ fn disconnected_and_killed_clients_get_nothing() {
 
 #[test]
 fn a_disconnect_after_a_long_pipeline_is_detected() {
-    /// Length of the pipeline after the blocking command. The server stops reading from a client
-    /// whose commands must wait long before this many bytes, so it does not read the end of the
-    /// connection.
+    /// Length of the pipeline after the blocking command. While a client is blocked, the server
+    /// reads only a small part of this many bytes, so it doesn't reach the end of the stream.
     const BYTES: usize = 3 * 1024 * 1024;
     play(|server| {
         let mut other = server.connect();
@@ -298,7 +297,8 @@ fn every_command_that_creates_a_list_wakes() {
     });
 }
 
-/// If an element that a transaction or a script pushes expires before the end, no client is served.
+/// If a key that a transaction or a script creates expires before the transaction or script ends,
+/// no client is served.
 #[test]
 fn keys_that_expire_before_their_transaction_ends_wake_no_client() {
     const SCRIPT: &str = "redis.call('RPUSH', KEYS[1], 'x') redis.call('PEXPIRE', KEYS[1], 1) \
@@ -396,8 +396,8 @@ fn a_thousand_blocked_clients_are_served() {
 }
 
 /// Waits until `INFO commandstats` has these numbers of calls and failures of a command. It must
-/// wait because a blocked client's error may be counted only after the reply to the command that
-/// caused it.
+/// wait because the server may count a blocked client's error only after the reply to the command
+/// that caused the error.
 #[track_caller]
 fn wait_for_counters(client: &mut Client, command: &str, calls: u64, failed: u64) {
     let began = Instant::now();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pantala_tests::waiting::{PATIENCE, play, wait_until_blocked, waiting};
 use pantala_tests::{Backend, Client, Reply, Server};
 
-/// How long a test checks that a client receives nothing.
+/// Time for which a test checks that a client receives nothing.
 const QUIET: Duration = Duration::from_millis(60);
 
 /// Returns the text of a reply, with its aggregates flattened.

@@ -145,7 +145,7 @@ const TIMED: &[(&str, bool)] = &[
 #[test]
 fn timeouts_are_exact_for_every_command() {
     const WAIT: Duration = Duration::from_millis(20);
-    /// How late a reply may be: one tick of the clock that checks timeouts, and the round trip.
+    /// Maximum delay of a reply: one tick of the clock that checks timeouts, and the round trip.
     const LATE_MAX: Duration = Duration::from_millis(4);
     /// Even on a loaded machine, at least one of this many tries is on time.
     const TRIES: usize = 60;

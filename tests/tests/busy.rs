@@ -55,7 +55,7 @@ fn each_layout(mut test: impl FnMut(&mut Server)) {
 /// those shards.
 const OTHERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Returns the number of these keys that can be written.
+/// Returns the number of [`OTHERS`] that can be written.
 fn served(client: &mut Client) -> usize {
     OTHERS.iter().filter(|key| client.command(&["SET", key, "1"]) == Reply::ok()).count()
 }
@@ -120,8 +120,8 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
             (0..50).map(|_| vec!["INCR".to_owned(), key.clone()]).collect()
         };
         for round in 0..3 {
-            // So many commands that the others arrive while the worker runs the first ones: it then
-            // receives all of them in one turn.
+            // Each client sends so many commands that those of the other clients arrive while the
+            // worker runs the first ones. The worker then receives the rest in one turn.
             for (number, client) in clients.iter_mut().enumerate() {
                 let mut all = commands(number);
                 if number == 3 {
@@ -179,7 +179,7 @@ fn a_script_that_is_busy_again_in_its_rerun_abandons_its_window_once() {
         for round in 0..ROUNDS {
             // After the flush the server doesn't know that the script needs all shards.
             occupier.call("SCRIPT FLUSH");
-            // Keeps the worker busy for some dozen milliseconds, so that it receives the following
+            // Keeps the worker busy for dozens of milliseconds, so that it receives the following
             // commands in one turn.
             occupier.send(&["LCS", "{t}1", "{t}2", "LEN"]);
             script.send(&["EVAL", text, "1", "held"]);
@@ -314,7 +314,7 @@ fn the_script_s_own_client_waits_until_it_ends() {
         assert_eq!(client.call("PING"), pong());
         client.call("SCRIPT KILL");
         assert!(script.ends_within(LIMIT));
-        // A client that disconnects while its script runs.
+        // A client disconnects while its script runs.
         let mut script = server.connect();
         script.send(&["EVAL", ENDLESS, "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
@@ -355,7 +355,7 @@ fn messages_for_the_script_s_own_client_are_bounded() {
         }
         let taken = server.peak_resident_bytes().saturating_sub(before);
         // If the messages were buffered, memory would grow by their total size. Messages in flight
-        // and the allocator's unused memory may take up to two thirds of it.
+        // and the allocator's unused memory may take up to two thirds of that.
         assert!(taken < (MESSAGES * MESSAGE_BYTES * 2 / 3) as u64, "{taken} bytes more");
         assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
         assert!(script.ends_within(LIMIT));
@@ -444,8 +444,8 @@ fn nothing_is_delayed_while_a_script_is_busy() {
     });
 }
 
-/// Some commands wait for a busy script's shards instead of being rejected (`BLMOVE` whose
-/// destination is there, `WATCH`). They hold no other shard meanwhile.
+/// Some commands wait for a busy script's shards instead of being rejected (a served `BLMOVE` whose
+/// destination is in such a shard, and `WATCH`). They hold no other shard meanwhile.
 #[test]
 fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
     const MOVERS: usize = 12;
@@ -576,7 +576,7 @@ fn a_killed_script_does_nothing_more() {
         let mut server = Server::pantala(backend, LAYOUTS[0]);
         let [mut client, mut script] = [(); 2].map(|()| server.connect());
         script.set_read_timeout(LIMIT);
-        // One comparison takes some dozen milliseconds.
+        // One comparison takes dozens of milliseconds.
         for (key, letters) in [("{t}1", "abcdefg"), ("{t}2", "gfdbeca")] {
             client.command(&["SET", key, &letters.repeat(TEXT_BYTES / letters.len())]);
         }

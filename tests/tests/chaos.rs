@@ -15,13 +15,13 @@ use pantala_tests::{Backend, Client, Random, Reply, Server};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// Servers of a scenario: a primary and two replicas.
+/// Number of servers of a scenario: a primary and two replicas.
 const NODES: usize = 3;
 
-/// Clients that write during a scenario.
+/// Number of clients that write during a scenario.
 const WRITERS: usize = 3;
 
-/// Scenarios of the long run; `PANTALA_CHAOS_SCENES` overrides it.
+/// Number of scenarios of the long run; `PANTALA_CHAOS_SCENES` overrides it.
 const LONG_RUN_SCENES: usize = 2000;
 
 /// Time within which the servers must be equal after the last fault.
@@ -112,7 +112,7 @@ fn write(shared: &Shared, number: usize, mut random: Random) {
             let id = random.below(1000).to_string();
             let script = "redis.call('INCR', KEYS[1]) return redis.call('SADD', KEYS[2], ARGV[1])";
             let commands: Vec<Vec<&str>> = match random.below(7) {
-                // Two keys of different shards have the same number.
+                // The transaction keeps the numbers of two keys in different shards equal.
                 0 | 1 => {
                     vec![vec!["MULTI"], vec!["INCR", a], vec!["RPUSH", list, &text], vec!["INCR", &b], vec!["EXEC"]]
                 }
@@ -139,7 +139,7 @@ fn write(shared: &Shared, number: usize, mut random: Random) {
     }
 }
 
-/// Reads both keys of a writer's transactions, on all servers, until the scenario ends.
+/// Reads both keys of a writer's transactions, on random servers, until the scenario ends.
 ///
 /// # Panics
 /// If their numbers differ.
@@ -248,8 +248,8 @@ impl Scene {
         shared.primary.store(self.nodes[self.primary].port, Relaxed);
     }
 
-    /// Restarts a server, which forgets which primary it followed, and makes it follow the current
-    /// one.
+    /// Restarts a server and makes it follow the current primary, because a restarted server has
+    /// forgotten its primary.
     fn come_back(&mut self, node: usize) {
         let began = Instant::now();
         while self.nodes[node].server.is_none() {

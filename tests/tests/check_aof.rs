@@ -48,7 +48,7 @@ fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Removes line numbers.
+/// Returns a report without its line numbers.
 fn without_line(text: &str) -> String {
     let parts =
         text.split("ok_up_to_line=").map(|part| part.trim_start_matches(|letter: char| letter.is_ascii_digit()));

@@ -1,6 +1,6 @@
 //! `maxmemory-clients`: which clients are evicted when the total memory of clients exceeds the
 //! limit. The tests cover the subject of Redis's unit/client-eviction, which can only test a server
-//! that it started itself; they also run on redis-server.
+//! that it started itself. The tests also run on redis-server.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,7 @@ const MB: usize = 1024 * KB;
 const LIMIT: usize = 3_000_000;
 /// The limit in tests with small allocations. Redis rejects limits below 128 KiB.
 const SMALL_LIMIT: usize = 200_000;
-/// Length of a reply that is long compared with that limit. A client may exceed the limit by one
-/// such reply before it is evicted.
+/// Length of a long reply. A client may exceed the limit by one such reply before it is evicted.
 const LONG: usize = 200 * KB;
 /// Tolerance of the counters: the memory of `control` while it runs INFO, and the changes that a
 /// worker has counted for itself but not yet added to the sum of all workers.
@@ -86,7 +85,7 @@ fn filled(server: &Server, control: &mut Client, name: &str, bytes: usize) -> Cl
     client
 }
 
-/// Sends a request until the server closes the connection. Returns whether it closes.
+/// Sends a request. Returns whether the server then closes the connection.
 fn is_closed(client: &mut Client, request: &[u8]) -> bool {
     // The server may close the connection before it has received all bytes.
     let _ = client.try_send_raw(request);
@@ -195,8 +194,8 @@ fn arguments_of_commands_that_wait_for_their_shards_count() {
     const WORKERS: usize = 3;
     const HELD: &str = "local function now() local time = redis.call('TIME') return time[1] * 1000 + time[2] / 1000 end \
                         local stop = now() + tonumber(ARGV[1]) while now() < stop do end return redis.call('INCR', KEYS[1])";
-    /// How long the script holds the shard: less than `busy-reply-threshold` (5 s), after which the
-    /// server would reject the waiting commands.
+    /// Time for which the script holds the shard: less than `busy-reply-threshold` (5 s), after
+    /// which the server would reject the waiting commands.
     const HELD_MS: u128 = 4500;
     let big = "x".repeat(500 * KB);
     let part = "x".repeat(100 * KB);
@@ -391,8 +390,9 @@ fn a_client_that_evicts_itself_receives_its_reply_first() {
     });
 }
 
-/// Two clients each exceed the output buffer limit, and together with a third they exceed the limit
-/// on all clients. The first limit closes the two; after that, the second needs to evict no client.
+/// Two clients each exceed the output buffer limit, and together with a third client they exceed
+/// `maxmemory-clients`. The server closes the two because of their output buffers; after that, it
+/// needs to evict no client.
 #[test]
 fn an_output_buffer_limit_evicts_no_other_client() {
     let args = ["--maxmemory-clients", "10mb", "--client-output-buffer-limit", "normal 3mb 0 0"];
@@ -554,11 +554,11 @@ fn the_sum_is_right_after_many_evictions() {
         eventually("all are closed", || fields(&mut control, "", "tot-mem").len() == 1);
         let evicted = control.call("INFO stats").text();
         assert!(!evicted.contains("\r\nevicted_clients:0\r\n"), "no client was evicted");
-        // The smallest limit that Redis accepts, because an error in the sum is then largest in
-        // proportion. `goes` must be the larger client: a receive buffer may be twice as large as
-        // its contents, so it sends more than twice the bytes of `stays`. Both have sent everything
-        // before the limit is set, because a client whose bytes arrive in pieces could at first be
-        // the smaller one.
+        // The limit is the smallest that Redis accepts, because an error in the sum is then largest
+        // in proportion. `goes` must be the larger client: a receive buffer may be twice as large
+        // as its contents, so it sends more than twice the bytes of `stays`. Both have sent
+        // everything before the limit is set, because a client whose bytes arrive in pieces could
+        // at first be the smaller one.
         let _stays = filled(&server, &mut control, "stays", 40 * KB);
         let mut goes = filled(&server, &mut control, "goes", 128 * KB);
         set_limit(&mut control, 128 * KB);

@@ -47,8 +47,8 @@ fn names(client: &mut Client) -> Vec<String> {
     names
 }
 
-/// Formats a reply as readable text, with its sets sorted. The caller has removed subcommands that
-/// Pantala doesn't have.
+/// Formats a reply as readable text, with its sets sorted. Callers handle subcommands separately,
+/// so the reply contains none.
 fn show(reply: &Reply) -> String {
     match reply {
         Reply::Array(items) | Reply::Map(items) => {

@@ -463,7 +463,7 @@ fn connections_spread_over_workers() {
             client.call("PING");
         }
         let info = clients[0].call("INFO everything").text();
-        // Pantala's own lines: `worker_N:connections=…`.
+        // Pantala's own lines: `workerN:connections=…`.
         let counts: Vec<usize> = info
             .lines()
             .filter(|line| line.starts_with("worker") || line.starts_with("pantala_worker"))

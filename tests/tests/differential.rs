@@ -32,7 +32,7 @@ fn compare(test: &str, args: &[&str], settings: &[&str]) {
     }
 }
 
-/// Returns how many calls of a command succeeded, and the number of calls, from `INFO
+/// Returns the number of successful calls of a command, and the number of all its calls, from `INFO
 /// commandstats`.
 fn successes(stats: &str, name: &str) -> (i64, i64) {
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:")));

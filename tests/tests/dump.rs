@@ -91,8 +91,8 @@ fn maker(random: &mut Random) -> Vec<Vec<u8>> {
     args
 }
 
-/// Returns commands that create a stream: entries with equal and other fields, some deleted; up to
-/// two groups with consumers and pending entries.
+/// Returns commands that create a stream: entries with the same field, some with an additional one,
+/// some deleted; up to two groups with consumers and pending entries.
 fn stream_makers(random: &mut Random) -> Vec<Vec<Vec<u8>>> {
     let words = |line: String| -> Vec<Vec<u8>> { line.split(' ').map(|word| word.as_bytes().to_vec()).collect() };
     let mut commands = Vec::new();
@@ -133,7 +133,7 @@ fn stream_makers(random: &mut Random) -> Vec<Vec<Vec<u8>>> {
 /// A reply and its bytes.
 type Raw = (Reply, Vec<u8>);
 
-/// Returns everything that a client can read about the key `k`.
+/// Returns replies that together describe the key `k`.
 fn seen(client: &mut Client) -> Vec<Raw> {
     ["TYPE k", "OBJECT ENCODING k", "DEBUG DIGEST-VALUE k", "PTTL k", "XINFO STREAM k FULL COUNT 0"]
         .map(|words| {
@@ -221,8 +221,8 @@ fn packed_sorted_sets_are_dumped_as_redis_dumps_them() {
     server.assert_sound();
 }
 
-/// Maximum number of damaged payloads of other types that only Redis accepts in one run. Redis does
-/// not check all bits after an element of a listpack.
+/// Maximum number, in one run, of damaged payloads that only Redis accepts and whose types aren't
+/// in [`SOME_TAKEN`]. Redis does not check all bits after an element of a listpack.
 const OTHERS_TAKEN_MAX: usize = 4;
 /// Types of which Redis accepts some damaged payloads that Pantala rejects: sorted sets with
 /// textual scores, because Redis parses any text, and streams, because it reads an impossible
@@ -311,15 +311,15 @@ fn claimed_lengths_allocate_no_memory() {
         b"\x02\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x01a",
         b"\x04\x80\x7f\xff\xff\xff\x01a\x01b",
         b"\x12\x80\x7f\xff\xff\xff\x02\x07\x07\x00\x00\x00\x00\x00\xff",
-        // Sorted sets: members, with textual and binary scores; a listpack's bytes, plain and
-        // compressed, and its entries.
+        // Sorted sets: the number of members, with textual and binary scores; the length of a
+        // listpack, plain and compressed, and the lengths in its header.
         b"\x03\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x01a\x011",
         b"\x05\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x01a\x00\x00\x00\x00\x00\x00\xf0\x3f",
         b"\x11\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x07\x00\x00\x00\x00\x00\xff",
         b"\x11\xc3\x07\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x07\x00\x00\x00\x00\x00\xff",
         b"\x11\x07\xff\xff\xff\x7f\xff\xff\xff",
-        // Streams: nodes; a node's bytes, plain and compressed; the length in a node's header;
-        // groups, pending entries, consumers.
+        // Streams: the number of nodes; the length of a node, plain and compressed; the length in a
+        // node's header; the numbers of groups, pending entries and consumers.
         b"\x0f\x81\x00\x00\x00\x7f\x00\x00\x00\x00",
         b"\x13\x81\x00\x00\x00\x7f\x00\x00\x00\x00",
         b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x07",

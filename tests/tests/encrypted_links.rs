@@ -57,7 +57,7 @@ fn follow_over_tls(primary: Kind, replica: Kind, certificates: &Certificates) {
     let listed = info(&primary.server, "replication", "slave0");
     assert!(listed.contains(&format!("port={}", replica.tls_port)), "the encrypted port is announced: {listed}");
 
-    // The link continues where it was lost.
+    // After a loss of the link, the stream continues at the same position.
     assert_eq!(client.call("CLIENT KILL TYPE replica").integer(), 1);
     for number in 0..100 {
         client.call(&format!("RPUSH list {number}"));

@@ -16,10 +16,10 @@ const MB: usize = 1024 * KB;
 
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// Memory may exceed the limit by this fraction of it (docs/semantics.md).
+/// Memory may exceed the limit by `limit / EXCESS_PART` (docs/semantics.md).
 const EXCESS_PART: usize = 16;
 
-/// The fraction if all partitions with evictable keys are held by other workers.
+/// The same divisor for the case that other workers hold all partitions with evictable keys.
 const BUSY_EXCESS_PART: usize = 4;
 
 /// Policies that evict keys, and whether they also evict keys without a TTL.
@@ -58,7 +58,8 @@ fn allow_any(client: &mut Client) {
     set(client, &[("maxmemory", "0"), ("maxmemory-policy", "noeviction")]);
 }
 
-/// Commands of two clients while nothing can be evicted. `!n` sets `maxmemory` to n.
+/// Commands while nothing can be evicted, each with the number of the client that sends it (0 or
+/// 1). `!n` sets `maxmemory` to n.
 const REJECTIONS: &[(usize, &str)] = &[
     (0, "FUNCTION LOAD #!lua_name=lib"),
     (0, "SET there 1"),
@@ -231,7 +232,8 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "SET k v"),
 ];
 
-/// Splits a line into words: within a word, `_` is a blank and `|` a line break.
+/// Splits a line into words: within a word, `_` is a blank and `|` a line break. The word
+/// `#!lua_name=lib` stands for a library.
 fn words(line: &str) -> Vec<String> {
     let library = "#!lua name=lib\nredis.register_function('writes', function(keys) return redis.call('set', keys[1], 'f') end)\n\
         redis.register_function{function_name='reads', callback=function(keys) return redis.call('get', keys[1]) end, flags={'no-writes'}}\n\
@@ -399,7 +401,7 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     let full = info_field(&mut client, "used_memory");
     let limit = before + (full - before) / 2;
     set(&mut client, &[("maxmemory", &limit.to_string())]);
-    // Memory may stay above the limit by what the client that runs INFO uses.
+    // Memory may stay above the limit by the memory of the client that runs INFO.
     eventually("half of the keys are evicted", || info_field(&mut client, "used_memory") <= limit + 32 * KB);
     // The checks below must not evict more keys.
     allow_any(&mut client);
@@ -417,8 +419,8 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
 #[test]
 fn used_keys_stay_and_unused_keys_are_evicted() {
     /// With `execution owner`, each worker evicts only its own keys. While the host doesn't
-    /// schedule one of them, the others must evict more, used keys included. Tests that run at the
-    /// same time occasionally cause this, so later tries wait first.
+    /// schedule one worker, the other workers must evict more, used keys included. Tests that run
+    /// at the same time occasionally cause this, so later tries wait first.
     const TRIES: usize = 12;
     const TRIES_AT_ONCE: usize = 3;
     let eventually_left = |server: &Server, policy: &str, uses: usize, is_right: fn(usize, usize) -> bool| {
@@ -555,7 +557,7 @@ fn evict_all(control: &mut Client) {
     eventually("all keys are evicted", || control.call("DBSIZE").integer() == 0);
 }
 
-/// A limit that is set right after writes counts them, and so does INFO.
+/// When a limit is set right after writes, the server counts these writes, and so does INFO.
 #[test]
 fn a_new_limit_counts_the_last_writes() {
     const KEYS: usize = 300;
@@ -822,7 +824,7 @@ fn nothing_is_evicted_or_rejected_while_writes_are_paused() {
         let mut writer = server.connect();
         writer.send(&["SET", "other", "v"]);
         assert_eq!(control.call("DBSIZE").integer(), 1);
-        // Then all keys are evicted, and the write is rejected.
+        // After the pause all keys are evicted, and the write is rejected.
         assert_eq!(writer.receive(), Reply::Error(OUT_OF_MEMORY.into()));
         eventually("all keys are evicted", || control.call("DBSIZE").integer() == 0);
         allow_any(&mut control);

@@ -97,8 +97,8 @@ fn age_of_clock(client: &mut Client) -> i64 {
 /// other clients in its worker's turn, nor its own first run if that was rolled back.
 #[test]
 fn deadlines_count_from_when_their_commands_run() {
-    /// Duration of the slow commands that run before the one with the TTL, ms. The time that the
-    /// latter uses may be at most `AGE_MS_MAX` old.
+    /// Duration of the slow commands that run before the command with the TTL, in ms. The time that
+    /// the command with the TTL uses may be at most `AGE_MS_MAX` old.
     const TAKES_MS: u32 = 300;
     const AGE_MS_MAX: i64 = 50;
     /// Asserts that the clock is current in one of ten measurements. A busy host can delay the
@@ -132,7 +132,7 @@ fn deadlines_count_from_when_their_commands_run() {
                 });
             }
             // Both clients' commands arrive while the script of a third client runs, so the worker
-            // runs them in one turn: first a script, then the command.
+            // runs them in one turn: first the script of `client`, then the commands of `other`.
             let mut first = server.connect();
             assert_current(layout, || {
                 first.send(&["EVAL", &spin, "1", "a"]);
@@ -143,7 +143,8 @@ fn deadlines_count_from_when_their_commands_run() {
                 first.receive();
                 age_ms
             });
-            // The rolled-back run takes as long as the committed one, which starts when it ends.
+            // The rolled-back run takes as long as the committed run, which starts when the
+            // rolled-back run ends.
             let script = format!(
                 "local t = redis.call('TIME') {spin} for i = 1, 4 do redis.call('SET', 'made:' .. i, 1, 'PX', ARGV[1]) end \
                  return {{t[1], t[2], redis.call('PEXPIRETIME', 'made:1')}}"

@@ -11,7 +11,7 @@ use pantala_tests::{Backend, Client, Reply, Server, for_all_backends, for_each_b
 /// Arguments of all servers: full syncs start without delay, and no `PING` advances the offsets.
 const ARGS: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
 
-/// Clients that write during a failover.
+/// Number of clients that write during a failover.
 const WRITERS: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,8 +54,8 @@ fn increment(server: &Server, key: &str, is_over: &AtomicBool) -> i64 {
     last
 }
 
-/// Stops the writers of a scenario when it is dropped, so that they also stop if the scenario
-/// fails.
+/// A guard that stops the writers of a scenario when it is dropped, so that they also stop if the
+/// scenario fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -68,8 +68,9 @@ impl Drop for End<'_> {
 /// dataset.
 #[track_caller]
 fn assert_equal(replica: &Server, primary: &Server) {
-    // A write is in the stream a moment after its reply. `WAIT` waits for what was there before the
-    // last command of its connection.
+    // A write is in the stream a moment after its reply. `WAIT` waits only for the part of the
+    // stream that existed at the previous command of its connection, so the client sends `PING`
+    // first.
     let mut client = primary.connect();
     client.call("PING");
     assert!(matches!(client.call("WAIT 1 10000"), Reply::Integer(1..)));
@@ -329,7 +330,7 @@ fn a_failover_retries_the_handshake() {
             for ends in ["abort", "success"] {
                 assert_eq!(client.call("CONFIG SET masteruser nobody masterauth wrong"), Reply::ok());
                 let before = failures();
-                // A redis-server acknowledges once a second.
+                // A redis-server acknowledges once a second, so the timeout is longer than that.
                 let words = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 2500", to.port());
                 let since = Instant::now();
                 eventually("the failover starts", || client.call(&words) == Reply::ok());
@@ -447,8 +448,8 @@ fn other_replicas_stay_with_the_former_primary() {
     });
 }
 
-/// A script runs for longer than the timeout of a forced failover. What the script writes after the
-/// timeout is not in the new primary's history, so the server that ran the script must do a full
+/// A script runs for longer than the timeout of a forced failover. The script's writes after the
+/// timeout are not in the new primary's history, so the server that ran the script must do a full
 /// sync.
 #[test]
 fn a_forced_failover_during_a_script_leaves_equal_datasets() {

@@ -180,8 +180,8 @@ struct Audience {
     publisher: Client,
 }
 
-/// More commands of one connection than a worker runs in two turns. Once it has replied to all of
-/// them, it has run at least two turns, the second of which delivers messages.
+/// Number of commands of one connection: more than a worker runs in two turns. Once the worker has
+/// replied to all of them, it has run at least two turns, the second of which delivers messages.
 const PINGS_OF_TWO_TURNS: usize = 2 * 1024;
 
 impl Audience {
@@ -211,8 +211,8 @@ impl Audience {
     }
 }
 
-/// A message to very many subscribers is sent to some of them per turn: commands of other clients
-/// run in between.
+/// In each turn the server sends a message to only some of very many subscribers: commands of other
+/// clients run in between.
 #[test]
 fn a_message_to_many_delays_no_client() {
     const LISTENERS: usize = 3000;

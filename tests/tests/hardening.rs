@@ -86,7 +86,7 @@ fn a_sandboxed_server_does_everything() {
             assert!(!reply.is_error() && text.starts_with(start), "{command}: {reply:?}\n{}", server.log());
         }
         for (command, field) in [("BGSAVE", "rdb_bgsave_in_progress"), ("BGREWRITEAOF", "aof_rewrite_in_progress")] {
-            // Another one may still run.
+            // An earlier one may still be running.
             eventually(command, || !client.call(command).is_error());
             eventually(command, || saves(&server, field) == "0");
         }
@@ -144,7 +144,7 @@ fn the_sandbox_is_off_by_default_and_fixed_at_startup() {
     assert!(client.call("CONFIG SET sandbox yes").text().contains("can't set immutable config"));
 }
 
-/// Returns the mode of this process, which a container may have filtered.
+/// Returns the seccomp mode of this process, which a container may already have filtered.
 fn own_mode() -> String {
     let text = fs::read_to_string("/proc/self/status").expect("it can be read");
     let line = text.lines().find_map(|line| line.strip_prefix("Seccomp:"));
@@ -166,7 +166,8 @@ fn only_the_owner_may_read_new_files() {
     let (server, conf) = pantala_with_file(&text, &["--enable-debug-command", "yes"]);
     let mut client = server.connect();
     let conf = conf.path().join("pantala.conf");
-    // Files that exist keep their permissions, so these are new ones.
+    // Existing files keep their permissions, so the test removes these two; the commands below
+    // create them again.
     fs::remove_file(&users).expect("removed");
     fs::remove_file(&conf).expect("removed");
     for command in ["SET key value", "SAVE", "BGREWRITEAOF", "ACL SAVE", "CONFIG REWRITE"] {

@@ -72,7 +72,7 @@ fn held_bytes(client: &mut Client) -> usize {
     figure(client, "memory", "mem_total_replication_buffers")
 }
 
-/// Returns the number of connections closed because of their output.
+/// Returns the number of connections closed at their output limit.
 fn closed_over_limit(server: &Server) -> usize {
     server.log().matches("overcoming of output buffer limits").count()
 }
@@ -128,7 +128,7 @@ fn a_slow_follower_is_disconnected_and_the_other_continues() {
         assert!((LIMIT..=HELD_MAX).contains(&most), "{most} bytes were held");
         eventually("the slow one is closed", || closed_over_limit(&server) == 1);
         assert!(slow.is_closed());
-        // What remains is the backlog, and the rest of the chunk in which the backlog starts.
+        // The backlog remains, and the rest of the chunk in which it starts.
         eventually("bytes held for it are freed", || held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
         let grown = server.resident_bytes().saturating_sub(resident_before) as usize;
         assert!(grown < 4 * LIMIT, "{grown} bytes more than before");
@@ -137,7 +137,7 @@ fn a_slow_follower_is_disconnected_and_the_other_continues() {
 }
 
 /// As in Redis, the effective limit is at least the backlog's size: the server holds those bytes
-/// anyway, so it doesn't disconnect a replica that lags by no more than them.
+/// anyway, so it doesn't disconnect a replica that lags by less than that.
 #[test]
 fn a_follower_may_be_behind_by_the_backlog() {
     const BACKLOG: usize = 16 * MIB;
@@ -233,7 +233,8 @@ const WRITERS: usize = 6;
 /// Number of held bytes at which the writers pause, so that the copies can catch up.
 const HELD_MAX: usize = 64 * MIB;
 
-/// Follows a server while writers write, up to this number of effects. Then compares the copies.
+/// Makes `copies` follow a server while clients write, until they have received `effects` effects.
+/// Then compares the datasets. Returns the number of effects.
 fn follow_writers(server: &Server, copies: Vec<Server>, effects: u64, seed: u64) -> u64 {
     let mut client = server.connect();
     // No output limit: the writers pause when the copies are far behind.

@@ -133,7 +133,8 @@ fn unauthenticated_clients_use_little_memory() {
 /// CVE-2025-21605: replies that an unauthenticated client doesn't read.
 #[test]
 fn unauthenticated_clients_that_do_not_read_are_closed() {
-    /// Commands in one write, and how many writes: far more replies than the sockets hold.
+    /// Number of commands per write, and of writes. The sockets can buffer only a small part of the
+    /// replies.
     const PINGS: usize = 10_000;
     const WRITES: usize = 200;
     for_each_backend(|backend| {
@@ -154,7 +155,7 @@ fn unauthenticated_clients_that_do_not_read_are_closed() {
                 let requests = request.repeat(PINGS);
                 let is_closed = (0..WRITES).any(|_| stranger.try_send_raw(requests.as_bytes()).is_err());
                 assert!(is_closed, "{request:?} after {requires_login}");
-                // A busy server may still run what it has received.
+                // A busy server may still run commands that it has received.
                 eventually("it is closed", || known.call("CLIENT LIST").text().lines().count() <= 2);
             }
             let log = server.log();
@@ -167,8 +168,7 @@ fn unauthenticated_clients_that_do_not_read_are_closed() {
     });
 }
 
-/// CVE-2026-27623: empty requests in front of others. The blocks of a pipeline that consist of them
-/// have no reply.
+/// CVE-2026-27623: empty requests before a command. They get no reply, however many there are.
 #[test]
 fn empty_requests_have_no_reply() {
     const EMPTY: &[u8] = b"\r\n\r\n*0\r\n*-1\r\n \r\n";
@@ -185,7 +185,7 @@ fn empty_requests_have_no_reply() {
     });
 }
 
-/// CVE-2025-67733: replies of scripts with line breaks must not look like further replies.
+/// CVE-2025-67733: a line break in a script's reply must not start another reply.
 #[test]
 fn scripts_inject_no_replies() {
     const TEXT: &str = "ERR a\\r\\n+INJECTED\\r\\n:1\\r\\n";
@@ -213,7 +213,7 @@ fn scripts_inject_no_replies() {
     });
 }
 
-/// CVE-2025-27151: a long path of a file to check.
+/// CVE-2025-27151: the path of a file to check is very long.
 #[test]
 fn a_long_path_is_not_found() {
     let path = "x/".repeat(50_000);
@@ -240,8 +240,8 @@ fn protocol_errors_do_not_starve_other_clients() {
     });
 }
 
-/// CVE-2021-29478, CVE-2021-32627, CVE-2021-32628 and CVE-2021-32687: encoded values whose sizes
-/// are those of many more elements.
+/// CVE-2021-29478, CVE-2021-32627, CVE-2021-32628 and CVE-2021-32687: encoded values that declare a
+/// wrong number of elements or bytes.
 #[test]
 fn values_with_lying_sizes_are_rejected() {
     // Types of values in the RDB format.
@@ -307,16 +307,16 @@ fn a_full_sync_waits_for_a_script() {
             "1",
             "key",
         ]);
-        // Waits for the script, and for the full sync if that came first.
+        // Returns when the full sync has ended. The script runs completely before it or after it.
         follow(&replica, &primary);
         let read = runner.receive().text();
         assert!(read == "replica" || read == "primary", "{read}");
         // A script that is killed while the sync waits for it.
         let mut endless = replica.connect();
         endless.send(&["EVAL", "while true do redis.call('GET', KEYS[1]) end", "1", "key"]);
-        // Beyond the time after which it can be killed.
+        // Longer than `busy-reply-threshold`, after which the script can be killed.
         std::thread::sleep(Duration::from_millis(300));
-        // With another ID first, so that the next link needs a full sync.
+        // The primary's replication ID changes first, so that the next link needs a full sync.
         assert_eq!(primary.connect().call("DEBUG CHANGE-REPL-ID"), Reply::ok());
         assert_eq!(primary.connect().call("CLIENT KILL TYPE replica").integer(), 1);
         eventually("the sync waits for the script", || info(&replica, "persistence", "loading") == "1");
@@ -331,9 +331,9 @@ fn a_full_sync_waits_for_a_script() {
 /// CVE-2026-56684: encrypted clients are killed while they send and receive.
 #[test]
 fn encrypted_clients_can_be_killed_at_any_time() {
-    /// Kills, each of all other clients.
+    /// Number of `CLIENT KILL` commands. Each closes all other clients.
     const KILLS: usize = 40;
-    /// Commands of a pipeline.
+    /// Number of commands in a pipeline.
     const GETS: usize = 20;
     let Some(certificates) = Certificates::make() else { return };
     for_each_backend(|backend| {
@@ -375,11 +375,11 @@ fn encrypted_clients_can_be_killed_at_any_time() {
     });
 }
 
-/// Ten thousand failing logins of several clients do not delay another one, and `ACL LOG` stays
+/// Ten thousand failing logins of several clients do not delay another client, and `ACL LOG` stays
 /// bounded.
 #[test]
 fn failing_logins_do_not_starve_other_clients() {
-    /// In all.
+    /// Total of all clients.
     const LOGINS: usize = 10_000;
     const CLIENTS: usize = 4;
     for_each_backend(|backend| {

@@ -25,7 +25,7 @@ fn listed(client: &mut Client, name: &str, field: &str) -> Option<usize> {
     listed_fields(client, name, [field]).map(|[value]| value)
 }
 
-/// Returns several numbers of the client, read at the same instant, as [`listed`] does.
+/// Returns several such numbers (see [`listed`]), read at the same instant.
 fn listed_fields<const N: usize>(client: &mut Client, name: &str, fields: [&str; N]) -> Option<[usize; N]> {
     let list = client.call("CLIENT LIST").text();
     let line = list.lines().find(|line| line.contains(&format!(" name={name} ")))?;
@@ -134,13 +134,14 @@ fn pending_replies_take_memory_once_and_keep_their_order() {
             let (resident, used) = (server.resident_bytes() as usize, info(&mut other, "used_memory:"));
             client.send_raw(&requests);
             wait_for(&mut other, "done");
-            // The kernel holds the rest. The server's clock updates the counts one after another.
+            // The kernel holds the rest of the output. The server's clock updates the counts one
+            // after another.
             let least = TOTAL_BYTES - STUCK_BYTES;
             eventually("the output is counted once in each field", || {
                 let [pending, total, pieces] =
                     listed_fields(&mut other, "silent", ["omem", "tot-mem", "oll"]).expect("the client is connected");
                 let counted = info(&mut other, "used_memory:").saturating_sub(used);
-                // Includes deltas of values that the shards haven't flushed yet.
+                // `used_memory` may also change by deltas that the shards hadn't flushed before.
                 (least..TOTAL_BYTES + count * 16).contains(&pending)
                     && (pending..pending + 2 * MIB).contains(&total)
                     && (least / (2 * MIB)..=TOTAL_BYTES / (60 * KIB)).contains(&pieces)
@@ -203,8 +204,8 @@ fn mixed_replies_keep_their_order() {
     });
 }
 
-/// The hard limit applies to output in pieces, and commands after the one whose reply exceeds it do
-/// not run.
+/// The hard limit applies to output that is sent in pieces. Commands after the one whose reply
+/// exceeds the limit don't run.
 #[test]
 fn the_hard_limit_applies_to_output_in_pieces() {
     const LIMIT_BYTES: usize = 32 * MIB;
@@ -235,8 +236,7 @@ fn output_of_a_closed_client_is_freed_over_several_turns() {
     const COMMANDS: usize = 200;
     // Each turn frees 4 MiB, so 200 MiB need more than twice this number of turns.
     const TURNS_MIN: usize = 20;
-    // So few polls take so little time that the server's clock adds only a few of the counted
-    // turns.
+    // This many polls end so soon that the server's clock causes only a few of the counted turns.
     const POLLS_MAX: usize = 100;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);

@@ -117,8 +117,9 @@ fn unsafe_is_only_in_allowed_crates() {
             continue;
         }
         let folder = package.manifest_path.parent().expect("a manifest is in a directory");
-        // The fuzz package is left out: it is in tests/ but isn't a member of the workspace, and
-        // the fuzzer's macro contains `unsafe`.
+        // The files of the fuzz package are in tests/ and so are searched too. But it isn't a
+        // member of the workspace, so it needs no `#![forbid(unsafe_code)]`: the fuzzer's macro
+        // expands to `unsafe`.
         for (path, text) in tidy::rust_files(folder.as_std_path()) {
             if tidy::has_word(&tidy::code_only(&text), "unsafe") {
                 wrong.push(format!("{}: unsafe in {name}", path.display()));
@@ -149,8 +150,8 @@ fn built(selection: &[&str]) -> BTreeSet<String> {
 }
 
 /// Tests build binaries (`pantala_tests::binary`) whose packages `cargo test --workspace` has
-/// already compiled. They are reused only if no package gets other features when fewer packages are
-/// selected.
+/// already compiled. Cargo reuses them only if every package has the same features when fewer
+/// packages are selected.
 #[test]
 fn tests_compile_the_server_once() {
     let all = built(&["--workspace"]);
@@ -160,8 +161,8 @@ fn tests_compile_the_server_once() {
     }
 }
 
-/// Returns the lifetimes that a safe function returns but that no argument binds, so that a caller
-/// could choose them freely. Each has the function's name.
+/// Returns each lifetime that a safe function declares and returns but that no argument or bound
+/// mentions, as `function: lifetime`. A caller could choose such a lifetime freely.
 fn unbound_lifetimes(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {

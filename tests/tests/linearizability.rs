@@ -1,9 +1,10 @@
-//! Checks that histories of concurrent clients are linearizable. Clients run short windows on few
-//! keys while the server's threads pause at critical moments, and a search looks for an order that
-//! explains each history ([`pantala_tests::history`]).
+//! Checks that histories of concurrent clients are linearizable. In each *window*, several clients
+//! run a few commands on few keys while the server's threads pause at critical moments. A search
+//! then looks for an order of the commands that explains all replies ([`pantala_tests::history`]).
 //!
 //! Only builds with debug assertions have `DEBUG FAULT`, which makes threads pause and violates
-//! invariants on purpose; other builds run without both.
+//! invariants on purpose. In other builds the threads don't pause, and `every_fault_is_detected` is
+//! skipped.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -154,7 +155,7 @@ fn workloads(execution: &str) -> Vec<Workload> {
     [&[EVERYTHING, STRINGS, WAITING, SCRIPTS], pipelines].concat()
 }
 
-/// Turns a fault on. Returns `false` if this build doesn't support faults.
+/// Enables a fault. Returns `false` if this build doesn't support faults.
 fn ask_for(server: &Server, fault: &str, permille: u32) -> bool {
     server.connect().command(&["DEBUG", "FAULT", fault, &permille.to_string()]) == Reply::ok()
 }
@@ -211,8 +212,8 @@ enum Deadlines {
     Late,
 }
 
-/// Explores as [`explore`] does, with `deadlines`, and registers what the clients send with
-/// `order`, which checks the stream of effects.
+/// Explores like [`explore`], with `deadlines`. Also registers the planned commands with `order`,
+/// which checks the stream of effects.
 fn explore_followed(
     server: &Server,
     workload: &Workload,

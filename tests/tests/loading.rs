@@ -88,8 +88,8 @@ fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
         "COMMAND INFO nothing",
         "HELLO 2 SETNAME",
     ];
-    // Not in `calls`: Redis replies OK to `WATCH`. Pantala rejects it, because it needs its shard,
-    // which the load holds.
+    // Not in `calls`: Redis replies OK to `WATCH`. Pantala rejects `WATCH`, which needs the key's
+    // shard, because the load holds all shards.
     if server.log().contains("Pantala") {
         assert_eq!(client.call("WATCH key:1").text(), LOADING);
     }
@@ -132,8 +132,8 @@ fn clients_are_served_while_the_dataset_is_loaded() {
     }
 }
 
-/// The snapshot at the start of an append-only file is read in large pieces, the last of which
-/// extends into the commands. Those bytes are then read again.
+/// The server reads the snapshot at the start of an append-only file in large pieces. The last
+/// piece extends into the commands, whose bytes are then read again, but must not be counted again.
 #[test]
 fn progress_counts_no_byte_twice() {
     for_all_backends(|backend| {
@@ -153,7 +153,7 @@ fn progress_counts_no_byte_twice() {
                 let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
                 line.map(|number| number.parse::<u64>().expect("a number"))
             };
-            // Both are missing if the load has ended meanwhile.
+            // Both fields are missing if the load has ended meanwhile.
             if let (Some(loaded), Some(total)) = (number("loading_loaded_bytes"), number("loading_total_bytes")) {
                 // At first the server doesn't know the files' sizes yet.
                 assert!(total == 0 || total.to_string() == length, "{total}");
@@ -224,7 +224,8 @@ fn a_replica_is_a_replica_while_it_loads() {
     assert_eq!(client.call("DBSIZE"), Reply::Integer(0), "it has the dataset of its primary");
 }
 
-/// A file that turns out to be damaged stops the server, although it already accepts connections.
+/// The server accepts connections before it has read the whole file, but exits when it finds that
+/// the file is damaged.
 #[test]
 fn a_damaged_file_stops_the_server_while_it_loads() {
     for_all_backends(|backend| {

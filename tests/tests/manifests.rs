@@ -42,8 +42,8 @@ const INCREMENT: &str = "file one seq 1 type i\n";
 /// `INCR n`, in a file of effects.
 const INCR: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n";
 
-/// Writes the files: a base, two increments, an increment that ends within a command, an empty one,
-/// and the manifest.
+/// Writes the files: a base, two increments, an increment that ends within a command, an empty
+/// file, and the manifest.
 fn lay_out(dir: &Path, manifest: &[u8]) {
     let files = dir.join("appendonlydir");
     fs::create_dir(&files).expect("a directory");

@@ -1,6 +1,6 @@
-//! `MIGRATE` between Pantala and redis-server, in both directions: replies equal redis-server's,
-//! and afterwards each key is on the same server. Also with targets that reject keys, stop midway,
-//! or never reply.
+//! `MIGRATE` between Pantala and redis-server, in both directions: replies and the final place of
+//! each key are the same as between two redis-servers. Also tests targets that reject keys, stop
+//! midway, or never reply.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use pantala_tests::waiting::pantalas;
 use pantala_tests::{Backend, Client, Server, for_each_form};
 
-/// Commands in order, sent to the source (`s`) or to the target (`t`; `T` ignores the reply). `@`
-/// is replaced by host and port of the target.
+/// Commands in order, sent to the source (`s`) or to the target (`t`; for `T` the reply is
+/// ignored). `@` is replaced by host and port of the target.
 const SCENES: &[&str] = &[
-    // One key, of every type.
+    // Single keys, then several keys of all types.
     "s SET string value",
     "s SET number 17 PX 100000000",
     "s RPUSH list a b c",
@@ -70,7 +70,7 @@ const SCENES: &[&str] = &[
     "s EXISTS far",
     "t DEL far",
     "t CONFIG SET requirepass secret",
-    // Redis caches the connection for its next call, which then would need no password. So the
+    // Redis caches the connection for the next call, which would then need no password. So the
     // connections are closed between the calls.
     "T CLIENT KILL TYPE normal",
     "s MIGRATE @ far 0 5000",
@@ -98,7 +98,7 @@ const SCENES: &[&str] = &[
     "s EVAL redis.call('SET',KEYS[1],'x');return{redis.call('MIGRATE',ARGV[1],ARGV[2],'',0,5000,'KEYS','o','p')} 1 o @",
     "s EXISTS o p",
     "t MGET o p",
-    // Syntax errors.
+    // Syntax errors, unreachable targets, and the keys that COMMAND GETKEYS finds.
     "s MIGRATE @ a 0",
     "s MIGRATE @ a x 5000",
     "s MIGRATE @ a 0 x",
@@ -155,7 +155,8 @@ fn keys_move_as_between_two_redis_servers() {
 }
 
 /// Starts a target that reads until it has received `RESTORE` `restores` times, sends `answer`,
-/// waits for `wait` and closes. It accepts two connections, because Redis may retry once.
+/// waits for `wait` and closes. It accepts two connections, because Redis may retry once. Returns
+/// its port.
 fn scripted(restores: usize, answer: &'static str, wait: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it is bound").port();

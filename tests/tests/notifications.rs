@@ -78,7 +78,8 @@ fn random_commands_publish_the_events_of_redis() {
                 steps.push(Step { connection, ..generator.step() });
             }
             // Steps with undefined events are left out. During a walk, redis-server deletes the
-            // expired keys that it visits; which ones depends on the order of its hash table.
+            // expired keys that it visits, and the order of its hash table determines which it
+            // visits.
             steps.retain(|step| !is_walk(step) && !is_sort_by(step));
             sent += steps.len();
             if let Err(found) = pair.run(&steps) {
@@ -378,7 +379,7 @@ fn the_reply_precedes_the_events_of_the_clients_own_command() {
 }
 
 /// Scripts that declare their keys, and some that are rolled back and rerun with all shards: each
-/// event is published once and in order, and so are expiries in a run that was rolled back.
+/// event is published once and in order, even `expired` events of a run that is rolled back.
 #[test]
 fn events_of_scripts_are_those_of_redis() {
     let narrow = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('GET', KEYS[2]) redis.call('RPUSH', KEYS[3], 1, 2) redis.call('LPOP', KEYS[3])

@@ -179,7 +179,7 @@ fn entries() -> Vec<Vec<u8>> {
         entry(13, "hash-ziplist", &string(&ziplist(&[Text(b"f"), Int(1, 0), Text(b"g"), Text(&long)]))),
         entry(9, "hash-zipmap", &string(&zipmap(&[(b"f", b"v"), (b"g", &long), (b"12", b"34")]))),
         entry(15, "stream", &stream),
-        // Expiries in seconds and in milliseconds, an idle time and a counter.
+        // Expiries in seconds and in milliseconds, an idle time and an access counter.
         [&[253][..], &2_000_000_000i32.to_le_bytes(), &entry(0, "expires-s", &string(b"v"))].concat(),
         [&[252][..], &4_102_444_800_123i64.to_le_bytes(), &entry(0, "expires-ms", &string(b"v"))].concat(),
         [&[253][..], &1_000_000_000i32.to_le_bytes(), &entry(0, "expired", &string(b"v"))].concat(),
@@ -188,8 +188,8 @@ fn entries() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Returns the bytes of a file. Versions before 5 have no checksum; in later ones it is 0, which
-/// means that there is none.
+/// Returns the bytes of a file. Versions before 5 have no checksum. From version 5 the checksum is
+/// 0, which disables the check.
 fn file(version: u32) -> Vec<u8> {
     let mut file = format!("REDIS{version:04}").into_bytes();
     file.extend([254, 0]);

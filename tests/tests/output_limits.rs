@@ -99,8 +99,9 @@ fn limits_are_parsed_as_by_redis() {
     });
 }
 
-/// A slow subscriber that stays below a limit set after it subscribed remains connected. The
-/// message that exceeds the limit closes the client and frees its output.
+/// A limit is set after a slow subscriber has subscribed: the subscriber remains connected while
+/// its output is below the limit. The message that exceeds the limit closes the client and frees
+/// its output.
 #[test]
 fn a_slow_listener_is_closed_by_the_message_that_exceeds_the_limit() {
     const ALLOWED_BYTES: usize = 100_000;
@@ -201,7 +202,7 @@ fn a_reply_above_the_limit_is_not_sent() {
         }
         eventually("all are closed", || pending_bytes(&mut other, "long").is_none());
         let after = used_memory(&mut other);
-        // Twenty replies of 150 kB were encoded; less than three of them may still be in memory.
+        // Twenty replies of 150 kB were encoded; fewer than three of them may still be in memory.
         assert!(after < before + 3 * 150_000, "{before} bytes of memory before, {after} after");
         server.assert_sound();
     });
@@ -302,7 +303,7 @@ fn an_endless_reply_aborts_no_transaction() {
                 assert!(!client.call(words).is_error());
             }
             client.send(&["EXEC"]);
-            // The client reads whatever was sent before its connection was closed.
+            // The client reads all bytes that were sent before its connection was closed.
             client.read_to_end();
             eventually("the client is closed", || pending_bytes(&mut other, "transaction").is_none());
             assert_eq!(other.call("MGET before after"), Reply::Array(vec![Reply::bulk("1"), Reply::bulk("1")]));
@@ -315,13 +316,13 @@ fn an_endless_reply_aborts_no_transaction() {
 #[test]
 fn the_soft_seconds_restart_below_the_limit() {
     const SOFT_SECONDS: u64 = 3;
-    // How long a client stays above the limit, twice. One such time is below the limit's seconds,
-    // both together exceed them.
+    // How long a client stays above the limit. It does so twice: each time for less than the
+    // limit's seconds, but in total for more.
     const ABOVE: Duration = Duration::from_millis(2000);
     const TRIES: usize = 8;
     // Several ticks of the server's clock.
     const BELOW: Duration = Duration::from_millis(500);
-    // Each reply is smaller than the limit, because Redis checks it when a reply is added.
+    // Each reply is smaller than the limit, because Redis checks the limit when it adds a reply.
     const REPLY_BYTES: usize = MIB / 4;
     const REPLIES: usize = STUCK_BYTES / REPLY_BYTES;
     let soft = format!("normal 0 1mb {SOFT_SECONDS}");

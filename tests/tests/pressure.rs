@@ -165,7 +165,7 @@ fn a_contended_shard_starves_no_client() {
     });
 }
 
-/// A client that sends one byte per second isn't rejected and blocks no other client.
+/// A client that sends a byte every 400 ms isn't rejected and blocks no other client.
 #[test]
 fn a_command_may_arrive_over_several_seconds() {
     for_all_backends(|backend| {

@@ -74,8 +74,8 @@ fn received(socket: &UnixDatagram) -> String {
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
-/// systemd receives the lines that redis-server sends, at sockets with a path and with an abstract
-/// name. A supervised server stays in the foreground.
+/// systemd receives the lines that redis-server sends, with Pantala's name, at sockets with a path
+/// and with an abstract name. A supervised server stays in the foreground.
 #[test]
 fn systemd_receives_status_readiness_and_end() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -265,7 +265,7 @@ fn replicas_connect_from_the_source_address() {
     };
     from([127, 0, 0, 5]);
     server.connect().command(&["CONFIG", "SET", "bind-source-addr", "203.0.113.5"]);
-    // Repeated, because the thread may have connected before the setting was changed.
+    // Repeated, because the server may have connected once more before the setting was changed.
     eventually("no address", || primary.accept().expect("the link").1.ip() == Ipv4Addr::LOCALHOST);
 }
 

@@ -1,5 +1,5 @@
 //! The commands that are propagated to replicas and to the append-only file: the same as
-//! redis-server's, in an order that rebuilds the dataset at every cut of the stream.
+//! redis-server's, and in an order that is consistent in every prefix of the stream.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use pantala_tests::effects::{Effect, EffectStream, delete_expired, difference, d
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend, generator};
 
-/// One scenario per line: commands separated by `;;`, words by spaces, with `\r`, `\n` and `\x..`
-/// as escapes and `_` for a space. A command after `@wait` is sent by another connection, which
-/// blocks; the next commands run meanwhile. `@sleep` waits this number of milliseconds.
+/// One scenario per line: commands separated by `;;`, words by spaces. Escapes are `\n`, `\s` (a
+/// space) and `\x..` (a byte in hexadecimal). A command after `@wait` is sent by another
+/// connection, which blocks; the next commands run meanwhile. `@sleep n` waits n milliseconds.
 const SCENES: &str = include_str!("propagation/scenes.txt");
 
 /// Unix times in ms closer than this to the present are shown as `<ms>`.
@@ -27,7 +27,7 @@ fn words_of(command: &str) -> Vec<Vec<u8>> {
     command.split(' ').filter(|word| !word.is_empty()).map(unescaped).collect()
 }
 
-/// Returns the bytes of a word after unescaping; `_` is a space.
+/// Returns the bytes of a word after unescaping.
 fn unescaped(word: &str) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::new(), word.as_bytes());
     while let Some((&first, behind)) = rest.split_first() {
@@ -64,15 +64,15 @@ fn play(scene: &str, server: &Server, client: &mut Client, stream: &mut EffectSt
 }
 
 /// Formats an effect. The current time and IDs based on it become placeholders, and the command's
-/// name is in one case.
+/// name is in upper case.
 fn normalized(effect: &Effect, now_ms: i64) -> String {
     let is_now = |text: &str| text.parse::<i64>().is_ok_and(|ms| (ms - now_ms).abs() < NOW_SLACK_MS);
     let shown = effect.iter().enumerate().map(|(index, word)| {
         let text = String::from_utf8_lossy(word);
         match text.split_once('-') {
             _ if index == 0 => text.to_uppercase(),
-            // IDs are replaced as a whole: two entries may or may not be added in the same
-            // millisecond, which their sequence numbers show.
+            // IDs are replaced as a whole: their sequence numbers depend on whether two entries are
+            // added in the same millisecond.
             Some((ms, _)) if is_now(ms) => "<id>".into(),
             _ if is_now(&text) => "<ms>".into(),
             _ => text.into_owned(),
@@ -239,7 +239,7 @@ fn is_unexpected(error: &str) -> bool {
     !error.contains("no such key")
 }
 
-/// Returns the first violation of the order that must hold at any cut of a stream. A writer's
+/// Returns the first violation of the order that must hold in every prefix of a stream. A writer's
 /// `own:` keys are set in the order in which it sent the commands (with `--execution owner`, only
 /// the commands on each key keep their order). The two keys of a `pair:` are set to the same value,
 /// within one `MULTI` and `EXEC`.

@@ -327,7 +327,7 @@ fn a_hundred_thousand_commands_in_one_write() {
 }
 
 /// The server caches which command a name and a number of arguments mean. Subcommands of one
-/// command share both, so the cache must distinguish them by the second word.
+/// command may share both, so the cache must distinguish them by the second word.
 #[test]
 fn subcommands_of_one_name_and_arity_are_distinguished() {
     beside_judge(&[], |subject, reference| {

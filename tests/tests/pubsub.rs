@@ -128,8 +128,8 @@ fn shard_channels_are_those_of_redis() {
         (0, "", 1),
         (0, "SUNSUBSCRIBE one one", 2),
         (2, "SPUBLISH one nobody", 1),
-        // Unsubscribes from channels without a subscription: by a client without any, and by one
-        // with another.
+        // `SUNSUBSCRIBE` of channels that a client isn't subscribed to: first without any
+        // subscription, then with a subscription to another channel.
         (0, "SUNSUBSCRIBE foo", 1),
         (0, "SUNSUBSCRIBE bar quux", 2),
         (0, "SSUBSCRIBE one", 1),
@@ -305,8 +305,8 @@ fn commands_denied_to_subscribers_are_those_of_redis() {
     });
 }
 
-/// The rule must also hold in a pipeline: with `--execution owner`, consecutive commands on one key
-/// are sent to the key's worker together.
+/// Commands that subscribers and monitors may not call are also rejected in a pipeline: with
+/// `--execution owner`, consecutive commands on one key are sent to the key's worker together.
 #[test]
 fn subscribers_and_monitors_may_not_read_in_a_pipeline() {
     for_each_backend(|backend| {
@@ -343,8 +343,9 @@ fn a_client_that_unsubscribes_receives_earlier_messages() {
                 client.call(listens);
                 let words = commands.map(|command| command.split(' ').collect::<Vec<_>>());
                 client.send_together(&words);
-                // Three replies: to the publication, the message, and last to the command that
-                // unsubscribes (RESET and QUIT reply with one word).
+                // The client receives the reply to the publication and the message, in either
+                // order, and then the reply to the command that unsubscribes (RESET and QUIT reply
+                // with one word).
                 let replies: Vec<String> = (0..3).map(|_| format!("{:?}", client.receive())).collect();
                 let has_payload = |reply: &String| {
                     reply.contains("payload") || reply.contains(&format!("{:?}", b"payload").replace(['[', ']'], ""))
@@ -403,8 +404,8 @@ fn messages_keep_their_order() {
     });
 }
 
-/// A transaction or script may deliver its messages before it ends. A client that reads its keys
-/// after such a message must see all its changes.
+/// A transaction or script may deliver its messages before it ends. A client that reads the changed
+/// keys after such a message must see all changes.
 #[test]
 fn a_message_of_a_transaction_implies_that_it_has_run() {
     const ROUNDS: usize = 200;
@@ -539,7 +540,7 @@ fn subscriptions_of_disconnected_clients_are_removed() {
         let mut server = start(backend);
         let mut client = server.connect();
         let channels: Vec<String> = (0..CHANNELS).map(|number| format!("channel:{number}")).collect();
-        // The last two disconnect without reading their confirmations.
+        // The last two subscribers disconnect without reading their confirmations.
         for reads in [true, false, false] {
             let mut listener = server.connect();
             let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(channels.iter().map(String::as_str)).collect();
@@ -565,14 +566,14 @@ fn subscriptions_of_disconnected_clients_are_removed() {
     });
 }
 
-/// A client with very many patterns unsubscribes from them quickly, with any command, and delays no
-/// other client, not even one of its worker.
+/// Very many patterns of a client are unsubscribed quickly, by any form of the command or by
+/// disconnecting. No other client is delayed, not even on the same worker.
 #[test]
 fn very_many_patterns_are_unsubscribed_quickly() {
     const PATTERNS: usize = 100_000;
     /// Patterns per command.
     const TOGETHER: usize = 1000;
-    /// Maximum CPU time: many times what a debug build takes. If each unsubscription scanned all
+    /// Maximum CPU time: many times that of a debug build. If each unsubscription scanned all
     /// patterns, it would take many times this limit.
     const SOON: Duration = Duration::from_secs(5);
     let patterns: Vec<String> = (0..PATTERNS).map(|number| format!("pattern:{number}:*")).collect();
@@ -712,7 +713,7 @@ fn replies(client: &mut Client, commands: &[&str], count: usize) -> Vec<String> 
         .collect()
 }
 
-/// The messages follow the reply of EXEC, as in Redis since 7.2. Redis 7.0 writes them into that
+/// The messages follow the reply to EXEC, as in Redis since 7.2. Redis 7.0 writes them into that
 /// reply.
 #[test]
 fn a_transaction_that_unsubscribes_receives_its_own_messages() {
@@ -740,7 +741,7 @@ fn a_transaction_that_unsubscribes_receives_its_own_messages() {
                 assert_eq!(got[5..], [format!("{kind}{parts} {message}"), "+PONG ".to_owned()], "{commands:?}");
             }
         }
-        // A transaction may not subscribe to a shard channel, but unsubscribe.
+        // A transaction may not subscribe to a shard channel, but may unsubscribe from one.
         let mut client = server.connect();
         client.call("HELLO 3");
         let commands = ["SSUBSCRIBE c", "MULTI", "SPUBLISH c x", "SUNSUBSCRIBE c", "EXEC", "PING"];
@@ -776,7 +777,7 @@ fn a_transaction_whose_messages_exceed_the_limit_runs_to_its_end() {
 }
 
 /// When a client has read the confirmation of a subscription, every later command of every
-/// connection sees the subscription, whatever workers they have.
+/// connection sees the subscription, on whichever worker it runs.
 #[test]
 fn confirmed_subscriptions_are_seen_everywhere() {
     for_each_backend(|backend| {
@@ -796,7 +797,7 @@ fn confirmed_subscriptions_are_seen_everywhere() {
                 let listed = other.command(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).text();
                 let subscribed = format!(" sub={} ", round + 1);
                 assert_eq!(listed.matches(&subscribed).count(), count, "{channel}: {listed}");
-                // It has received the message that was published above.
+                // The subscriber receives the message that was published above.
                 assert_eq!(subscriber.receive().elements()[2].text(), "m");
             }
             for (earlier, subscriber) in subscribers.iter_mut().rev().enumerate() {

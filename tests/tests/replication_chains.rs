@@ -87,8 +87,8 @@ fn under_load(server: &Server, scene: impl FnOnce()) {
 /// Waits until all servers of a tree have the whole stream of its root, under one ID.
 #[track_caller]
 fn assert_one_history(root: &Server, others: &[&Server]) {
-    // A write is in the stream a moment after its reply. `WAIT` waits for what was there before the
-    // last command of its connection.
+    // A write is in the stream a moment after its reply. `WAIT` covers the writes that were replied
+    // to before its connection's last command, here `PING`.
     let mut client = root.connect();
     client.call("PING");
     assert!(matches!(client.call("WAIT 1 10000"), Reply::Integer(1..)), "{}", root.log());
@@ -179,7 +179,7 @@ fn a_chain_continues_when_its_head_dies() {
             for server in [&b, &c, &d] {
                 assert_eq!(info(server, "replication", "master_replid2"), id, "{}", server.log());
             }
-            // The head of the rest dies as well, and the last one leads.
+            // The new head dies as well, and the last server of the chain is promoted.
             b.assert_sound();
             drop(b);
             assert_eq!(d.connect().call("REPLICAOF NO ONE"), Reply::ok());
@@ -192,8 +192,8 @@ fn a_chain_continues_when_its_head_dies() {
     });
 }
 
-/// Sends `PSYNC`. Returns the first line of the reply, and after `CONTINUE` this number of bytes of
-/// the stream.
+/// Sends `PSYNC`. Returns the first line of the reply and, if that is `CONTINUE`, the next `bytes`
+/// bytes of the stream.
 fn asked(server: &Server, id: &str, offset: u64, bytes: u64) -> (String, Vec<u8>) {
     let mut sender = TcpStream::connect(("127.0.0.1", server.port())).expect("it is accepted");
     let mut stream = BufReader::new(sender.try_clone().expect("it is cloned"));
@@ -208,15 +208,15 @@ fn asked(server: &Server, id: &str, offset: u64, bytes: u64) -> (String, Vec<u8>
     (line.trim_start_matches('+').trim_end().to_owned(), got)
 }
 
-/// The bytes that a replica sends are those that its primary sent, including those from before a
-/// promotion, and none of its own effects.
+/// A replica sends the bytes that its primary has sent, even after its own promotion, and no
+/// effects from the time before it became a replica.
 #[test]
 fn a_replica_passes_on_the_bytes_of_its_primary() {
     for_each_backend(|backend| {
         let Some(primary) = start(Kind::Redis, backend) else { return };
         let args = [&ARGS[..], &["--workers", "2", "--appendonly", "yes"]].concat();
         let next = Server::pantala(backend, &args);
-        // It is a primary first, whose backlog stays.
+        // The server is a primary first, and so has a backlog of its own effects.
         assert!(asked(&next, "?", 0, 0).0.starts_with("FULLRESYNC"));
         for number in 0..200 {
             set(&mut next.connect(), &format!("own:{number}"), &"x".repeat(50));
@@ -308,7 +308,8 @@ fn no_change_of_topology_needs_a_full_sync() {
                 let above = *random.pick(&tree);
                 let words = format!("REPLICAOF 127.0.0.1 {}", servers[above].port());
                 assert!(servers[server].connect().call(&words).text().starts_with("OK"));
-                // As in Redis, a server that knows the ID can't continue at one that doesn't yet.
+                // As in Redis, a server that already knows the root's replication ID can't continue
+                // its stream at a server that doesn't know this ID yet.
                 wait_for_link(&servers[server]);
                 let id = |server: usize| info(&servers[server], "replication", "master_replid");
                 eventually("it knows the ID", || id(server) == id(root));
@@ -369,7 +370,7 @@ fn a_promotion_that_is_undone_continues_the_stream() {
 fn a_promotion_after_the_ping_period_continues_the_stream() {
     for_each_backend(|backend| {
         let args = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
-        // Its `PING`s are rare, so that the offsets stand still.
+        // This server's `PING`s are rare, so that the offsets don't change.
         let Some(primary) = start(Kind::Redis, backend) else { return };
         let replica = Server::pantala(backend, &[&args[..], &["--workers", "2"]].concat());
         let other = start(Kind::Pantala, backend).expect("it starts");

@@ -23,7 +23,7 @@ const WRITERS: usize = 4;
 /// Maximum wait for a run of redis-cli, for the exit of a server, and for bytes of the stream.
 const RUN_MAX: Duration = Duration::from_secs(20);
 
-/// Returns a line of `INFO`.
+/// Returns the value of a field of `INFO`.
 fn info(client: &mut Client, section: &str, name: &str) -> String {
     let text = client.call(&format!("INFO {section}")).text();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -175,7 +175,7 @@ fn a_replica_is_reported() {
     });
 }
 
-/// `WAIT` replies immediately, after an acknowledgement, and after its timeout.
+/// Cases in which `WAIT` replies immediately, after an acknowledgement, or after its timeout.
 #[test]
 fn wait_counts_the_replicas_that_have_everything() {
     for_each_backend(|backend| {
@@ -414,8 +414,9 @@ fn the_protocol_is_that_of_redis() {
     });
 }
 
-/// A client that has a reply sees its write in `master_repl_offset` and `ROLE`, because tools wait
-/// until a replica has that offset. With nothing pending it is the end of the stream.
+/// A client that has received the reply to a write sees this write in the offset of `INFO` and
+/// `ROLE`, because tools wait until a replica has that offset. When no write is pending, the offset
+/// is the end of the stream.
 #[test]
 fn the_offset_includes_every_answered_write() {
     for_each_backend(|backend| {

@@ -39,8 +39,8 @@ fn error(text: &str) -> Reply {
 /// Sends random commands of all types and ignores the replies. Two kinds of commands are left out:
 /// - `CONFIG` changes the limits of encodings on one server only. A listpack loses the sign of a
 ///   score -0, so replica and primary must use the same encodings.
-/// - `BITFIELD … OVERFLOW FAIL`: redis-server 7.0 does not propagate it if it has only extended its
-///   string.
+/// - `BITFIELD … OVERFLOW FAIL`: redis-server 7.0 does not propagate this command if its only
+///   change is a longer string.
 fn write_randomly(server: &Server, seed: u64, commands: usize) {
     let mut generator = Generator::new(seed, now_s());
     let mut clients: Vec<Client> = (0..pantala_tests::generator::CONNECTIONS).map(|_| server.connect()).collect();
@@ -302,7 +302,7 @@ fn a_command_that_fails_does_not_end_the_link() {
 }
 
 /// On a writable replica, keys to which its clients have given a TTL expire there, even without
-/// access. The primary's keys don't, even if a client's command has modified them.
+/// access. Keys with a TTL from the primary don't, even if a client's command has modified them.
 #[test]
 fn a_writable_replica_expires_its_own_keys() {
     for_each_backend(|backend| {
@@ -349,7 +349,8 @@ fn a_writable_replica_expires_its_own_keys() {
         ];
         written.iter().for_each(|words| _ = both(words));
         assert_eq!(both("DBSIZE"), Reply::Integer(13));
-        // Loaded keys, and keys that the primary wrote, stay until the primary deletes them.
+        // Keys with a TTL from the primary, from its snapshot or its stream, stay until the primary
+        // deletes them.
         eventually("the replica's own keys are deleted", || {
             let left = [&replica, &reference].map(|server| server.connect().call("DBSIZE"));
             left == [Reply::Integer(5), Reply::Integer(5)]

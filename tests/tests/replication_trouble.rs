@@ -19,7 +19,8 @@ fn follow(client: &mut Client, primary: &StagedPrimary) {
     assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
 }
 
-/// Waits until the replica has applied the stream of the connection with this number up to `end`.
+/// Waits until the primary has had `scene` connections, and the replica has applied the stream up
+/// to offset `end`.
 #[track_caller]
 fn wait_for_stream(replica: &Server, primary: &StagedPrimary, scene: usize, end: usize) {
     eventually("the link has applied the stream", || {
@@ -36,9 +37,9 @@ fn finish(client: &mut Client, primary: StagedPrimary) -> Vec<String> {
     primary.finish()
 }
 
-/// Returns the reply to this `PSYNC` of a primary whose stream has these commands after `offset`.
-/// If the replica knows the primary's ID, the stream continues at the requested offset; otherwise
-/// the reply is a snapshot without keys, and all commands.
+/// Returns a primary's reply to this `PSYNC`. The primary's stream has these commands after
+/// `offset`. If the replica knows the primary's ID, the stream continues at the requested offset;
+/// otherwise the reply is a snapshot without keys, and all commands.
 fn continues(psync: &Sent, offset: u64, commands: &[&str]) -> Vec<u8> {
     let all = stream(commands);
     if psync[1] != ID {
@@ -253,7 +254,7 @@ fn a_hostile_stream_harms_only_its_own_link() {
     });
 }
 
-/// As in Redis, a server deletes its file after a sync only if it has no save points and no
+/// As in Redis, a server deletes its RDB file after a sync only if it has no save points and no
 /// append-only file.
 #[test]
 fn a_replica_deletes_its_file_if_it_saves_nothing() {

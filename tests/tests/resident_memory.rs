@@ -29,8 +29,8 @@ fn words(command: &str) -> Vec<String> {
     command.split(' ').map(str::to_owned).collect()
 }
 
-/// Waits until memory has been returned to the system. Reads only `/proc` and sends no command:
-/// that would wake the server, which must return memory even while it is idle.
+/// Waits until memory has been returned to the system. Reads only `/proc`. A command would wake the
+/// server, which must return memory even while it is idle.
 fn wait_until_returned(server: &Server, resident_max: u64, what: &str) {
     eventually(what, || server.allocated_resident_bytes() <= resident_max);
 }
@@ -39,7 +39,8 @@ fn wait_until_returned(server: &Server, resident_max: u64, what: &str) {
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs an action that ends by freeing memory, and waits until the memory has been returned.
-/// Repeats it until this took at most `RETURNED_WITHIN`: on a busy host some rounds take longer.
+/// Repeats both, up to ten times, until the memory was returned within `RETURNED_WITHIN`: on a busy
+/// host some rounds take longer.
 fn returns_in_time(server: &Server, resident_max: u64, what: &str, mut scene: impl FnMut()) {
     let is_in_time = (0..10).any(|_| {
         scene();
@@ -124,7 +125,8 @@ fn freed_memory_is_returned_beside_scripts() {
     });
 }
 
-/// The sizes from the reports that led to the purge. Takes minutes and a gigabyte of memory.
+/// The sizes of values in the reports that led to the purge. Takes minutes and a gigabyte of
+/// memory.
 #[test]
 #[ignore = "takes a gigabyte: run by .ci/nightly"]
 fn large_frees_are_returned_within_a_second() {
@@ -146,7 +148,8 @@ fn large_frees_are_returned_within_a_second() {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let resident_max = resident_max(&mut server.connect());
         scenes(&server, resident_max);
-        // Threads that load the dataset at startup allocate too, and end before it is deleted.
+        // Threads that load the dataset at startup allocate too, and end before the dataset is
+        // deleted.
         let folder = tempfile::tempdir().expect("a folder can be made");
         let dir = folder.path().to_str().expect("its name is UTF-8");
         let args = ["--workers", "2", "--appendonly", "yes", "--dir", dir];
@@ -259,7 +262,7 @@ fn new_strings_take_their_length() {
     });
 }
 
-/// A partly received bulk string uses at most the memory of its length.
+/// A partly received bulk string uses at most a quarter more memory than its full length.
 #[test]
 fn partly_received_bulks_take_their_length() {
     for_each_backend(|backend| {
@@ -331,16 +334,16 @@ fn large_values_are_stored_without_a_copy() {
         set(&mut client, "k", &value);
         let grown = server.peak_resident_bytes() - before;
         // One copy of the value, and receive buffers, which are larger if the worker is slow. Two
-        // copies would be more.
+        // copies would exceed the limit.
         assert!(grown < 150 * MIB, "{} MiB for 100", grown / MIB);
         assert_eq!(client.call("STRLEN k"), Reply::Integer(value.len() as i64));
     });
 }
 
-/// A value of 530 MB, a string that grows until it reaches `maxmemory`, and a list that grows by
-/// 64 MB with each command peak at most as high as in redis-server. Lists of elements of 200 KiB,
-/// and of a million elements per command, peak slightly higher: both servers stop at nearly the
-/// same length, but mimalloc keeps more free blocks.
+/// A value of 530 MB, a string that grows until it reaches `maxmemory`, and a list that grows by 64
+/// MB with each command peak at most as high as in redis-server (the first within 1%). Lists of
+/// elements of 200 KiB, and of a million elements per command, peak slightly higher: both servers
+/// stop at nearly the same length, but mimalloc keeps more free blocks.
 #[test]
 #[ignore = "takes half a gigabyte in each of two servers: run by .ci/nightly"]
 fn peaks_are_at_most_those_of_redis() {
@@ -460,7 +463,7 @@ fn values_that_are_not_copied_behave_like_others() {
 #[test]
 fn a_large_server_has_huge_pages() {
     // The file lists mappings with their properties: `Size` in KiB, and flags, where `nh` means
-    // that the mapping has no huge pages. Mappings smaller than these aren't the allocator's.
+    // that the mapping has no huge pages. Mappings of less than 128 MiB aren't the allocator's.
     let without_huge_pages = |server: &Server| {
         let maps = std::fs::read_to_string(format!("/proc/{}/smaps", server.pid())).expect("it runs");
         let (mut size, mut kib) = (0, 0);

@@ -1,4 +1,4 @@
-//! Checks the modules of the server (rooms) in its source text: which module may import others, and
+//! Checks the modules of the server (rooms) in its source text: which room may import which, and
 //! the size of types.
 
 use std::collections::BTreeMap;
@@ -62,8 +62,8 @@ fn rooms_import_only_those_below_them() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Files outside of the rooms are used by all of them and may import none, except for those that
-/// start workers.
+/// Files outside of the rooms are used by all rooms. They may import no room, except for the files
+/// that start workers.
 #[test]
 fn files_outside_of_rooms_import_none() {
     const MAY_IMPORT: [&str; 2] = ["lib.rs", "startup.rs"];
@@ -126,7 +126,7 @@ fn is_method(line: &str) -> bool {
     })
 }
 
-/// Adds the types in a file.
+/// Adds the sizes of the types in a file.
 fn add_sizes(sizes: &mut Sizes, code: &str) {
     for (at, _) in code.match_indices("struct ") {
         let rest = &code[at + "struct ".len()..];
@@ -141,7 +141,7 @@ fn add_sizes(sizes: &mut Sizes, code: &str) {
         }
         let rest = &code[at + "impl".len()..];
         let Some(head) = rest.split('{').next().filter(|head| !head.contains(" for ")) else { continue };
-        // The fields follow the generic parameters, if any.
+        // The type's name follows the generic parameters, if any.
         let mut depth = 0;
         let after = head.char_indices().find(|(_, c)| {
             depth += i32::from(*c == '<') - i32::from(*c == '>');

@@ -18,7 +18,7 @@ use corpus::CORPUS;
 /// Several shards per worker: a script's keys are in several shards, owned by several workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
-/// The data set of the scripts.
+/// Commands that create the dataset of the scripts.
 const DATA: [&str; 6] =
     ["FLUSHALL", "HSET h f v g w", "SADD s 1 2 3", "ZADD z 1.5 a 2 b", "RPUSH l x y z", "SET k text"];
 
@@ -102,9 +102,9 @@ fn commands_are_rejected_in_scripts_as_in_redis() {
     });
 }
 
-/// A pipeline runs while scripts hold all shards in immediate succession. It doesn't wait for each
-/// of its commands separately, because the commands after a waiting one wait together with it.
-/// Replies keep their order, and each command sees the changes of earlier ones.
+/// A pipeline runs while scripts hold all shards, one script directly after the other. Its commands
+/// don't wait separately: the commands after a waiting command wait together with it. Replies keep
+/// their order, and each command sees the changes of earlier ones.
 #[test]
 fn pipelines_beside_wide_scripts_wait_together() {
     const SCRIPTS: i64 = 4;
@@ -196,8 +196,8 @@ fn undeclared_keys_work() {
     });
 }
 
-/// Scripts that are rolled back because they use an undeclared key, after calls of commands that
-/// succeeded or failed. One changes a large value first, and one ends with an error.
+/// Scripts that are rolled back because they use an undeclared key, or because one calls `PUBLISH`,
+/// after calls that succeeded or failed. One changes a large value, and one ends with an error.
 const ROLLED_BACK: [&str; 7] = [
     "redis.pcall('nosuch') return redis.call('get','undeclared')",
     "redis.pcall('get') return redis.call('get','undeclared')",

@@ -368,7 +368,7 @@ fn the_peak_of_memory_is_recorded() {
     let server = start();
     let mut client = server.connect();
     client.command(&["SET", "key", &"x".repeat(VALUE_BYTES)]);
-    // Cron samples the memory; this is longer than its period.
+    // Longer than the period in which cron samples the memory.
     std::thread::sleep(Duration::from_millis(2500));
     client.call("DEL key");
     let memory = client.call("INFO memory").text();
@@ -445,7 +445,8 @@ fn an_empty_library_of_functions_is_flushed() {
 #[test]
 fn statistics_include_other_workers_at_once() {
     let server = start();
-    // Connections are spread evenly over the two workers, so some are on the other one.
+    // Connections are spread evenly over the two workers, so some aren't on the worker that replies
+    // to INFO.
     let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
     for client in &mut clients {
         client.call("GET a");
@@ -529,8 +530,8 @@ fn the_listening_address_changes_at_run_time() {
     });
 }
 
-/// Sets several directives one of which can't be applied: the append-only file's directory is a
-/// file. Returns the replies.
+/// Sets several directives, of which `appendonly` can't be applied: a file has the name of the
+/// append-only file's directory. Returns the replies.
 fn refused_changes(server: &Server) -> Vec<Reply> {
     let mut client = server.connect();
     let dir = client.call("CONFIG GET dir").elements()[1].text();

@@ -181,7 +181,8 @@ fn shards_deferred_before_a_script_are_free_for_others() {
 /// If the reply to a command on a key takes longer than this, the key's shard counts as held.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 
-/// Waits until a script holds a key, so that its command is running. CLIENT LIST doesn't show this.
+/// Waits until a script holds the shard of a key, that is, until the script runs. CLIENT LIST
+/// doesn't show this.
 fn wait_until_held(server: &Server, key: &str) {
     eventually("the key is held", || {
         let mut client = server.connect();

@@ -128,8 +128,8 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
     });
 }
 
-/// Readers that share a worker, and its turns, with the writer do not wait, also at the moment when
-/// the disk falls behind.
+/// Readers that share a worker, and its turns, with the writer do not wait, not even at the moment
+/// when the disk falls behind.
 #[test]
 fn no_reader_waits_when_the_disk_falls_behind() {
     const ROUNDS: usize = 3;
@@ -163,7 +163,7 @@ fn no_reader_waits_when_the_disk_falls_behind() {
                     true
                 };
                 let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
-                // A connection of its own asks, because it may be a reader that waits.
+                // This query is a read that may wait itself, so it uses its own connection.
                 eventually("the disk is too far behind", || writes_wait(&mut server.connect()));
                 std::thread::sleep(Duration::from_millis(100));
                 is_over.store(true, Ordering::Relaxed);
@@ -232,7 +232,8 @@ fn send_waiting(client: &mut Client, words: &[&str]) {
     client.set_read_timeout(PATIENCE);
 }
 
-/// With `appendfsync always`, whatever command reads another client's write waits for the sync.
+/// With `appendfsync always`, every command that reads another client's write waits until that
+/// write is synced.
 #[test]
 fn no_command_shows_a_write_that_is_not_on_disk() {
     const READS: [&str; 18] = [
@@ -278,7 +279,7 @@ fn no_command_shows_a_write_that_is_not_on_disk() {
     });
 }
 
-/// `CLIENT DURABILITY`.
+/// `CLIENT DURABILITY` overrides `appendfsync` for the replies of one connection.
 #[test]
 fn clients_choose_whether_their_replies_wait_for_the_disk() {
     for_each_backend(|backend| {
@@ -298,7 +299,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         stick(&mut client, true);
         send_waiting(&mut asking, &["SET", "a", "1"]);
         // Replies to other clients don't wait. A read of data that isn't on disk waits if its
-        // client has requested it.
+        // client has chosen `always`.
         assert_eq!(client.call("SET b 1"), Reply::ok());
         assert_eq!(client.call("GET a"), Reply::bulk("1"));
         assert_eq!(other.call("CLIENT DURABILITY always"), Reply::ok());
@@ -306,7 +307,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         stick(&mut client, false);
         assert_eq!(asking.receive(), Reply::ok());
         assert_eq!(other.receive(), Reply::bulk("1"));
-        // A choice at the end of a pipeline does not apply to its start.
+        // A choice at the end of a pipeline does not apply to the commands before it.
         stick(&mut client, true);
         let pipeline = [encode(&["SET", "a", "2"]), encode(&["CLIENT", "DURABILITY", "default"])].concat();
         asking.send_raw(&pipeline);
@@ -320,7 +321,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         stick(&mut client, true);
         assert_eq!(asking.call("SET a 3"), Reply::ok());
         stick(&mut client, false);
-        // RESET ends the choice, and it has no effect while the append-only file is off.
+        // RESET ends the choice. `always` has no effect while the append-only file is off.
         assert_eq!(asking.call("CLIENT DURABILITY always"), Reply::ok());
         assert_eq!(asking.call("RESET").text(), "RESET");
         stick(&mut client, true);
@@ -402,8 +403,9 @@ fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     });
 }
 
-/// The same for the first rewrite, which starts the thread that writes the file. It is delayed by
-/// another snapshot, because `CONFIG SET` itself opens a file.
+/// The same for the first rewrite, which starts the thread that writes the file. `CONFIG SET`
+/// itself opens a file, so the disk becomes stuck only after that command. Until then, a slow
+/// snapshot delays the rewrite.
 #[test]
 fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     for_each_backend(|backend| {

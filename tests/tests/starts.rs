@@ -59,7 +59,6 @@ fn the_log_says_that_maxmemory_leaves_no_room() {
     }
 }
 
-/// Redis's own tests write `save` without an argument to mean `save ""`.
 /// `always-show-logo`: without a picture, but with the lines that programs look for.
 #[test]
 fn the_log_shows_mode_port_and_process() {
@@ -73,6 +72,7 @@ fn the_log_shows_mode_port_and_process() {
     }
 }
 
+/// Redis's own tests write `save` without an argument to mean `save ""`.
 #[test]
 fn a_bare_save_line_starts() {
     let (server, _folder) = pantala_with_file("save\n", &[]);

@@ -64,7 +64,7 @@ fn prose_keeps_its_rules() {
         }
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         let lines = if is_rust { prose::of_rust(&text) } else { prose::of_markdown(&text) };
-        // The list of idioms must contain them.
+        // This file lists the idioms, so it contains all of them.
         let idioms = if name.ends_with("tidy/prose.rs") { Vec::new() } else { prose::idioms(&lines) };
         let (wide, mut verbs, mut long) = (prose::too_wide(&lines), Vec::new(), Vec::new());
         if is_rust {

@@ -1,11 +1,11 @@
 //! Sorting with ties and a limit, compared with redis-server: places at equal distances, and
-//! elements of equal weight. Which of several equal elements are within the limit depends on the
-//! steps of the sorting algorithm, so Pantala must perform the same steps as Redis.
+//! elements of equal weight. The steps of the sorting algorithm determine which of several equal
+//! elements are within the limit, so Pantala must perform the same steps as Redis.
 
 use pantala_tests::reply::show;
 use pantala_tests::{Client, Random, Server, for_each_backend};
 
-/// Number of data sets, and number of queries for each.
+/// Number of datasets, and number of queries for each.
 const ROUNDS: usize = 60;
 const QUERIES: usize = 60;
 /// Numbers of elements: around 7 and 40, where Redis's quicksort changes its strategy, and around

@@ -296,7 +296,8 @@ fn garbage_gets_at_most_an_alert() {
             } else {
                 bytes[0] = 99;
             }
-            // Random bytes may be the start of a message that is never completed.
+            // Closes the sending side, because the bytes may be the start of a message that is
+            // never completed.
             let alert = answer_to(encrypted.port, &bytes, true);
             assert!(alert.is_empty() || alert[0] == 21, "{bytes:?}: {alert:?}");
         }

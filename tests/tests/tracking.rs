@@ -13,10 +13,10 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long clients read and write caches, for each backend and execution.
+/// How long clients cache keys while others write, for each backend and execution.
 const CACHING_MAX: Duration = Duration::from_millis(1500);
 
-/// Returns whether a message was sent without a request.
+/// Returns whether the server sent this message without a request.
 fn is_unsolicited(reply: &Reply) -> bool {
     match reply {
         Reply::Push(_) => true,
@@ -192,7 +192,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "GET f{t}"),
             (2, "GETDEL f{t}"),
             (0, "PING"),
-            // The same key of another database: only key names are compared.
+            // A key of the same name in another database: tracking compares only key names.
             (0, "GET a{t}"),
             (2, "SELECT 5"),
             (2, "SET a{t} there"),

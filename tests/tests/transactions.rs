@@ -235,8 +235,8 @@ fn counts(line: &str) -> String {
     line.split([',', ':']).filter(|part| !part.starts_with("usec")).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns what `INFO` and `MONITOR` show about a transaction. It must not depend on the workers
-/// that run the commands (with `--execution owner`, the owners of the shards).
+/// Returns the lines that `INFO` and `MONITOR` show about a transaction. They must not depend on
+/// the workers that run the commands (with `--execution owner`, the owners of the shards).
 fn observed(server: &Server) -> Vec<String> {
     let (mut client, mut monitor, mut blocked) = (server.connect(), server.connect(), server.connect());
     monitor.call("MONITOR");
@@ -253,7 +253,7 @@ fn observed(server: &Server) -> Vec<String> {
         if words.contains("ECHO") {
             break;
         }
-        // Keep the transaction's lines; the monitor also shows the other commands of this test.
+        // Keeps the transaction's lines; the monitor also shows the other commands of this test.
         if ["watch", "multi", "set", "lpush", "mget", "exec"].iter().any(|name| words.to_lowercase().contains(name)) {
             observed.push(words);
         }
@@ -302,14 +302,15 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
             client.call("MULTI");
             client.call("PING");
             let done = client.call("EXEC") != Reply::Null;
-            // EXEC runs only if the key had already expired at WATCH, as it hasn't changed since.
+            // EXEC runs only if the key had already expired at WATCH, because then it hasn't
+            // changed since.
             assert_eq!(done, expires_before);
         }
     });
 }
 
-/// Returns the replies to a client, and after each command what `CLIENT LIST` shows as the client's
-/// last command. Some commands have a subcommand `RESET`, which must not end a transaction or
+/// Returns the replies to a client and, after each command, the client's last command according to
+/// `CLIENT LIST`. Some commands have a subcommand `RESET`, which must not end a transaction or
 /// subscription as the command `RESET` does.
 fn last_commands(server: &Server, version: u8) -> Vec<String> {
     let (mut client, mut other) = (server.connect(), server.connect());
@@ -468,8 +469,8 @@ fn disconnecting_before_exec_frees_the_memory() {
 #[test]
 fn very_many_keys_are_watched_quickly() {
     const KEYS: usize = 100_000;
-    /// Maximum CPU time: many times the expected one, but less than a comparison of each key with
-    /// every other takes.
+    /// Maximum CPU time: many times the expected time, but less than comparing each key with every
+    /// other key would take.
     const SOON: Duration = Duration::from_secs(4);
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &SERVER_ARGS);

@@ -197,8 +197,8 @@ fn redis_s_own_tests_pass_or_are_listed() {
     assert!(red.is_empty(), "{}\n(logs: {})", red.join("\n"), source::base().join("logs").display());
 }
 
-/// Units whose tests start servers, and so don't run on an external one: replication, failover,
-/// files. One at a time, because each uses all of the machine.
+/// Units whose tests start their own servers, and so don't run on an external server: replication,
+/// failover, files. They run one at a time, because each uses the whole machine.
 #[test]
 #[ignore = "long, and fetches a source package: run on a release build by .ci/nightly"]
 fn units_that_start_servers_pass_or_are_listed() {

@@ -1,6 +1,6 @@
 //! Runs Redis's own units on users (acl, acl-v2, auth) and on TLS. They start their own servers,
 //! with configurations, ACL files and certificates, so `pantala` replaces `redis-server` in a copy
-//! of the suite. All other units run on one server (`upstream.rs`).
+//! of the suite. `upstream.rs` runs the other units.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -26,8 +26,8 @@ const TLS_PASSED_MIN: usize = 7;
 /// Maximum time in which Tcl loads a package.
 const TCL_MAX: Duration = Duration::from_secs(60);
 
-/// Cipher suites that the suite uses and Pantala doesn't have, and their replacements: without and
-/// with forward secrecy.
+/// Ciphers without forward secrecy, which Redis's tests use and Pantala doesn't have, and their
+/// replacements, which have it.
 const SUITES: [(&str, &str); 2] =
     [("AES128-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"), ("AES256-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")];
 
@@ -46,8 +46,8 @@ fn copy_suite(source: &Path, folder: &Path) {
     for program in ["redis-cli", "redis-benchmark"] {
         symlink(source.join("src").join(program), programs.join(program)).expect("a program is linked");
     }
-    // The suite waits for this line with the ID of the process that it has started: that of this
-    // shell, which `exec` replaces with Pantala.
+    // The suite waits for this line with the ID of the process that it has started. That process is
+    // this shell, which `exec` replaces with Pantala.
     let script = format!(
         "#!/bin/sh\nme=$$\n(sleep 0.7; echo \" PID: $me Server initialized\") &\nexec {} \"$@\" --workers 2\n",
         binary::pantala().display()
@@ -63,13 +63,15 @@ fn edit(path: &Path, change: impl FnOnce(String) -> String) {
     fs::write(path, change(text)).expect("written");
 }
 
-/// Makes the certificates of the suite, and replaces what Pantala doesn't support.
+/// Makes the certificates of the suite, and replaces or removes the settings that Pantala doesn't
+/// support.
 fn prepare_tls(folder: &Path) {
     let tls = folder.join("tests/tls");
     fs::create_dir_all(&tls).expect("a folder for certificates");
-    // The parameters aren't needed, and take long to generate.
+    // The Diffie-Hellman parameters aren't needed, and take long to generate.
     fs::write(tls.join("redis.dh"), "").expect("written");
-    // rustls rejects certificates of X.509 version 1, which openssl makes without extensions.
+    // rustls rejects certificates of X.509 version 1. openssl makes such a certificate unless it
+    // has extensions.
     edit(&folder.join("utils/gen-test-certs.sh"), |text| {
         text.replace(
             "redis \"Generic-cert\"",

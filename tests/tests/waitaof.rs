@@ -125,8 +125,8 @@ fn it_waits_for_a_stuck_disk() {
     });
 }
 
-/// Replicas count when the writes are in their append-only files: not those without one, and not
-/// redis-server 7.0, which does not report it.
+/// A replica counts once the writes are in its append-only file. Replicas without such a file don't
+/// count, nor does redis-server 7.0, which doesn't report that it has written them.
 #[test]
 fn replicas_with_an_append_only_file_confirm() {
     for_each_backend(|backend| {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use pantala_tests::{Reply, Server, for_each_backend};
 
-/// The initial data set of each change. `''` is the empty string here and below.
+/// The dataset before each change. `''` is the empty string here and below.
 const DATASET: &[&str] = &[
     "SET s 5",
     "SET t hello",
@@ -256,8 +256,8 @@ const CHANGES: &[&str] = &[
     "SET new 1; DEL new",
 ];
 
-/// Returns each line of [`CHANGES`] with those of its words for which a transaction aborts that
-/// watches the word as a key. `s` is watched for every line.
+/// Returns each line of [`CHANGES`], followed by those of its words that changed as keys: a
+/// transaction that watches such a key aborts. `s` is watched for every line.
 fn invalidated(server: &Server) -> Vec<String> {
     let mut watchers: Vec<_> = (0..WORDS_MAX).map(|_| server.connect()).collect();
     let mut changer = server.connect();

@@ -226,7 +226,8 @@ fn a_monitor_sees_all_commands_in_a_consistent_order() {
     });
 }
 
-/// Returns entries of the log without ID, time and duration, and with `addr` for an address.
+/// Returns entries of the log without ID, time and duration, and with addresses without their
+/// ports.
 fn entries(client: &mut Client, command: &str) -> Vec<Vec<String>> {
     let entry = |entry: &Reply| {
         let [_, at, _, args, address, name] = entry.elements() else { panic!("not six parts: {entry:?}") };
@@ -253,7 +254,7 @@ fn the_slow_log_is_that_of_redis() {
             client.command(&["SET", "k", &"x".repeat(200)]);
             client.call(&format!("LPUSH list {}", vec!["y"; 40].join(" ")));
             for command in
-                // The first one times out.
+                // The first command times out.
                 [
                     "BLPOP none 0.01",
                     "CONFIG SET requirepass x requirepass x",
@@ -330,8 +331,8 @@ fn the_slow_log_is_one_over_all_workers() {
     });
 }
 
-/// With the default threshold, only the large command of a pipeline is logged, not the plain ones
-/// around it.
+/// With a threshold of 2 ms, the large command of a pipeline is logged, not the plain ones around
+/// it.
 #[test]
 fn only_the_slow_command_of_a_pipeline_is_logged() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "1", "--slowlog-log-slower-than", "2000"]);
@@ -409,7 +410,7 @@ fn latency_statistics_are_those_of_redis() {
                 seen.push(histograms(&client.call(&format!("LATENCY HISTOGRAM {command}"))));
             }
             let mut all = histograms(&client.call("LATENCY HISTOGRAM"));
-            // Without `INFO`, which this test calls repeatedly until the statistics are complete.
+            // Without `INFO`, which this test calls repeatedly until two clients are blocked.
             all.retain(|(name, _)| !name.starts_with("latency") && !name.starts_with("config") && name != "info");
             seen.push(all);
             let mut replies = Vec::new();
@@ -584,8 +585,8 @@ fn a_monitor_attached_while_a_script_waits_sees_its_commands_once() {
             SPIN.as_secs_f64()
         );
         let id = client.call("CLIENT ID").integer();
-        // While a call waits for its shards, `argv-mem` isn't 0. If this call ran before the
-        // holder's, it didn't wait, and both are sent again.
+        // While a call waits for its shards, `argv-mem` isn't 0. If the client's call ran before
+        // the holder's, it didn't wait, and both are sent again.
         let is_waiting = |monitor: &mut Client| {
             let line = monitor.call(&format!("CLIENT LIST ID {id}")).text();
             line.contains("cmd=eval") && !line.contains(" argv-mem=0 ")
@@ -637,7 +638,7 @@ fn counter(client: &mut Client, command: &str, name: &str) -> u64 {
 #[test]
 fn recorded_times_exclude_the_wait_for_a_key() {
     const WAITING: u64 = 3;
-    // 2 to 6 ns per iteration.
+    // An iteration takes 2 to 6 ns.
     let spin = |turns: u32| format!("for i = 1, {turns} do end");
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--busy-reply-threshold", "0"]);

@@ -1,6 +1,6 @@
 //! Users' rules, as words of `ACL SETUSER`, as an ACL file and as `user` lines: any bytes are
-//! applied as a whole or not at all, without a panic. What `ACL LIST` prints loads back to users
-//! that may do the same.
+//! applied as a whole or not at all, without a panic. The output of `ACL LIST` loads back to users
+//! with the same permissions.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -25,7 +25,7 @@ const CALLS: [&str; 10] = [
     "FLUSHALL",
 ];
 
-/// A call as bytes, and the ranges of its words.
+/// Each of [`CALLS`] as bytes, with the ranges of its words.
 static PARSED: LazyLock<Vec<(Vec<u8>, Vec<pantala_resp::ArgRange>)>> = LazyLock::new(|| {
     let parse = |call: &&str| {
         let (mut bytes, mut ranges) = (format!("{call}\r\n").into_bytes(), Vec::new());
@@ -36,7 +36,7 @@ static PARSED: LazyLock<Vec<(Vec<u8>, Vec<pantala_resp::ArgRange>)>> = LazyLock:
     CALLS.iter().map(parse).collect()
 });
 
-/// Returns what each user may do.
+/// Returns, for each user, which of [`CALLS`] the user may run.
 fn permissions(users: &Users) -> Vec<(Vec<u8>, Vec<bool>)> {
     let of = |user: &std::sync::Arc<pantala_engine::acl::User>| {
         let rules = user.rules();
@@ -49,8 +49,8 @@ fn permissions(users: &Users) -> Vec<(Vec<u8>, Vec<bool>)> {
     users.all().iter().map(of).collect()
 }
 
-/// Returns whether Redis's form of lists can hold these users. In a selector, the first word may
-/// end like the last one, and quotes have a meaning.
+/// Returns whether these lines can be loaded back. Redis's format is ambiguous if a word in a
+/// selector contains a parenthesis, a quote or a backslash.
 fn is_listable(lines: &[Vec<u8>]) -> bool {
     lines.iter().all(|line| {
         let Some(first) = line.windows(2).position(|pair| pair == b" (") else { return true };
@@ -85,7 +85,7 @@ fn assert_loads_back(users: &Users) {
     assert_eq!(permissions(&again), permissions(users), "{}", text.escape_ascii());
 }
 
-/// Applies lines of words to users: the first word is the name.
+/// Applies lines of words to users. The first word of a line is the user's name.
 fn set_users(users: &Users, text: &[u8]) {
     for line in text.split(|byte| *byte == b'\n') {
         let mut words = line.split(|byte| *byte == b' ');

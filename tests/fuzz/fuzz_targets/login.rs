@@ -2,7 +2,7 @@
 //! client may see nothing but errors that reveal no data, and the replies of `QUIT` and `RESET`;
 //! and it may change nothing.
 //!
-//! The whole server is there: a worker with its event loop serves one end of a pair of sockets.
+//! The server is complete: a worker with its event loop serves one end of a pair of sockets.
 #![no_main]
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,7 +23,7 @@ use pantala_engine::message::Message;
 use pantala_resp::value::{Value, parse_reply};
 use pantala_runtime::{Backend, Doorbell, EpollLoop, EventLoop};
 
-/// Time after which a reply is missing.
+/// Maximum wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The starts of all errors that such a client may see.
@@ -35,7 +35,7 @@ const ERRORS: &[&str] = &[
     "ERR unknown command ",
     "ERR unknown subcommand ",
     "ERR wrong number of arguments for ",
-    // Of `EXEC`.
+    // In a reply of `EXEC`, after `IN_EXEC`.
     "wrong number of arguments for ",
     "ERR syntax error",
     "ERR Syntax error in HELLO option ",
@@ -77,7 +77,7 @@ impl Host for NoFiles {
     }
 }
 
-/// Starts a server with one worker, whose password no input contains.
+/// Starts a server with one worker and a random password, which no input contains.
 fn start() -> &'static Server {
     let mut password = [0; 32];
     assert!(pantala::users::fill_random(&mut password));
@@ -112,7 +112,7 @@ fn start() -> &'static Server {
     let bell = doorbell.clone();
     let keyspace = Keyspace::new(layout, vec![WorkerPort::new(Box::new(move || bell.ring()))]);
     let (config, renames) = (ConfigStore::new(&loaded), Renames::new(&loaded.renames));
-    // It lives as long as the process.
+    // The server lives as long as the process.
     let server: &'static Server = Box::leak(Box::new(Server::new(keyspace, config, renames, facts, Vec::new())));
     server.load_users(&loaded.users).expect("valid users");
     std::thread::spawn(move || {
@@ -149,7 +149,7 @@ fn exchange(mut client: UnixStream, pieces: [&[u8]; 2]) -> Vec<u8> {
             Ok(0) => return replies,
             Ok(count) => replies.extend_from_slice(&chunk[..count]),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return replies,
-            // libFuzzer's timer.
+            // libFuzzer's timer interrupts reads.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("{error} after {}", replies.escape_ascii()),
         }

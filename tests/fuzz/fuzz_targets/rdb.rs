@@ -1,6 +1,6 @@
 //! RDB files from arbitrary bytes. The reader returns an error with an offset in the file, or
 //! pieces whose values are decoded. The result doesn't depend on how the bytes are cut. The reader
-//! never panics, and never allocates memory for bytes that aren't there.
+//! never panics, and never allocates memory for bytes that the file declares but doesn't contain.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

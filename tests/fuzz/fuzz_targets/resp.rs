@@ -11,8 +11,9 @@ use pantala_resp::value::{parse_reply, reply_len};
 use pantala_resp::{ArgRange, Args, Limits, Parser, ProtocolError};
 
 const CHOICES: usize = 4;
-/// Low enough for the fuzzer to exceed it. For a longer line the outcome may depend on the pieces,
-/// as in Redis: the parser accepts it if it arrives together with its end.
+/// Maximum length of a line: so low that the fuzzer exceeds it. For a longer line the outcome may
+/// depend on the pieces, as in Redis: the parser accepts the line if it arrives together with its
+/// end.
 const LINE_LEN_MAX: usize = 256;
 
 #[derive(Debug, Default, PartialEq)]

@@ -1,8 +1,8 @@
 //! Values of `RESTORE` from arbitrary bytes. The result is an error, or a value that reads the same
-//! after being written again; decoding never panics, and never allocates memory for bytes that
-//! aren't there. LZF: compressed bytes decompress to the original. A shard then runs the command
-//! itself: commands of every type read and change the stored value, and deleting it leaves no
-//! trace.
+//! after being written again; decoding never panics, and never allocates memory for bytes that the
+//! input declares but doesn't contain. LZF: compressed bytes decompress to the original. A shard
+//! also runs the command itself: commands of every type read and change the stored value, and
+//! deleting the value frees all its memory.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -17,7 +17,7 @@ use pantala_types::rdb_value::{Limits, Loaded, Reader, ValueRef, Writer, payload
 use pantala_types::sorted_set::PackLimits;
 use pantala_types::{Collection, HashLimits, lzf};
 
-/// Low enough for a few bytes of LZF to exceed it.
+/// Maximum length of a string: so low that a few bytes of LZF can exceed it.
 const STRING_BYTES_MAX: u64 = 1 << 16;
 
 const LIMITS: Limits = Limits {
@@ -107,7 +107,7 @@ impl Shard {
         Shard { keyspace: Keyspace::new(layout, vec![WorkerPort::new(Box::new(|| {}))]) }
     }
 
-    /// Runs a command on the key `k`.
+    /// Runs a command on the key `k`, and returns its reply.
     fn run(&self, arguments: &[&[u8]]) -> Vec<u8> {
         let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
         for argument in arguments {
@@ -169,8 +169,8 @@ fuzz_target!(|data: &[u8]| {
     }
     let Ok(loaded) = read(&mut Reader::new(data, STRING_BYTES_MAX), &LIMITS) else { return };
     let bytes = dump(&loaded, data.len() % 2 == 0);
-    // The nodes of a list or a stream may together be longer than the maximum length of a string.
-    // No other values grow.
+    // The nodes of a list or a stream may together be longer than the maximum length of a string,
+    // so this reader has a higher maximum. No other values grow.
     let mut reader = Reader::new(&bytes, u64::from(u32::MAX));
     let again = read(&mut reader, &LIMITS).expect("what was written is read");
     assert_eq!(reader.remaining(), 0);

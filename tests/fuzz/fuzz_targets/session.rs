@@ -11,12 +11,12 @@ use pantala_session::testing::{Outcome, drive};
 
 const CHOICES: usize = 16;
 
-/// Number of choices after which the largest one is always made: some sequences never deliver the
-/// rest of the input.
+/// Number of choices after which the largest one is always made, because some sequences of choices
+/// never deliver the rest of the input.
 const FREE_CHOICES_MAX: usize = 20_000;
 
-/// Returns whether the error depends on the pieces, as in Redis: a longer line passes if it is
-/// received together with its end.
+/// Returns whether the error depends on the pieces, as in Redis: a line above the limit is accepted
+/// if it is received together with its end.
 fn is_of_length(outcome: &Outcome) -> bool {
     use ProtocolError::{TooBigBulkCount, TooBigCount, TooBigInline};
     matches!(outcome.error, Some(TooBigInline | TooBigCount | TooBigBulkCount))

@@ -1,7 +1,8 @@
 //! TLS connections without their sockets. A peer that sends arbitrary bytes gets no plaintext
-//! through. Between two honest sides, whose records arrive in any pieces, are damaged, lost or cut
-//! off, the plaintext that arrives is always a prefix of what was sent: all of it, if nothing was
-//! damaged. What a connection keeps is bounded, and nothing panics.
+//! through. Two honest sides exchange records that arrive in arbitrary pieces, or are damaged, lost
+//! or truncated. The plaintext that arrives is always a prefix of the plaintext sent, and all of it
+//! if no record was damaged. The number of bytes that a connection keeps is bounded, and nothing
+//! panics.
 #![no_main]
 
 use std::process::Command;
@@ -12,7 +13,8 @@ use pantala_tls::connection::{HANDSHAKE_BYTES_MAX, Out};
 use pantala_tls::options::Authorities;
 use pantala_tls::{AuthClients, Client, Connection, Identity, Options, Server};
 
-/// A server that wants no certificates, one that may get one, and a client.
+/// A server that requests no certificate from clients, a server that requests an optional one, and
+/// a client.
 static SIDES: LazyLock<(Server, Server, Client)> = LazyLock::new(|| {
     let folder = std::env::temp_dir().join(format!("pantala-fuzz-tls-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -42,7 +44,7 @@ static SIDES: LazyLock<(Server, Server, Client)> = LazyLock::new(|| {
     (server, asking, client)
 });
 
-/// Passes arbitrary bytes to a server, in pieces of so many.
+/// Passes arbitrary bytes to a server, in pieces of `piece` bytes.
 fn speak_to(server: &Server, bytes: &[u8], piece: usize) {
     let mut connection = server.accept().expect("a connection");
     let (mut plain, mut reply) = (Vec::new(), Vec::new());
@@ -65,7 +67,7 @@ fn speak_to(server: &Server, bytes: &[u8], piece: usize) {
 /// One direction of a connection.
 #[derive(Default)]
 struct Way {
-    /// Records that have not arrived.
+    /// Bytes that have not been delivered.
     flying: Vec<u8>,
     sent: Vec<u8>,
     got: Vec<u8>,
@@ -74,7 +76,8 @@ struct Way {
 }
 
 impl Way {
-    /// Sends bytes.
+    /// Seals `count` bytes into [`Way::flying`], unless the handshake is unfinished or this
+    /// direction is closed or damaged.
     fn send(&mut self, from: &mut Connection, count: usize) {
         if from.is_handshaking() || self.is_closed || self.is_damaged {
             return;
@@ -86,8 +89,8 @@ impl Way {
         }
     }
 
-    /// Delivers at most `count` bytes; records of the other direction go to `back`. Returns
-    /// whether that went well.
+    /// Delivers at most `count` bytes; records of the other direction go to `back`. Returns whether
+    /// the receiver accepted the bytes.
     fn deliver(&mut self, to: &mut Connection, count: usize, back: &mut Vec<u8>) -> bool {
         let mut piece: Vec<u8> = self.flying.drain(..count.min(self.flying.len())).collect();
         let is_well = to.receive(&mut piece, &mut Out { plain: &mut self.got, reply: back }).is_ok();
@@ -97,7 +100,7 @@ impl Way {
     }
 }
 
-/// Runs a connection as the choices say.
+/// Runs a connection between two honest sides. Each choice is an action and its argument.
 fn converse(server: &Server, choices: &[u8]) {
     let (mut server, mut client) =
         (server.accept().expect("a connection"), SIDES.2.connect("localhost").expect("a connection"));

@@ -1,6 +1,6 @@
 //! Commands built only from the arguments that redis-server's `COMMAND DOCS` declares, so that
 //! every form is covered. Keys are arbitrary, so most have the wrong type; numbers include every
-//! limit; values may be empty; every sixth command has a wrong arity.
+//! limit; values may be empty; about one command in six has too few or too many arguments.
 
 use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
 use super::hashes::walk_of;
@@ -13,7 +13,7 @@ const GROUPS: &[&str] =
     &["bitmap", "generic", "geo", "hash", "hyperloglog", "list", "set", "sorted-set", "stream", "string"];
 
 /// Commands that aren't built from declarations: those that need another server, take a second, or
-/// read a copy (see [`super::sorting`]).
+/// must sort a copy (see [`super::sorting`]).
 const LEFT_OUT: &[&str] = &["migrate", "pfselftest", "sort", "sort_ro", "wait"];
 
 /// Commands in which a negative count requests random elements with repetitions: the reply always
@@ -65,7 +65,8 @@ fn arguments_of(reply: &Reply) -> Vec<Argument> {
     reply.field("arguments").map_or(&[][..], Reply::elements).iter().map(Argument::of).collect()
 }
 
-/// Returns the data type commands in a reply of `COMMAND DOCS`, in order of their names.
+/// Returns the commands of data types and keys in a reply of `COMMAND DOCS`, in order of their
+/// names.
 ///
 /// # Panics
 /// If the reply isn't one of `COMMAND DOCS`.
@@ -98,8 +99,8 @@ fn check_of(name: &str) -> Check {
     match name {
         "hgetall" => Check::Pairs,
         "hkeys" | "hvals" | "keys" | "sdiff" | "sinter" | "smembers" | "sunion" => Check::Unordered,
-        // A random element is a bulk string, and so is the reply for a missing key, so only the
-        // lengths are compared.
+        // The elements are random, so only the kind of reply and the number of elements are
+        // compared.
         "hrandfield" | "spop" | "srandmember" | "zrandmember" => Check::Length,
         "hscan" | "scan" | "sscan" | "zscan" => Check::Walk,
         "dump" | "randomkey" => Check::Kind,
@@ -130,9 +131,9 @@ impl Generator {
             0 if args.len() > words => args.truncate(words + self.random.below(args.len() - words)),
             1 => {
                 let more = self.value();
-                // Not after a blocking command's timeout, because it would become the timeout; not
-                // for rank commands, whose arity differs since 7.2; not for `PICKING`, because as
-                // their count it could keep redis-server busy forever.
+                // No argument is added after a blocking command's timeout, because it would become
+                // the timeout; to a rank command, whose arity differs since 7.2; or to a command of
+                // `PICKING`, because as its count it could keep redis-server busy forever.
                 let is_fixed = command.arguments.iter().any(|argument| argument.name == "timeout")
                     || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..])
                     || PICKING.contains(&&command.name[0][..]);
@@ -205,8 +206,8 @@ impl Generator {
         }
     }
 
-    /// Returns a value for an argument of one word. Times are in the far future, and offsets are
-    /// less than hundreds of megabytes.
+    /// Returns a value for an argument of one word. Times are in the far future. Offsets in strings
+    /// are less than 3000 or rejected.
     fn given(&mut self, of: &[u8], argument: &Argument) -> Vec<u8> {
         if let Some(given) = self.given_to(of, &argument.name) {
             return given;
@@ -231,7 +232,8 @@ impl Generator {
         }
     }
 
-    /// Returns a value for an argument whose name has a meaning in some commands.
+    /// Returns a value for an argument whose name has a meaning in some commands; `None` for other
+    /// arguments.
     fn given_to(&mut self, of: &[u8], name: &str) -> Option<Vec<u8>> {
         let text = |text: &str| text.as_bytes().to_vec();
         Some(match (of, name) {

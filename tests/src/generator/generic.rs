@@ -118,8 +118,8 @@ impl Generator {
         }
     }
 
-    /// Returns SCAN from the start to the end, or one page at an arbitrary cursor, of which only
-    /// errors are compared.
+    /// Appends the arguments of SCAN: from the start to the end, or one page at an arbitrary
+    /// cursor, of which only the kind of reply is compared.
     fn scan(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         args.push(
             self.random

@@ -67,7 +67,7 @@ impl Generator {
         format!("town{}", self.random.below(60)).into_bytes()
     }
 
-    /// Appends longitude and latitude: anywhere, near one town, or at the map's edges.
+    /// Appends longitude and latitude: anywhere, in one small region, or at the map's edges.
     fn place_on_earth(&mut self, args: &mut Vec<Vec<u8>>) {
         let thousandth =
             |random: &mut crate::Random, low: i64, high: i64| random.between(low * 1000, high * 1000) as f64 / 1000.0;
@@ -125,7 +125,7 @@ impl Generator {
                     }
                 }
                 "STORE" if name.ends_with("STORE") => args.push(self.word("STOREDIST")),
-                // A second one would be rejected, or override the first.
+                // A second STORE would be rejected, or override the first.
                 "STORE" if !stores && name.starts_with("GEORADIUS") && self.random.one_in(2) => {
                     let word = *self.random.pick(&["STORE", "STOREDIST"]);
                     args.push(self.word(word));

@@ -54,7 +54,7 @@ impl Generator {
             "HVALS",
             "OBJECT",
         ]);
-        // The resulting value may be longer than a listpack allows.
+        // The result of HINCRBYFLOAT may be longer than a listpack allows.
         let is_small = name != "HINCRBYFLOAT" && self.random.one_in(4);
         let mut args = vec![name.as_bytes().to_vec()];
         if name == "OBJECT" {
@@ -153,8 +153,8 @@ impl Generator {
     pub(super) fn pick_count(&mut self) -> Vec<u8> {
         const COUNTS: &[&str] = &["0", "1", "2", "5", "20", "400", "-1", "-3", "-40", ALL, ALL, ALL];
         if self.random.one_in(16) {
-            // A count slightly below the minimum would make the reference reply until its memory is
-            // exhausted, so the number is far from it.
+            // A valid count far below 0 would make the reference reply until its memory is
+            // exhausted, so the only such count here is out of range.
             return self
                 .random
                 .pick(&["x", "", "-9223372036854775808", "9223372036854775808", "1.5"])

@@ -94,10 +94,11 @@ pub struct Generator {
     start_s: i64,
     /// Time part of the IDs of stream entries.
     stream_ms: u64,
-    /// How many of the next steps are mostly commands on stream keys. They come in series, because
-    /// other commands soon delete a key, so isolated ones would rarely find an existing stream.
+    /// Number of following steps that are mostly stream commands. Stream commands come in series:
+    /// other commands soon delete a key, so an isolated stream command would rarely find an
+    /// existing stream.
     stream_run: usize,
-    /// Maximum length of frequent values, bytes.
+    /// Maximum length of frequent values, in bytes.
     pub(crate) value_len_max: usize,
     /// Steps that must follow the last one on the same connection.
     following: VecDeque<Step>,

@@ -1,10 +1,11 @@
-//! Scripts and functions. They use strings only, because other streams test the commands that they
-//! call.
+//! Scripts and functions. They use strings only, because the rest of a stream tests the commands of
+//! other types.
 
 use super::{Check, Generator, Step};
 
-/// Names of libraries, and of functions, which several libraries define.
+/// Names of libraries.
 const LIBRARIES: &[&str] = &["one", "two", "three"];
+/// Names of functions. Several libraries may define the same name.
 const FUNCTIONS: &[&str] = &["f", "g", "h", "i"];
 
 /// Bodies of functions with the parameters `keys` and `args`.
@@ -76,7 +77,7 @@ impl Generator {
             4 => vec![text("FUNCTION"), self.word("DELETE"), text(library)],
             5 if self.random.one_in(2) => vec![text("FUNCTION"), self.word("FLUSH")],
             5 | 6 => {
-                // The order of a library's functions differs.
+                // The order of a library's functions differs between servers.
                 check = Check::Length;
                 vec![
                     text("FUNCTION"),

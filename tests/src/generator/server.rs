@@ -217,7 +217,7 @@ impl Generator {
         }
     }
 
-    /// Returns `CONFIG SET` of one of [`LIMITS`], or `CONFIG GET` of some.
+    /// Returns `CONFIG SET` of one of [`LIMITS`], or `CONFIG GET` of some of them.
     fn limits(&mut self) -> Step {
         if self.random.one_in(5) {
             let pattern = *self.random.pick(&["hash-max-*", "*-max-intset-*", "zset-*", "list-*", "*-listpack-*"]);

@@ -7,7 +7,7 @@ use super::{Check, Generator, Step, lists, sets, sorted_sets};
 /// a skip list in Redis.
 const COPY: &[u8] = b"copy to sort";
 
-/// Patterns of `BY`, and of `GET`.
+/// Patterns of `BY`.
 const PATTERNS: &[&str] = &["key:*", "*", "nosort", "nosuch_*", "h*->f", "hash:*->a", "key:*->x", "->", "*->", "n*"];
 
 impl Generator {
@@ -29,7 +29,7 @@ impl Generator {
             }
         }
         self.mix_case(&mut sort.args[0]);
-        // Redis's SORT reports a wrong error if an earlier command has left an errno. This command
+        // Redis's SORT reports a wrong error if an earlier command has left an errno. This HSCAN
         // clears it, because parsing a cursor resets errno.
         self.following.push_back(Step::new(vec![b"HSCAN".to_vec(), COPY.to_vec(), b"x".to_vec()], Check::Exact));
         self.following.push_back(sort);
@@ -135,7 +135,7 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// Returns a timeout that expires immediately, or an invalid one.
+    /// Returns a timeout of 1 or 2 ms, or an invalid one.
     pub(super) fn timeout(&mut self) -> Vec<u8> {
         const TIMEOUTS: &[&str] = &["-1", "abc", "", "1e400", "nan", "-0.1", "inf", "9223372036854775807", "0x1p70"];
         if self.random.one_in(12) {
@@ -144,8 +144,8 @@ impl Generator {
         self.random.pick(&["0.001", "0.002", "1e-3"]).as_bytes().to_vec()
     }
 
-    /// Returns `DUMP`, or `RESTORE` of valid and invalid payloads. The payloads of a stream's own
-    /// keys are tested at its end, where each server restores those of the other.
+    /// Returns `DUMP`, or `RESTORE` of valid and invalid payloads. At the end of a stream, each
+    /// server also restores the other's payloads of all keys.
     pub(super) fn transfer_command(&mut self) -> Step {
         match self.random.below(4) {
             0 => return Step::new(vec![b"DUMP".to_vec(), self.key()], Check::Kind),
@@ -201,7 +201,7 @@ impl Generator {
             options.push(vec![self.word("ABSTTL")]);
         }
         match self.random.below(8) {
-            // Within the maximum difference of idle times.
+            // Less than the accepted difference of idle times.
             0 => options.push(vec![self.word("IDLETIME"), self.random.below(5000).to_string().into_bytes()]),
             1 => options.push(vec![self.word("FREQ"), self.random.below(256).to_string().into_bytes()]),
             2 if self.random.one_in(3) => {

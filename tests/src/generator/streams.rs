@@ -17,11 +17,13 @@ pub(super) fn key(number: usize) -> Vec<u8> {
 /// The key whose entries have IDs from the clock.
 pub const CLOCK_STREAM: &[u8] = b"stream of the clock";
 
-/// Idle times in ms: all entries, those claimed with a delivery time long ago, and none.
+/// Minimum idle times in ms. They match all entries (0), only entries that were claimed with a
+/// delivery time long ago, or none.
 pub(super) const IDLE_MS: &[&str] =
     &["0", "0", "0", "0", "1000000", "1000000", "2500000000", "9223372036854775807", "-1", "x"];
 
-/// Idle times that XCLAIM sets: less than, between and greater than those.
+/// Idle times in ms that XCLAIM sets: less than, between and greater than the values of
+/// [`IDLE_MS`].
 pub(super) const CLAIM_IDLE_MS: &[&str] = &["0", "2000000000", "3000000000", "9223372036854775807", "-1", "x"];
 
 /// Options of XCLAIM with the arguments that may follow them.
@@ -208,7 +210,7 @@ impl Generator {
     }
 
     /// Appends fields and values, mostly with the same names. Most are short, because entries of
-    /// about 4 KiB crash redis-server 7.0.15 if its nodes are smaller.
+    /// about 4 KiB crash redis-server 7.0.15 if its nodes have a lower limit.
     fn entry_fields(&mut self, args: &mut Vec<Vec<u8>>) {
         let pairs = *self.random.pick(&[1, 2, 2, 2, 2, 3, 20]);
         for number in 0..pairs {
@@ -396,7 +398,7 @@ impl Generator {
         }
     }
 
-    /// Returns `CONFIG SET` of the sizes of nodes.
+    /// Returns `CONFIG SET` of a limit of the nodes' size.
     fn node_limits(&mut self) -> Step {
         let (name, value) = *self.random.pick(&[
             ("entries", "100"),

@@ -52,7 +52,7 @@ impl Generator {
         }
         let end = if self.random.one_in(8) { "DISCARD" } else { "EXEC" };
         queued.push(Step::new(words(end), Check::Exact));
-        // A sequence of stream commands continues after the transaction.
+        // A series of stream commands (see `stream_run`) continues after the transaction.
         self.following.extend(queued);
         Step::new(words("MULTI"), Check::Exact)
     }

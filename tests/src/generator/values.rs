@@ -70,16 +70,17 @@ pub(super) const JUNK: &[&str] = &[
     "EX",
 ];
 
-/// One in this many values is huge; the length of a huge value, bytes.
+/// One in this many values is huge.
 const HUGE_ONE_IN: usize = 400_000;
+/// Length of a huge value, in bytes.
 const HUGE_BYTES: usize = 10 << 20;
 
 /// Distance between any two times that a stream uses, in seconds: see [`Generator::far_seconds`].
 const FAR_STEP_S: i64 = 100_000;
 
 impl Generator {
-    /// Returns a value to store: a short text, a number, binary data, near the limit of embstr, or
-    /// long.
+    /// Returns a value to store: a short text, a number, binary data, a text near the maximum
+    /// length of embstr, or (rarely) a huge text.
     pub(crate) fn value(&mut self) -> Vec<u8> {
         if self.random.one_in(HUGE_ONE_IN) {
             return vec![b'h'; HUGE_BYTES];
@@ -162,7 +163,8 @@ impl Generator {
         value.to_string().into_bytes()
     }
 
-    /// Returns a time that is rejected, or so large that it must not wrap.
+    /// Returns a time that is rejected, in the past, or so large that computing the deadline could
+    /// overflow.
     fn junk_time(&mut self) -> Vec<u8> {
         const TIMES: &[&str] = &[
             "9223372036854775807",

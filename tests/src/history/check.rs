@@ -141,9 +141,9 @@ impl<'e> Search<'e> {
             .into_iter()
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
-        // If one of the possible events changes nothing, whenever it happens, it can be next
-        // without loss of generality: every order that continues with another event also exists
-        // after it.
+        // If one of the possible events changes nothing at any moment, the search may choose it
+        // without loss of generality: every order that continues with another event is still
+        // possible after it.
         let changes_nothing = |(_, index, after): &(usize, usize, State)| {
             let event = &self.events[*index];
             // An expiry of a TTL that no key has any more changes nothing either, because no key
@@ -166,8 +166,8 @@ impl<'e> Search<'e> {
         Some(false)
     }
 
-    /// Returns a text with the events of the longest order found, and the events of which none can
-    /// follow.
+    /// Returns a text with the events of the longest order found, and the remaining events, none of
+    /// which can follow it.
     fn shown(&self) -> String {
         let mut text = "no order explains this history. The longest order found:\n".to_owned();
         let mut left: Vec<usize> = self.clients.iter().flatten().copied().collect();

@@ -3,7 +3,7 @@
 //!
 //! # Words
 //!
-//! - [`Operation`]: what a client requests, if it must take effect at one moment: a command, a
+//! - [`Operation`]: a client's request that must take effect at one moment: a command, a
 //!   transaction, a script.
 //! - [`Event`]: an operation with its reply, and the times of request and reply.
 //! - *plan*: the operations that one client sends in a window, in order.

@@ -30,7 +30,7 @@ pub enum Command {
     Push(Key, String),
     /// `LPOP`
     Pop(Key),
-    /// `LRANGE` of all
+    /// `LRANGE` of all elements
     Range(Key),
     /// `LMOVE` from the left end of one list to the right end of another; in a transaction
     /// `BLMOVE`, which doesn't block there
@@ -109,7 +109,7 @@ pub enum Operation {
     Expires(Key, u8),
 }
 
-/// Timeout of a blocking command, in seconds: some dozen commands run in this time.
+/// Timeout of a blocking command, in seconds: dozens of commands run in this time.
 const BLOCKING_S: &str = "0.02";
 
 /// TTL, in ms: a few commands run in this time.

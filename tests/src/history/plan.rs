@@ -105,7 +105,8 @@ pub struct Mix {
 pub struct Planner {
     mix: Mix,
     random: Random,
-    /// Every value is unique, so that a reply shows which write it saw.
+    /// The number of the last value. Every value is unique in its window, so that a reply shows
+    /// which write it saw.
     next_value: u64,
     /// The number of the next TTL in the window.
     next_expiry: u8,

@@ -1,5 +1,5 @@
 //! Runs one window (see the parent module): all clients execute their plans at the same time.
-//! Records each operation as an event, with its reply and the times of both.
+//! Records each operation as an event, with its reply and the times of request and reply.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -46,19 +46,20 @@ const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
 const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
 const CLOCKS_MS: u64 = 2;
 
-/// Maximum age of a worker's time if the host interrupts the worker.
+/// Maximum age of a worker's clock reading if the host interrupts the worker.
 const INTERRUPTED_MAX: Duration = Duration::from_millis(30);
 
 /// When clients send their operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// The next operation after the reply to the last one.
+    /// Each operation after the reply to the previous one.
     OneByOne,
     /// All operations at once.
     Pipelined,
 }
 
-/// Runs each client's plan. Returns the events in order of the clients, followed by those of TTLs.
+/// Runs each client's plan. Returns the events in order of the clients, followed by the expiries of
+/// TTLs.
 ///
 /// # Panics
 /// If the server closes a connection or is silent.
@@ -123,7 +124,8 @@ fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
 }
 
 /// Lets TTLs expire later in a history. A worker reads the clock when a turn starts, so it finds a
-/// key alive after its deadline if the host interrupts the worker between that and the command.
+/// key alive after its deadline if the host interrupts the worker between the reading and the
+/// command.
 pub fn delay_expiries(events: &mut [Event]) {
     for event in events.iter_mut().filter(|event| matches!(event.operation, Operation::Expires(..))) {
         event.returned_ns += INTERRUPTED_MAX.as_nanos() as u64;

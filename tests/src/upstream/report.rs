@@ -9,16 +9,16 @@ pub struct Outcome {
     pub passed: usize,
     /// Message of each failure.
     pub failures: Vec<String>,
-    /// Number of times a `!` in a skip list excluded it.
+    /// Number of times a mark in a skip list (`!` or `@`) excluded it.
     pub not_run: usize,
     /// Number of times the suite excluded it on an external server.
     pub ignored: usize,
 }
 
-/// Output of a run of a unit.
+/// Parsed output of a unit's run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// By the name of the test.
+    /// Results by the name of the test.
     pub outcomes: BTreeMap<String, Outcome>,
     /// Errors outside of tests: the code around tests failed, or the whole unit did. The tests in
     /// that code are lost.

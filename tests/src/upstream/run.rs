@@ -14,9 +14,9 @@ use super::report::Report;
 use crate::server::free_port;
 use crate::{Server, tool};
 
-/// Runs `unit` of the suite in `source` on `server`. The output of the suite is written to the file
-/// `log`; returns it in parsed form. Tests that `skipped` excludes don't run. A unit that exceeds
-/// its limit is killed, and its report isn't `done`.
+/// Runs `unit` of the suite in `source` on `server`. Writes the suite's output to the file `log`,
+/// and returns it in parsed form. Tests that `skipped` excludes don't run. A unit that exceeds its
+/// limit is killed, and its report isn't `done`.
 ///
 /// # Panics
 /// If the suite can't be started.

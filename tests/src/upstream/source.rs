@@ -14,7 +14,7 @@ pub const VERSION: &str = "7.0.15";
 const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 
 /// Returns the directory of the source package, after downloading and unpacking it if it is
-/// missing. Returns `None` after a `SKIPPED:` line if a required program isn't installed.
+/// missing. If a required program isn't installed, prints a `SKIPPED:` line and returns `None`.
 ///
 /// # Panics
 /// If the package can't be downloaded, or its version isn't [`VERSION`]; and as [`tool::find`].
@@ -40,8 +40,9 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 /// Returns a copy of the source directory in which `src/redis-server` is a script that starts
-/// `program` with `args` after those of the suite. Two modes of the suite at the same time need two
-/// directories.
+/// `program` with `args` after the suite's arguments. If a required program isn't installed, prints
+/// a `SKIPPED:` line and returns `None`. The copy is needed because two modes of the suite may run
+/// at the same time.
 ///
 /// # Panics
 /// As [`folder`], and if files can't be created.
@@ -54,7 +55,7 @@ pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
     let status = Command::new("cp").args(["-r", "-P"]).arg(&source).arg(&own).status().expect("cp starts");
     assert!(status.success(), "the suite can't be copied: {status}");
     let script = own.join("src/redis-server");
-    // It is a link, which must not be followed.
+    // It is a link. Writing to it would change the program that it points to.
     fs::remove_file(&script).expect("the link is removed");
     // The program replaces the shell, because the suite sends signals to the process it started.
     let text = format!("#!/bin/sh\nexec '{}' \"$@\" {}\n", program.display(), args.join(" "));

@@ -80,7 +80,8 @@ const REJECTED: &[&str] = &[
 
 /// Scripts that must return the given text.
 const HARMLESS: &[(&str, &str)] = &[
-    // 2^64 is 0 in C, on x86-64.
+    // `L` reads 2^64 - 1, which is 2^64 as a Lua number. `c0` converts that to a size. The result
+    // is 0, as in C on x86-64.
     ("return struct.unpack('Lc0', string.rep('\\255', 20))", ""),
     // CVE-2024-31449: the least integer has no negation.
     ("return bit.tohex(65535, -2147483648)", "0000FFFF"),
@@ -108,8 +109,8 @@ const NAMES_UNDER_PRESSURE: &str = "
     end
     return 'named'";
 
-/// The same for `load`, whose function collects garbage while the chunk is being read, and for its
-/// default name.
+/// The same for `load` with a function that collects garbage while the chunk is being read: for the
+/// default name of a chunk, and for a given one.
 const LOADS_UNDER_PRESSURE: &str = "
     for round = 1, 100 do
         for _, name in ipairs({'=(load)', '=' .. string.rep('m', 20) .. round}) do
@@ -165,7 +166,8 @@ fn escapes_from_scripts_fail() {
     });
 }
 
-/// Libraries can't change what scripts can't change, neither while they are loaded nor later.
+/// Libraries can change no more than scripts can, both while they are loaded and when they are
+/// called.
 #[test]
 fn escapes_from_libraries_fail() {
     for_each_backend(|backend| {
