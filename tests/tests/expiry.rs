@@ -267,9 +267,14 @@ fn the_active_cycle_deletes_untouched_keys() {
         }
         assert_eq!(count(&mut client, "5"), 2);
         let info = client.call("INFO stats").text();
-        let expired =
-            info.lines().find_map(|line| line.strip_prefix("expired_keys:")).map(|n| n.trim().parse::<usize>());
-        assert_eq!(expired, Some(Ok(2 * KEYS)), "INFO's expired_keys");
+        let number = |name: &str| {
+            let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.unwrap_or_else(|| panic!("no {name} in {info}")).trim().parse::<f64>().expect("a number")
+        };
+        assert_eq!(number("expired_keys"), 2.0 * KEYS as f64);
+        let stale_percent = number("expired_stale_perc");
+        assert!(stale_percent > 0.0 && stale_percent <= 100.0, "{stale_percent}");
+        assert!(number("expire_cycle_cpu_milliseconds") > 0.0, "{info}");
         server.assert_sound();
     });
 }

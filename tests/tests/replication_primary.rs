@@ -530,6 +530,38 @@ fn restart_and_continue(backend: Backend, stop: fn(&Server)) {
     }
 }
 
+/// As in Redis, `INFO` counts the bytes of links apart from those of clients.
+#[test]
+fn bytes_of_replication_are_counted_apart() {
+    const VALUE_BYTES: usize = 1 << 20;
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &PRIMARY);
+        let replica = Server::pantala(backend, &PRIMARY);
+        let (mut client, mut reader) = (primary.connect(), replica.connect());
+        // Can't be compressed, so the full synchronization has as many bytes.
+        let mixed =
+            |at: u64| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value: Vec<u8> = (0..VALUE_BYTES as u64).map(|at| (mixed(at) >> 56) as u8).collect();
+        assert_eq!(client.command(&[b"SET".as_slice(), b"before", &value]), Reply::ok());
+        for client in [&mut client, &mut reader] {
+            assert_eq!(client.call("CONFIG RESETSTAT"), Reply::ok());
+        }
+        follow(&replica, &primary);
+        let output = |client: &mut Client| number(client, "stats", "total_net_repl_output_bytes");
+        eventually("the snapshot is counted", || output(&mut client) as usize > VALUE_BYTES / 2);
+        let synced = output(&mut client);
+        assert_eq!(number(&mut reader, "stats", "total_net_input_bytes") / VALUE_BYTES as u64, 0);
+        assert!(number(&mut reader, "stats", "total_net_repl_input_bytes") as usize > VALUE_BYTES / 2);
+        assert_eq!(client.command(&[b"SET".as_slice(), b"after", &value]), Reply::ok());
+        assert_eq!(client.call("WAIT 1 0"), Reply::Integer(1));
+        assert!((output(&mut client) - synced) as usize >= VALUE_BYTES);
+        assert!(number(&mut reader, "stats", "total_net_repl_input_bytes") as usize >= VALUE_BYTES * 3 / 2);
+        assert!(number(&mut client, "stats", "total_net_output_bytes") < VALUE_BYTES as u64);
+        assert!(number(&mut reader, "stats", "total_net_input_bytes") < VALUE_BYTES as u64);
+        assert!(number(&mut client, "stats", "total_net_input_bytes") >= VALUE_BYTES as u64);
+    });
+}
+
 /// `SHUTDOWN` waits for a replica that does not acknowledge: writes wait too, further `SHUTDOWN`s
 /// join, and `SHUTDOWN ABORT` ends the wait. `NOW` does not wait, and neither does a shutdown
 /// without replicas.

@@ -22,7 +22,7 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymo
 
 use crate::block::MAPPED_BYTES_MIN;
 
-/// Minimum alignment of a mapping, in bytes: no supported platform has smaller pages.
+/// Minimum alignment of a mapping, in bytes. No supported platform has smaller pages.
 const PAGE_BYTES_MIN: usize = 4096;
 
 /// Minimum size of a mimalloc arena, in bytes: 1 GiB.
@@ -71,7 +71,8 @@ pub fn place_huge_pages(is_small: bool) {
         advise(arena.start + small_bytes, arena.end, Advice::LinuxHugepage);
     }
     // An earlier call for a small server has split the mapping of the first arena, so
-    // `large_mapping` doesn't return the part without huge pages.
+    // `large_mapping` doesn't return the part without huge pages. That part gets its huge pages
+    // here.
     let start = if is_small { 0 } else { SMALL_PART.swap(0, Relaxed) };
     if start > 0 {
         advise(start, start + SMALL_BYTES, Advice::LinuxHugepage);

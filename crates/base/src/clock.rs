@@ -30,8 +30,8 @@ const SECOND_US: i64 = 1_000_000;
 /// A moment of the system's monotonic clock, in nanoseconds.
 ///
 /// [`std::time::Instant`] stores seconds and nanoseconds separately, so the difference of two
-/// instants takes some fifty instructions, and a turn computes three differences. The difference of
-/// two `Moment`s takes one subtraction.
+/// instants takes some fifty instructions, and each turn of a worker's loop computes three
+/// differences. The difference of two `Moment`s takes one subtraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
@@ -115,7 +115,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Returns a clock at the given Unix time in microseconds and monotonic zero.
+    /// Returns a clock at the Unix time `now_us` (in microseconds) and at monotonic time 0.
     pub fn new(now_us: i64) -> Self {
         Self { now_us: AtomicI64::new(now_us), monotonic_ns: AtomicU64::new(0) }
     }

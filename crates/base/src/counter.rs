@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A count with one writer at a time and any number of readers. Takes 16 bytes.
 ///
 /// [`add`](Counter::add) is a plain load and store instead of a locked instruction, so it costs no
-/// more than incrementing a field. Two threads that add at the same time lose updates: only the
+/// more than incrementing a field. Two threads that add at the same time lose updates, so only the
 /// owner of the counter (the holder of the shard, or the worker itself) may add. Breaking this rule
 /// gives a wrong count, not undefined behavior.
 ///
 /// Any thread may call [`reset`](Counter::reset). A reset records the current total instead of
-/// writing zero: the owner could overwrite that zero, and `INFO` would show the former count after
-/// `CONFIG RESETSTAT`. [`get`](Counter::get) returns the difference between the total and the
+/// writing zero. The owner could overwrite a zero, and `INFO` would then show the former count
+/// after `CONFIG RESETSTAT`. [`get`](Counter::get) returns the difference between the total and the
 /// recorded total. Of two concurrent resets either may win.
 ///
 /// The total is the first field, so that an owner can place only the total in a cache line that it

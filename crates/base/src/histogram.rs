@@ -40,12 +40,12 @@ fn place(value: u64) -> (usize, usize) {
     (shift + 1, (value >> shift) as usize - CHUNK)
 }
 
-/// Returns the lowest value of a counter.
+/// Returns the lowest value that the given counter of the given chunk counts.
 fn lowest(chunk: usize, counter: usize) -> u64 {
     if chunk == 0 { counter as u64 } else { ((CHUNK + counter) as u64) << (chunk - 1) }
 }
 
-/// Returns the highest value of a counter.
+/// Returns the highest value that the given counter of the given chunk counts.
 fn highest(chunk: usize, counter: usize) -> u64 {
     if chunk == 0 {
         return counter as u64;
@@ -123,8 +123,8 @@ impl Distribution {
     }
 
     /// Returns cumulative counts at `first`, twice `first`, and so on, until all values are
-    /// counted. Each entry is the upper bound of the counter of such a level, and the number of
-    /// values that don't exceed this bound. Omits levels that add no values.
+    /// counted. Each entry is the upper bound of the counter that counts such a level, and the
+    /// number of values that don't exceed this bound. Omits levels that add no values.
     pub fn by_powers_of_two(&self, first: u64) -> Vec<(u64, u64)> {
         let (mut levels, mut level, mut before) = (Vec::new(), first, 0);
         let total = self.len();

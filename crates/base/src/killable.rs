@@ -1,4 +1,5 @@
-//! The state word of a script run. Other threads may kill the run until its first change.
+//! The state word of a script run. Other threads may kill the run until its first change. The
+//! *runner* is the thread that runs the script.
 //!
 //! | bits | meaning | set by |
 //! | --- | --- | --- |
@@ -9,8 +10,9 @@
 //! | runs | the run has started and not ended | the runner |
 //!
 //! All bits share one word, so the order of its modifications decides which of *changed* and
-//! *killed* is set first; the other can then no longer be set. A kill affects only the run that the
-//! killer has seen: if the run's number has changed, the killer's compare-and-exchange fails.
+//! *killed* is set first. The other bit can then no longer be set. A kill affects only the run that
+//! the killer has seen. If the run's number has changed since, the killer's compare-and-exchange
+//! fails.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -66,8 +68,8 @@ impl Killable {
         Killable { word: AtomicU64::new(0) }
     }
 
-    /// Starts the next run. Only the runner may call it. Earlier stores are visible to every thread
-    /// that sees this run ([`Killable::snapshot`]).
+    /// Starts the next run. Only the runner may call it. Stores that the runner made before this
+    /// call are visible to every thread that sees this run ([`Killable::snapshot`]).
     pub fn start(&self, mark: bool) {
         // Relaxed: only this thread, the runner, changes the number, so it reads its own last
         // store. The other bits don't matter between runs.

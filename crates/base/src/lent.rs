@@ -22,6 +22,6 @@ pub trait Lender {
     /// Returns how many unused bytes follow the chunk in its buffer.
     fn room_behind(&self, chunk: &Self::Chunk) -> usize;
 
-    /// Releases a chunk. Valid even after its connection has been closed.
+    /// Releases a chunk. Valid even after the connection that received the bytes has been closed.
     fn release(&mut self, chunk: Self::Chunk);
 }

@@ -8,7 +8,8 @@ pub const SLOTS: usize = 16_384;
 /// Maximum number of shards: each owns at least one slot.
 pub const SHARDS_MAX: usize = SLOTS;
 
-/// Maximum number of partitions over all shards: each owns at least one slot.
+/// Maximum number of partitions (the parts of shards that one thread at a time owns) over all
+/// shards: each partition owns at least one slot.
 pub const PARTITIONS_MAX: usize = SLOTS;
 
 /// Maximum number of workers (threads with an event loop).

@@ -1,19 +1,19 @@
 //! Intrusive lock-free queues: many producers, one consumer at a time.
 //!
-//! Each of Pantala's two kinds of queues is one atomic word. It is null, or contains a *mark* or
-//! the top of a linked stack of nodes. The consumer swaps the whole stack out and reverses it, so
-//! that it receives the nodes in arrival order.
+//! Each of Pantala's two kinds of queues is one atomic word. The word is null, a *mark*, or the top
+//! of a linked stack of nodes. The consumer swaps the whole stack out and reverses it, so that it
+//! receives the nodes in arrival order.
 //!
 //! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps, so the
 //!   compare-and-swap that delivers a message also shows its sender whether to ring the worker's
 //!   *doorbell*, the eventfd that wakes its event loop.
 //! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
-//! The queues have no bound of their own. Gates hold only requests, and a connection has at most
-//! one in flight (with `execution owner`, one per worker; see `pantala_engine::request`), so
-//! `maxclients` bounds them. Mailboxes also carry messages such as publications; their worker takes
-//! all messages in each turn. The queues are linked lists rather than rings because a full ring
-//! would need an overflow path.
+//! The queues have no bound of their own. Gates hold only requests. A connection has at most one
+//! request in flight (with `execution owner`, one per worker; see `pantala_engine::request`), so
+//! `maxclients` bounds the length of each gate's queue. Mailboxes also carry messages such as
+//! publications; their worker takes all messages in each turn. The queues are linked lists rather
+//! than rings because a full ring would need an overflow path.
 
 use std::marker::PhantomData;
 
@@ -97,7 +97,8 @@ impl<T> Drop for Chain<T> {
     }
 }
 
-/// Returns a mark that can't be the address of a node: nodes are aligned to more than one byte.
+/// Returns a mark that can't be the address of a node, because nodes are aligned to more than one
+/// byte.
 pub fn mark<T>() -> *mut Node<T> {
     std::ptr::without_provenance_mut(1)
 }

@@ -35,8 +35,8 @@ fn threads() -> MutexGuard<'static, Vec<(u64, Wake)>> {
 /// Makes each thread with a [`ThreadHeap`] purge its heap soon, including threads that are waiting.
 pub fn request() {
     PURGES.generation.fetch_add(1, SeqCst);
-    // Call the wake functions without holding the lock: a wake function may take a lock under which
-    // another thread registers.
+    // Call the wake functions without holding the lock, because a wake function may take a lock
+    // under which another thread registers.
     let wakes: Vec<Wake> = threads().iter().map(|(_, wake)| Arc::clone(wake)).collect();
     wakes.iter().for_each(|wake| wake());
 }

@@ -68,7 +68,8 @@ impl Random {
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound != 0, "an empty range has no random number");
-        // Multiply-shift. The loop rejects the few low parts that would bias the result.
+        // Multiply-shift: the result is the high half of the product. The loop rejects the few
+        // products whose low half would bias the result.
         let mut product = u128::from(self.next_u64()) * u128::from(bound);
         if (product as u64) < bound {
             let threshold = bound.wrapping_neg() % bound;

@@ -78,8 +78,9 @@ fn stop_flag(signals: &[i32], then_at_once: bool) -> io::Result<Arc<AtomicBool>>
             continue;
         }
         if then_at_once {
-            // Register this before the flag's own handler. It has no effect while the flag is
-            // unset.
+            // Register this handler before the one that sets the flag, because handlers run in this
+            // order. It ends the process only if the flag is set already, so the first signal
+            // merely sets the flag.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
         }
         signal_hook::flag::register(signal, Arc::clone(&stop))?;

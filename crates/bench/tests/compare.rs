@@ -267,7 +267,7 @@ fn a_report_is_written_after_each_workload() {
     interrupted(child, Signal::INT, &dir);
 }
 
-/// Drives the floor at all rates of a sweep.
+/// Drives the floor responder, which stores nothing, at all rates of a sweep.
 #[test]
 fn a_sweep_measures_every_rate() {
     let folder = tempfile::tempdir().unwrap();
@@ -408,8 +408,8 @@ fn counted_workloads_run() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
-    // The floor replies to everything and stores nothing. The comparison does not know that this
-    // peer is a floor.
+    // The floor responder replies to everything and stores nothing. The comparison does not know
+    // that this peer is such a responder.
     let hollow = format!("hollow={bench} floor --threads 1 --port {{port}}");
     let mut command = compare(&out, &["--peer", "redis", "--peer", "floor", "--peer", "redis-cluster:2"]);
     command.args(["--peer", &hollow, "--scale", "0.001", "--rounds", "2", "--test-time", "1"]);

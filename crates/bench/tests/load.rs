@@ -147,7 +147,8 @@ fn late_replies_arrive_byte_by_byte() {
     assert_eq!((&result["operations"], &result["errors"]), (&Value::from(20), &Value::from(0)));
     assert_eq!((node.count("GET"), node.count("SET")), (10, 10));
     assert_eq!(result["commands"][1]["hits"], 10);
-    // A SET's reply takes five pauses. In a pipeline of 3 it also waits for the replies before it.
+    // A SET's reply takes five pauses. In a pipeline of 3, the reply also waits for the replies
+    // before it.
     assert!(result["latency"]["min_us"].as_f64().unwrap() >= 4_000.0, "{result:#}");
     assert_eq!(result["received_bytes"], 10 * 9 + 10 * 5);
 }
@@ -311,8 +312,8 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
             load(&first, &["--clients", "1", "--requests", "1000", "--ratio", "0:1", "--cluster-mode"]);
         assert!(!output.status.success(), "{moved}");
         assert!(result["operations"].as_u64().unwrap_or(0) >= 9, "{moved}: {result:#}");
-        // The request for the refusing node. Unless `moved`, also the redirected request, which had
-        // not been sent to the other node.
+        // The request for the refusing node is unanswered. Unless `moved`, the redirected request,
+        // which had not been sent to the other node, is unanswered too.
         let unanswered = if moved { 1 } else { 2 };
         let lost = (&result["connections_lost"], &result["unanswered"]);
         assert_eq!(lost, (&1.into(), &unanswered.into()), "{moved}: {result:#}");

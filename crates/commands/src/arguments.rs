@@ -21,8 +21,8 @@ pub(crate) fn shown(name: &[u8]) -> &[u8] {
     c_string(&name[..name.len().min(SHOWN_BYTES_MAX)])
 }
 
-/// Replies with Redis's error for a subcommand that a container command doesn't have, or for a
-/// wrong number of its arguments. `name` is the client's spelling of its name.
+/// Replies with Redis's error for an unknown subcommand of a container command, or for a wrong
+/// number of a subcommand's arguments. `name` is the subcommand's name as the client spelled it.
 pub(crate) fn wrong_subcommand(container: &str, name: &[u8], reply: &mut Reply<'_>) {
     let (before, after) = (b"ERR unknown subcommand or wrong number of arguments for '", b"'. Try ");
     reply.error_bytes(&[before, shown(name), after, container.as_bytes(), b" HELP."].concat());
@@ -123,7 +123,7 @@ pub(crate) fn database_index(argument: &[u8], wrong: Option<&str>, reply: &mut R
     None
 }
 
-/// Returns the number of the database `index`, or `None` if there is no such database.
+/// Converts a database number from a client. Returns `None` if there is no such database.
 pub(crate) fn database_of(index: i32, keyspace: &Keyspace) -> Option<u32> {
     u32::try_from(index).ok().filter(|&db| db < keyspace.databases())
 }

@@ -96,7 +96,8 @@ fn switch(flag: &AtomicBool, argument: &[u8], reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// `CLIENT DURABILITY ALWAYS | EVERYSEC | DEFAULT`, which Redis doesn't have.
+/// `CLIENT DURABILITY ALWAYS | EVERYSEC | DEFAULT`, which Redis doesn't have: sets whether the
+/// client's replies wait until its writes are on disk.
 pub fn durability(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let known =
         [("ALWAYS", Durability::Always), ("EVERYSEC", Durability::EverySecond), ("DEFAULT", Durability::Default)];
@@ -109,7 +110,7 @@ pub fn durability(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut R
     }
 }
 
-/// Sets when the replies of the client are sent.
+/// Sets the durability that the client's writes must have before their replies are sent.
 pub(crate) fn set_durability(context: &mut LocalContext<'_>, durability: Durability) {
     let former = std::mem::replace(&mut context.session.durability, durability);
     let asks = durability == Durability::Always;

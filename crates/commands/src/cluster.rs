@@ -15,10 +15,10 @@ use pantala_resp::{Args, Reply};
 use crate::arguments::integer;
 use crate::help;
 
-/// The error without cluster mode.
+/// The error of `CLUSTER` and related commands if cluster mode is off.
 const DISABLED: &str = "ERR This instance has cluster support disabled";
 
-/// Returns this node. Replies with an error and returns `None` without cluster mode.
+/// Returns this node. Replies with an error and returns `None` if cluster mode is off.
 fn node(context: &LocalContext<'_>, reply: &mut Reply<'_>) -> Option<ClusterNode> {
     if !context.keyspace.is_cluster() {
         reply.error(DISABLED);
@@ -94,7 +94,7 @@ pub fn slots(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     endpoint(&node, reply);
     reply.integer(i64::from(node.port));
     reply.bulk(node.id.as_bytes());
-    // The node's addresses other than the endpoint.
+    // The node's IP address and host name, except the one that is the endpoint.
     let ip = (node.endpoint != PreferredEndpoint::Ip).then_some(("ip", node.ip.as_str()));
     let is_named = node.endpoint != PreferredEndpoint::Hostname && !node.hostname.is_empty();
     let hostname = is_named.then_some(("hostname", node.hostname.as_str()));
@@ -167,7 +167,7 @@ pub fn slot_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards:
     shards.extend(slot_of(args.at(2)).map(|slot| keyspace.shard_of_slot(slot)));
 }
 
-/// Calls `visit` with each key of a slot, until it returns `false`.
+/// Calls `visit` with each key of a slot, until `visit` returns `false`.
 fn walk(access: &mut Access<'_>, slot: u16, visit: &mut dyn FnMut(&[u8]) -> bool) {
     const BUCKETS_PER_STEP: usize = 64;
     let (shard, selected) = (access.keyspace().shard_of_slot(slot), access.session().db);

@@ -1,4 +1,4 @@
-//! `CONFIG`: forwards to the host, which owns the settings.
+//! `CONFIG`: forwards to the host (the server process), which owns the settings.
 
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};

@@ -54,7 +54,8 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         (sub, 3) if is_option(sub, "JOURNAL") => journal(context, args.at(2), reply),
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_option(args.at(2), "RESIZING") && args.at(3) == b"0" => {
-            // No reply buffer is ever resized.
+            // Turns the resizing of reply buffers off. Pantala never resizes any, so nothing
+            // changes.
             reply.ok();
         }
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),
@@ -73,7 +74,7 @@ fn is_buffer_setting(name: &[u8]) -> bool {
 }
 
 /// `DEBUG HTSTATS db`: how the keys of a database are distributed over the buckets of its tables,
-/// one table per partition.
+/// one table per partition (the part of a shard that one thread at a time owns).
 pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(number) = integer(args.at(2), reply) else { return };
     let number = u32::try_from(number).ok().filter(|number| *number < access.keyspace().databases());
@@ -225,7 +226,7 @@ pub fn reload(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Runs `DEBUG LOADAOF`: the worker continues as soon as it holds all shards.
+/// Runs `DEBUG LOADAOF`: requests it from the worker, which runs it as soon as it holds all shards.
 pub fn load_aof(context: &mut LocalContext<'_>, _: &Args<'_>, _: &mut Reply<'_>) {
     context.session.needs_all = Some(AllShards::LoadAof);
 }
@@ -251,8 +252,9 @@ pub fn pause_cron(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut R
     reply.ok();
 }
 
-/// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: sets whether scripts may run `DEBUG`. In Redis it allows
-/// scripts all commands, but most of these make no sense without a connection.
+/// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: sets whether scripts may run `DEBUG`. In Redis this switch
+/// allows scripts to run all commands, but most of the commands that scripts may not run otherwise
+/// make no sense without a connection.
 pub fn set_disable_deny_scripts(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     context.keyspace.tuning.scripts_may_debug.store(leading_integer(args.at(2)) != 0, Relaxed);
     reply.ok();

@@ -38,7 +38,7 @@ pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<
         Some(hash) if hash.may_have_expired(now_ms) => {
             (hash.len_at(now_ms) > 0).then_some(ValueRef::HashAt(hash, now_ms))?
         }
-        // Every type can be written.
+        // `to_write` returns a value for every type, so this never returns `None`.
         _ => held.to_write()?,
     };
     let mut bytes = Vec::new();
@@ -63,8 +63,8 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         return reply.error(WRONG_PAYLOAD);
     }
     let limits = access.keyspace().tuning.rdb_limits();
-    // As in Redis, a truncated value may read into the version and the checksum, and bytes after a
-    // value are ignored.
+    // As in Redis, reading a truncated value may continue into the version and the checksum, and
+    // bytes after a value are ignored.
     let loaded = match read(&mut Reader::new(bytes, limits.string_bytes_max), &limits) {
         Ok(loaded) => loaded,
         Err(Error::Truncated | Error::Corrupt(_) | Error::Empty | Error::UnknownKind(_)) => {

@@ -170,8 +170,8 @@ pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
 }
 
 /// Returns the texts of a payload's libraries up to the first malformed library, and the error of
-/// that library. As in Redis, a truncated library may extend into the version and the checksum, so
-/// that the errors are the same.
+/// that library. As in Redis, reading a truncated library may continue into the version and the
+/// checksum. The errors are therefore the same as Redis's.
 fn libraries_of(sealed: &[u8], string_bytes_max: u64) -> (Vec<Vec<u8>>, Option<&'static str>) {
     let (mut texts, mut reader) = (Vec::new(), Reader::new(sealed, string_bytes_max));
     while reader.remaining() > SEAL_BYTES {

@@ -1,10 +1,12 @@
-//! Writes the replies of the `HELP` subcommands, in the same form for all containers.
+//! Writes the replies of the `HELP` subcommands, in the same form for all containers (commands that
+//! have only subcommands).
 
 use pantala_resp::Reply;
 
 /// Replies with a container's help: a line of usage, then `lines`, then HELP itself.
 ///
-/// A line is a subcommand with its arguments, or its description, indented by four spaces.
+/// Each of `lines` is a subcommand with its arguments, or a description of it that starts with four
+/// spaces.
 pub fn write(reply: &mut Reply<'_>, container: &str, lines: &[&str]) {
     reply.array(lines.len() + 3);
     reply.simple(&format!("{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));

@@ -117,7 +117,7 @@ fn all(host: &dyn Host) -> impl Iterator<Item = &'static Command> {
     COMMANDS.iter().filter(|command| !host.is_removed(command))
 }
 
-/// Returns the visible command or subcommand with this full name.
+/// Returns the command or subcommand with this full name, unless it is hidden from `COMMAND`.
 fn named(host: &dyn Host, name: &[u8]) -> Option<&'static Command> {
     let Some(bar) = name.iter().position(|&byte| byte == b'|') else { return host.command(name) };
     let mut subcommands = host.command(&name[..bar])?.shown_subcommands().iter();

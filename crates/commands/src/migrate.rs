@@ -1,5 +1,5 @@
 //! `MIGRATE`: copies keys to another server and deletes each key from this server once the other
-//! one has confirmed it.
+//! server has confirmed the copy.
 //!
 //! As in Redis, one `RESTORE` per key is sent, all in one write, and a key is deleted when its
 //! reply arrives. Until then the shards of the keys are held, so that no other command changes the

@@ -33,7 +33,8 @@ pub(crate) fn words<'w>(access: &mut Access<'_>, words: impl IntoIterator<Item =
     access.propagate(&words);
 }
 
-/// Propagates the client's command without one of its options, ignoring case: `SET … GET`.
+/// Propagates the client's command without the option `word`, in upper or lower case: `SET … GET`.
+/// Keeps all arguments before index `first`.
 pub(crate) fn without_word(access: &mut Access<'_>, args: &Args<'_>, first: usize, word: &str) {
     let kept =
         args.iter().enumerate().filter(|(index, arg)| *index < first || !arg.eq_ignore_ascii_case(word.as_bytes()));

@@ -14,7 +14,7 @@ const WAIT_ON_REPLICA: &str = "ERR WAIT cannot be used with replica instances. P
 /// The error of `WAITAOF` on a replica.
 const WAITAOF_ON_REPLICA: &str = "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just local and are not propagated.";
 
-/// The error of `WAITAOF` that waits for this server's append-only file while that is off.
+/// The error of a `WAITAOF` that waits for this server's append-only file although there is none.
 pub const WAITAOF_NOT_APPENDING: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
 /// `SYNC`: sends a snapshot and then the replication stream.

@@ -103,7 +103,7 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
         return;
     }
     if context.host.saves_before(how) {
-        // The worker continues as soon as it holds all shards.
+        // The worker shuts the server down as soon as it holds all shards.
         context.session.needs_all = Some(AllShards::Shutdown(how));
         return;
     }

@@ -1,4 +1,5 @@
-//! Test support for keyed handlers: shards and an executor, without sockets or other threads.
+//! Test support for keyed handlers (handlers that run while their shards are held): shards and an
+//! executor, without sockets or other threads.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{KeyPlace, SessionView};

@@ -1,4 +1,5 @@
-//! Test support for local handlers: a fake host around one connection.
+//! Test support for local handlers (handlers that run without shards): a fake host, which stands
+//! for the server process, around one connection.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};

@@ -10,10 +10,10 @@
 //! docs/scaling.md shows them.
 //!
 //! A line that is overwritten with the same bytes isn't detected. Therefore values change from
-//! command to command. The gate's word changes back to its former value, but its line is detected
-//! because of the counters in it. A line that one worker writes and the other only reads isn't
-//! detected either. Such lines occur only in requests, so the rows of requests are derived from the
-//! code.
+//! command to command. The gate of a shard, the word that shows whether the shard is held, changes
+//! back to its former value. Its line is detected nevertheless, because of the counters in it. A
+//! line that one worker writes and the other only reads isn't detected either. Such lines occur
+//! only in requests, so the rows of requests are derived from the code.
 //!
 //! There is only one test, so that no other thread of this process is active.
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -168,7 +168,8 @@ struct Command {
 }
 
 impl Command {
-    /// Creates `name` on keys, each with the arguments that follow it.
+    /// Creates a call of the command `name` whose arguments are the keys, each followed by its own
+    /// arguments.
     fn new(keyspace: &Keyspace, name: &str, keys: &[(&str, &[&[u8]])], now_ms: i64) -> Self {
         let mut command = Command {
             bytes: Vec::new(),
@@ -261,9 +262,9 @@ impl<'k> Scene<'k> {
         assert_eq!(self.workers[0].run(&command), Ran::Done, "{name} {key}");
     }
 
-    /// Returns the number of lines that both workers write, each with its command. Creates other
-    /// entries between the two commands, so that entries created by the commands do not share a
-    /// line.
+    /// Runs each command on its own worker. Returns the number of lines that both workers wrote.
+    /// Creates other entries between the two commands, so that entries created by the commands do
+    /// not share a line.
     fn both(&mut self, first: &Command, second: &Command) -> usize {
         self.workers[0].count(&mut self.memory, first);
         for size in (64..4 * VALUE_BYTES).step_by(16) {
@@ -277,8 +278,8 @@ impl<'k> Scene<'k> {
         other.lines.iter().filter(|line| lines.contains(line)).count()
     }
 
-    /// Returns the results of [`Scene::both`] for two keys, which share only the shard, and for one
-    /// key.
+    /// Returns the results of [`Scene::both`] for commands on two keys, which share only the shard,
+    /// and for commands on the same key.
     fn apart_and_together(&mut self, name: &str, arguments: [&[&[u8]]; 4]) -> (usize, usize) {
         let (first, second) = (self.command(name, "key1", arguments[0]), self.command(name, "key2", arguments[1]));
         let apart = self.both(&first, &second);
@@ -385,7 +386,7 @@ fn strings(scene: &mut Scene<'_>) {
 
     let counts = scene.apart_and_together("SET", [&[value(1)], &[value(2)], &[value(3)], &[value(4)]]);
     assert_row("SET over a value of the same size", counts, VALUE_BYTES);
-    // Both entries move from a cell of one size to a cell of another.
+    // Both entries move to a dictionary cell (the memory block of an entry) of another size.
     let other = vec![b'x'; VALUE_BYTES / 2];
     let commands = ["key1", "key2"].map(|key| scene.command("SET", key, &[&other]));
     let counts = scene.both(&commands[0], &commands[1]);

@@ -141,11 +141,11 @@ impl Hasher for SameHash {
         self.0 = hash_key(SEED, bytes);
     }
 
-    // A slice also hashes its length; `hash_key` includes it already.
+    // Hashing a slice calls this with its length, which `hash_key` has included already.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {
-        // hashbrown takes its bucket from the low bits and its tag from the top ones: both are
+        // hashbrown takes its bucket from the low bits and its tag from the top ones. Both are
         // uniform.
         self.0
     }
@@ -168,8 +168,8 @@ fn finds(entries: usize) {
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
         let mut took = [0.0; 6];
-        // Each variant has its own keys, so none benefits from lines that another fetched; the
-        // first variant rotates.
+        // Each variant has its own keys, so none benefits from lines that another fetched. The
+        // variants take turns at being the first.
         for variant in (round..round + 6).map(|variant| variant % 6) {
             let text = draw.keys();
             let keys: Vec<&[u8]> = text.split(|&b| b == b' ').take(FINDS_PER_ROUND).collect();

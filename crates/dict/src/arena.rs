@@ -29,7 +29,7 @@ pub(crate) const SEGMENT_LINES: usize = SEGMENT_BYTES / size_of::<Bucket>();
 pub(crate) const SMALL_SEGMENT_BYTES: usize = 512;
 /// Maximum depth of a directory: 2^24 words, 128 MB, enough for 40 billion entries.
 pub(crate) const DIRECTORY_DEPTH_MAX: u32 = if cfg!(any(miri, test)) { 9 } else { 24 };
-/// Depth of the smallest block: a cache line of words.
+/// Depth of the smallest directory block: 8 words, which are a cache line.
 const BLOCK_DEPTH_MIN: u32 = 3;
 
 const SEGMENT_CHUNK_BYTES: usize = if cfg!(miri) { 8 } else { 2048 } * SEGMENT_BYTES;
@@ -219,7 +219,7 @@ pub(crate) fn take_block(depth: u32) -> &'static [AtomicU64] {
             unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>().as_ptr(), words) }
         }
     };
-    // Exposes the provenance of the whole block for `free_block`: the returned slice may be
+    // Exposes the provenance of the whole block for `free_block`, because the returned slice may be
     // shorter.
     block.as_ptr().expose_provenance();
     &block[..1 << depth]

@@ -1,6 +1,6 @@
 //! Batched lookup: the cache misses of many keys overlap. The caller must hold the dictionary for
-//! the whole batch. The server doesn't use it: its windows have keys of many dictionaries, so it
-//! prefetches with [`crate::Hint`] instead.
+//! the whole batch. The server doesn't use batches, because its windows have keys of many
+//! dictionaries. It prefetches with [`crate::Hint`] instead.
 
 use crate::bucket::Bucket;
 use crate::dict::Dict;

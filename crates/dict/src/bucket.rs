@@ -82,7 +82,8 @@ impl Bucket {
         self.slots[slot].store(word, Relaxed);
     }
 
-    /// Returns whether all slots are in use. A search continues after full buckets only.
+    /// Returns whether all slots are in use. A search continues in the next bucket only after a
+    /// full one.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.load(SLOTS - 1) != 0
@@ -101,7 +102,7 @@ impl Bucket {
         self.store(last, 0);
     }
 
-    /// Returns the slots with a tag. For the owner of the bucket.
+    /// Returns the slots with a tag. Only the owner of the bucket may call it.
     ///
     /// # Safety
     ///
@@ -119,7 +120,7 @@ impl Bucket {
 
     /// # Safety
     ///
-    /// As [`Self::matches`]: these are plain loads, so a concurrent store would be a data race.
+    /// As [`Self::matches`]. The loads are plain, so a concurrent store would be a data race.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[inline(always)]
     unsafe fn matches_sse2(&self, tag: u64) -> Matches {
@@ -140,8 +141,9 @@ impl Bucket {
         }
     }
 
-    /// Returns the slots with a tag as [`Self::matches`] does, by atomic loads. For hints, while
-    /// another thread may write the bucket; and for Miri and other processors.
+    /// Returns the slots with a tag as [`Self::matches`] does, by atomic loads. Hints call it,
+    /// because another thread may write the bucket meanwhile. Miri, and processors other than
+    /// x86-64, use it for all searches.
     #[inline(always)]
     pub(crate) fn matches_portable(&self, tag: u64) -> Matches {
         let mut mask = 0;

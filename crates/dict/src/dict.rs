@@ -250,8 +250,8 @@ impl<V> Dict<V> {
 
 impl<V> Drop for Dict<V> {
     fn drop(&mut self) {
-        // If no entry owns memory outside the slab, none needs to be visited: the slab frees whole
-        // runs.
+        // If no entry owns memory outside the slab, no entry needs to be visited, because the slab
+        // frees whole runs.
         if self.table.owning > 0 {
             let (table, slab) = (&self.table, &mut crate::slab::Slab::new());
             table.for_each_slot(&mut |slot| {

@@ -20,7 +20,8 @@ pub enum Payload<'a, V> {
     Heap(&'a V),
 }
 
-// Not derived: a shared reference is `Copy` whether or not `V` is.
+// Not derived, because a derived implementation would require `V: Clone`. A shared reference is
+// `Copy` whether or not `V` is.
 impl<V> Clone for Payload<'_, V> {
     fn clone(&self) -> Self {
         *self
@@ -33,8 +34,8 @@ impl<V> Copy for Payload<'_, V> {}
 #[derive(Debug)]
 pub enum NewPayload<'a, V> {
     /// A string to store inside the entry. Use `Heap` for a string that doesn't
-    /// [fit](crate::Dict::fits_inline): its entry would be allocated by the global allocator, and a
-    /// failed allocation aborts the process.
+    /// [fit](crate::Dict::fits_inline), because its entry would be allocated by the global
+    /// allocator, and a failed allocation aborts the process.
     Bytes(&'a [u8]),
     /// An integer to store inside the entry.
     Int(i64),

@@ -8,8 +8,8 @@
 //!    pool, and every table that uses a root stores only zeros and addresses of directories to it.
 //! 2. *The root's word names a directory.* It is zero, or the address and depth of a block, stored
 //!    by one atomic store and loaded by one atomic load, so address and depth belong together.
-//!    Directory blocks keep their size and are never unmapped: an index of `depth` bits is within
-//!    the block even if its owner has freed it.
+//!    Directory blocks keep their size and are never unmapped, so an index of `depth` bits is
+//!    within the block even if its owner has freed it.
 //! 3. *A directory's word names a segment.* A block holds only words made from segments, or zeros,
 //!    and its words are loaded atomically. Segments are never unmapped and always consist of atomic
 //!    words.
@@ -113,8 +113,9 @@ impl Drop for Roots {
 
 impl BucketHint {
     /// Prefetches the entries in the bucket that may belong to the key. If the bucket is full
-    /// without a match, prefetches the next bucket instead. This is the second stage and should
-    /// follow some time after the first: it waits until the bucket has arrived in the cache.
+    /// without a match, prefetches the next bucket instead. This is the second stage. It should
+    /// follow some time after the first, because it waits until the bucket has arrived in the
+    /// cache.
     #[inline]
     pub fn prefetch_entry(self) {
         let Some(bucket) = self.bucket else { return };

@@ -13,9 +13,9 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// The expected use of a mapping, for the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Usage {
-    /// Filled densely from front to back: huge pages save TLB misses.
+    /// Filled densely from front to back, so huge pages save TLB misses.
     Dense,
-    /// Touched at scattered pages: huge pages would make untouched pages resident.
+    /// Touched at scattered pages, so huge pages would make untouched pages resident.
     Sparse,
 }
 

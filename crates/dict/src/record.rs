@@ -562,7 +562,7 @@ impl Record {
 
 /// Compares two byte strings of equal length. Keys of 8 to 16 bytes, the usual ones, take two
 /// overlapping words and no call. The fewer instructions a lookup takes, the more its cache misses
-/// overlap with those of the next.
+/// overlap with those of the next lookup.
 #[inline(always)]
 fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     match (a.first_chunk::<8>(), b.first_chunk::<8>(), a.last_chunk::<8>(), b.last_chunk::<8>()) {

@@ -115,8 +115,8 @@ impl Table {
         self.deepest = 0;
     }
 
-    /// Replaces the directory by another block, and frees the old one at once: a hint that still
-    /// reads it finds zeros or directory words of some dictionary, which is sound.
+    /// Replaces the directory by another block, and frees the old block at once. A hint that still
+    /// reads the old block finds zeros or directory words of some dictionary, which is sound.
     fn swap_directory(&mut self, block: &'static [AtomicU64], depth: u32) {
         let old = core::mem::replace(&mut self.directory, block);
         self.depth = depth;
@@ -124,8 +124,9 @@ impl Table {
         arena::free_block(old);
     }
 
-    /// Shrinks a segment by one step. Then merges it with its buddy, repeatedly, while the entries
-    /// of both fill at most half of a segment ([`should_merge`]).
+    /// Shrinks a segment by one step. Then merges it with its buddy (the segment whose hash prefix
+    /// differs only in the last bit), repeatedly, while the entries of both fill at most half of a
+    /// segment ([`should_merge`]).
     #[cold]
     pub(crate) fn shrink(&mut self, h: u64, mut segment: Segment) {
         if segment.buckets > 1 {

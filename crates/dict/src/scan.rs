@@ -1,10 +1,10 @@
 //! Iteration over the entries: scans, the expiry walk, and random picks.
 //!
-//! A cursor is the top 48 bits of a hash; all smaller hashes have been visited. Segments, buckets
-//! and tags are in hash order, so a cursor stays valid while segments grow, shrink, split and merge
-//! between two calls. A scan visits every entry that exists throughout it, usually once. If
-//! segments merge meanwhile, their tags lose their last bit, so the cursor points to a coarser
-//! position and the scan may visit some entries twice, as `SCAN` allows.
+//! A cursor is the top 48 bits of a hash; all entries with smaller hashes have been visited.
+//! Segments, buckets and tags are in hash order, so a cursor stays valid while segments grow,
+//! shrink, split and merge between two calls. A scan visits every entry that exists throughout it,
+//! usually once. If segments merge meanwhile, their tags lose their last bit, so the cursor points
+//! to a coarser position and the scan may visit some entries twice, as `SCAN` allows.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -201,9 +201,9 @@ impl<V> Dict<V> {
     }
 
     /// Visits the entries with an expiry in at most `max_buckets` buckets (at least one), starting
-    /// at a cursor. Removes those for which `visit` returns true, and passes each to `removed`.
-    /// Returns the next cursor, like [`Self::scan`]. A segment without such entries counts as one
-    /// bucket. Entries without an expiry aren't touched.
+    /// at a cursor. Removes the entries for which `visit` returns true, and passes each of them to
+    /// `removed`. Returns the next cursor, like [`Self::scan`]. A segment without such entries
+    /// counts as one bucket. Entries without an expiry aren't touched.
     pub fn walk_expiring(
         &mut self,
         cursor: u64,
@@ -256,8 +256,8 @@ impl<V> Dict<V> {
             let entry = unsafe { EntryRef::new(Record::from_slot(word)) };
             if visit(&entry) {
                 // Segment and slot give only the top `depth + TAG_BITS` bits of the hash. They are
-                // enough to find the slot again: removals may merge segments, and a merged segment
-                // needs fewer bits.
+                // enough to find the slot again. Removals may have merged segments meanwhile, but a
+                // merged segment needs fewer bits.
                 let h = prefix | tag_of(word) << (64 - TAG_BITS - depth);
                 if let Some(slot) = self.table.slot_of(h, word) {
                     let record = self.table.unhook(h, slot);

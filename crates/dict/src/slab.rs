@@ -6,7 +6,7 @@
 //!
 //! The first run of each class with cells of at most 128 bytes is a *small* run of 1 KB, so that a
 //! dictionary of a few keys doesn't take a page per class. Empty runs return to a pool shared by
-//! all dictionaries. The slab keeps one empty run as a spare: otherwise, if all runs of a class are
+//! all dictionaries. The slab keeps one empty run as a spare. Otherwise, if all runs of a class are
 //! full, a key that is repeatedly added and removed would take the pool's lock each time.
 
 use core::ptr::NonNull;
@@ -102,9 +102,9 @@ struct Run {
     live: u32,
     /// The run's index in [`Slab::runs`].
     index: u32,
-    /// Its size, in bytes.
+    /// Size of the run, in bytes.
     size_bytes: u32,
-    /// The size of its cells.
+    /// Size of each of the run's cells, in bytes.
     cell_bytes: u16,
     class: u16,
 }
@@ -332,8 +332,8 @@ impl Drop for Slab {
     }
 }
 
-/// Address of the mapping of small runs. Before the mapping exists, an address at the end of the
-/// address space, so that no cell appears to lie in the mapping.
+/// Address of the mapping of small runs. Before the mapping exists, this is an address at the end
+/// of the address space, so that no cell appears to lie in the mapping.
 // Relaxed: the address is stored under the pool's lock before the first small run is handed out. A
 // thread that has a cell of a small run got it, directly or through other threads, after that lock
 // was released, so it sees the store. For all other cells the old and the new value give the same
@@ -444,8 +444,8 @@ fn release(mut runs: Vec<*mut Run>) {
         pool.warm.extend_from_slice(&runs[..warm]);
         warm
     };
-    // `discard` runs without the lock: dropping a dictionary of gigabytes must not block the
-    // others.
+    // `discard` runs without the lock, because dropping a dictionary of gigabytes must not block
+    // other dictionaries.
     let cold = &runs[warm..];
     for run in cold {
         // SAFETY: a run that isn't small is page-aligned and a multiple of the page, lies in a
@@ -526,7 +526,7 @@ mod tests {
     }
 
     /// The first cells of a class come from a small run, later cells from an ordinary run. Both
-    /// runs return to the pool when they are empty; then a small run is the first again.
+    /// runs return to the pool when they are empty. The next first run is then a small one again.
     #[test]
     fn the_first_run_of_a_class_is_small() {
         let mut slab = Slab::new();

@@ -3,13 +3,14 @@
 //! The head of each record has an *epoch* bit, and so has the table. [`Dict::begin_snapshot`] flips
 //! the table's bit. Every record whose bit differs from the table's belongs to the snapshot and has
 //! not been kept. Such an entry is passed to the [`Keeper`] by the walk over all entries, before
-//! each change and before its removal, until the keeper has kept all of it. The entry's bit is then
-//! flipped. New entries get the table's bit. When the walk has ended, all bits are equal again.
+//! each change of the entry and before its removal, until the keeper has kept the whole entry. The
+//! entry's bit is then flipped. New entries get the table's bit. When the walk has ended, all bits
+//! are equal again.
 //!
 //! Every change of an entry calls [`Table::before_change`]. While no snapshot runs, this costs one
 //! test of a byte, in the cache line of the directory's address, which a lookup has read anyway.
-//! Changes of the access word don't call it: the keeper sees its value at the time of the call, not
-//! at the start of the snapshot.
+//! Changes of the access word don't call it, so the keeper sees the word's value at the time of the
+//! call, not at the start of the snapshot.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -40,8 +41,8 @@ pub trait Keeper<V>: Send {
 
     /// Returns whether the walk should return to its caller, which can then do other work. Called
     /// after each entry of the walk that has been kept, whether by the walk or before. After it has
-    /// returned true, it must return false until another entry has been passed to [`Self::keep`]:
-    /// the next call of the walk repeats entries that have been kept, and would otherwise pause
+    /// returned true, it must return false until another entry has been passed to [`Self::keep`].
+    /// The next call of the walk repeats entries that have been kept, and would otherwise pause
     /// again without progress.
     fn needs_pause(&mut self) -> bool {
         false

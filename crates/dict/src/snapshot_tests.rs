@@ -30,8 +30,8 @@ fn content(dict: &Dict<u64>) -> Content {
 #[derive(Clone, Default)]
 struct Kept {
     all: Arc<Mutex<(Content, usize)>>,
-    /// The key of an entry that is kept in two calls, after the first of them. The first call came
-    /// from the walk or from a change.
+    /// The key of an entry that is kept in two calls. Set by the first call, which came from the
+    /// walk or from a change.
     half: Option<Vec<u8>>,
     /// The entry's content at the first call.
     before: Option<(String, Option<i64>)>,
@@ -151,7 +151,7 @@ fn a_snapshot_survives_growth_and_shrinking() {
         let (kept, frozen) = (Kept::default(), content(&dict));
         dict.begin_snapshot(kept.clone());
         let mut cursor = dict.walk_snapshot(0, 2);
-        // Ten times as many entries, or a tenth.
+        // Even rounds add entries up to `10 * few`. Odd rounds remove nine tenths of them.
         for number in 0..10 * few {
             let key = key(number);
             let h = hash_key(dict.seed(), &key);

@@ -24,7 +24,8 @@ const ROOT_DEPTH_MASK: u64 = 63;
 pub(crate) enum Probe {
     /// The slot of the key's record.
     Found(NonNull<AtomicU64>),
-    /// The key is absent. If there is a segment for it, the bucket in which to insert it.
+    /// The key is absent. Contains the bucket in which to insert the key, if there is a segment for
+    /// it.
     Absent(Option<usize>),
 }
 
@@ -421,8 +422,8 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// Frees segments, directory and its own root. The slab frees the records in its cells; before,
-    /// [`crate::Dict`] has dropped the heap values and freed the large records.
+    /// Frees segments, directory and its own root. Before this call, [`crate::Dict`] has dropped
+    /// the heap values and freed the large records. The slab frees the records in its cells.
     fn drop(&mut self) {
         self.free_segments();
         if !self.is_root_borrowed {

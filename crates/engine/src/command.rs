@@ -91,12 +91,13 @@ bitflags! {
         /// Its replies, except errors, count as messages, which `CLIENT REPLY` does not suppress.
         const ANSWERS_MESSAGES = 1 << 36;
         /// Reports memory usage or sets its limits. Before the command runs, its worker adds the
-        /// memory usage of all free shards to the global counter.
+        /// memory usage of shards that no thread holds to the global counter.
         const MEASURES = 1 << 37;
         /// Needs no shard outside of a transaction, but all shards within one (`CLIENT PAUSE`).
         const ALL_SHARDS_QUEUED = 1 << 38;
-        /// Changes keys in databases other than the selected one, although its route contains only
-        /// the shards of its keys.
+        /// May change a key in another database than the selected one (`COPY`, `MOVE`). Its route
+        /// still contains only the shards of its keys, because a key has the same shard in all
+        /// databases.
         const OTHER_DATABASES = 1 << 39;
         /// Blocks only with the option `BLOCK`, which scripts must not use.
         const BLOCK_OPTION = 1 << 40;
@@ -322,7 +323,7 @@ pub struct Command {
     pub acl: Acl,
     /// Key specifications.
     pub key_specs: &'static [KeySpec],
-    /// Command tips.
+    /// Command tips, which `COMMAND INFO` shows.
     pub tips: &'static [&'static str],
     /// Group (`string`, `generic`, …).
     pub group: &'static str,
@@ -332,11 +333,11 @@ pub struct Command {
     pub complexity: &'static str,
     /// A description of the command, not copied from Redis.
     pub summary: &'static str,
-    /// (version, change) pairs.
+    /// Changes of the command: pairs of a Redis version and its change.
     pub history: &'static [(&'static str, &'static str)],
     /// Version that deprecated the command, and its replacement.
     pub deprecated: Option<(&'static str, &'static str)>,
-    /// `doc_flags` in addition to `deprecated` (`syscmd`).
+    /// Flags that `COMMAND DOCS` shows as `doc_flags`, in addition to `deprecated`: `syscmd`.
     pub doc_flags: &'static [&'static str],
     /// Declared syntax.
     pub arguments: &'static [Argument],
@@ -351,7 +352,7 @@ pub struct Command {
     /// Finds keys that the command uses, but that, as in Redis, neither the key specifications nor
     /// [`Command::own_keys`] contain. Permissions are checked for these keys too.
     pub unnamed_keys: Option<OwnKeys>,
-    /// Finds arguments that are secrets, which no log may show.
+    /// Returns whether an argument is a secret, which no log may show.
     pub secrets: Option<Secrets>,
     /// Returns the flags that apply to the key in this call. Used if the key specification has the
     /// flag `variable_flags` (SET, with and without the option GET).
@@ -409,7 +410,9 @@ impl Command {
     }
 
     /// Returns whether a call with this number of arguments is timed individually when it runs as a
-    /// request. Plain calls share the time measured for their window, unless they may block.
+    /// request. It is if the command is not plain ([`Command::is_plain`]), or may block. Other
+    /// plain calls share the time measured for their window (the commands that a worker runs
+    /// together).
     pub fn is_timed_individually(&self, arguments: usize) -> bool {
         !self.is_plain(arguments) || self.flags.contains(Flags::BLOCKING)
     }

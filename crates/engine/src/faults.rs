@@ -39,14 +39,15 @@ pub enum Fault {
     Repeated,
     /// A lookup finds a key although it has expired.
     KeptExpired,
-    /// A unit of effects is stamped without regard to the clocks of its shards.
+    /// A unit of effects is stamped without regard to the clocks of its shards (see
+    /// [`crate::effect`]).
     UnorderedEffects,
-    /// Another worker has run a request of a connection, and the connection's later effects are
+    /// After another worker has run a request of a connection, the connection's later effects are
     /// stamped without regard to that worker's clock.
     ForgottenClock,
     /// A command's effect is not propagated.
     LostEffect,
-    /// A worker does not walk its shards for a snapshot in this turn.
+    /// A worker writes no entries of its shards to the running snapshot in this turn.
     SlowWalk,
     /// A snapshot loses an entry that a command changes before the snapshot has written it.
     UnkeptEntry,
@@ -94,7 +95,7 @@ impl Fault {
 /// The maximum rate: the fault happens at each opportunity.
 const PERMILLE_MAX: u32 = 1000;
 
-/// Longest pause, µs: much longer than a command runs.
+/// Upper bound of a pause, µs. It is much longer than a command runs.
 const PAUSE_US_MAX: u64 = 400;
 
 /// The rate of each fault, per thousand opportunities.

@@ -44,7 +44,7 @@
 //! | request | a command that waits for a busy shard, and that any thread may run ([`request`]) |
 //! | parked | a connection with a request in flight: its later commands wait |
 //! | backlog | the requests that a shard's owner has taken from the gate and must still run. The backlog of the journal is another one: see [`effect`] |
-//! | keyed, local | a keyed command's handler runs on shards, a local command's runs without |
+//! | keyed, local | a keyed command's handler runs on shards, a local command's without shards |
 //! | home | the worker that a shard is assigned to. It does the shard's periodic work and, with `--execution owner`, runs all commands on the shard |
 //! | waiter | a command blocked on a key: `BLPOP` and its variants ([`blocking`]) |
 //! | user | a name with rules that say which commands its connections may run ([`acl`]) |

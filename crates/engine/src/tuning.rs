@@ -13,8 +13,8 @@ pub mod refusal;
 use pause::Pauses;
 use policy::{EvictionPolicy, Rank};
 
-/// The content of an entry's access word, by `maxmemory-policy`. `OBJECT IDLETIME` and
-/// `OBJECT FREQ` show it.
+/// The content of an entry's access word (a number that records when or how often the key was
+/// accessed), by `maxmemory-policy`. `OBJECT IDLETIME` and `OBJECT FREQ` show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AccessPolicy {
@@ -82,7 +82,8 @@ pub struct Tuning {
     pub list_max_listpack_size: AtomicI32,
     /// `list-compress-depth`. Applies to lists created later.
     pub list_compress_depth: AtomicU32,
-    /// `DEBUG QUICKLIST-PACKED-THRESHOLD`, bytes.
+    /// `DEBUG QUICKLIST-PACKED-THRESHOLD`, bytes: a list element of at least this length is alone
+    /// in its node.
     pub list_alone_bytes: AtomicU64,
     /// `hash-max-listpack-entries`.
     pub hash_max_listpack_entries: AtomicU64,
@@ -98,7 +99,8 @@ pub struct Tuning {
     pub active_expire_effort: AtomicU32,
     /// `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expire: AtomicBool,
-    /// Whether clients of a writable replica may have given keys a TTL.
+    /// Whether clients of a writable replica may have given keys a TTL. The replica itself deletes
+    /// such keys when they expire.
     pub has_own_ttls: AtomicBool,
     /// `hll-sparse-max-bytes`: a HyperLogLog that would need more becomes dense.
     pub hll_sparse_max_bytes: AtomicU64,
@@ -133,11 +135,11 @@ pub struct Tuning {
     pub aof_flush_delay_us: AtomicU64,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
-    /// End of all pauses, including lasting ones (Unix time, ms; 0: not paused). It stays set when
-    /// a pause has expired. Only [`crate::tuning::pause`] writes it.
+    /// End of all pauses, including lasting ones (Unix time, ms; 0: not paused). The former end
+    /// stays set when a pause has expired. Only [`crate::tuning::pause`] writes it.
     pub paused_until_ms: AtomicI64,
-    /// End of the pauses by clients, like `paused_until_ms`, but without lasting pauses, which the
-    /// server starts.
+    /// Like `paused_until_ms`, but only for the pauses by clients. Ignores lasting pauses, which
+    /// the server starts.
     pub clients_paused_until_ms: AtomicI64,
     /// The remaining state of pauses. Locked while `paused_until_ms`, `clients_paused_until_ms` and
     /// `pause_all` are written.
@@ -271,13 +273,14 @@ impl Tuning {
         self.events.load(Relaxed) & (BROADCASTS | JOURNALED | classes) != 0
     }
 
-    /// Like [`Tuning::hears`], without the journal.
+    /// Like [`Tuning::hears`], but ignores the journal.
     #[inline]
     pub(crate) fn has_observer_beside_journal(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | classes) != 0
     }
 
-    /// Like [`Tuning::is_watched`], without the journal.
+    /// Like [`Tuning::is_watched`], but ignores the journal, and includes clients that receive
+    /// invalidations by prefix.
     #[inline]
     pub(crate) fn is_watched_beside_journal(&self) -> bool {
         self.events.load(Relaxed) & (WATCHED & !JOURNALED) != 0

@@ -9,7 +9,8 @@ use std::sync::atomic::AtomicU64;
 
 use pantala_base::{Outgoing, SharedBytes};
 
-/// Wakes a reader that has no unread bytes. Called when bytes arrive for it, or when the feed ends.
+/// Wakes a reader that has no unread bytes. Called when the feed receives more bytes, or when it
+/// ends.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Identifies a reader in its feed.
@@ -91,7 +92,7 @@ impl Feed {
         self.end - start >= self.bytes_max
     }
 
-    /// Appends a chunk. Returns the callbacks that wake the readers that waited for it.
+    /// Appends a chunk. Returns the callbacks that wake the readers that waited for a chunk.
     pub fn push(&mut self, bytes: Vec<u8>) -> Vec<Wake> {
         let start = self.end;
         self.end += bytes.len() as u64;

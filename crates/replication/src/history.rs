@@ -8,7 +8,8 @@ use crate::ReplId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     id: ReplId,
-    /// The former ID, and the last offset in `PSYNC` for which it is valid.
+    /// The former ID, and the highest offset ([`Registration::offset`]) with which a `PSYNC` may
+    /// name it.
     second: Option<(ReplId, u64)>,
 }
 
@@ -29,7 +30,7 @@ pub enum NotContinued {
     /// Its history is a different one.
     OtherHistory,
     /// It asked with the former ID for an offset beyond the end of that history. The number is the
-    /// last offset in `PSYNC` for which the former ID is valid.
+    /// highest offset with which a `PSYNC` may name the former ID.
     BehindSecond(u64),
     /// The backlog doesn't hold the requested offset. The range has the first and the last offset
     /// that `PSYNC` may ask for, both inclusive; `0..0` if there is no backlog.
@@ -49,7 +50,8 @@ impl History {
         self.id
     }
 
-    /// Returns the former ID, and the last offset in `PSYNC` for which it is valid.
+    /// Returns the former ID, and the highest offset ([`Registration::offset`]) with which a
+    /// `PSYNC` may name it.
     #[must_use]
     pub fn second(&self) -> Option<(ReplId, u64)> {
         self.second
@@ -62,13 +64,14 @@ impl History {
         former.id != id
     }
 
-    /// Continues the history of a primary, which has the ID `id` there. The primary has accepted a
-    /// `PSYNC` with `asked`, the current or the former ID, at `offset`. Returns whether the current
-    /// ID has changed.
+    /// Continues the history of a primary, whose current ID there is `id`. The primary has accepted
+    /// a `PSYNC` at `offset` with the ID `asked`, which is the current or the former ID of this
+    /// history. Returns whether the current ID has changed.
     pub fn follow(&mut self, asked: ReplId, id: ReplId, offset: u64) -> bool {
         let current = self.id;
         if asked != current {
-            // The dataset has not changed since the former history ended.
+            // `asked` is the former ID. The primary has accepted it, so the dataset has not changed
+            // since the former history ended.
             *self = History::new(asked);
         }
         if id != self.id {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::Handshake;
 use crate::schedule::Waiting;
 
-/// The state of a replica. Its text is Redis's.
+/// The state of a replica. [`ReplicaState::name`] returns Redis's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaState {
     /// It waits for a snapshot that hasn't started, since this time (monotonic, ms).

@@ -3,7 +3,8 @@
 /// Settings of full syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Whether snapshots are sent to replicas without a file (`repl-diskless-sync`).
+    /// Whether snapshots are sent to replicas without being written to a file first
+    /// (`repl-diskless-sync`).
     pub is_diskless: bool,
     /// Time that a diskless snapshot waits for more replicas (`repl-diskless-sync-delay`), s.
     pub delay_s: u64,
@@ -22,9 +23,9 @@ pub struct Waiting {
 }
 
 impl Schedule {
-    /// Returns whether the snapshot for these replicas is sent without a file. This requires
-    /// `repl-diskless-sync` or a snapshot of only a part of the dataset (`is_filtered`), and that
-    /// all replicas can detect its end.
+    /// Returns whether the snapshot for these replicas is sent without being written to a file
+    /// first. This requires `repl-diskless-sync` or a snapshot of only a part of the dataset
+    /// (`is_filtered`), and that all replicas can detect the snapshot's end by a mark.
     #[must_use]
     pub fn is_direct(&self, waiting: &[Waiting], is_filtered: bool) -> bool {
         (self.is_diskless || is_filtered) && waiting.iter().all(|replica| replica.finds_mark)

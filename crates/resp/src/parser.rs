@@ -1,4 +1,4 @@
-//! Parses requests: bytes in, commands out. `session` owns one [`Parser`] per connection.
+//! Parses requests: bytes in, commands out. Each connection has one [`Parser`] (crate `session`).
 //!
 //! ```text
 //!            '*'                     n > 0                      last bulk
@@ -30,7 +30,7 @@ const LINE_END_LEN: usize = 2;
 /// so a line that arrives complete may exceed the limit by up to this length.
 const REDIS_READ_LEN: usize = 16 * 1024;
 
-/// Maximum number of arguments for which memory is reserved per received argument, in a long
+/// Maximum ratio of the arguments for which memory is reserved to the received arguments, in a long
 /// command.
 const TRUST: usize = 8;
 
@@ -235,8 +235,9 @@ impl Parser {
         result
     }
 
-    /// Continues an incomplete command. Its ranges stay in `self.ranges` until the command is
-    /// complete. They are thus moved only once, even if many arguments arrive in many pieces.
+    /// Continues an incomplete command. The ranges of its arguments stay in `self.ranges` until the
+    /// command is complete, so they are moved to the caller only once, even if many arguments
+    /// arrive in many pieces.
     fn resume(
         &mut self,
         buf: &[u8],

@@ -1,5 +1,5 @@
-//! Protocol errors in requests. The stream is unusable after any of them: the client receives the
-//! error, and the connection is closed.
+//! Protocol errors in requests. After such an error the rest of the stream is unusable. Therefore
+//! the client receives the error, and the connection is closed.
 
 use std::fmt;
 

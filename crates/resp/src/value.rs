@@ -13,13 +13,13 @@ pub enum Value {
     Simple(Vec<u8>),
     /// `-`: an error, without the dash. Also `!`, RESP3's error of arbitrary bytes.
     Error(Vec<u8>),
-    /// `:`
+    /// `:`: an integer.
     Integer(i64),
     /// `$`: any bytes.
     Bulk(Vec<u8>),
     /// `_`, `$-1` or `*-1`.
     Null,
-    /// `*`
+    /// `*`: an array.
     Array(Vec<Value>),
     /// `%`, in wire order.
     Map(Vec<(Value, Value)>),
@@ -29,9 +29,9 @@ pub enum Value {
     Push(Vec<Value>),
     /// `|`: an attribute: pairs that describe the reply after them, and that reply.
     Attribute(Vec<(Value, Value)>, Box<Value>),
-    /// `#`
+    /// `#`: true or false.
     Boolean(bool),
-    /// `,`
+    /// `,`: a floating-point number.
     Double(f64),
     /// `(`: the digits.
     BigNumber(Vec<u8>),
@@ -155,8 +155,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Skips one reply, or the header of an aggregate. Returns the number of replies that the
-    /// aggregate contains.
+    /// Skips one reply, or the header of an aggregate or attribute. Returns the number of replies
+    /// that follow the header and belong to it; 0 for any other reply.
     fn skip_one(&mut self) -> Result<u64, Stop> {
         let (kind, line) = self.header()?;
         match kind {

@@ -11,7 +11,8 @@ use pantala_base::{Random, glob};
 use pantala_resp::value::{Value, parse_reply};
 use pantala_resp::{ArgRange, Args, DOUBLE_LEN_MAX, Limits, Parser, Reply, Version, format_double};
 
-/// A redis-server on a Unix socket in its own folder. Drop kills the server and removes the folder.
+/// A redis-server on a Unix socket in its own folder. Dropping the value kills the server and
+/// removes the folder.
 struct Redis {
     child: Child,
     folder: std::path::PathBuf,
@@ -184,7 +185,7 @@ fn requests_get_the_same_replies() {
             shown(stream)
         );
     }
-    // The same streams before authentication.
+    // Sends the same streams before authentication.
     let mut connection = redis.connect();
     let config: Vec<&[u8]> = vec![b"CONFIG", b"SET", b"requirepass", b"secret"];
     assert_eq!(pipeline(&mut connection, &[config]), [Value::Simple(b"OK".to_vec())]);

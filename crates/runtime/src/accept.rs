@@ -1,13 +1,13 @@
 //! Listeners: accepting connections, shared by both backends.
 //!
 //! A backend watches its listeners in an epoll instance. The watch is level-triggered, and
-//! exclusive because loops may share a listener.
+//! exclusive: if loops share a listener, a new connection need not wake all of them.
 //!
 //! The io_uring backend also uses an epoll instance, instead of accepting through its ring. An
 //! operation in a ring keeps its socket open until the kernel has torn down the ring, some time
 //! after the process has ended. For that time a listening socket would keep its address in use, and
 //! a server restarted after `kill -9` could not bind it. An epoll instance holds no reference to
-//! the sockets that it watches, so they are closed with the process.
+//! the sockets that it watches, so these are closed with the process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,24 +26,26 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 
 
 /// Maximum connections accepted from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
-/// Marks epoll data that belongs to a listener. The bit is above the highest bit of a generation
-/// (see `GENERATION_MAX`).
+/// Marks epoll data that belongs to a listener. The bit is 0 in the data of a connection, whose
+/// token uses only the lowest 56 bits ([`Token::to_bits`]).
 const LISTENER_BIT: u64 = 1 << 63;
 
 /// The listeners of one loop. All calls must pass the same epoll instance.
 pub(crate) struct Listeners {
     slots: Slots<Listener>,
-    /// Time at which the first resting listener accepts again.
+    /// Time at which the first resting listener accepts again; `None` while no listener rests (see
+    /// [`ACCEPT_REST_MS`]).
     rest_until: Option<Instant>,
 }
 
 struct Listener {
     socket: OwnedFd,
-    /// Whether the caller has paused it.
+    /// Whether the caller has paused this listener.
     paused: bool,
     /// Time of the next attempt to accept, after descriptors or memory were exhausted or the kernel
     /// couldn't watch the socket.
     resting_until: Option<Instant>,
+    /// Whether the socket is registered with the epoll instance.
     watched: bool,
 }
 
@@ -69,7 +71,8 @@ impl Listeners {
         Ok(ListenerId(token))
     }
 
-    /// Closes the loop's copy of a listening socket; does nothing if it was removed before.
+    /// Closes the loop's copy of a listening socket. Does nothing if the listener was removed
+    /// before.
     pub(crate) fn remove(&mut self, epoll: &OwnedFd, listener: ListenerId) {
         self.set_paused(epoll, listener, true);
         self.slots.remove(listener.0);
@@ -105,8 +108,8 @@ impl Listeners {
                     self.watch(epoll, token);
                     return false;
                 }
-                // The connection was already closed, or a signal arrived. The next connection may
-                // be fine.
+                // This connection was closed before it was accepted, or a signal arrived.
+                // Continues, because the next connection may be fine.
                 Err(_) => {}
             }
         }
@@ -165,8 +168,8 @@ impl Listeners {
         }
     }
 
-    /// Watches or unwatches a listener, according to its state. After a failure the listener stays
-    /// unwatched for a rest.
+    /// Watches or unwatches a listener, according to its state. If the kernel can't watch the
+    /// socket, starts a rest.
     fn watch(&mut self, epoll: &OwnedFd, token: Token) {
         let Some(listener) = self.slots.value_mut(token) else {
             return;
@@ -175,7 +178,7 @@ impl Listeners {
         if wanted == listener.watched {
             return;
         }
-        // EPOLLEXCLUSIVE can't be modified: add or delete.
+        // The kernel doesn't modify an exclusive registration, so add or delete it.
         if wanted {
             let data = epoll::EventData::new_u64(token.to_bits() | LISTENER_BIT);
             let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;

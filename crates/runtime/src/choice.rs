@@ -61,14 +61,14 @@ pub const REFUSE_ENV: &str = "PANTALA_REFUSE_IO_URING";
 /// Checks that io_uring works on this host, with all features that [`crate::EventLoop`] needs.
 ///
 /// # Errors
-/// The reason if it does not, as a phrase for the log.
+/// The reason why io_uring does not work, as a phrase for the log.
 pub fn probe() -> Result<(), String> {
     if let Some(reason) = std::env::var_os(REFUSE_ENV) {
         return Err(format!("refused by {REFUSE_ENV}={}", reason.display()));
     }
     try_out().map_err(|error| match error.kind() {
-        // In this order: a kernel without io_uring; an administrator's setting or a seccomp
-        // profile; an older kernel.
+        // The causes of the next three errors are, in this order: a kernel without io_uring; an
+        // administrator's setting or a seccomp profile; an older kernel.
         io::ErrorKind::Unsupported => "this kernel has no io_uring (ENOSYS)".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "not permitted (EPERM): a seccomp profile, or kernel.io_uring_disabled".to_owned()

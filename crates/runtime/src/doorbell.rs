@@ -26,7 +26,8 @@ impl Doorbell {
         Ok(Doorbell { descriptor: Arc::new(descriptor) })
     }
 
-    /// Rings. Async-signal-safe: one `write` to a non-blocking descriptor.
+    /// Wakes the loop's `poll`. A signal handler may call this, because it is one `write` to a
+    /// non-blocking descriptor.
     pub fn ring(&self) {
         // Can fail only when the counter, which the loops never reset, is full: after 2^64 - 2
         // rings, which take centuries.

@@ -7,9 +7,9 @@
 //! For listeners see `accept.rs`.
 //!
 //! A reply is usually sent at the end of its connection's turn, without an entry in `unsent` and
-//! without an event ([`EventLoop::send_at_once`]). The entry and the event took a tenth of the
-//! instructions of an unpipelined command. If the socket has no room for all bytes, the rest is
-//! sent like any other output.
+//! without an event ([`EventLoop::send_at_once`]). When each reply had an entry and an event, these
+//! took a tenth of the instructions of an unpipelined command. If the socket has no room for all
+//! bytes, the rest is sent like any other output.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,8 @@ use crate::{Backend, Doorbell, SEND_BYTES_MAX};
 
 /// Maximum readiness reports taken in one turn.
 const REPORTS_MAX: usize = 512;
-/// Data of the doorbell's registration. No token has an index this high.
+/// Data of the doorbell's registration. It differs from the data of all connections and listeners,
+/// in which bits 56 to 62 are 0.
 const DOORBELL_DATA: u64 = u64::MAX;
 
 /// An epoll event loop. See [`EventLoop`].
@@ -55,10 +56,11 @@ struct Connection {
     paused: bool,
     /// Whether an edge was reported and its bytes have not all been received.
     readable: bool,
-    /// Whether it is in `ready` or `starved`.
+    /// Whether the connection is in `ready` or `starved`.
     listed: bool,
-    /// Whether the peer has closed its sending half, or the connection has failed. A short receive
-    /// then does not mean that the queue is empty.
+    /// Whether the peer has closed its sending half, or the connection has failed. No further edge
+    /// follows. So the loop continues to receive until it has received the end or the error, even
+    /// after a receive that did not fill its room.
     hung_up: bool,
     /// Whether `Eof` or `Failed` was reported.
     ended: bool,
@@ -68,6 +70,7 @@ struct Connection {
 struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
+    /// Whether the success of the send ends no wait ([`EventLoop::send_quiet`]).
     quiet: bool,
     /// Whether the send waits until epoll reports room in the socket.
     blocked: bool,
@@ -203,12 +206,14 @@ impl EpollLoop {
     fn handle(&mut self, report: epoll::Event, events: &mut Vec<Event>) {
         let data = report.data.u64();
         if data == DOORBELL_DATA {
-            // Watched edge-triggered and never read, so each ring causes an edge.
+            // The doorbell is watched edge-triggered. Each ring causes an edge, so its counter need
+            // not be read.
             events.push(Event::Woken);
             return;
         }
         if Listeners::is_about_listener(data) {
-            // Watched level-triggered, so remaining connections are reported again.
+            // Listeners are watched level-triggered, so the next wait reports the connections that
+            // remain.
             self.listeners.accept(&self.epoll, data, events);
             return;
         }
@@ -309,7 +314,8 @@ impl Lender for EpollLoop {
     fn release(&mut self, chunk: Chunk) {
         self.pool.release(&chunk);
         if !self.starved.is_empty() {
-            // `listed` stays true: it covers both lists.
+            // `listed` stays true, because it means that the connection is in either of the two
+            // lists.
             self.ready.extend(self.starved.drain(..));
         }
     }
@@ -397,7 +403,7 @@ impl EventLoop for EpollLoop {
             return;
         };
         connection.paused = false;
-        // An edge may have been reported during the pause.
+        // An edge may have been reported during the pause. Its bytes must be received now.
         if connection.readable && !connection.listed && !connection.ended {
             connection.listed = true;
             self.ready.push_back(conn.0);
@@ -434,7 +440,8 @@ impl EventLoop for EpollLoop {
     }
 
     fn close(&mut self, conn: ConnId) {
-        // Closing the last descriptor would unregister it, but a forked child may hold a copy.
+        // The kernel unregisters a socket when its last descriptor is closed. A forked child may
+        // hold another descriptor of this socket, so unregister it explicitly.
         if let Some(connection) = self.connections.remove(conn.0) {
             let _ = epoll::delete(&self.epoll, &connection.socket);
         }

@@ -10,8 +10,9 @@ use crate::doorbell::Doorbell;
 use crate::slots::Token;
 use crate::{Backend, RECEIVE_BYTES_MAX};
 
-/// A connection of one loop. The id of a closed connection finds nothing, even if another
-/// connection has taken its position in the loop's table (until the 24-bit generation wraps).
+/// Identifies a connection of one loop. Methods of the loop find nothing for the id of a closed
+/// connection, even if a new connection has taken the position in the loop's table (until the
+/// 24-bit generation wraps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub(crate) Token);
 
@@ -37,8 +38,8 @@ pub struct ListenerId(pub(crate) Token);
 
 /// Received bytes, in memory lent by the loop until [`Lender::release`].
 ///
-/// At least one byte and at most [`RECEIVE_BYTES_MAX`]. A chunk that is dropped without being
-/// released leaks its part of the loop's bounded buffers. Once these are exhausted, receiving
+/// A chunk has at least one byte and at most [`RECEIVE_BYTES_MAX`]. A chunk that is dropped without
+/// being released leaks its part of the loop's bounded buffers. Once these are exhausted, receiving
 /// stops.
 #[derive(Debug)]
 #[must_use = "a chunk that isn't released keeps one of the loop's buffers for ever"]
@@ -60,8 +61,8 @@ impl Chunk {
         self.len_bytes as usize
     }
 
-    /// Shortens the chunk to its first `len` bytes. For a decrypting layer, which has moved the
-    /// plain text to the start of the chunk.
+    /// Shortens the chunk to its first `len` bytes. A decrypting layer calls this after it has
+    /// moved the plain text to the start of the chunk.
     ///
     /// # Panics
     /// If `len` is 0 or more than the chunk has.
@@ -84,7 +85,7 @@ pub enum Event {
     /// A connection was accepted. It belongs to no loop yet: pass it to [`EventLoop::add`] of this
     /// or of another worker's loop.
     Accepted {
-        /// The socket that accepted.
+        /// The listener that accepted the connection.
         listener: ListenerId,
         /// The connection, non-blocking and close-on-exec.
         socket: OwnedFd,
@@ -101,9 +102,10 @@ pub enum Event {
         /// The connection, still open on this side.
         conn: ConnId,
     },
-    /// Receiving failed (usually a reset). No `Data` follows; only [`EventLoop::close`] remains.
+    /// Receiving failed, usually because the peer has reset the connection. No `Data` follows. The
+    /// caller must call [`EventLoop::close`].
     Failed {
-        /// The connection, still to be closed.
+        /// The connection, still open on this side.
         conn: ConnId,
         /// The reason.
         error: io::Error,
@@ -143,19 +145,19 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// Creates a loop that `doorbell` wakes. One doorbell belongs to one loop.
     ///
     /// # Errors
-    /// If the kernel rejects it, because descriptors or memory are exhausted or, with io_uring, for
-    /// a reason that [`crate::probe`] names.
+    /// If the kernel can't create the loop, because descriptors or memory are exhausted or, with
+    /// io_uring, for a reason that [`crate::probe`] names.
     fn new(doorbell: Doorbell) -> io::Result<Self>;
 
-    /// Returns which backend this is.
+    /// Returns the backend of this loop.
     fn backend(&self) -> Backend;
 
     /// Returns the doorbell given to [`new`](Self::new).
     fn doorbell(&self) -> Doorbell;
 
     /// Starts to accept from a listening socket, which is made non-blocking. Several loops may
-    /// share one socket; any of them then accepts a connection. Alternatively each loop has its own
-    /// socket, with `SO_REUSEPORT`.
+    /// share one socket; one of them then accepts each connection. Alternatively each loop has its
+    /// own socket, with `SO_REUSEPORT`.
     ///
     /// If descriptors or memory are exhausted, or the kernel cannot watch the socket, accepting
     /// pauses for [`crate::ACCEPT_REST_MS`] and is then retried.
@@ -203,8 +205,8 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
     /// Sends as [`send`](Self::send) does, but success does not end a wait: `Sent` is reported
-    /// together with the next other event. For servers that reply to requests: if the completion of
-    /// their replies ended the wait, each turn would receive too few requests.
+    /// together with the next other event. Servers send their replies in this way: if the
+    /// completion of a reply ended the wait, each turn would receive too few requests.
     ///
     /// If more output is queued behind the send, call [`expect_sent`](Self::expect_sent) before the
     /// next poll. Otherwise that output waits for the next other event.

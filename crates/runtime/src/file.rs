@@ -1,9 +1,9 @@
 //! A file that is written only at its end: an append-only file, a snapshot.
 //!
 //! Large amounts bypass the page cache (`O_DIRECT`). Nobody reads these files soon, so a copy of
-//! them in the page cache costs time, and memory that other programs could use. Small amounts, and
-//! the last incomplete block of a large one, are written through the cache: a direct write has to
-//! wait for the device, and consists of whole blocks.
+//! them in the page cache costs time, and memory that other programs could use. Small amounts are
+//! written through the cache, because a direct write has to wait for the device. So is the
+//! incomplete last block of a large amount, because a direct write consists of whole blocks.
 //!
 //! ```text
 //! file    ……│ block │ block │ bl              the last block is incomplete
@@ -25,26 +25,28 @@ use rustix::io::{Errno, pwritev};
 /// Alignment of direct writes in the file and in memory, bytes. A multiple of the logical blocks
 /// of all common disks.
 const BLOCK_BYTES: usize = 4096;
-/// Minimum length of a direct write, bytes. Below it, waiting for the device outweighs the copy
-/// that is saved.
+/// Minimum length of a direct write, bytes. For shorter writes, waiting for the device costs more
+/// than the copy that is saved.
 const DIRECT_BYTES_MIN: usize = 256 * 1024;
 /// Length of the staging buffer, bytes: the largest direct write. The longer it is, the fewer waits
 /// for the device there are. It must fit into the third-level cache.
 const STAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// See the head of this module.
+/// A file that is written only at its end. See the head of this module.
 #[derive(Debug)]
 pub struct SequentialFile {
     file: File,
     /// Length of the file, bytes.
     len: u64,
-    /// Staged bytes: the incomplete last block of the file, then bytes that are not written yet.
-    /// Aligned from [`Self::aligned_at`] on. Allocated by the first direct write.
+    /// Buffer of the *staged* bytes: the incomplete last block of the file, then the *gathered*
+    /// bytes, which are not written yet. The staged bytes start at [`Self::aligned_at`]. Allocated
+    /// when the first bytes are gathered.
     stage: Vec<u8>,
+    /// Index of the first byte of `stage` whose address is a multiple of [`BLOCK_BYTES`].
     aligned_at: usize,
-    /// Number of staged bytes that are not written yet.
+    /// Number of gathered bytes.
     gathered: usize,
-    /// Whether direct writes are possible, as far as is known.
+    /// Whether to try direct writes: true until the file system rejects one.
     can_bypass: bool,
 }
 
@@ -54,7 +56,8 @@ impl SequentialFile {
     /// # Errors
     /// The system's error.
     pub fn open(path: &Path, mode: u32) -> io::Result<Self> {
-        // Not with O_APPEND: a direct write begins before the end of the file.
+        // O_APPEND must not be set. A direct write starts before the end of the file, at the
+        // incomplete last block, but with O_APPEND the kernel would write it at the end.
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(mode).open(path)?;
         let len = file.metadata()?.len();
         Ok(SequentialFile { file, len, stage: Vec::new(), aligned_at: 0, gathered: 0, can_bypass: true })
@@ -82,10 +85,12 @@ impl SequentialFile {
         self.len == 0
     }
 
-    /// Writes bytes at the end of the file, possibly not all. Returns how many.
+    /// Writes bytes at the end of the file, possibly not all of them. Returns the number of bytes
+    /// written.
     ///
     /// # Errors
-    /// The system's error. Nothing was written.
+    /// The system's error, if nothing was written. (After a part was written, an error is not
+    /// reported: the length of that part is returned.)
     pub fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         if total < DIRECT_BYTES_MIN || !self.can_bypass {
@@ -102,8 +107,8 @@ impl SequentialFile {
         }
     }
 
-    /// Adds bytes to those to be written. Writes them once there are many; [`Self::flush`] writes
-    /// the rest.
+    /// Adds bytes to the staging buffer. Writes the buffer whenever it is full; [`Self::flush`]
+    /// writes the rest.
     ///
     /// # Errors
     /// The system's error. A part of the gathered bytes may have been written.
@@ -146,7 +151,8 @@ impl SequentialFile {
         Ok(())
     }
 
-    /// Makes the content durable. After an error, another call may succeed although it isn't.
+    /// Makes the content durable. After an error, another call may succeed although the content
+    /// isn't durable.
     ///
     /// # Errors
     /// The system's error.
@@ -159,7 +165,7 @@ impl SequentialFile {
         (self.len % BLOCK_BYTES as u64) as usize
     }
 
-    /// Returns a range of the staging buffer.
+    /// Returns the staged bytes from `start` to `end`.
     fn staged(&mut self, start: usize, end: usize) -> &mut [u8] {
         &mut self.stage[self.aligned_at + start..self.aligned_at + end]
     }
@@ -204,7 +210,8 @@ impl SequentialFile {
     }
 }
 
-/// Writes whole blocks without the page cache, possibly not all. Returns the number of bytes.
+/// Writes whole blocks without the page cache, possibly not all of them. Returns the number of
+/// bytes written.
 fn write_direct(file: &File, blocks: &[u8], at: u64) -> Result<usize, Errno> {
     let flags = fcntl_getfl(file)?;
     fcntl_setfl(file, flags | OFlags::DIRECT)?;
@@ -249,7 +256,7 @@ mod tests {
             assert_eq!(file.len(), expected.len() as u64);
             assert!(std::fs::read(&path).unwrap() == expected, "after {len} bytes");
             if salt == 4 {
-                // Continues where a former process ended.
+                // Opens the file again, as the next process does.
                 file = SequentialFile::open(&path, MODE).unwrap();
             }
         }

@@ -1,15 +1,15 @@
 //! Event loops for Pantala's workers: one trait, [`EventLoop`], and two backends. Also
 //! [`SequentialFile`], which the server's file threads use.
 //!
-//! The server's workers and `pantala-bench floor` use them. A loop belongs to the thread that
-//! created it. Other threads may use only its [`Doorbell`].
+//! The server's workers and `pantala-bench floor` use these loops. A loop belongs to the thread
+//! that created it. Other threads may use only its [`Doorbell`].
 //!
 //! # Words
 //!
 //! - **loop**: the event sources of one worker thread: listeners, connections, its doorbell.
 //! - **turn**: one [`EventLoop::poll`], the handling of its events, and the sends that follow.
 //! - **quiet send**: a send whose success does not end a wait ([`EventLoop::send_quiet`]).
-//! - **chunk**: received bytes in memory that the loop lends until [`EventLoop::release`].
+//! - **chunk**: received bytes in memory that the loop lends until `EventLoop::release`.
 //! - **doorbell**: wakes a loop from another thread ([`Doorbell`], an eventfd).
 //!
 //! # Ownership
@@ -33,15 +33,16 @@
 //! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends are submitted
 //! by the system call that waits for the next events, or sent directly while the loop is mostly
 //! idle. [`EpollLoop`]: edge-triggered readiness, one `recv` per readable connection and turn into
-//! a pool of packed buffers, one `send` per connection and turn. A caller that needs no event can
-//! send at once ([`EventLoop::send_at_once`]). [`choose`] picks one that the kernel allows.
+//! a pool of packed buffers, one `send` per connection and turn. With epoll, a caller that needs no
+//! event can send at once ([`EventLoop::send_at_once`]). [`choose`] picks a backend that the kernel
+//! allows.
 //!
 //! # What it costs
 //!
 //! Memory per connection: about 100 bytes in the loop, and the kernel's socket. Buffers per loop: 1
-//! MB in ordinary use. They become more if many connections receive in one turn or the caller holds
-//! chunks, at most 128 MB (epoll) or 64 MB (io_uring). CPU per operation, compared with a server
-//! without a store: `docs/decisions/0003-networking.md`.
+//! MB in ordinary use. If many connections receive in one turn, or the caller holds chunks, the
+//! loop adds buffers, up to 128 MB (epoll) or 64 MB (io_uring). CPU per operation, compared with a
+//! server without a store: `docs/decisions/0003-networking.md`.
 
 mod accept;
 mod choice;

@@ -32,6 +32,7 @@ pub(crate) struct Pool {
     free: Vec<u32>,
     /// Buffers without memory.
     hollow: Vec<u32>,
+    /// The buffer that receives fill until less than [`ROOM_BYTES_MIN`] of it is unused.
     current: Option<u32>,
 }
 

@@ -1,7 +1,8 @@
 //! A table of values with reusable positions and unique tokens.
 
-/// Maximum generation; the next one is 0. With 24 bits for the generation, the 64-bit number that
-/// the kernel stores has bits left for the kind of operation.
+/// Maximum generation; the generation after it is 0. The kernel stores a 64-bit number with each
+/// registration and operation. The index takes 32 bits of it and the generation 24, so 8 bits are
+/// left for the kind of operation.
 pub(crate) const GENERATION_MAX: u32 = (1 << 24) - 1;
 
 /// Identifies a value of a [`Slots`] by its position and the number of earlier uses of the

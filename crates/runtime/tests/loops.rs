@@ -297,7 +297,8 @@ fn a_send_at_once_needs_no_event<L: EventLoop>() {
     let mut bytes = [0; 5];
     there.read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"hello");
-    // More than the socket takes: the rest waits for room, and then ends the wait like any send.
+    // These are more bytes than the socket has room for. The rest is sent when there is room, and
+    // because of `expect_sent` its completion ends the wait.
     assert_eq!(event_loop.send_at_once(conn, vec![7; LEN_BYTES]), None);
     event_loop.expect_sent(conn);
     let mut events = Vec::new();

@@ -24,8 +24,8 @@ fn forbid(number: libc::c_long, errno: i32) {
     assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Checks the reasons of `probe` and the results of `choose` in a thread in which the call is
-/// forbidden.
+/// Checks the reasons of `probe` and the results of `choose` in a thread in which the system call
+/// `number` fails with `errno`.
 fn refused(number: libc::c_long, errno: i32, expected: &'static str) {
     thread::spawn(move || {
         forbid(number, errno);

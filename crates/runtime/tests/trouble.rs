@@ -123,7 +123,7 @@ fn closes_at_once_when_nothing_is_sent<L: EventLoop>() {
     assert_eq!(there.read(&mut [0; 1]).unwrap(), 0, "the connection must end");
 }
 
-/// Runs in a child process, because the limit applies to the process: see
+/// Runs in a child process, because the limit on descriptors applies to a whole process: see
 /// `support::with_few_descriptors`.
 fn survives_running_out_of_descriptors<L: EventLoop>() {
     support::with_few_descriptors(std::any::type_name::<L>(), |spare| {
@@ -165,7 +165,7 @@ fn recovers_when_all_buffers_were_held<L: EventLoop>() {
     });
     let mut events = Vec::new();
     let mut held: Vec<Chunk> = Vec::new();
-    // Holds all chunks until nothing more arrives, because the bound is reached.
+    // Holds all chunks. At the bound of the loop's buffers nothing more arrives.
     let mut last = Instant::now();
     while last.elapsed() < Duration::from_millis(300) {
         event_loop.poll(Some(Duration::from_millis(50)), &mut events).unwrap();

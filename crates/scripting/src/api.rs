@@ -29,7 +29,7 @@ lua_functions! {
     randomseed => math_randomseed;
 }
 
-/// Functions of the table in scripts and in library functions.
+/// Functions of the table `redis` that scripts and library functions can call.
 const FUNCTIONS: [(&str, ffi::lua_CFunction); 8] = [
     ("call", call),
     ("pcall", pcall),
@@ -41,7 +41,7 @@ const FUNCTIONS: [(&str, ffi::lua_CFunction); 8] = [
     ("acl_check_cmd", acl_check_cmd),
 ];
 
-/// Fields that a library can also use while it is loaded.
+/// Fields that a library's code can also use while the library is being loaded.
 const LOG_AND_VERSION: [(&str, f64); 5] = [
     ("LOG_DEBUG", 0.0),
     ("LOG_VERBOSE", 1.0),
@@ -54,7 +54,7 @@ const REPLICATION: [(&str, f64); 5] =
     [("REPL_NONE", 0.0), ("REPL_AOF", 1.0), ("REPL_SLAVE", 2.0), ("REPL_REPLICA", 2.0), ("REPL_ALL", REPL_MAX)];
 
 /// Maximum size of the arguments of one command, in bytes. Without a limit, a script could pass one
-/// long string thousands of times.
+/// long string thousands of times, and each of these arguments would be copied.
 const ARGS_BYTES_MAX: usize = STATE_BYTES_MAX;
 
 /// Maximum length of a log line, in bytes. Longer lines are truncated.
@@ -88,7 +88,7 @@ pub(crate) fn push_for_functions(stack: Stack<'_>) {
     push_log_and_version(stack);
 }
 
-/// Adds the fields that need no running script to the table on top.
+/// Adds the fields that need no running script to the table on top of the stack.
 pub(crate) fn push_log_and_version(stack: Stack<'_>) {
     for (name, number) in LOG_AND_VERSION {
         stack.push_number(number);

@@ -42,8 +42,8 @@ pub(crate) fn push(stack: Stack<'_>) {
 /// Hexadecimal digits of a 32-bit number.
 const HEX_DIGITS: i32 = 8;
 
-/// Returns an argument, rounded to the nearest integer, modulo 2^32. Adding `SHIFT` moves the
-/// integer part of a double to its low bits.
+/// Returns an argument, rounded to the nearest integer, modulo 2^32. Adding `SHIFT`, which is 1.5 *
+/// 2^52, moves the rounded integer to the low bits of the double.
 fn bits(stack: Stack<'_>, argument: i32) -> Result<u32, Raise> {
     const SHIFT: f64 = 6_755_399_441_055_744.0;
     Ok((stack.check_number(argument)? + SHIFT).to_bits() as u32)
@@ -65,8 +65,8 @@ fn not(stack: Stack<'_>) -> Outcome {
 }
 
 /// Folds the arguments from the last to the second, as Redis's library does. This determines the
-/// error if several arguments are invalid: it names the first argument if that is invalid, and
-/// otherwise the last invalid one.
+/// error if several arguments are invalid: the error names the first argument if that is invalid,
+/// and otherwise the last invalid argument.
 fn fold(stack: Stack<'_>, join: fn(u32, u32) -> u32) -> Outcome {
     let mut joined = bits(stack, 1)?;
     for argument in (2..=stack.top()).rev() {

@@ -16,9 +16,9 @@ pub(crate) const REPLY_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 512
 /// Maximum depth of a reply converted from a Lua value.
 const REPLY_DEPTH_MAX: u32 = 1000;
 
-/// Maximum memory in bytes of an array's element, while the array grows.
+/// Upper bound of the memory that an element of a Lua array takes while the array grows, in bytes.
 const ELEMENT_BYTES: usize = 32;
-/// Maximum memory in bytes of a table's field.
+/// Upper bound of the memory that a field of a Lua table takes, in bytes.
 const FIELD_BYTES: usize = 80;
 
 /// Pushes the reply of a command. If the whole reply does not fit in the memory of the state,
@@ -244,7 +244,7 @@ fn write_at(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32
 }
 
 /// Converts a number as a C cast does on the platforms that Redis supports. A value out of range
-/// becomes the minimum.
+/// becomes `i64::MIN`.
 fn integer(number: f64) -> i64 {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     if (-LIMIT..LIMIT).contains(&number) { number as i64 } else { i64::MIN }
@@ -330,8 +330,8 @@ fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
     }
 }
 
-/// Writes the table on top, which has a text and a format, as a verbatim string. If one of these is
-/// missing, pops the table and returns `false`.
+/// Writes the table on top, which has a text and a format, as a verbatim string. If the text or the
+/// format is missing, pops the table and returns `false`.
 fn write_verbatim(stack: Stack<'_>, reply: &mut Reply<'_>) -> bool {
     stack.raw_field(-1, "format");
     stack.raw_field(-2, "string");

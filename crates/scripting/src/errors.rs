@@ -93,7 +93,8 @@ fn shown(stack: Stack<'_>, index: c_int) -> Vec<u8> {
     }
 }
 
-/// Returns source and line of the function at a level, or of its caller if it is a C function.
+/// Returns the source and the current line of the function at a level of the call stack. If that is
+/// a C function, returns those of its caller.
 pub(crate) fn place(stack: Stack<'_>, level: c_int) -> Option<Place> {
     // SAFETY: as for `Stack`. The strings from `lua_getinfo` live as long as the function they
     // describe.

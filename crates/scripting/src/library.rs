@@ -9,7 +9,7 @@ use pantala_resp::words_of;
 
 use crate::shebang::{self, Flags};
 
-/// Error for an invalid name. As in Redis, it is also used for functions.
+/// Error for an invalid name. As in Redis, the same text is used for an invalid name of a function.
 pub(crate) const WRONG_NAME: &str =
     "Library names can only contain letters, numbers, or underscores(_) and must be at least one character long";
 
@@ -94,7 +94,7 @@ impl Draft {
         Ok(Draft { id: LAST_ID.fetch_add(1, Relaxed) + 1, name: name.into(), text: text.into(), code_from })
     }
 
-    /// Returns the number.
+    /// Returns the number of the library.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -250,8 +250,8 @@ impl Libraries {
     /// Adds all of these libraries, or none.
     ///
     /// # Errors
-    /// Returns the error text if a library or a function already exists. `quote` surrounds the name
-    /// of a library.
+    /// Returns the error text if a library or a function already exists. In that text, `quote`
+    /// surrounds the name of a library.
     pub fn add(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
         self.change(|table| {
             if existing == Existing::Flushed {

@@ -1,4 +1,4 @@
-//! Safe access to Lua's C API: the values on a state's stack, reading and pushing them.
+//! Safe access to Lua's C API: a [`Stack`] reads, pushes and changes the values on a state's stack.
 //!
 //! # Why this is sound
 //!
@@ -21,7 +21,7 @@ pub(crate) use ffi::lua_State;
 
 use crate::memory::Memory;
 
-/// The error to raise is on top of the stack. If the script was stopped, the value on top is
+/// An error to raise, whose value is on top of the stack. If the script was stopped, the value is
 /// ignored.
 pub(crate) struct Raise;
 

@@ -32,7 +32,7 @@ pub(crate) struct Memory {
     /// Whether the running script was stopped. It then raises an error wherever it continues
     /// ([`crate::stop`]).
     pub(crate) is_stopped: Cell<bool>,
-    /// Number of resumes of coroutines.
+    /// Number of resumes of coroutines so far ([`crate::stop::check_periodically`]).
     pub(crate) resumes: Cell<u32>,
     /// The `cjson` settings of the running script.
     pub(crate) json: Cell<crate::cjson::Config>,
@@ -52,7 +52,7 @@ impl Memory {
         })
     }
 
-    /// Returns the memory of a state.
+    /// Returns the `Memory` that a state was created with.
     ///
     /// # Safety
     /// The state must live, and must have been created with [`allocate`] and a `Memory` that lives
@@ -121,15 +121,17 @@ pub(crate) unsafe extern "C" fn allocate(
         }
         let old_bytes = if block.is_null() { 0 } else { old_bytes };
         let grows = new_bytes > old_bytes;
-        // This fails even while the limit is suspended, which `stop::throw` relies on.
+        // A size without a layout fails even while the limit is suspended. `stop::throw` relies on
+        // that.
         let Some(new_layout) = layout_of(new_bytes) else { return std::ptr::null_mut() };
         if grows && memory.suspended.get() == 0 && memory.would_exceed(new_bytes - old_bytes) {
             return std::ptr::null_mut();
         }
         let new = if old_bytes == 0 { alloc(new_layout) } else { realloc(block.cast(), layout(old_bytes), new_bytes) };
         if new.is_null() {
-            // The system has no memory. Lua can report that to the script, unless our code relies
-            // on the allocation not failing or the block only shrinks.
+            // The system has no memory. Lua can report that to the script, except in two cases:
+            // while the limit is suspended, our code relies on the allocation; and Lua relies on it
+            // when a block shrinks.
             if grows && memory.suspended.get() == 0 {
                 return std::ptr::null_mut();
             }

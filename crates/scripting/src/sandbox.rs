@@ -38,7 +38,8 @@ const UNPACKED_MAX: i64 = 7_999;
 
 /// The address of this static is the key of the real table in a front's metatable.
 static FRONT: u8 = 0;
-/// The address of this static is the key of the result of `getmetatable("")` in the registry.
+/// The registry holds the result of `getmetatable("")`. The address of this static is its key
+/// there.
 static STRING_METATABLE: u8 = 0;
 
 fn key(of: &'static u8) -> *mut c_void {
@@ -310,8 +311,8 @@ pub(crate) fn compile(stack: Stack<'_>, code: &[u8], name: &[u8]) -> Result<(), 
     }
     let memory = stack.memory();
     // SAFETY: as for `Stack`. Lua protects the compilation itself, and no Rust frame lies in
-    // between. So allocations may fail. The garbage collector is stopped, because the compiler
-    // leaves the chunk's name unanchored for a moment.
+    // between. So allocations may fail. The garbage collector is stopped, because for a moment
+    // nothing that the collector knows refers to the chunk's name.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCSTOP, 0);
         memory.resume();
@@ -323,8 +324,8 @@ pub(crate) fn compile(stack: Stack<'_>, code: &[u8], name: &[u8]) -> Result<(), 
     if status == ffi::LUA_OK { Ok(()) } else { Err(Raise) }
 }
 
-/// `load(function [, name])`: calls the function for pieces until it returns none, then compiles
-/// them.
+/// `load(function [, name])`: calls the function, which returns one piece of code per call, until
+/// it returns none. Then compiles all pieces together.
 fn compile_pieces(stack: Stack<'_>) -> Outcome {
     if stack.kind(1) != Kind::Function {
         return Err(stack.type_error(1, "function"));
@@ -448,7 +449,7 @@ unsafe extern "C-unwind" fn with_pattern(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `string.rep(text, count)`: fails immediately if no state could hold the result, not after
+/// `string.rep(text, count)`: if no state could hold the result, fails immediately instead of after
 /// seconds of copying.
 unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
     const REFUSED: &str = "not enough memory";

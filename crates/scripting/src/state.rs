@@ -56,7 +56,7 @@ const OWN_OF_FUNCTIONS: [sandbox::Own; 5] = [
 pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Time limit of a library that another worker has loaded. Loading took at most [`LOAD_TIME_MAX`]
-/// there, so only a busy machine can make it this slow here.
+/// there, so only a busy machine can make it take this long here.
 const LOAD_AGAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A compiled script.
@@ -72,7 +72,7 @@ const LOAD_NAME: &[u8] = b"=(load)";
 /// A Lua state with its compiled scripts or loaded libraries.
 pub struct State {
     lua: *mut lua_State,
-    /// Registry reference of the globals table itself. Scripts see a front of it.
+    /// Registry reference of the globals table itself. Scripts see a read-only front of it.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
     /// The same scripts by text, because hashing a text is faster than computing its SHA-1.
@@ -562,7 +562,7 @@ mod tests {
         assert_eq!(reply, ":10000\r\n");
     }
 
-    /// Decoded data is limited in the same way.
+    /// The memory of values that `cjson` and `cmsgpack` decode is limited like that of replies.
     #[test]
     fn decoded_data_that_exceeds_memory_is_an_error() {
         for text in [

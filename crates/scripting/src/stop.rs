@@ -4,10 +4,11 @@
 //! the script may continue. If not, the script is *stopped*: the hook raises an error, and raises
 //! it again at the next instruction if the script catches it.
 //!
-//! An ordinary error is not enough. Lua calls the handler of `xpcall` before it unwinds the stack,
-//! in this case still inside the hook. No hooks run inside a hook, so a handler that loops would
-//! occupy the worker forever. Lua calls no handler for memory errors, so a stopped script gets a
-//! memory error ([`throw`]). The client's error is created after the script has ended.
+//! An ordinary error is not enough. Lua calls the handler of `xpcall` before it unwinds the stack.
+//! An error of the hook would thus run the handler inside the hook, where Lua calls no hook. So a
+//! handler that loops would occupy the worker forever. Lua calls no handler for memory errors, so a
+//! stopped script gets a memory error ([`throw`]). The error reply for the client is created after
+//! the script has ended.
 //!
 //! Functions that catch errors (`pcall`, `xpcall`, `coroutine.resume`) raise the error again at
 //! once ([`raise_again`]). For coroutines the hook alone would not be enough: each has its own
@@ -56,8 +57,8 @@ pub(crate) unsafe fn unwatch(state: *mut lua_State) {
     }
 }
 
-/// Stops the running script or library for the rest of its run. Records the place in `run`, if both
-/// are known.
+/// Stops the running script or library for the rest of its run. If there is a run and the place in
+/// the script is known, records the place in `run`.
 pub(crate) fn stop(stack: Stack<'_>, run: Option<&mut Run<'_>>) -> Raise {
     stack.memory().is_stopped.set(true);
     // SAFETY: as for `Stack`.

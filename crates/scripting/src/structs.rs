@@ -270,13 +270,13 @@ fn unpack_values(stack: Stack<'_>) -> Outcome {
 /// 2^63, the smallest positive integer that `i64` cannot represent.
 const SIGNED_END: f64 = 9_223_372_036_854_775_808.0;
 
-/// Converts a number to a signed integer as x86-64 does. A value out of range becomes the minimum.
+/// Converts a number to a signed integer as x86-64 does. A value out of range becomes `i64::MIN`.
 fn signed_bits(number: f64) -> i64 {
     if number < SIGNED_END { number as i64 } else { i64::MIN }
 }
 
-/// Converts a number to a signed or unsigned integer as C does on x86-64. A number that is too
-/// large becomes 0, one that is too small becomes 2^63.
+/// Converts a number to a signed or unsigned integer as C does on x86-64. A number of at least 2^64
+/// becomes 0. A number below -2^63 becomes 2^63.
 fn integer_bits(number: f64) -> u64 {
     if number >= SIGNED_END { signed_bits(number - SIGNED_END) as u64 ^ 1 << 63 } else { signed_bits(number) as u64 }
 }

@@ -1,10 +1,11 @@
 //! The command line: a configuration file, options, `--help` and `--version`.
 //!
-//! Every option is a directive. As in redis-server, `--name value value` is the line `name value
-//! value` after the file; `--name=value` means the same. Pantala's own options therefore need no
-//! separate parser. clap only writes the help. It can't parse the options, because it doesn't
-//! support options with any number of values, values that start with `-` (`--bind 127.0.0.1 -::1`),
-//! or a name and value in one argument (`"--port 7000"`).
+//! Every option is a directive. As in redis-server, `--name value value` has the effect of a line
+//! `name value value` after the last line of the file; `--name=value` means the same as `--name
+//! value`. Pantala's own options therefore need no separate parser. clap only writes the help. It
+//! can't parse the options, because it doesn't support options with any number of values, values
+//! that start with `-` (`--bind 127.0.0.1 -::1`), or a name and value in one argument (`"--port
+//! 7000"`).
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};
@@ -38,7 +39,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
         sources.file = Some(OsString::from_vec(file.clone()).into());
         at = 1;
     }
-    // Whether an option may start at `at`: there is no previous option, or that option has a value.
+    // Whether an option may start at `at`. It may if there is no previous option or that option has
+    // a value.
     let mut may_begin = true;
     let last = arguments.len().saturating_sub(1);
     while let Some(argument) = arguments.get(at) {
@@ -63,7 +65,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
 }
 
 /// Starts a line with an option's name, and adds the value if the same argument contains it.
-/// `next_begins` means that no value follows. Returns whether the line has a value.
+/// `next_begins` means that the next argument starts an option or is missing, so no value follows.
+/// Returns whether the line has a value.
 fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool {
     if !options.is_empty() {
         options.push(b'\n');

@@ -43,7 +43,7 @@ pub struct Facts {
     pub node_id: String,
     /// Start of the server, Unix time in ms.
     pub started_ms: i64,
-    /// Resident memory allocated before any data, bytes.
+    /// Resident memory that was allocated before any data was stored, bytes.
     pub startup_bytes: u64,
     /// Workers, I/O workers included.
     pub workers: u32,
@@ -52,13 +52,15 @@ pub struct Facts {
     pub first_io_worker: u32,
 }
 
-/// The server. One value, shared by all workers and background threads.
+/// The server. All workers and background threads share one value.
 pub struct Server {
     keyspace: Keyspace,
     config: ConfigStore,
     clock: SystemClock,
     workers: Box<[WorkerStats]>,
+    /// Number of open connections.
     open: AtomicU64,
+    /// Number of connections of each worker, including those that it has not taken over yet.
     loads: Box<[AtomicU64]>,
     facts: Facts,
     renames: Renames,
@@ -190,7 +192,7 @@ impl Server {
         self.clock.now_us() / 1000
     }
 
-    /// Returns when the last pause ends or has ended, Unix time in ms; 0 without a pause.
+    /// Returns when the last pause ends or has ended, Unix time in ms; 0 if there was none.
     pub fn paused_until_ms(&self) -> i64 {
         self.keyspace.tuning.paused_until_ms.load(Relaxed)
     }
@@ -208,8 +210,8 @@ impl Server {
         self.open.load(Relaxed)
     }
 
-    /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected, or if
-    /// the connection was rejected: it was sent an error, and is closed.
+    /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected or the
+    /// connection is rejected. A rejected peer is sent an error, and its connection is closed.
     pub fn admit(&self, socket: OwnedFd, kind: process::Kind, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
         self.stats.connections_received.fetch_add(1, Relaxed);
@@ -229,8 +231,8 @@ impl Server {
         Some(socket)
     }
 
-    /// Returns the worker with the fewest connections among those that own any, and counts one more
-    /// for it.
+    /// Returns the worker with the fewest connections, of the workers that may own connections.
+    /// Counts one more connection for this worker.
     pub fn least_loaded_worker(&self) -> u32 {
         let candidates = self.facts.first_io_worker..self.facts.workers;
         // Only the accepting worker calls this, so calls don't race.
@@ -422,16 +424,19 @@ impl Host for Server {
                 &stats.evicted,
                 &stats.combined,
                 &stats.handovers,
-                &stats.expire_visited,
             ] {
                 counter.reset();
             }
         }
         self.keyspace.lazy_free().reset();
         self.keyspace.memory().reset();
-        for figure in
-            [&self.stats.connections_received, &self.stats.connections_rejected, &self.stats.output_limit_closed]
-        {
+        self.keyspace.expiry.reset();
+        for figure in [
+            &self.stats.connections_received,
+            &self.stats.connections_rejected,
+            &self.stats.output_limit_closed,
+            &self.stats.link_bytes,
+        ] {
             figure.store(0, Relaxed);
         }
         self.keyspace.clients().memory().evicted.store(0, Relaxed);

@@ -19,40 +19,59 @@ pub struct ServerStats {
     pub peak_clients: AtomicU64,
     /// Connections closed for exceeding output limits.
     pub output_limit_closed: AtomicU64,
+    /// Bytes that the link thread of a replica has received.
+    pub link_bytes: AtomicU64,
     /// Peak memory usage, bytes. Sampled when a client requests memory usage (for example by
-    /// `INFO`) and, without clients' memory, once in [`RATE_SAMPLES`] rounds of periodic work.
+    /// `INFO`). Also sampled once in [`RATE_SAMPLES`] rounds of periodic work, but then without the
+    /// memory of clients.
     pub peak_used_bytes: AtomicU64,
     rates: Mutex<Rates>,
 }
 
-/// Rates per second.
+/// Rates per second, or totals.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
     /// Commands.
     pub commands: u64,
-    /// Bytes received.
+    /// Bytes received from clients.
     pub input_bytes: u64,
-    /// Bytes sent.
+    /// Bytes sent to clients.
     pub output_bytes: u64,
+    /// Bytes received from the primary.
+    pub repl_input_bytes: u64,
+    /// Bytes sent to replicas.
+    pub repl_output_bytes: u64,
 }
 
 #[derive(Default)]
 struct Rates {
     samples: [Rate; RATE_SAMPLES],
+    /// Index in `samples` of the next sample.
     next: usize,
     last_ms: i64,
+    /// The counters at the time `last_ms`.
     last: Rate,
+}
+
+/// Returns the totals since the start or `CONFIG RESETSTAT`.
+pub fn totals(server: &Server) -> Rate {
+    let mut now = Rate { repl_input_bytes: server.stats.link_bytes.load(Relaxed), ..Rate::default() };
+    for worker in server.all_worker_stats() {
+        let (repl_input_bytes, repl_output_bytes) = (worker.repl_input_bytes.get(), worker.repl_output_bytes.get());
+        now.commands += worker.commands.get();
+        now.repl_input_bytes += repl_input_bytes;
+        now.repl_output_bytes += repl_output_bytes;
+        now.input_bytes += worker.input_bytes.get().saturating_sub(repl_input_bytes);
+        // A replica's output is counted before it is submitted.
+        now.output_bytes += worker.output_bytes.get().saturating_sub(repl_output_bytes);
+    }
+    now
 }
 
 impl Server {
     /// Samples rates and peaks. The first worker calls this in each round of its periodic work.
     pub fn sample(&self, now_ms: i64) {
-        let mut now = Rate::default();
-        for worker in self.all_worker_stats() {
-            now.commands += worker.commands.get();
-            now.input_bytes += worker.input_bytes.get();
-            now.output_bytes += worker.output_bytes.get();
-        }
+        let now = totals(self);
         let mut rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed_ms = (now_ms - rates.last_ms).max(1) as u64;
         let per_second = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms;
@@ -60,6 +79,8 @@ impl Server {
             commands: per_second(now.commands, rates.last.commands),
             input_bytes: per_second(now.input_bytes, rates.last.input_bytes),
             output_bytes: per_second(now.output_bytes, rates.last.output_bytes),
+            repl_input_bytes: per_second(now.repl_input_bytes, rates.last.repl_input_bytes),
+            repl_output_bytes: per_second(now.repl_output_bytes, rates.last.repl_output_bytes),
         };
         let next = rates.next;
         rates.samples[next] = sample;
@@ -81,6 +102,8 @@ impl Server {
             commands: mean(|rate| rate.commands),
             input_bytes: mean(|rate| rate.input_bytes),
             output_bytes: mean(|rate| rate.output_bytes),
+            repl_input_bytes: mean(|rate| rate.repl_input_bytes),
+            repl_output_bytes: mean(|rate| rate.repl_output_bytes),
         }
     }
 }

@@ -116,7 +116,8 @@ pub struct Running {
     /// Start of the latest run, in ms of the monotonic clock. It is stored before the run starts,
     /// so a reader that sees a run sees the start of that run or of a later one.
     since_ms: AtomicI64,
-    /// Whether the script runs, has written or was killed. The mark is set for a function.
+    /// Whether the script runs, has written or was killed. The mark of [`Killable`] is set if the
+    /// script is a function.
     run: Killable,
     /// The start of a run, and the name and command of its script. Set when the script has run for
     /// long enough to be shown. The start distinguishes the run from later ones.
@@ -182,7 +183,7 @@ impl Running {
     }
 
     /// Kills the script if it is of `kind`, has run for long enough and has not written. Otherwise
-    /// returns the error of `SCRIPT KILL`.
+    /// returns the error of `SCRIPT KILL` or `FUNCTION KILL`.
     fn kill(&self, kind: Kind, now_ms: i64, thresholds: Thresholds) -> Result<(), &'static str> {
         let seen = self.run.snapshot();
         // If `since_ms` belongs to a later run, the run in `seen` has ended, and `kill` below
@@ -307,8 +308,8 @@ impl Scripting {
         }
     }
 
-    /// Returns the longest-running function that has run for long enough. Fails if only a script is
-    /// busy.
+    /// Returns the longest-running function that has run for long enough to be shown. Fails if
+    /// there is none but a script is busy.
     pub fn running_function(
         &self,
         now_ms: i64,

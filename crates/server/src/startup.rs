@@ -189,8 +189,9 @@ fn run_workers(
 ) -> Result<(), String> {
     let cpus = process::allowed_cpus();
     let failed = AtomicBool::new(false);
-    // Locked until the sandbox is entered, so that no worker serves a client before. Without a
-    // sandbox, the lock is free, and each worker serves as soon as it is set up.
+    // Locked for writing until the sandbox is entered, so that no worker serves a client before
+    // that. Without a sandbox, the lock is free, and each worker serves clients as soon as it is
+    // set up.
     let barrier = RwLock::new(());
     std::thread::scope(|scope| {
         let (ready, started) = mpsc::channel();
@@ -224,8 +225,8 @@ fn run_workers(
             }
         }
         drop(ready);
-        // Each worker reports when its loop is set up. A worker that fails drops its sender
-        // instead.
+        // Each worker sends a message when its loop is set up. A worker that fails drops its sender
+        // instead. The count ends when all senders are dropped.
         let set_up = started.iter().count();
         if let Some(sandbox) = sandbox {
             sandbox.enter().inspect_err(|_| server.stop())?;
@@ -265,7 +266,7 @@ fn run_worker<L: EventLoop>(
 ) -> io::Result<()> {
     let mut worker = Worker::new(server, number, L::new(doorbell)?);
     worker.listen()?;
-    // The receiver lives until all senders are dropped.
+    // Can't fail: the receiver lives until all senders are dropped.
     let _ = ready.send(());
     drop(ready);
     drop(barrier.read());

@@ -26,7 +26,7 @@ pub struct CommandStats {
     /// Calls that ran.
     pub calls: Counter,
     /// Time spent in these calls, ns. The commands of a window that are not timed individually
-    /// share the rest of its time evenly.
+    /// share the rest of the window's time evenly.
     pub time_ns: Counter,
     /// Calls that ran and failed.
     pub failed: Counter,
@@ -71,7 +71,8 @@ pub struct WorkerStats {
     pub turns: Counter,
     /// Windows that ran.
     pub windows: Counter,
-    /// Groups of pipelined commands that waited together for a script's shards.
+    /// Groups of consecutive commands of a connection that were sent as one request, because an
+    /// earlier command of the connection had waited for its shards.
     pub joined: Counter,
     /// Commands that ran.
     pub commands: Counter,
@@ -79,8 +80,12 @@ pub struct WorkerStats {
     pub errors: Counter,
     /// Bytes received.
     pub input_bytes: Counter,
+    /// Those received from a primary.
+    pub repl_input_bytes: Counter,
     /// Bytes submitted to be sent.
     pub output_bytes: Counter,
+    /// Bytes of the stream and of snapshots for replicas, once they are output of a connection.
+    pub repl_output_bytes: Counter,
     /// Reads from connections.
     pub reads: Counter,
     /// Writes to connections.
@@ -114,8 +119,8 @@ pub struct Tally<'s> {
     /// one command: its index in `runs`, and the number of calls, never 0.
     window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
-    /// Whether the error of the current command (a script) was already counted, because it is that
-    /// of a command that the script called.
+    /// Whether the error of the current command (a script) was already counted, as the error of a
+    /// command that the script called.
     is_counted: bool,
     /// Counts of a run that may be rolled back.
     held: Vec<HeldCount>,
@@ -213,7 +218,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Returns the outcome of a command that a script has called, from its reply. Counts an error.
+    /// Returns the outcome of a command that a script has called, as `reply` shows it. If the reply
+    /// is an error, counts the error.
     pub fn outcome_within(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if reply.first() != Some(&b'-') || command.flags.contains(Flags::ANSWERS_ERRORS) {
             return Outcome::Ok;
@@ -244,8 +250,8 @@ impl<'s> Tally<'s> {
         self.is_holding && self.held.len() < HELD_MAX
     }
 
-    /// Ends the run. Adds its counts if it was committed (`stands`), and drops them if it was
-    /// rolled back.
+    /// Ends the run that [`Tally::hold`] has started. Adds its counts if it was committed
+    /// (`stands`), and drops them if it was rolled back.
     pub fn commit_held(&mut self, stands: bool) {
         if !std::mem::take(&mut self.is_holding) {
             return;
@@ -264,7 +270,7 @@ impl<'s> Tally<'s> {
     }
 
     /// Marks the error reply of the current command (a script) as already counted, because it is
-    /// that of a command that the script called.
+    /// the error of a command that the script called.
     pub fn expect_counted(&mut self) {
         self.is_counted = true;
     }
@@ -295,7 +301,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Counts an error in the late reply to a command that was counted when it was sent.
+    /// Counts an error in the late reply to a command that was already counted before it waited for
+    /// its shards or blocked.
     #[inline]
     pub fn count_late_reply(&mut self, command: &'static Command, reply: &[u8]) {
         if reply.first() == Some(&b'-') {
@@ -304,7 +311,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Counts the failure of a command that was counted when it was sent.
+    /// Counts the failure of a command that was already counted before it waited for its shards or
+    /// blocked.
     #[cold]
     pub fn count_late_failure(&mut self, command: &'static Command) {
         let index = self.find(command);
@@ -357,8 +365,8 @@ impl<'s> Tally<'s> {
         self.pop_call();
     }
 
-    /// Records the time of a command that was counted when it was sent and may have run on another
-    /// worker.
+    /// Records the time of a command that was already counted before it waited, and that may have
+    /// run on another worker.
     #[cold]
     pub fn time_late(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
@@ -436,7 +444,9 @@ impl WorkerStats {
             commands: Counter::new(),
             errors: Counter::new(),
             input_bytes: Counter::new(),
+            repl_input_bytes: Counter::new(),
             output_bytes: Counter::new(),
+            repl_output_bytes: Counter::new(),
             reads: Counter::new(),
             writes: Counter::new(),
             connections: Gauge::default(),
@@ -468,7 +478,9 @@ impl WorkerStats {
             &self.commands,
             &self.errors,
             &self.input_bytes,
+            &self.repl_input_bytes,
             &self.output_bytes,
+            &self.repl_output_bytes,
             &self.reads,
             &self.writes,
         ] {
@@ -498,10 +510,12 @@ mod tests {
         let stats = WorkerStats::new();
         let WorkerStats { turns, windows, joined, commands, errors, input_bytes, output_bytes, reads, writes, .. } =
             &stats;
+        let WorkerStats { repl_input_bytes, repl_output_bytes, .. } = &stats;
         let counters = [turns, windows, joined, commands, errors, input_bytes, output_bytes, reads, writes];
+        let counters = [&counters[..], &[repl_input_bytes, repl_output_bytes]].concat();
         counters.iter().for_each(|counter| counter.add(3));
         stats.reset();
-        assert_eq!(counters.map(Counter::get), [0; 9]);
+        assert!(counters.iter().all(|counter| counter.get() == 0));
     }
 
     fn by_code(replies: &[&[u8]]) -> (u64, String) {

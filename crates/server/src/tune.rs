@@ -16,7 +16,7 @@ impl Server {
     /// or none.
     ///
     /// # Errors
-    /// A setting can't be applied. The server runs with the old settings.
+    /// A setting can't be applied. The server continues to run with the old settings.
     pub fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
         if new.aof.is_on != old.aof.is_on && self.snapshots().loading.is_startup() {
             return Err(Refusal { directive: "appendonly", reason: "The dataset is being loaded".into() });
@@ -41,7 +41,8 @@ impl Server {
         if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
             let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
             let changed = self.listening().change(old, new);
-            // Sent even after a rejection, because the old addresses may then have new sockets.
+            // Makes the accepting worker listen on the current sockets. The message is sent even
+            // after a rejection, because the old addresses may then have new sockets.
             self.port(self.facts().first_io_worker).send(Message::Reload);
             changed.map_err(refused)?;
         }

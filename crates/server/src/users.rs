@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> (String, Result<Vec<u8>, String>) {
 }
 
 /// Replaces the content of an ACL file: after a crash the file has the old or the new content.
-/// Returns whether it succeeded; otherwise the log has the reason.
+/// Returns whether the replacement succeeded. If it failed, the log has the reason.
 pub fn write(path: &Path, text: &[u8]) -> bool {
     let written = replace_file(path, text);
     if let Err(error) = &written {

@@ -114,7 +114,8 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     }
 }
 
-/// If due, closes clients because the total memory usage of clients has reached its limit.
+/// Closes clients if the memory usage of all clients had reached its limit at the end of the last
+/// turn.
 #[inline]
 fn evict_if_due<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     let Clients { limits, reactor, .. } = &mut dispatcher.clients;
@@ -141,8 +142,8 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     if is_whole {
         dispatcher.memory.publish_client_memory_if_over(&mut dispatcher.clients);
     }
-    // If CONFIG SET ran in this turn, settings that affect the data are applied before its reply is
-    // sent.
+    // If CONFIG SET ran in this turn, settings that affect the data are applied before the reply to
+    // CONFIG SET is sent.
     control.reload_if_changed(dispatcher);
     if is_whole {
         // The effects of the turn must be in the journal before its replies are sent.

@@ -24,7 +24,8 @@ const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
 /// The error for a command before authentication.
 pub const NO_AUTH: &str = "NOAUTH Authentication required.";
 
-/// Returns whether the client's commands are restricted. If they are, [`forbidden`] checks each.
+/// Returns whether the client's commands are restricted. If so, the owner must check each of them
+/// with [`forbidden`].
 #[inline]
 pub fn is_restricted(session: &Session, users: &Users) -> bool {
     !session.is_unrestricted(users.epoch()) || session.subscriptions.is_some() || session.observes
@@ -45,7 +46,8 @@ impl From<&'static str> for Forbidden {
     }
 }
 
-/// Returns why a client may not run a command, according to its session.
+/// Returns why a client may not run a command, or `None` if it may. Does not check the reasons of
+/// [`refused`] and [`held_by_pause`].
 #[cold]
 pub fn forbidden(
     command: &Command,
@@ -62,7 +64,8 @@ pub fn forbidden(
     if !passes_password(command, session, users) {
         return Some(NO_AUTH.into());
     }
-    // As in Redis, the error for commands that transactions reject comes first, for every user.
+    // As in Redis, a command that transactions reject gets that error later, instead of the error
+    // that the user may not run the command.
     let is_refused_anyway = session.transaction.is_some()
         && command.flags.contains(Flags::NO_MULTI)
         && !command.flags.contains(Flags::UNQUEUED);
@@ -115,7 +118,7 @@ const DISK_FULL: &str = "MISCONF Errors writing to the AOF file: No space left o
 const DISK_ERROR: &str = "MISCONF Errors writing to the AOF file: Input/output error";
 
 /// Returns why the server currently rejects a command, checking the reasons in Redis's order.
-/// Commands from its primary always run. `flags` returns the flags of the call.
+/// Commands from the server's primary always run. `flags` returns the flags of the call.
 pub fn refused(
     refusals: Refusals,
     session: &Session,
@@ -158,8 +161,8 @@ fn ends_script(command: &Command) -> bool {
     command.flags.contains(Flags::ALLOW_BUSY)
 }
 
-/// Returns whether a command that Redis serves during a load would wait for the end of the load,
-/// because it needs shards, which the load holds.
+/// Returns whether a command needs shards, although Redis serves it during a load (`WATCH`). The
+/// load holds the shards, so the command would wait for the end of the load.
 fn needs_shards(command: &Command) -> bool {
     matches!(command.handler, Handler::Transaction(TransactionPart::Watch))
 }
@@ -194,9 +197,9 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
 /// Returns whether a pause delays this command. `flags` returns the flags of the call.
 ///
 /// Connections of replicas are never paused. As in Redis, `CLIENT PAUSE` also delays the commands
-/// that this server receives from its primary. A pause that a failover or promotion causes does not
-/// delay the primary's commands, only clients' writes. A promotion pauses these until the link to
-/// the primary has ended.
+/// that this server receives from its primary. A pause that a failover or promotion causes delays
+/// only writes of clients, not the primary's commands. A promotion pauses the clients' writes until
+/// the link to the primary has ended.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,

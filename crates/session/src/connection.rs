@@ -1,7 +1,7 @@
 //! A connection without its socket: its input, its session and its output.
 //!
-//! The owner (see the head of the crate) creates it after accepting the socket, calls it from one
-//! thread, and drops it once [`Fate`](crate::turn::Fate) says that it has ended.
+//! The owner (see the head of the crate) creates the connection after accepting the socket, uses it
+//! from one thread, and drops it once [`Connection::fate`] says that the connection has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +21,8 @@ use crate::output::{Ahead, PIECE_BYTES_MIN, Sending};
 pub enum State {
     /// It runs commands as they arrive.
     Open,
-    /// Its commands are in flight to shards; their replies arrive as messages.
+    /// It runs no commands while requests with its commands are in flight to shards. The replies
+    /// arrive as messages.
     Parked,
     /// Its command is blocked until a message brings a reply or the timeout expires.
     Blocked,
@@ -31,7 +32,7 @@ pub enum State {
     /// ready again.
     Yielding,
     /// Its replies are held until the effects that they reveal are synced to the append-only file.
-    /// It then becomes open and ready again.
+    /// After the sync it becomes open and ready again.
     Syncing,
     /// It runs no more commands, and closes once its replies are sent.
     Closing,
@@ -39,11 +40,11 @@ pub enum State {
 
 /// A blocked command of a connection.
 pub struct Blocked {
-    /// The waiter through which a shard wakes it.
+    /// The waiter through which a shard wakes the command.
     pub waiter: Arc<Waiter>,
     /// Deadline in µs of the monotonic clock; `None` means no timeout.
     pub deadline_us: Option<i64>,
-    /// Time that the command ran before it blocked.
+    /// Time for which the command ran before it blocked.
     pub took: Duration,
 }
 
@@ -55,12 +56,13 @@ pub struct Waits {
     /// Replies that have arrived, but are sent only when all replies of their pipeline have
     /// arrived.
     pub answers: Vec<RequestNode>,
-    /// Its blocked command.
+    /// The blocked command of the connection.
     pub blocked: Option<Blocked>,
     /// A reply that arrived before the connection was registered as blocked.
     pub woken_before_blocking: Option<Woken>,
-    /// Whether a command has waited for its shards, and no later commands have been sent together,
-    /// in one request, since then.
+    /// Whether a command has waited for its shards. If so, the owner sends the next consecutive
+    /// single-key commands together, in one request. That clears this flag, unless the request
+    /// itself waits for its shards.
     pub has_waited: bool,
 }
 
@@ -69,17 +71,18 @@ pub struct Waits {
 pub struct Connection<C, S> {
     /// The owner's data.
     pub socket: S,
-    /// Its session with the server.
+    /// The connection's state in the server.
     pub session: Session,
-    /// Whether it runs commands.
+    /// Whether the connection runs commands.
     pub state: State,
-    /// The work that it waits for.
+    /// The work that the connection waits for.
     pub waits: Waits,
     /// Received bytes that haven't run.
     pub input: Input<C>,
     /// Whether the peer has closed its sending side.
     pub eof: bool,
-    /// Whether it may have input to parse. If so, it is in its owner's list of ready connections.
+    /// Whether there may be input to parse. If so, the connection is in its owner's list of ready
+    /// connections.
     pub is_ready: bool,
     /// Pending replies.
     pub output: Vec<u8>,
@@ -141,8 +144,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.input.query_buffer_bytes() + queued_bytes
     }
 
-    /// Sets the next output buffer: after a piece, a buffer of the capacity that [`Ahead`] has
-    /// chosen; otherwise a spare one.
+    /// Sets the next output buffer after the former one was taken. If the former buffer became a
+    /// piece, [`Ahead`] supplies the next one. Otherwise it is a spare buffer, if there is one.
     #[inline(always)]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
         if self.ahead.supplies_buffer() {
@@ -169,7 +172,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.shared_bytes() + if self.sending.is_shared { self.sending.bytes } else { 0 }
     }
 
-    /// Returns the number of pending pieces of output.
+    /// Returns the number of pending pieces of output, including a piece that is being sent.
     pub fn pieces(&self) -> usize {
         let is_sending = self.sending.bytes > 0 && (!self.ahead.is_empty() || self.sending.bytes >= PIECE_BYTES_MIN);
         self.ahead.pieces() + usize::from(is_sending)
@@ -204,7 +207,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.session.client.argument_bytes.store(argument_bytes as u64, Relaxed);
     }
 
-    /// Ends the wait: all replies, or the requested shards, have arrived.
+    /// Ends the wait of a parked connection, because all replies, or the requested shards, have
+    /// arrived.
     pub fn unpark(&mut self) {
         if self.state == State::Parked {
             self.state = State::Open;

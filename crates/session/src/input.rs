@@ -14,8 +14,8 @@ use pantala_base::block::MAPPED_BYTES_MIN;
 use pantala_base::{Lender, Lent};
 use pantala_resp::{ArgRange, Limits, Parser, ProtocolError};
 
-/// Maximum capacity at which a connection keeps its own buffer while it is empty. Without a limit,
-/// ten thousand idle connections would each keep the memory of their largest request.
+/// Maximum capacity of an empty buffer that a connection keeps, bytes. Without a limit, ten
+/// thousand idle connections would each keep the memory of their largest request.
 const REST_KEPT_BYTES_MAX: usize = 16 * 1024;
 
 /// A complete command.
@@ -45,7 +45,8 @@ struct Held {
     commands: Vec<(Parsed, usize)>,
     /// The arguments of all commands.
     ranges: Vec<ArgRange>,
-    /// Indexes of the next command and of its first argument. Those before have been taken.
+    /// Indexes of the next command in `commands` and of its first argument in `ranges`. The
+    /// commands before the next one have been taken.
     next: (usize, usize),
     /// The distance that the bytes have moved towards the start since the commands were parsed.
     moved: usize,
@@ -95,7 +96,7 @@ pub struct Input<C> {
     rest: Vec<u8>,
     start: usize,
     parsed: usize,
-    /// Bytes received since the parser last returned that it needs more.
+    /// Number of bytes received since the parser last returned that it needs more.
     unseen: usize,
     /// Commands between `start` and `parsed` that aren't in the owner's current window.
     held: Option<Box<Held>>,
@@ -165,8 +166,8 @@ impl<C: Lent> Input<C> {
     }
 
     /// Moves the unused part of the chunk, if any, into the connection's own buffer. The owner must
-    /// call this at the end of each turn. Returns whether there was a chunk whose commands have all
-    /// run; the input is then empty.
+    /// call this at the end of each turn. Returns whether there was a chunk and all of its bytes
+    /// have run. If so, the input is now empty.
     #[inline]
     pub fn keep<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
         let Some(chunk) = self.chunk.take() else { return false };
@@ -183,7 +184,7 @@ impl<C: Lent> Input<C> {
         is_done
     }
 
-    /// Adjusts positions after moving the first pending byte to the start.
+    /// Adjusts positions after the first pending byte was moved to the start of the buffer.
     #[inline]
     fn move_to_start(&mut self) {
         if let Some(held) = &mut self.held {
@@ -193,8 +194,8 @@ impl<C: Lent> Input<C> {
         self.start = 0;
     }
 
-    /// Returns the next command. Commands that were held back come first. Appends the ranges of its
-    /// arguments, relative to the command's first byte, to `args`.
+    /// Returns the next command, a held-back one if there is any. Appends the ranges of the
+    /// command's arguments, relative to its first byte, to `args`.
     #[inline(always)]
     pub fn parse<M: Lender<Chunk = C>>(
         &mut self,
@@ -281,8 +282,8 @@ impl<C: Lent> Input<C> {
         Some(parsed)
     }
 
-    /// Returns whether a range fills the connection's own buffer, except for a small part. The
-    /// range belongs to the last command received, which ends at `end`.
+    /// Returns whether an argument's range fills the connection's own buffer, except for a small
+    /// part. Returns `false` if bytes follow the argument's command, which ends at `end`.
     pub fn is_buffer_of(&self, range: ArgRange, end: usize) -> bool {
         self.chunk.is_none()
             && end == self.rest.len()
@@ -290,8 +291,9 @@ impl<C: Lent> Input<C> {
     }
 
     /// Takes the connection's own buffer and reduces it to a range for which
-    /// [`Input::is_buffer_of`] returned true: the value of a large SET then needs no copy. The
-    /// input is empty afterwards, because all received commands have run.
+    /// [`Input::is_buffer_of`] returned true. So the value of a large SET needs no buffer of its
+    /// own. The input is empty afterwards: the range belongs to the last received command, and all
+    /// earlier commands have run.
     pub fn hand_over(&mut self, range: ArgRange) -> Vec<u8> {
         debug_assert!(self.held.is_none(), "there is input behind the last command");
         let mut rest = std::mem::take(&mut self.rest);
@@ -306,8 +308,9 @@ impl<C: Lent> Input<C> {
         self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes) - self.start
     }
 
-    /// Returns the size of the incomplete argument, or of all bytes starting at the first held-back
-    /// command, bytes. Redis calls this the query buffer.
+    /// Returns the size of what Redis calls the query buffer, bytes. If commands are held back,
+    /// these are all bytes from the first of them to the end. Otherwise they are the bytes that
+    /// have not been parsed, such as an incomplete argument.
     pub fn query_buffer_bytes(&self) -> usize {
         let end = self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes);
         match &self.held {
@@ -337,8 +340,8 @@ impl<C: Lent> Input<C> {
         self.rest.capacity()
     }
 
-    /// Drops the bytes of commands that have run, and memory that is no longer needed. It moves the
-    /// other bytes only if they are no more than those it drops, so each byte is moved about once.
+    /// Drops the bytes of commands that have run, and frees a large buffer that is empty. Does
+    /// nothing if more bytes would be moved than dropped, so that each byte is moved about once.
     pub fn compact(&mut self) {
         if self.chunk.is_some() || self.start == 0 || self.start * 2 < self.rest.len() {
             return;
@@ -363,20 +366,21 @@ impl<C: Lent> Input<C> {
     }
 }
 
-/// Maximum number of unused bytes in the buffer of a value that is handed over, in addition to the
-/// value's length divided by [`HANDED_WASTE_SHARE`].
+/// Maximum number of unused bytes in a buffer that becomes the buffer of a value
+/// ([`Input::hand_over`]), in addition to the value's length divided by [`HANDED_WASTE_SHARE`].
 const HANDED_WASTE_BYTES_MAX: usize = 512;
 const HANDED_WASTE_SHARE: usize = 64;
 
 /// Divisor of a buffer's length: the buffer grows by at least a quarter of its length.
 const GROWTH_SHARE: usize = 4;
 
-/// Minimum length of a buffer that becomes a mapping when it grows, bytes.
+/// Minimum length of a buffer that grows to at least [`MAPPED_BYTES_MIN`], so that the allocator
+/// gives it a mapping of its own, bytes.
 const LONG_BYTES_MIN: usize = 2 * 1024 * 1024;
 
 /// Returns the minimum number of bytes by which a buffer that holds `held` bytes grows. A long
-/// buffer becomes a mapping in one step: its unused pages are not resident, and it grows without
-/// leaving smaller blocks behind.
+/// buffer becomes a mapping in one step. The unused pages of a mapping are not resident, and a
+/// mapping grows without leaving smaller blocks behind.
 fn growth(held: usize) -> usize {
     let share = held / GROWTH_SHARE;
     if held < LONG_BYTES_MIN { share } else { share.max(MAPPED_BYTES_MIN.saturating_sub(held)) }

@@ -1,5 +1,5 @@
 //! A connection without its socket: it takes received bytes and returns commands; it takes replies
-//! and returns bytes to send. It has no socket, no event loop and no `unsafe`.
+//! and returns bytes to send. The crate has no socket, no event loop and no `unsafe`.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -9,7 +9,7 @@
 //! | [`turn`] | the end of a turn: the owner's actions on the socket |
 //! | [`replies`] | `CLIENT REPLY`, and the order of replies and messages |
 //! | [`queue`] | `MULTI` |
-//! | [`access`] | which commands it may run: authentication, `CLIENT PAUSE` |
+//! | [`access`] | which commands the client may run: authentication, permissions, `CLIENT PAUSE` |
 //!
 //! # Words
 //!
@@ -23,8 +23,8 @@
 //! | piece | a part of long output, which is sent by itself ([`output`]) |
 //! | park | stop running commands while requests of the connection are in flight to shards |
 //!
-//! A session consists of the database, the protocol version, the `MULTI` queue, subscriptions and
-//! tracking.
+//! A session contains, among others, the user, the database, the protocol version, the `MULTI`
+//! queue, subscriptions and tracking.
 //!
 //! # A turn
 //!

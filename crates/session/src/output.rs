@@ -1,15 +1,15 @@
 //! Pending output of a connection.
 //!
 //! Replies are appended to one buffer, which the event loop takes when the turn ends. If the
-//! replies are long, the buffer ends as a *piece* ([`Ahead`]); pieces are sent in order, before the
-//! buffer.
+//! replies are long, the buffer becomes a *piece* ([`Ahead`]), and a new buffer follows it. Pieces
+//! are sent one by one, before the current buffer.
 
 use std::collections::VecDeque;
 
 use pantala_base::Outgoing;
 
-/// Minimum length of the output buffer at which it becomes a piece instead of growing for the next
-/// reply, bytes. Shorter output is one buffer and one send.
+/// Minimum length of an output buffer that becomes a piece instead of growing for the next reply,
+/// bytes. Shorter output stays one buffer and is sent in one send.
 pub const PIECE_BYTES_MIN: usize = 64 * 1024;
 
 /// The length at which a piece of several replies ends, bytes: room for sixteen replies of 64 KiB
@@ -58,8 +58,9 @@ impl Ahead {
         Some(piece)
     }
 
-    /// Makes the output buffer a piece if it is long and has no room for another reply of the same
-    /// length as the last one, `reply_bytes`. Returns whether it did.
+    /// Makes the output buffer a piece if it has at least [`PIECE_BYTES`], or if it is long and has
+    /// no room for another reply of the length of the last one, `reply_bytes`. Returns whether the
+    /// buffer became a piece.
     pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
         let (len, capacity) = (output.len(), output.capacity());
         if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
@@ -117,7 +118,8 @@ pub struct Sending {
     pub bytes: usize,
     /// Whether its memory is shared with other connections.
     pub is_shared: bool,
-    /// Unix time in ms since which the pending output has exceeded the soft limit; `None` below it.
+    /// Unix time in ms since which the pending output has exceeded the soft limit of
+    /// `client-output-buffer-limit`; `None` while it does not exceed the limit.
     pub above_soft_limit_since_ms: Option<i64>,
 }
 

@@ -5,8 +5,8 @@ use pantala_engine::client::{ReplyMode, Session};
 
 use crate::connection::{Connection, State};
 
-/// Returns whether the reply to the command that has just run is sent. Advances
-/// `CLIENT REPLY SKIP`.
+/// Returns whether the reply to the command that has just run is sent. Advances the state of
+/// `CLIENT REPLY SKIP` by one command.
 #[inline]
 pub fn replies_wanted(session: &mut Session) -> bool {
     match session.reply_mode {
@@ -32,8 +32,8 @@ pub fn needs_settling(session: &Session) -> bool {
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Removes the reply that starts at `before` in the output unless it is wanted. Messages
-    /// remain.
+    /// Removes the reply that starts at `before` in the output unless it is wanted. Messages and
+    /// confirmations of a transaction remain ([`Connection::end_exec`]).
     #[inline]
     pub fn end_reply(&mut self, before: usize) {
         if !replies_wanted(&mut self.session) {
@@ -41,8 +41,8 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Removes the reply that starts at `before` in the output. Confirmations of subscriptions
-    /// remain.
+    /// Removes the reply that starts at `before` in the output. Appends the bytes of
+    /// [`Connection::confirmed`], which are sent even if replies are suppressed.
     pub fn withdraw_reply(&mut self, before: usize) {
         self.output.truncate(before);
         self.output.extend(std::mem::take(&mut self.confirmed));
@@ -83,8 +83,9 @@ impl<C: Lent, S> Connection<C, S> {
         self.session.in_exec = true;
     }
 
-    /// Ends a transaction and releases messages. Confirmations of subscriptions by its own commands
-    /// are sent even if replies are suppressed.
+    /// Ends a transaction and releases messages. If replies are suppressed, the messages, and the
+    /// confirmations of subscriptions by the transaction's commands, are sent without the reply
+    /// ([`Connection::withdraw_reply`]).
     pub fn end_exec(&mut self) {
         self.session.in_exec = false;
         if self.session.reply_mode == ReplyMode::On {

@@ -38,8 +38,9 @@ pub enum Fate {
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Ends the turn of the input: moves the rest to the connection's own memory. Returns whether
-    /// to stop receiving, because enough bytes are pending and the peer can wait.
+    /// Ends the turn of the input: moves received bytes that haven't run to the connection's own
+    /// memory. Returns whether to stop receiving, because enough bytes are pending and the peer can
+    /// wait.
     #[inline]
     pub fn end_input<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
         if self.input.keep(memory) {
@@ -48,7 +49,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.input.compact();
         // If the pending bytes contain complete commands, later bytes can wait in the kernel;
         // otherwise the rest of the incomplete command must be received. A blocked connection keeps
-        // receiving, to notice that its peer has closed, which arrives after the pending bytes.
+        // receiving, to notice that its peer has closed: the close arrives after the pending bytes.
         // (The owner closes it if its pending input exceeds `client-query-buffer-limit`.)
         let has_enough = match self.state {
             State::Open => self.is_ready,
@@ -59,8 +60,8 @@ impl<C: Lent, S> Connection<C, S> {
     }
 
     /// Takes the output buffer if it may be sent at once: no send is in flight, no piece precedes
-    /// it, and the connection isn't a replica. (A replica needs the event `Sent`, at which more of
-    /// the stream is added to its output.)
+    /// it, and the connection isn't a replica. (The completion of each send to a replica must wake
+    /// the owner, which then adds more of the stream to the output.)
     #[inline]
     pub fn take_output(&mut self) -> Option<Vec<u8>> {
         let may_be_sent = !self.output.is_empty()
@@ -70,8 +71,8 @@ impl<C: Lent, S> Connection<C, S> {
         may_be_sent.then(|| std::mem::take(&mut self.output))
     }
 
-    /// Notes a send of [`Connection::take_output`] that is still in flight. Returns whether its
-    /// completion must wake the owner.
+    /// Records that the send of the buffer from [`Connection::take_output`] is still in flight.
+    /// Returns whether its completion must wake the owner.
     #[inline]
     pub fn set_in_flight(&mut self, bytes: usize) -> bool {
         self.sending.bytes = bytes;
@@ -110,8 +111,8 @@ impl<C: Lent, S> Connection<C, S> {
         Sends::Now(Send { bytes: piece, is_awaited: !is_last || self.state == State::Closing || self.eof })
     }
 
-    /// Ends the send in flight. Returns whether the owner must finish the connection at the end of
-    /// this turn.
+    /// Ends the send in flight. Returns whether the owner must look at the connection at the end of
+    /// this turn, because there may be more output to send, or the connection may have ended.
     #[inline]
     pub fn sent(&mut self) -> bool {
         self.sending.bytes = 0;
@@ -129,7 +130,7 @@ impl<C: Lent, S> Connection<C, S> {
             State::Closing => true,
             // All complete commands have run, and the rest can't become a command any more.
             State::Open => self.eof && !self.is_ready,
-            // As in Redis, a close ends the wait, even if more commands follow.
+            // As in Redis, the peer's close ends the wait, even if more commands are pending.
             State::Blocked | State::Paused => self.eof,
             State::Parked | State::Yielding | State::Syncing => false,
         };

@@ -42,7 +42,7 @@ static TLS12: [Known; 6] = [
     ),
 ];
 
-/// Keywords that select all of these TLS 1.2 suites, because all suites have these properties.
+/// Keywords that select all suites in [`TLS12`], because all of them have these properties.
 const EVERY: [&str; 9] = ["ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "KECDHE", "KEECDH", "TLSV1.2", "SECURE128"];
 
 /// The suites of TLS 1.3, in order of preference.
@@ -121,10 +121,10 @@ fn selects(word: &str, known: &Known) -> Option<bool> {
     Some(selected)
 }
 
-/// Parses a list in OpenSSL's format. A word adds suites. A word after `-` removes suites. A word
-/// after `!` removes suites for good: later words can't add them. A word after `+` moves suites to
-/// the end. Removing or moving an unknown suite has no effect. Adding an unknown suite is an error,
-/// because a client that needs it would fail.
+/// Parses a list in OpenSSL's format. A word without a sign adds suites. A word after `-` removes
+/// suites. A word after `!` removes suites for good: later words can't add them. A word after `+`
+/// moves suites to the end. Removing or moving an unknown suite has no effect. Adding an unknown
+/// suite is an error, because a client that needs it would fail.
 fn tls12(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     let (mut chosen, mut banned): (Vec<&Known>, Vec<&str>) = (Vec::new(), Vec::new());
     let list = if list.trim().is_empty() { "DEFAULT" } else { list };

@@ -81,9 +81,9 @@ pub struct Connection {
     has_failed: bool,
 }
 
-/// The input that the state machine needs next.
+/// What the state machine needs to continue.
 enum Next {
-    /// Another step.
+    /// Nothing more: the next step can run.
     Go,
     /// More bytes.
     Wait,
@@ -154,7 +154,8 @@ impl Connection {
     pub fn receive(&mut self, mut received: &mut [u8], out: &mut Out<'_>) -> Result<(), Failure> {
         while !self.partial.is_empty() && !received.is_empty() {
             let missing_bytes = if self.is_handshaking { 0 } else { self.missing_bytes() };
-            // A complete record is kept only if it is part of a message that spans several records.
+            // If the kept record is complete, it is part of a message that spans several records.
+            // All further bytes may belong to that message, so all are kept.
             let taken_bytes = if missing_bytes == 0 { received.len() } else { missing_bytes.min(received.len()) };
             let (taken, rest) = received.split_at_mut(taken_bytes);
             self.keep(taken)?;
@@ -274,8 +275,8 @@ impl Connection {
     }
 
     /// Calls `write` with the encrypter. Returns `None` if the current state can't encrypt. Passes
-    /// the kept bytes to rustls, because it identifies parts of a message by their position in
-    /// them.
+    /// the kept bytes to rustls, which identifies the parts of a handshake message by their
+    /// positions in these bytes.
     fn write<T>(&mut self, write: impl FnOnce(&mut dyn Traffic) -> T) -> Option<T> {
         if self.has_failed {
             return None;
@@ -285,7 +286,7 @@ impl Connection {
             Core::Client(core) => with_traffic(core.process_tls_records(&mut self.partial), write),
         };
         self.partial.drain(..discard);
-        // The kept bytes may contain an invalid header of an incomplete record.
+        // rustls fails here if the kept bytes contain an invalid header of an incomplete record.
         self.has_failed |= written.is_err();
         written.ok().flatten()
     }
@@ -320,7 +321,8 @@ fn with_traffic<D, T>(
     (status.discard, written)
 }
 
-/// Handles one state. Returns the number of received bytes used.
+/// Handles one state of rustls. Returns the number of received bytes used, and what the next step
+/// needs.
 fn step<D>(
     status: UnbufferedStatus<'_, '_, D>,
     out: &mut Out<'_>,

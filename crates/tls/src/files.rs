@@ -33,7 +33,8 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     if found.is_empty() {
         return Err("no certificate found".into());
     }
-    // rustls would reject such a certificate with an error text that names the private key.
+    // rustls would reject certificates of older versions too, but its error text would blame the
+    // private key.
     let has_old_version =
         |der| Certificate::from_der(der).is_ok_and(|parsed| parsed.tbs_certificate().version() != Version::V3);
     if found.iter().any(|certificate| has_old_version(certificate)) {

@@ -14,7 +14,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | record | a TLS record: at most 16 KiB of plaintext with a header and a tag |
-//! | handshake | the messages before the first application data; the server signs its first part with its key |
+//! | handshake | the messages before application data; the server signs part of them with its key |
 //! | seal, open | encrypt into records, decrypt from records |
 //!
 //! # Ownership

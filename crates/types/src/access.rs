@@ -27,8 +27,8 @@ pub fn lru_clock(now_ms: u64) -> u32 {
 /// Returns the seconds since the entry with this LRU access word was read (`OBJECT IDLETIME`),
 /// `0..=ACCESS_MAX`.
 ///
-/// As in Redis, an entry idle for more than 194 days looks younger, and one second is lost when the
-/// clock wraps.
+/// As in Redis, an entry idle for more than 194 days looks younger, and after the clock wraps the
+/// result is one second too small.
 #[inline]
 #[must_use]
 pub fn idle_time_s(access: u32, now_ms: u64) -> u32 {
@@ -117,7 +117,7 @@ mod tests {
         let wrap_ms = u64::from(ACCESS_MAX + 1) * 1000;
         let access = lru_clock(wrap_ms - 10_000);
         assert_eq!(access, ACCESS_MAX - 9);
-        // Redis loses one second at the wrap.
+        // After the clock wraps, the result is one second too small, as in Redis.
         assert_eq!(idle_time_s(access, wrap_ms + 5_000), 14);
     }
 
@@ -129,7 +129,8 @@ mod tests {
         assert_eq!(lfu_decay(access, NOW_MS + 10 * 60_000, 3), 97);
         assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 1), 0);
         assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 0), 100);
-        // Redis loses a minute when the clock wraps, and the whole decay after a full round.
+        // As in Redis, the elapsed time is one minute too small after the clock wraps, and 0 after
+        // a full round (2^16 minutes).
         assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_534), 99);
         assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_535), 100);
         assert_eq!(lfu_decay(access, NOW_MS + 65_536 * 60_000, 1), 100);

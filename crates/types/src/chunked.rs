@@ -2,7 +2,7 @@
 //! consists of two such arrays.
 //!
 //! An array of up to 16 Ki elements grows by a quarter of its length, a longer one by whole chunks.
-//! The size of its memory is a running sum, so reading it takes constant time.
+//! The array counts its memory in a running sum, so reading the size takes constant time.
 
 /// Elements of a full chunk, as a power of two.
 const CHUNK_BITS: u32 = 12;
@@ -10,7 +10,7 @@ const CHUNK_BITS: u32 = 12;
 const CHUNK_LEN: usize = 1 << CHUNK_BITS;
 /// Initial capacity of the first chunk, in elements.
 const FIRST_LEN: usize = 4;
-/// An array grows by its length divided by this.
+/// When the last chunk is full, the capacity grows by the length divided by this, up to one chunk.
 const GROWTH_DIVISOR: usize = 4;
 
 /// The array described at the head of this module. All chunks but the last nonempty one have
@@ -98,7 +98,8 @@ impl<T> Chunked<T> {
 
     /// Releases unused memory with a delay, so that alternating additions and removals at the end
     /// of a chunk don't allocate each time. An empty chunk stays until half of the chunk before it
-    /// is free. If less than a quarter of a single chunk is used, it shrinks to twice its length.
+    /// is free. If there is a single chunk and less than a quarter of it is used, the chunk shrinks
+    /// to twice the length of the array.
     fn shrink(&mut self) {
         let keep = (self.len + CHUNK_LEN / 2).div_ceil(CHUNK_LEN);
         if self.chunks.len() > keep {
@@ -144,7 +145,8 @@ mod tests {
         let mut random = Random::with_printed_seed("chunked");
         let (mut array, mut model) = (Chunked::new(), Vec::new());
         for round in 0..12 {
-            // Grows to several chunks and shrinks to nothing, in turn.
+            // Even rounds grow the array to several chunks. Odd rounds shrink it, usually to
+            // nothing.
             let grow = round % 2 == 0;
             for _ in 0..random.below(5 * CHUNK_LEN as u64) {
                 if random.one_in(3) == grow && !model.is_empty() {

@@ -84,10 +84,11 @@ pub trait Collection: Sized + 'static {
     /// Returns a shared view.
     fn view(&self) -> Self::View<'_>;
 
-    /// Returns a view of a packed collection; `None` for another type.
+    /// Returns a view of a packed collection; `None` if `form` belongs to another type.
     fn view_packed(form: PackedForm, bytes: &[u8]) -> Option<Self::View<'_>>;
 
-    /// Returns the collection with these packed bytes; for another type, the bytes as `Err`.
+    /// Returns the collection with these packed bytes, or `Err(bytes)` if `form` belongs to another
+    /// type.
     fn from_packed(form: PackedForm, bytes: Vec<u8>) -> Result<Self, Vec<u8>>;
 
     /// Returns its bytes if it is packed.

@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A cut of a collection with elements of type `E`. `P` is the reader's position.
 #[derive(Debug)]
 pub(crate) struct Cut<E, P> {
-    /// A bit for each slot: the element in it is taken. Blocks are allocated when a bit in them is
-    /// first set, so starting a cut writes only one pointer per 32,768 slots.
+    /// A bit for each slot: the element in it is taken. A block is allocated when its first bit is
+    /// set, so starting a cut writes only one pointer per 32,768 slots.
     taken: Vec<Option<Box<Block>>>,
     /// Copies of elements that changed before the reader reached them.
     kept: Vec<E>,
@@ -57,7 +57,8 @@ impl<E, P> Cut<E, P> {
         }
     }
 
-    /// Takes the element in a slot before it changes: keeps a copy, unless the element is taken.
+    /// Takes the element in a slot before the element changes: keeps a copy, unless the element is
+    /// taken already.
     pub(crate) fn keep(&mut self, slot: usize, copy: impl FnOnce() -> E) {
         if !self.take(slot) {
             self.kept.push(copy());
@@ -124,7 +125,7 @@ impl Budget {
         Budget(PieceMax { elements: max.elements.max(1), bytes: max.bytes.max(1) })
     }
 
-    /// Counts an element of this length; 0 for one that was skipped.
+    /// Counts an element of this length. `bytes` is 0 for an element that was skipped.
     #[inline]
     pub(crate) fn spend(&mut self, bytes: usize) {
         self.0.elements = self.0.elements.saturating_sub(1);
@@ -150,7 +151,7 @@ pub enum CutState {
     Lost,
 }
 
-/// Identifies a running cut: no other cut that runs at the same time has this id, and it stays the
+/// Identifies a running cut. Cuts that run at the same time have different ids. The id stays the
 /// same when the collection moves to another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CutId(usize);
@@ -177,7 +178,7 @@ impl<C> CutCell<C> {
     /// Returns the cut, if one runs.
     #[inline]
     pub(crate) fn get_mut(&mut self) -> Option<&mut C> {
-        // A panic of a reader leaves a cut that is still valid.
+        // If a reader panicked while it held the lock, the cut is still valid.
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).as_deref_mut()
     }
 

@@ -9,8 +9,8 @@ pub const EMBSTR_LEN_MAX: usize = 44;
 /// Maximum length of an integer's text: `-9223372036854775808`.
 const INTEGER_LEN_MAX: usize = 20;
 
-/// Integers `0..SHARED_INTEGERS` are shared objects in Redis (unless its eviction policy needs an
-/// access word per key).
+/// Integers `0..SHARED_INTEGERS` are shared objects in Redis (unless its eviction policy needs
+/// access statistics of each key).
 pub const SHARED_INTEGERS: i64 = 10_000;
 
 /// The `OBJECT REFCOUNT` of a shared integer.
@@ -77,8 +77,8 @@ pub enum Encoded {
 
 /// Returns how to store a new string: as an integer if the integer's text equals the string.
 ///
-/// INCRBYFLOAT, SETRANGE and APPEND to an existing string don't call this: their results stay bytes
-/// even if they look like an integer, and `OBJECT ENCODING` reports them as such.
+/// INCRBYFLOAT, SETRANGE and APPEND to an existing string don't call this: the results of these
+/// commands stay bytes even if they look like an integer, and `OBJECT ENCODING` shows this.
 #[inline]
 #[must_use]
 pub fn encode(bytes: &[u8]) -> Encoded {

@@ -21,8 +21,8 @@ pub const STEPS_MAX: u32 = 26;
 const EARTH_RADIUS_M: f64 = 6_372_797.560856;
 /// Half the length of the equator on the map, in meters.
 const MERCATOR_MAX_M: f64 = 20_037_726.37;
-/// Latitudes, in degrees, beyond which a search takes one step less (the first) or two (the
-/// second).
+/// Latitudes north or south, in degrees. A search around a point nearer to a pole than the first
+/// takes one step less; nearer than the second, two steps less.
 const NEAR_POLE: [f64; 2] = [66.0, 80.0];
 /// Length of a geohash as text.
 pub const HASH_LEN: usize = 11;
@@ -148,7 +148,8 @@ struct Cell {
 }
 
 impl Cell {
-    /// Returns the rectangle that contains a point, where latitudes end at `latitude_max`.
+    /// Returns the rectangle after `steps` halvings that contains a point, on a map whose latitudes
+    /// end at `latitude_max`.
     fn around(point: Point, steps: u32, latitude_max: f64) -> Cell {
         let cells = (1u64 << steps) as f64;
         let part = |value: f64, max: f64| ((value + max) / (max + max) * cells) as u32;
@@ -175,7 +176,7 @@ impl Cell {
     fn neighbor(self, east: i64, north: i64) -> Cell {
         let mask = u32::MAX >> (u32::BITS - self.steps);
         // As in Redis, the rectangle around a point exactly on the eastern or northern edge of the
-        // map has a number that is one too large. Only a move masks the number.
+        // map has a number that is one too large. The number is masked only if it changes.
         let moved = |number: u32, by: i64| if by == 0 { number } else { (i64::from(number) + by) as u32 & mask };
         let (longitude, latitude) = (moved(gather(self.bits >> 1), east), moved(gather(self.bits), north));
         Cell { bits: spread(latitude) | spread(longitude) << 1, steps: self.steps }
@@ -272,8 +273,8 @@ impl Search {
     }
 
     /// Returns half-open score ranges that cover all members inside the shape. The ranges belong to
-    /// the middle rectangle, then to the needed ones of its neighbors: north, south, east, west,
-    /// then the corners. This is Redis's order, which `COUNT … ANY` exposes.
+    /// the middle rectangle, then to those of its neighbors that the shape may reach: north, south,
+    /// east, west, then the corners. This is Redis's order, which `COUNT … ANY` exposes.
     pub fn score_ranges(&self) -> Vec<(f64, f64)> {
         /// Offsets east and north of each rectangle.
         const AROUND: [(i64, i64); 9] = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
@@ -284,8 +285,8 @@ impl Search {
         }
         let area = middle.area();
         let is_needed = |(east, north): (i64, i64)| {
-            // With one step, all neighbors are kept: they wrap onto each other, so none can be
-            // excluded by its position.
+            // With one step, the map has four rectangles, so the neighbors on opposite sides are
+            // the same rectangle. None can be excluded by its side.
             middle.steps < 2
                 || !(north < 0 && area.latitude[0] < bounds.latitude[0]
                     || north > 0 && area.latitude[1] > bounds.latitude[1]

@@ -4,9 +4,10 @@
 //! # Redis's choice
 //!
 //! Let L(i, j) be the length of the longest common subsequence of the first i bytes of `a` and the
-//! first j bytes of `b`. Redis fills the table of all L(i, j) and walks it back from the end. Equal
-//! bytes always match. Otherwise it drops a byte of `a` if L(i-1, j) > L(i, j-1), and a byte of `b`
-//! if not. It therefore finds matches from the last to the first, which is the order of its reply.
+//! first j bytes of `b`. Redis fills the table of all L(i, j) and then walks back from its last
+//! cell. At each cell it compares byte i of `a` with byte j of `b`. Equal bytes match. If the bytes
+//! differ, Redis drops the byte of `a` if L(i-1, j) > L(i, j-1), and the byte of `b` if not. It
+//! therefore finds matches from the last to the first, which is the order of its reply.
 //!
 //! # Algorithm
 //!
@@ -113,7 +114,7 @@ pub fn lcs_string(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Vec<u8>, L
     let table = Table::new(a, b, table_bytes_max)?;
     let mut string = Vec::new();
     string.try_reserve_exact(table.len).map_err(OutOfMemory::from)?;
-    // Matches arrive from the last to the first, and so do the bytes.
+    // Matches arrive from the last to the first, so collect their bytes in reverse order.
     table.walk(|found| {
         string.extend(a[found.a_start..=found.a_end()].iter().rev());
         Ok(())
@@ -158,7 +159,7 @@ fn words(count: usize) -> Result<Vec<u64>, LcsError> {
     Ok(words)
 }
 
-/// The positions in `b` of each byte of `a`, one bit each.
+/// For each byte value that occurs in `a`, a mask of its positions in `b`: one bit per position.
 struct Masks {
     /// Words per mask: one bit for each byte of `b`.
     words: usize,

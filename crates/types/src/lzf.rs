@@ -18,8 +18,8 @@ use crate::OutOfMemory;
 const MATCH_LEN_MIN: usize = 3;
 /// Maximum length of a match.
 const MATCH_LEN_MAX: usize = 264;
-/// The length field that marks the long form of a match. The short form is used for matches of at
-/// most this length plus one.
+/// The length field that marks the long form of a match. The short form holds the length minus two,
+/// which is less than this value. So the short form is used for matches of up to 8 bytes.
 const SHORT_MATCH: usize = 7;
 /// Maximum distance of a match.
 const DISTANCE_MAX: usize = 1 << 13;
@@ -36,7 +36,8 @@ const EXPANSION_MAX: u64 = (MATCH_LEN_MAX / 3) as u64;
 const KEPT_TABLE_BITS: u32 = 12;
 
 thread_local! {
-    /// The table of [`compress`], so that short inputs don't pay for its allocation.
+    /// The table of [`compress`], kept by the thread so that short inputs don't pay for an
+    /// allocation.
     static TABLE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
 }
 
@@ -65,7 +66,7 @@ pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
 /// Appends the compressed form of `input`. Returns `false` if `out` would exceed `end_max` bytes.
 ///
 /// The length of `table` is a power of two, and all its words are 0 at first. For each hash, it
-/// holds the position of the last three bytes with that hash plus one, or 0 if there are none.
+/// holds one plus the position of the last three bytes with this hash, or 0 if there are none.
 fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize, table: &mut [u32]) -> bool {
     let bits = table.len().ilog2();
     let (mut at, mut literals) = (0, 0);
@@ -84,7 +85,8 @@ fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize, table: &mut [u
         put_match(len, at - seen, out);
         at += len;
         literals = at;
-        // Matches rarely start inside a match, so only its last bytes are entered into the table.
+        // Matches rarely start inside a match, so only the last bytes of the match are entered into
+        // the table.
         for inside in at - 2..at {
             if inside + MATCH_LEN_MIN <= input.len() {
                 table[hash(input, inside, bits)] = inside as u32 + 1;
@@ -95,7 +97,7 @@ fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize, table: &mut [u
     out.len() <= end_max
 }
 
-/// Returns the slot of the three bytes at a position.
+/// Returns the index in the table for the three bytes at a position.
 #[inline]
 fn hash(input: &[u8], at: usize, bits: u32) -> usize {
     let bytes = u32::from(input[at]) | u32::from(input[at + 1]) << 8 | u32::from(input[at + 2]) << 16;

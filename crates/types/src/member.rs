@@ -97,9 +97,9 @@ pub struct Member {
     word: NonNull<u8>,
 }
 
-// SAFETY: it is a `ThinBytes`, which is `Send` and `Sync`, or a number.
+// SAFETY: a member is a `ThinBytes`, which is `Send` and `Sync`, or a number.
 unsafe impl Send for Member {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Member {}
 
 impl Member {
@@ -141,8 +141,8 @@ impl Member {
             SHORT_TAG => {
                 let len = (word >> TAG_BITS) & SHORT_LEN_MAX;
                 // SAFETY: `self.word` is 8 initialized bytes, and at most 7 follow the first one.
-                // Reading a word made from a number as bytes is valid, and they live as long as
-                // `self` is borrowed.
+                // Reading a word made from a number as bytes is valid, and the bytes live as long
+                // as `self` is borrowed.
                 Element::Bytes(unsafe { std::slice::from_raw_parts((&raw const self.word).cast::<u8>().add(1), len) })
             }
             _ => Element::Bytes(self.long_bytes().unwrap_or_default()),
@@ -175,8 +175,8 @@ impl Member {
     fn long_bytes(&self) -> Option<&[u8]> {
         self.with_long(|long| {
             let bytes: *const [u8] = long.as_slice();
-            // SAFETY: the block lives, unchanged, as long as `self` is borrowed: longer than
-            // `long`.
+            // SAFETY: the block lives, unchanged, as long as `self` is borrowed, so its bytes may
+            // outlive the temporary `long`.
             unsafe { &*bytes }
         })
     }

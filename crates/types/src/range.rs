@@ -31,8 +31,8 @@ pub fn check_string_length(len_bytes: u64, added_bytes: u64, len_bytes_max: u64)
 /// inclusive, and negative ones count from the end. The range is clamped to the string. An empty
 /// range is `0..0`.
 ///
-/// As in Redis, an end before the start of the string means its first byte. But if both ends are
-/// negative and in the wrong order, the range is empty.
+/// As in Redis, an end before the start of the string means the string's first byte. But if both
+/// ends are negative and in the wrong order, the range is empty.
 #[inline]
 #[must_use]
 pub fn getrange(len: usize, start: i64, end: i64) -> Range<usize> {

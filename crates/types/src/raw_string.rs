@@ -39,8 +39,8 @@ impl From<TryReserveError> for OutOfMemory {
 /// The bytes of a string outside its dictionary entry.
 ///
 /// After SET, or SETRANGE of a missing key, its capacity is exactly its length. When APPEND or
-/// SETRANGE grows it, it reserves the same length again (at most [`PREALLOCATION_BYTES_MAX`]),
-/// because a string that grew once tends to grow again.
+/// SETRANGE grows the string, its capacity becomes twice its new length (at most
+/// [`PREALLOCATION_BYTES_MAX`] more), because a string that grew once tends to grow again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RawString {
     bytes: Vec<u8>,

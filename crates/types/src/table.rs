@@ -29,8 +29,8 @@
 //! | bucket | 4 |
 //! | spare capacity | at most a quarter up to 16 Ki entries, one chunk beyond |
 //!
-//! The total is 20 to 25 bytes, plus the item's own memory. Redis takes a dictEntry of 24 (32 in
-//! jemalloc), 8 to 16 of bucket and an sds.
+//! The total is 20 to 25 bytes, plus the item's own memory. Redis takes a dictEntry of 24 bytes (32
+//! in jemalloc), 8 to 16 bytes of buckets, and an sds.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -76,7 +76,8 @@ static SEED: AtomicU64 = AtomicU64::new(0x5eed_0f7a_b1e5_0000);
 /// Sets the seed of the hash function for new tables. It must be random and secret, so that clients
 /// can't choose keys that collide. Existing tables keep their seed.
 pub fn set_seed(seed: u64) {
-    // Relaxed: a table keeps the seed with which it was created, so it works with either seed.
+    // Relaxed: a table keeps the seed with which it was created, so it works with the old seed and
+    // with the new one.
     SEED.store(seed, Relaxed);
 }
 
@@ -121,8 +122,8 @@ pub struct Table<T> {
     /// Heap bytes of all items.
     item_bytes: usize,
     seed: u64,
-    /// The slots of the cut ([`crate::cut`]) are entry indexes. Items at indexes before its
-    /// position are taken.
+    /// The items at one instant, for a reader ([`crate::cut`]), while a cut runs. Its slots are
+    /// entry indexes. Items at indexes before the cut's position are taken.
     cut: CutCell<Cut<T, usize>>,
 }
 
@@ -204,9 +205,9 @@ impl<T: Item> Table<T> {
         None
     }
 
-    /// Prefetches the memory that [`Table::find`] will read for these hashes, so that their cache
-    /// misses overlap: first the buckets, then the entries, then the items' memory. Ignores hashes
-    /// after the first [`PREFETCH_KEYS_MAX`].
+    /// Prefetches the memory that [`Table::find`] will read for these hashes, so that the cache
+    /// misses of different hashes overlap: first the buckets, then the entries, then the items'
+    /// memory. Ignores hashes after the first [`PREFETCH_KEYS_MAX`].
     pub fn prefetch(&self, hashes: impl Iterator<Item = u32>) {
         if self.len() < PREFETCH_LEN_MIN {
             return;
@@ -259,7 +260,7 @@ impl<T: Item> Table<T> {
         self.entries.get(index).hash
     }
 
-    /// Changes the item at an index. `change` must not change its key.
+    /// Changes the item at an index. `change` must not change the item's key.
     #[inline]
     pub fn change<R>(&mut self, index: usize, change: impl FnOnce(&mut T) -> R) -> R {
         let item = &mut self.entries.get_mut(index).item;
@@ -388,7 +389,7 @@ impl<T: Item> Table<T> {
         debug_assert!(false, "an entry isn't in the chain of its bucket");
     }
 
-    /// Adds a bucket and moves the entries that belong to it there.
+    /// Adds a bucket. Moves the entries that now belong to this bucket into it.
     fn split(&mut self) {
         let new = self.buckets.len();
         if new > self.mask {
@@ -432,7 +433,7 @@ impl<T: Item> Table<T> {
     }
 
     /// Continues a scan: visits the items of one bucket, and of the bucket split from it if there
-    /// is one. Returns the next cursor. 0 starts and ends a scan.
+    /// is one. Returns the next cursor. A cursor of 0 starts a scan; a result of 0 ends it.
     pub fn scan(&self, cursor: u64, visit: &mut dyn FnMut(&T)) -> u64 {
         let len = self.buckets.len();
         let mask = if len > self.mask { self.mask } else { self.mask >> 1 };

@@ -4,7 +4,7 @@
 //! a quarter of the table's memory.
 //!
 //! ```text
-//! length      1 byte below 128, otherwise 2 to 10: seven bits per byte, the lowest first;
+//! length      1 byte if below 128, otherwise 2 to 10: seven bits per byte, the lowest first;
 //!             all but the last have their top bit set
 //! bytes
 //! ```
@@ -29,7 +29,7 @@ pub struct ThinBytes {
 // SAFETY: a `ThinBytes` is the only owner of its memory, and shared references to it only read, as
 // with `Box<[u8]>`.
 unsafe impl Send for ThinBytes {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for ThinBytes {}
 
 impl ThinBytes {
@@ -44,7 +44,8 @@ impl ThinBytes {
         let mut end = at;
         for part in std::iter::once(&head[..head_len]).chain(parts.iter().copied()) {
             // SAFETY: the parts' lengths add up to the size of the block, so each copy stays inside
-            // the block, and `end` is at most one past its last byte; new memory overlaps no slice.
+            // the block, and `end` is at most one past its last byte; the new memory overlaps no
+            // slice.
             unsafe {
                 end.copy_from_nonoverlapping(NonNull::from(part).cast(), part.len());
                 end = end.add(part.len());
@@ -223,7 +224,8 @@ mod tests {
                 *last ^= 0xff;
                 assert_ne!(thin.as_slice(), bytes);
             }
-            // SAFETY: from `into_raw` in the same line.
+            // SAFETY: the pointer comes from `into_raw` in the same line, and nothing else owns the
+            // block.
             let thin = unsafe { ThinBytes::from_raw(thin.into_raw()) };
             assert_eq!(thin.as_slice().len(), len);
         }

@@ -21,7 +21,8 @@ const AGREED_MAX: Duration = Duration::from_secs(120);
 pub(super) const OPTIONS: &[&str] =
     &["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000"];
 /// Node timeout after the nodes agree. A node that is stopped while other peers are measured must
-/// not count as failed. With this timeout the nodes also gossip less, which favours them.
+/// not count as failed. With this timeout the nodes also gossip less, which favours the cluster in
+/// a comparison.
 const NODE_TIMEOUT_MS: &str = "3600000";
 
 /// Forms one cluster of the nodes at `addresses`. Waits until each reports `cluster_state:ok`.

@@ -36,12 +36,12 @@ pub(super) fn look() -> Host {
 /// Environment variables that select git's repository.
 const GIT_PLACES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 
-/// Returns git's description of the checkout that contains `folder`. Returns `None` without git, or
-/// if there is no checkout.
+/// Returns git's description of the checkout that contains `folder`. Returns `None` if git isn't
+/// installed or there is no checkout.
 fn checkout(folder: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(["describe", "--always", "--dirty", "--abbrev=12"]).env("GIT_OPTIONAL_LOCKS", "0");
-    // A git hook sets these variables for its own repository.
+    // If the comparison runs in a git hook, these variables name the hook's repository.
     GIT_PLACES.iter().for_each(|name| _ = git.env_remove(name));
     let output =
         git.stdin(Stdio::null()).stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;

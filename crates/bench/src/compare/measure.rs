@@ -1,5 +1,5 @@
-//! Runs one workload against all peers: starts them, loads their data, measures in rounds, and
-//! stops them.
+//! Runs one workload against all peers (the compared servers): starts them, loads their data,
+//! measures in rounds, and stops them.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::load::{self, Watch};
 const WARM_UP: Duration = Duration::from_secs(1);
 /// Time without a reply after which a load fails.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// The same time for workloads whose commands take seconds.
+/// Like [`STALL_MAX`], for workloads whose commands take seconds.
 const LONG_STALL_MAX: Duration = Duration::from_secs(300);
 /// Part of the requested rate that a peer must reach. It is less than 1 because the last replies
 /// arrive after the last second.
@@ -52,7 +52,7 @@ pub(super) struct Entrant {
 /// The parameters of one load against a peer.
 #[derive(Clone, Copy)]
 pub(super) struct Pass {
-    /// Number of the round, starting at 1. Round 0 is unmeasured.
+    /// Number of the round, starting at 1. Round 0 is the unmeasured warm-up.
     pub(super) round: u64,
     /// `None`: as many operations as the clients can send.
     pub(super) rate_per_s: Option<u64>,
@@ -63,7 +63,7 @@ pub(super) struct Pass {
 pub(super) struct Driven {
     pub(super) round: Round,
     pub(super) peak_bytes: u64,
-    /// System calls and wake-ups, if they were to be counted.
+    /// System calls and wake-ups, if the pass counts them.
     pub(super) counts: Option<io::Result<Counts>>,
     /// An error if a reply, or a step after the pass, was not as expected.
     pub(super) verdict: io::Result<()>,
@@ -162,7 +162,8 @@ impl Course<'_> {
         Entrant { peer: Some(peer), result }
     }
 
-    /// Continues a peer while `drive` measures it. A failure makes its row invalid.
+    /// Resumes a stopped peer, calls `drive` to measure it, and stops it again. If `drive` fails,
+    /// the peer's row becomes invalid, except after an interruption.
     pub(super) fn turn(
         &self,
         entrant: &mut Entrant,
@@ -430,7 +431,8 @@ fn count_of(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the latencies of all rounds: quantile and microseconds.
+/// Returns the latency curve of all rounds together, as pairs of a quantile and its latency in
+/// microseconds.
 fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     let mut sum = crate::load::tally::histogram();
     // All histograms have the same bounds, so no value is out of range.

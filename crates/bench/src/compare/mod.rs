@@ -56,7 +56,8 @@ use self::peers::Ports;
 use self::results::{PresetReport, Results, WorkloadResult};
 use self::trace::Tracer;
 
-/// Returns every workload's name, and the reason why it is not modelled if it is not.
+/// Iterates over all workloads. Yields the workload's name, and the reason why `model` does not
+/// predict its performance, or `None` if it does.
 pub(crate) fn modelled_workloads() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     workloads::ALL.iter().map(|workload| (workload.name, workload.unmodelled()))
 }

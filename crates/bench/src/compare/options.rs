@@ -116,7 +116,7 @@ pub(super) struct Setup {
     pub(super) seconds: u64,
     pub(super) rate: Rate,
     pub(super) scale: f64,
-    /// If empty, any CPU.
+    /// CPUs of the servers. If empty, the servers may run on any CPU.
     pub(super) server_cpus: Vec<usize>,
     pub(super) client_cpus: Vec<usize>,
     pub(super) threads: u32,

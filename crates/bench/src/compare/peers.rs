@@ -1,4 +1,4 @@
-//! Starts peers and waits until they are ready.
+//! Starts peers (the servers to compare) and waits until they are ready.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -66,8 +66,8 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Ports {
     next: u16,
-    /// Whether the user chose the first port. If so, a port in use is an error; otherwise it is
-    /// skipped.
+    /// Whether the user chose the first port. If so, a port in use is an error; otherwise a port in
+    /// use is skipped.
     given: bool,
     claims: Vec<UnixListener>,
 }
@@ -307,8 +307,9 @@ impl Peer {
         resident_bytes(&self.ids())
     }
 
-    /// Stops the first process and starts it again with the same files. Returns the time from its
-    /// start until it replies to PING, in seconds, and the resources that it has used by then.
+    /// Stops the first process and starts it again with the same files. Returns the time in seconds
+    /// from the new process's start to its reply to PING, and the resources that the new process
+    /// used in this time.
     pub(super) fn restart(&mut self, ground: &Ground<'_>) -> io::Result<(f64, Spent)> {
         self.processes[0].terminate();
         self.processes[0].finish();

@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn limits_of_files_are_read() {
-        // Recorded.
+        // From `/proc/self/limits` of a real host, shortened.
         let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
             Max processes             96364                96364                processes \n\
             Max open files            1024                 524288               files     \n";

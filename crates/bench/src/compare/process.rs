@@ -207,9 +207,9 @@ pub(super) struct Spent {
     pub(super) busiest_s: f64,
     /// Maximum, over the threads, of the sum of on-CPU and run-queue time.
     pub(super) wanting_s: f64,
-    /// Context switches of all threads because they waited.
+    /// Number of times that a thread gave its CPU up to wait.
     pub(super) voluntary: u64,
-    /// Context switches of all threads because they lost their CPU.
+    /// Number of times that the kernel took the CPU from a thread that was still running.
     pub(super) involuntary: u64,
     /// Bytes written to disks, or to the page cache and not yet to disks. Writes to a file system
     /// in memory do not count.
@@ -262,8 +262,8 @@ impl Usage {
     }
 }
 
-/// Returns the nanoseconds on a CPU and in the run queue. Without scheduler statistics the latter
-/// is 0, and the former is a multiple of [`TICK_NS`].
+/// Returns the nanoseconds on a CPU and in the run queue. Without scheduler statistics, the time in
+/// the run queue is 0, and the time on a CPU is a multiple of [`TICK_NS`].
 fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")) {
         let mut words = text.split_whitespace().map(str::parse);

@@ -27,9 +27,9 @@ const SETTLE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Course<'_> {
-    /// Fills `peer`, and measures the memory of the counted items, called `what`. There are `each`
-    /// of them for each of the workload's numbers. Returns the number of operations that filled the
-    /// peer, and the memory.
+    /// Fills `peer`, and measures the memory of the counted items: members, entries and the like.
+    /// `what` is their name. There are `each` items for each of the workload's numbers
+    /// ([`Workload::keys`]). Returns the number of operations that filled the peer, and the memory.
     pub(super) fn fill_and_measure(
         &self,
         peer: &Peer,
@@ -64,7 +64,8 @@ impl Course<'_> {
             requests += 1;
         }
         for word in words {
-            // The fixed key leaves no number to repeat, so each placeholder draws its own number.
+            // The fixed key has no number that `__same_key__` could repeat, so each of these
+            // placeholders draws a number of its own.
             *word = String::from_utf8_lossy(word).replace(SAME_KEY, RANDOM).into_bytes();
         }
         plan.amount = Amount::Shared(REJECTED.div_ceil(requests));

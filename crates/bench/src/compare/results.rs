@@ -100,7 +100,7 @@ pub(super) struct PeerResult {
     pub(super) processes: u32,
     pub(super) cluster_mode: bool,
     pub(super) clients: u32,
-    /// Maximum operations in flight: clients × nodes that each is connected to × pipeline.
+    /// Maximum operations in flight: clients × nodes that each client is connected to × pipeline.
     pub(super) in_flight_max: u64,
     pub(super) notes: Vec<String>,
     /// The reason why the peer was not measured.
@@ -119,7 +119,7 @@ pub(super) struct PeerResult {
     pub(super) summary: Option<Summary>,
     /// Results at fixed rates, with `--rate-sweep`.
     pub(super) sweep: Vec<Point>,
-    /// Latencies of all rounds together: quantile and microseconds.
+    /// Latencies of all rounds together: pairs of a quantile and its latency in microseconds.
     pub(super) percentiles: Vec<(f64, f64)>,
 }
 
@@ -232,7 +232,7 @@ pub(super) struct Summary {
     /// Maximum of all rounds.
     pub(super) max_us: f64,
     pub(super) hit_rate: Option<f64>,
-    /// CPU time of the load generator, median.
+    /// CPU time of the load generator per operation, median over the rounds.
     pub(super) generator_us_per_operation: f64,
     /// Maximum, over the generator's threads, of the sum of on-CPU and run-queue time, as a part of
     /// the elapsed time; median over the rounds.
@@ -241,7 +241,8 @@ pub(super) struct Summary {
     pub(super) generator_limited: usize,
     /// Number of rounds in which generator and server were both always busy.
     pub(super) both_limited: usize,
-    /// Part of the CPU time that the server was ready to use but did not get.
+    /// Time during which the server's threads waited for a CPU, as a part of the time during which
+    /// they ran or waited.
     pub(super) server_starved: f64,
     /// Bytes that the server wrote to disks per operation, median.
     pub(super) disk_bytes_per_operation: f64,

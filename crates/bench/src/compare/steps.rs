@@ -45,7 +45,8 @@ impl Course<'_> {
         Ok(operations)
     }
 
-    /// Returns a plan that runs `text` once for each number.
+    /// Returns a plan that runs `text` once for each of the workload's numbers
+    /// ([`Workload::keys`]).
     pub(super) fn filling(&self, peer: &Peer, workload: &Workload, text: &str) -> Plan {
         Plan {
             commands: vec![CommandPlan::new("fill", &expanded(text), Pattern::Parallel, 1)],
@@ -69,7 +70,7 @@ impl Course<'_> {
     }
 }
 
-/// Sends one command. An error reply is an error.
+/// Sends one command and returns its reply. Returns an error reply as an error.
 fn ask(address: SocketAddr, text: &str) -> io::Result<Value> {
     Control::open(&Target::Tcp(address), &Login::default())?.order(&text.split(' ').collect::<Vec<_>>())
 }

@@ -1,9 +1,10 @@
-//! A sweep over rates: every peer at parts of the slowest peer's peak, and at its own peak.
+//! A sweep over rates: drives every peer (a compared server) at parts of the slowest peer's peak,
+//! and at its own peak.
 //!
-//! The rounds without a rate come first; their median is a peer's peak. At a fixed rate, each
-//! operation has a due time. Its latency counts from that time, so a server that stalls delays no
-//! measurement (no coordinated omission). System calls and wake-ups are counted in separate loads
-//! after the rounds, because counting them takes CPU time.
+//! The rounds without a rate come first. The median throughput of these rounds is a peer's peak. At
+//! a fixed rate, each operation has a due time. Its latency counts from that time, so a server that
+//! stalls delays no measurement (no coordinated omission). System calls and wake-ups are counted in
+//! separate loads after the rounds, because counting them takes CPU time.
 
 use std::io;
 use std::time::Duration;
@@ -48,7 +49,8 @@ pub(super) struct PointSummary {
     /// Context switches per operation.
     pub(super) voluntary_switches: f64,
     pub(super) involuntary_switches: f64,
-    /// Ratios to every other peer at the same percentage, or at the other peer's own peak.
+    /// Ratios to every other peer at the same percentage. For a peer's own peak, the ratios are to
+    /// every other peer at that other peer's own peak.
     pub(super) ratios: Vec<PointRatios>,
 }
 
@@ -92,7 +94,7 @@ impl Course<'_> {
         }
     }
 
-    /// Measures a peer once at its rate number `at`.
+    /// Measures a peer once at the rate with index `at` in its sweep.
     fn measure_point(
         &self,
         peer: &Peer,
@@ -110,8 +112,8 @@ impl Course<'_> {
         driven.verdict
     }
 
-    /// Counts a peer's system calls and wake-ups at its rate number `at`. If the counting fails,
-    /// the peer's row stays valid.
+    /// Counts a peer's system calls and wake-ups at the rate with index `at` in its sweep. If the
+    /// counting fails, the peer's row stays valid.
     fn count(
         &self,
         peer: &Peer,
@@ -166,7 +168,7 @@ pub(super) fn summarize(peers: &mut [PeerResult]) {
     }
 }
 
-/// Returns a valid peer's rounds at its rate number `at`.
+/// Returns a valid peer's rounds at the rate with index `at` in its sweep.
 fn rounds_at(peer: &PeerResult, at: usize) -> Option<&[Round]> {
     peer.sweep.get(at).filter(|_| peer.is_measured()).map(|point| point.rounds.as_slice())
 }

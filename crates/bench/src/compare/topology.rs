@@ -1,7 +1,8 @@
 //! Divides this host's CPUs between servers and generator, by its topology.
 //!
-//! The two sides share a core only if there is no other. They share a last-level cache or a NUMA
-//! node only if the servers would otherwise lose more than [`ROUNDING_MAX`] of their CPUs.
+//! The two sides share a core only if all CPUs are on the same core. They share a last-level cache
+//! or a NUMA node only if the servers would otherwise lose more than [`ROUNDING_MAX`] of their
+//! CPUs.
 
 use std::collections::BTreeSet;
 

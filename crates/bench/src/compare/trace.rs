@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 
 /// Fires in the thread that enters a system call.
 const SYSTEM_CALLS: &str = "raw_syscalls:sys_enter";
-/// Fires in a thread that wakes another thread. Its field `pid` is the ID of the woken thread.
+/// Fires when a thread is woken. Its field `pid` is the ID of this thread.
 const WAKE_UPS: &str = "sched:sched_wakeup";
 /// Maximum length of a filter. The kernel accepts at most a page.
 const FILTER_BYTES_MAX: usize = 4_000;

@@ -58,8 +58,8 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
 
 fn serve<L: EventLoop>(options: &Options, backend: Backend, reason: &str) -> io::Result<()> {
     let shared = Arc::new(Shared { stop: AtomicBool::new(false), commands: AtomicU64::new(0) });
-    // Install the handlers before the threads start, because threads inherit the signal mask, and
-    // before clients can see that the responder is ready.
+    // Install the handlers before the threads start to listen, so that a signal can't end the
+    // process unhandled once clients see that the responder is ready.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut threads = Vec::new();
     let mut doorbells = Vec::new();

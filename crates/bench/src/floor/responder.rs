@@ -59,7 +59,8 @@ impl<L: EventLoop> Responder<L> {
         self.commands
     }
 
-    /// Replies to commands until `stop` is set and the loop's doorbell rings.
+    /// Replies to commands until `stop` is set. The thread that sets it must then ring the loop's
+    /// doorbell, which wakes the loop.
     pub(super) fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let mut events = Vec::new();
         while !stop.load(Ordering::SeqCst) {

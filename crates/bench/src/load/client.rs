@@ -16,7 +16,8 @@ pub(super) struct Operation {
     pub(super) command: u16,
     /// Number of the operation's first key.
     pub(super) key: u64,
-    /// Start of its latency, or `None` if the latency starts when it is sent.
+    /// Time from which the operation's latency counts, or `None` if the latency counts from the
+    /// send.
     pub(super) since_ns: Option<u64>,
     /// Whether an ASKING must precede it.
     pub(super) asking: bool,
@@ -24,7 +25,8 @@ pub(super) struct Operation {
     pub(super) hops: u8,
 }
 
-/// Draws operations. The commands take turns according to their weights, each with its own keys.
+/// Draws operations. The commands take turns according to their weights. Each command draws its own
+/// keys.
 pub(super) struct Client {
     pub(super) random: Random,
     /// Keys by command.

@@ -107,7 +107,7 @@ impl Connection {
     /// Encrypts the output if the connection is encrypted.
     ///
     /// # Errors
-    /// The keys have been used for the maximum number of records.
+    /// If the TLS keys of the connection have been used for the maximum number of records.
     #[inline]
     pub(super) fn seal(&mut self) -> std::io::Result<()> {
         match &mut self.link {

@@ -159,7 +159,7 @@ impl Control {
 }
 
 /// Retries a call that a signal interrupted. On a socket with a timeout, stopping and continuing
-/// this process also interrupts the call, without a signal handler.
+/// this process also interrupts the call, even if no signal handler is installed.
 fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {

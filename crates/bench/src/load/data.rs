@@ -12,7 +12,7 @@ const POOL_EXTRA_BYTES: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) minimum: u64,
-    /// Inclusive.
+    /// Maximum length, inclusive.
     pub(crate) maximum: u64,
 }
 

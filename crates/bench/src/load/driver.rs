@@ -255,8 +255,8 @@ impl<'a> Driver<'a> {
         let mut timeout =
             Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
         if self.plan.rate_per_s.is_some() && wait_ns > 0 {
-            // epoll_wait has a resolution of milliseconds, poll on the epoll descriptor one of
-            // nanoseconds.
+            // `epoll_wait` takes its timeout in milliseconds. So first poll the epoll descriptor
+            // itself, with a timeout in nanoseconds.
             let waited = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
             ignore_interrupt(waited.map(|_| ()))?;
             timeout = Timespec { tv_sec: 0, tv_nsec: 0 };

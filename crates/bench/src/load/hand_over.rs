@@ -26,7 +26,7 @@ use super::plan::{Amount, Plan};
 use super::shared::Shared;
 use super::tally::Tally;
 
-/// The list on which all clients block.
+/// The list on which all clients but the pushing one block.
 const LIST: &str = "queue";
 const WAIT: &[u8] = b"*3\r\n$5\r\nBLPOP\r\n$5\r\nqueue\r\n$1\r\n0\r\n";
 /// Bytes read by one call.
@@ -111,7 +111,7 @@ impl<'a> HandOver<'a> {
         Ok(hand_over)
     }
 
-    /// Blocks all clients. Hands over at least one element per client.
+    /// Blocks all clients but the pushing one. Hands over at least one element per blocked client.
     fn once_around(&mut self) -> Step {
         let waiting = self.clients.len() - 1;
         (0..waiting).try_for_each(|index| self.send(index, WAIT))?;

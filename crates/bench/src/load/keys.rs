@@ -56,7 +56,7 @@ pub(crate) const STDDEV_RANGES_MAX: f64 = 10.0;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) minimum: u64,
-    /// Inclusive, at least `minimum`.
+    /// Highest key, inclusive; at least `minimum`.
     pub(crate) maximum: u64,
     /// Median of the Gaussian pattern, within the range.
     pub(crate) median: f64,
@@ -128,7 +128,8 @@ impl Keys {
                 // two ends. With a deviation of `STDDEV_RANGES_MAX` at least one draw in fifty is
                 // inside, even if the median is at an end.
                 if key >= range.minimum as f64 && key <= range.maximum as f64 {
-                    // Above 2^53 a rounded end may be outside the range.
+                    // Above 2^53 the conversion to `f64` rounds the ends of the range, so the key
+                    // may be outside.
                     return (key as u64).clamp(range.minimum, range.maximum);
                 }
             },

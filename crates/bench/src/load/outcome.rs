@@ -154,8 +154,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the result of `operations` operations that took `elapsed_s` seconds in total. No
-    /// load generator ran.
+    /// Returns the result of a round without a load generator, such as a snapshot or a restart. It
+    /// counts as `operations` operations, which took `elapsed_s` seconds in total.
     pub(crate) fn of_all_at_once(operations: u64, elapsed_s: f64) -> Self {
         let mut latency_ns = histogram();
         // The histogram saturates at its bound.

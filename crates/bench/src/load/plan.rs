@@ -105,7 +105,8 @@ impl Plan {
                     return Some(keys);
                 }
                 if keys < clients {
-                    // Each of the first clients draws one key.
+                    // There are fewer keys than clients, so the first clients draw one key each and
+                    // the others none.
                     return Some(u64::from(client < keys));
                 }
                 let (first, last) = self.range.part(client, clients);

@@ -13,8 +13,8 @@ const ERROR_TEXTS_MAX: usize = 16;
 /// Maximum number of bytes of an error text that are kept.
 const ERROR_TEXT_BYTES_MAX: usize = 120;
 
-/// A histogram with [`DIGITS`] distinguishes all values below this power of two. From here on, it
-/// distinguishes half as many values between each power of two and the next.
+/// A histogram with [`DIGITS`] distinguishes all values below this power of two. From this value
+/// on, it distinguishes half as many values between each power of two and the next.
 pub(crate) const SUB_BUCKETS: u64 = (2 * 10u64.pow(DIGITS as u32)).next_power_of_two();
 
 /// Returns an empty histogram of latencies in nanoseconds.

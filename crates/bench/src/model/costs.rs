@@ -73,8 +73,9 @@ pub(super) struct Line {
     pub(super) here_ns: Input,
     /// Transfer time on the modelled machine, ns.
     pub(super) there_ns: Input,
-    /// Part of the transfer that a prefetch hides, 0 to 1. It applies to the gate's line and to a
-    /// key's entry, which are prefetched while the previous command runs.
+    /// Part of the transfer that a prefetch hides, 0 to 1. It applies to the line of a shard's gate
+    /// (the word that shows whether the shard is held) and to a key's entry, which are prefetched
+    /// while the previous command runs.
     pub(super) hidden: Input,
     /// Size of a worker's own cache, bytes. An entry that is used again before the worker has
     /// loaded this many bytes is still in the cache unless another core has written it.
@@ -86,7 +87,8 @@ pub(super) struct Line {
 pub(super) struct Message {
     /// Time to create a request and to read its reply, ns.
     pub(super) request_ns: Input,
-    /// Number of dependent transfers from core to core, on each side.
+    /// Number of cache-line transfers, one after another, that a request costs its sender. The
+    /// worker that runs the request pays for the same number.
     pub(super) lines: Input,
 }
 

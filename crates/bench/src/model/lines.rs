@@ -24,7 +24,8 @@ pub(super) enum Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) command: &'static str,
-    /// Number of lines of the shard, including the gate's line.
+    /// Number of lines of the shard, including the line of its gate (the word that shows whether
+    /// the shard is held).
     pub(super) shard: f64,
     pub(super) entry: Entry,
     /// `counted` by the test, or `read` from the code.

@@ -85,8 +85,8 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     tables::print(&mut out, &costs, options)
 }
 
-/// Returns a scene of the engine without sockets, as it was measured: GET and SET in turn, small
-/// values.
+/// Returns a scene (the parameters of a simulation) of the engine without sockets, as it was
+/// measured: GET and SET in turn, small values.
 fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
     const VALUE_BYTES: f64 = 64.0;
     const KEYS: u64 = 1_000_000;
@@ -114,8 +114,8 @@ fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
 /// Returns the number of operations on other keys after which an entry leaves a worker's cache.
 fn kept_operations(costs: &Costs, value_bytes: f64) -> f64 {
     const LINE_BYTES: f64 = 64.0;
-    // Each operation loads an entry, a bucket of one line, and request and reply, which together
-    // count as large as the entry.
+    // Each operation loads an entry, a bucket of one line, and a request and a reply, which
+    // together are assumed to be as large as the entry.
     let each_bytes = (2.0 * lines::of_entry(value_bytes) + 1.0) * LINE_BYTES;
     costs.line.own_cache_bytes.value / each_bytes
 }

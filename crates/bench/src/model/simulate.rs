@@ -1,18 +1,20 @@
-//! The simulation of workers that acquire shards. An event is the arrival of a worker at a gate.
+//! The simulation of workers that acquire shards. An event is the arrival of a worker at a *gate*,
+//! the word that shows whether a shard is held.
 //!
 //! A worker is always busy. It works on an operation outside any shard, takes the operation's
 //! shard, works with the shard held, and continues with the next operation. If another worker holds
 //! the shard, the worker spins for a while. If the shard is still held then, the worker leaves a
 //! request and continues with other connections. The holder runs the request before it releases the
 //! shard. Connections wait for their replies, so a worker runs ahead by at most [`AHEAD_NS`]. With
-//! [`Policy::Owner`], every operation on a shard whose home is another worker is such a request.
+//! [`Policy::Owner`], every shard has a *home*, a worker that runs all operations on the shard. Any
+//! other worker's operation on it is such a request.
 //!
 //! Two kinds of cache lines move from core to core. The lines that commands write in a shard move
 //! if another worker held the shard last. The lines of a key's entry move if another worker has
 //! written the entry since this worker used it, or if this worker writes the entry while another
 //! worker has it in its cache. Entries count only if the key is used again so soon that a single
-//! worker would find the entry in its cache. Other entries come from memory, with one worker as
-//! with many, so their cost is part of the time measured with one worker.
+//! worker would find the entry in its cache. Any other entry comes from memory, whether there are
+//! one or many workers, so its cost is part of the time measured with one worker.
 //!
 //! A command on several keys reserves all its shards from its arrival at the first one, including
 //! shards that it would reach later. The simulated throughput of such commands is therefore a lower
@@ -69,7 +71,7 @@ pub(super) struct Scene {
     pub(super) hidden: f64,
     pub(super) spin_ns: f64,
     pub(super) request_ns: f64,
-    /// Number of transfers for a request, on each side.
+    /// Number of line transfers that a request costs its sender, and also the worker that runs it.
     pub(super) request_lines: f64,
 }
 
@@ -454,7 +456,7 @@ mod tests {
         let mixed = fetched(0.1, 1, 1000.0);
         assert!((8.0..20.0).contains(&mixed), "{mixed}");
         assert_eq!(fetched(1.0, 1, 0.0), 0.0, "nobody has it in a cache");
-        // With many keys, only those count that are used again soon enough.
+        // With many keys, only the keys that are used again soon enough count.
         let many = fetched(1.0, 1_000_000, 1000.0);
         assert!((1.0..35.0).contains(&many), "{many}");
     }

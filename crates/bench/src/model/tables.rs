@@ -11,7 +11,7 @@ use super::{OPERATIONS, Options, load_scene, predicted, predicted_owner};
 
 /// Numbers of workers to whose capacities the law is fitted.
 const FITTED: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Part of the time above which a held gate counts as the bottleneck.
+/// If a shard is held for at least this part of the time, its gate counts as the bottleneck.
 const FULL: f64 = 0.9;
 /// Part of the workers' time below which a cause is not reported as a bottleneck.
 const NOTABLE: f64 = 0.02;
@@ -147,8 +147,9 @@ fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: 
     };
     let one = run(1, Policy::Inline).operations_per_s;
     let all = run(workers, Policy::Inline);
-    // Reported for commands on one key only. In the simulation a home works on its own shards only,
-    // so it cannot run a command on the shards of several homes.
+    // Reported for commands on one key only. In the simulation the home of a shard (the worker that
+    // runs all its operations) works on its own shards only, so it cannot run a command on the
+    // shards of several homes.
     let owner = match load.keys_per_operation {
         1 => format!("{:.2}", run(workers, Policy::Owner).operations_per_s / 1e6),
         _ => "-".to_owned(),

@@ -135,7 +135,8 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         client.redirect.load(Relaxed),
         client.resp.load(Relaxed),
     );
-    // 7.0 lacks these fields, so without SETINFO the line is the same as in 7.0.
+    // Redis 7.0 lacks these fields. They are omitted unless the client has sent SETINFO, so that
+    // the line is the same as in 7.0.
     let names = client.names();
     if !names.library.is_empty() || !names.library_version.is_empty() {
         let (name, version) =

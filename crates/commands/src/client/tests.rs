@@ -1,4 +1,4 @@
-//! Tests of `CLIENT` on a fake host.
+//! Tests of `CLIENT` on a fake host, which stands for the server process.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,4 +1,4 @@
-//! Tests of the connection commands on a fake host.
+//! Tests of the connection commands on a fake host, which stands for the server process.
 
 use pantala_engine::client::ReplyMode;
 use pantala_resp::Version;

@@ -40,13 +40,13 @@ pub fn pexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>
 /// The conditions of `EXPIRE`.
 #[derive(Default)]
 struct Conditions {
-    /// Only if the key has no expiry.
+    /// `NX`: change the expiry only if the key has none.
     nx: bool,
-    /// Only if the key has an expiry.
+    /// `XX`: change the expiry only if the key has one.
     xx: bool,
-    /// Only to a later time; no expiry counts as the latest.
+    /// `GT`: change the expiry only to a later time; no expiry counts as the latest.
     gt: bool,
-    /// Only to an earlier time.
+    /// `LT`: change the expiry only to an earlier time.
     lt: bool,
 }
 
@@ -105,7 +105,8 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     }
     let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
     let done = if is_past {
-        // Redis deletes the key at once; it doesn't count as expired.
+        // As in Redis, a deadline in the past deletes the key at once. The key doesn't count as
+        // expired.
         db.remove(&key, lazy)
     } else {
         db.set_expire(&key, Some(at_ms), Change::event(&Event(EventClass::Generic, "expire")))

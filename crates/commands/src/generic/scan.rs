@@ -3,7 +3,7 @@
 //! A cursor packs the number of a shard and a position in the shard's dictionary. Positions stay
 //! valid while the dictionary grows and shrinks. Shards are scanned one after the other, in
 //! ascending order. If a page finds too few keys in one shard, it continues with the next shards
-//! that have keys; the route of the call includes them.
+//! that have keys. The route of the call (the shards that the call acquires) includes these shards.
 //!
 //! ```text
 //! bit 63 62 61       48 47                                    0

@@ -248,7 +248,7 @@ fn scan_rejects_invalid_arguments() {
     ]);
 }
 
-/// As in Redis 7.0 and 7.2.
+/// `SCAN` and `RANDOMKEY` behave here as in Redis 7.0 and 7.2.
 #[test]
 fn scan_and_randomkey_delete_expired_keys_but_keys_does_not() {
     const KEYS: u64 = 40;

@@ -73,8 +73,8 @@ pub fn randomkey(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let selected = access.session().db;
     let shards = access.shards();
     let sizes: Vec<u64> = shards.iter().map(|&shard| access.db_in(selected, shard).len() as u64).collect();
-    // The handler doesn't know which of the held shards the route has drawn, so it draws again
-    // among them.
+    // The handler doesn't know which of the held shards the route has drawn, so it draws one of the
+    // held shards itself.
     let mut left = access.keyspace().random_below(sizes.iter().sum::<u64>().max(1));
     let start = sizes.iter().position(|&size| {
         let here = left < size;

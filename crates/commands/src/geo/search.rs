@@ -138,7 +138,7 @@ fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
     hits
 }
 
-/// Compares by distance. As in Redis, NaN is less than anything, on either side.
+/// Compares by distance. As in Redis, if either distance is NaN, the first member is less.
 fn by_distance(one: &Hit<'_>, two: &Hit<'_>) -> Ordering {
     one.distance_m.partial_cmp(&two.distance_m).unwrap_or(Ordering::Less)
 }

@@ -8,7 +8,7 @@
 //! | `walk` | `HGETALL`, `HKEYS`, `HVALS`, `HSCAN`, `HRANDFIELD` |
 //!
 //! A small hash is stored in the dictionary entry. For such a hash, `HGET` and `HSET` compute the
-//! key's hash once (in the router), probe once and do not allocate.
+//! key's hash once (to route the command to its shard), look the key up once and do not allocate.
 //!
 //! Expired fields are deleted before a command sees the hash (`pantala_engine::fields`).
 

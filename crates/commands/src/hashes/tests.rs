@@ -369,8 +369,8 @@ fn fields_expire_in_the_background() {
         expiry.turn(&mut Executor::new(&server.keyspace, 0), 0, server.now_ms);
     }
     let heap_bytes = server.heap_bytes();
-    // Every second hash is still watched. The others left the list with their last expiry, or were
-    // deleted.
+    // Every second hash still has a field with an expiry, so the active expiry still watches it.
+    // The others lost their last expiry, or were deleted.
     server.session.db = 1;
     server.check_counts(299, 0);
     server.expect(&[("EXISTS big", ":0"), ("HKEYS renamed", "*1 b"), ("HKEYS h1", "*2 a b"), ("HKEYS h4", "*1 b")]);

@@ -55,8 +55,8 @@ impl BlockingPop {
             let key = access.key(args, index);
             match access.db(&key).write_as::<List>(&key) {
                 Ok(None) => continue,
-                // A woken command doesn't report another type: it stays blocked until the key holds
-                // a list.
+                // A woken command (a blocked one that runs again because a key changed) doesn't
+                // report another type: it stays blocked until the key holds a list.
                 Err(_) if is_woken => return,
                 Err(_) => return reply.error(errors::WRONG_TYPE),
                 Ok(Some(_)) => {}

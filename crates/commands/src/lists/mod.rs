@@ -7,7 +7,7 @@
 //! | `moves` | `LMOVE`, `RPOPLPUSH` |
 //! | `blocking` | `BLPOP`, `BRPOP`, `BLMPOP`, `BLMOVE`, `BRPOPLPUSH` |
 //!
-//! A push or a pop probes the dictionary once. Only the list itself may allocate memory.
+//! A push or a pop looks its key up once. Only the list itself may allocate memory.
 
 mod blocking;
 mod elements;

@@ -71,7 +71,7 @@ const fn getter(
     }
 }
 
-/// Relative times differ from reply to reply.
+/// Tips of the commands that reply with relative times, which change from call to call.
 const CHANGING: &[&str] = &["nondeterministic_output"];
 
 pub(crate) const HEXPIRE: Command = setter(

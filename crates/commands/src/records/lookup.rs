@@ -88,8 +88,8 @@ const fn pack(name: &[u8]) -> Entry {
 const fn lower_case(word: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
     const TOP: u64 = 0x80 * EACH;
-    // Without their top bits, the bytes can be added without a carry into the next one; each top
-    // bit then shows whether the byte has reached a bound.
+    // Clear the top bit of each byte, so that an addition to a byte doesn't carry into the next
+    // byte. After the addition, the top bit shows whether the byte is at least `A`, or beyond `Z`.
     let low = word & !TOP;
     let from_a = low + (0x80 - b'A' as u64) * EACH;
     let past_z = low + (0x7f - b'Z' as u64) * EACH;

@@ -6,7 +6,7 @@ use pantala_engine::command::{Acl, arity_accepts};
 
 /// A command of Redis 7.0 that Pantala doesn't implement yet.
 pub struct Unimplemented {
-    /// Full name, as in `save`, `cluster|meet`.
+    /// Full name, such as `cluster|meet`.
     pub(super) full_name: &'static str,
     /// Number of arguments including the name, as in a record; negative for a minimum.
     arity: i32,

@@ -42,7 +42,7 @@ const RUNNING: Command = Command {
 const READING: Command =
     Command { since: "7.0.0", flags: flags![READONLY, NOSCRIPT, STALE, SKIP_MONITOR, NO_MANDATORY_KEYS], ..RUNNING };
 
-/// Arguments of a call: the program, its keys and its arguments.
+/// Returns the declared arguments of a call: the program, its keys and its arguments.
 const fn call(program: &'static str) -> [Argument; 4] {
     [
         Argument::string(program),

@@ -305,8 +305,8 @@ fn containers_have_help() {
             Handler::Container => {
                 assert_eq!((command.arity, command.flags.difference(Flags::KEEPS_CACHING)), (-2, Flags::empty()));
             }
-            // These are called as COMMAND without a subcommand, and as DEBUG with one that has no
-            // record.
+            // These handlers run for COMMAND without a subcommand, and for DEBUG with a subcommand
+            // that has no record.
             Handler::Local(_) => assert!(["command", "debug"].contains(&command.name)),
             Handler::Keyed(_) | Handler::Transaction(_) => panic!("{}", command.name),
         }

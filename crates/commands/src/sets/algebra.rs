@@ -86,7 +86,8 @@ fn views<'v>(
     access.views::<Set>(&keys)
 }
 
-/// Accepts any sets. Used for results that are no larger than one of the sets: these always fit.
+/// Accepts any sets. Used for results that are no larger than one of the sets: such results always
+/// fit.
 fn always(_: Views<'_, '_>) -> bool {
     true
 }

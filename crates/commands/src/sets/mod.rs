@@ -6,8 +6,8 @@
 //! | `random` | `SPOP`, `SRANDMEMBER` |
 //! | `algebra` | `SINTER`, `SINTERCARD`, `SUNION`, `SDIFF` and their `STORE` variants |
 //!
-//! A small set is stored in its dictionary entry: `SADD` and `SISMEMBER` hash the key once (in the
-//! router), probe once and don't allocate.
+//! A small set is stored in its dictionary entry: `SADD` and `SISMEMBER` hash the key once (to
+//! route the command to its shard), look it up once and don't allocate.
 
 mod algebra;
 mod members;

@@ -49,7 +49,8 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             set.view().for_each(|member| reply_popped(member, reply));
             set.clear();
         } else if (len - taken).saturating_mul(POPPED_PER_KEPT) <= taken && count.is_some() && !set.has_cut() {
-            // While a cut runs, the set must not be replaced (see `Set::has_cut`).
+            // While a snapshot reads a cut of the set, the set must not be replaced (see
+            // `Set::has_cut`).
             *set = keep_some(set.view(), len - taken, &mut random, intset_entries_max, |member| {
                 reply_popped(member, reply);
             });

@@ -132,7 +132,8 @@ impl Elements {
     /// Returns the score of every element.
     fn scores(&self, access: &mut Access<'_>, options: &Options<'_>) -> Result<Vec<f64>, NotAScore> {
         let mut scores = Vec::with_capacity(self.len());
-        // Looks up all, even after an element that isn't a number, because lookups are counted.
+        // Looks up the weights of all elements, even after an element that isn't a number, because
+        // the statistics count lookups.
         let mut all_numbers = true;
         for number in 0..self.len() as u32 {
             let element = self.get(number);
@@ -172,7 +173,7 @@ struct Weights {
     number_of: Vec<Option<u32>>,
 }
 
-/// Sorts stably: equal elements keep their order, in descending order, too.
+/// Sorts stably: equal elements keep their order, even if `descending`.
 fn sort_by(order: &mut [u32], descending: bool, compare: impl Fn(u32, u32) -> Ordering) {
     order.sort_by(|&one, &two| directed(compare(one, two), descending));
 }

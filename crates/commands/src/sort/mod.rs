@@ -7,8 +7,8 @@
 //! | `elements` | the elements and their order |
 //!
 //! All shards are held throughout. The elements are copied out of their key first, because looking
-//! up other keys changes shards: it updates access words and deletes expired keys. The copy takes
-//! the elements' bytes plus 16 to 40 bytes per element.
+//! up other keys changes shards: it updates access statistics and deletes expired keys. The copy
+//! takes the elements' bytes plus 16 to 40 bytes per element.
 
 mod elements;
 mod options;
@@ -52,8 +52,8 @@ fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &
         Ok(source) => source,
         Err(error) => return reply.error(error),
     };
-    // A set has no order. If the result is stored or returned to a script, sort it nevertheless, so
-    // that the result is the same on every server.
+    // A set has no order. If the result is stored or returned to a script, sort the members
+    // nevertheless, so that the result is the same on every server.
     if options.unsorted && source == Source::Set && (options.store.is_some() || access.session().in_script) {
         options.unsorted = false;
         options.alpha = true;

@@ -122,8 +122,9 @@ pub fn sort_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     sort_ro_keys(args, visit);
     let (mut index, mut destination) = (2, None);
     while let Some(word) = args.get(index) {
-        // Skips the destination, even if it is named like an option. Redis parses it as that
-        // option, so for `STORE GET STORE key` it checks the permissions of the wrong key.
+        // Skips the destination, even if it is named like an option. Redis parses such a
+        // destination as the option, so for `STORE GET STORE key` Redis checks the permissions of
+        // the wrong key.
         if is_option(word, "STORE") && index + 1 < args.len() {
             destination = Some(index + 1);
         }

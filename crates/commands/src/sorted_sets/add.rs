@@ -76,7 +76,7 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, mut options: AddOptions, reply:
 struct Tally {
     added: i64,
     updated: i64,
-    /// The last member's score, unless a condition prevented its update.
+    /// The new score of the last member, or `None` if an option prevented the update.
     score: Option<f64>,
     not_a_number: bool,
 }

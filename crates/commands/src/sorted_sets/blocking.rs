@@ -53,8 +53,8 @@ fn pop_or_block(
         let key = access.key(args, index);
         match access.db(&key).write_as::<SortedSet>(&key) {
             Ok(None) => continue,
-            // A woken command doesn't report another type: it stays blocked until the key holds a
-            // sorted set.
+            // A woken command (a blocked one that runs again because a key changed) doesn't report
+            // another type: it stays blocked until the key holds a sorted set.
             Err(WrongType) if is_woken => return,
             Err(WrongType) => return reply.error(errors::WRONG_TYPE),
             Ok(Some(_)) => {}

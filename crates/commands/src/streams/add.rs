@@ -180,8 +180,8 @@ impl Options {
             at += 1;
         }
         let (tuning, of_primary) = (&access.keyspace().tuning, access.session().of_primary);
-        // The primary propagates the threshold that the trim has reached, so the limit doesn't
-        // apply.
+        // In a command from the primary, the threshold is the one that the primary's trim has
+        // reached, so the limit doesn't apply.
         options.resolve_limit(limit.filter(|_| !of_primary), adds, tuning)?;
         if let (Some(trimming), true) = (&mut options.trimming, of_primary) {
             trimming.limit = 0;

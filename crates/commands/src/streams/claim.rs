@@ -14,11 +14,12 @@ use crate::errors;
 
 /// Index of the first ID of `XCLAIM`.
 const IDS_AT: usize = 5;
-/// Entries that `XAUTOCLAIM` claims without COUNT.
+/// Number of entries that `XAUTOCLAIM` claims at most if it has no COUNT.
 const COUNT_DEFAULT: i64 = 100;
 /// Maximum number of pending entries that `XAUTOCLAIM` visits, for each entry of its COUNT.
 const ATTEMPTS_PER_ENTRY: usize = 10;
-/// Maximum COUNT of `XAUTOCLAIM`: Redis allocates an array of that many IDs of 16 bytes.
+/// Maximum COUNT of `XAUTOCLAIM`. Redis allocates an array of this many IDs of 16 bytes, whose size
+/// must fit in an `i64`.
 const COUNT_MAX: i64 = i64::MAX / 16;
 /// A COUNT for which Redis's allocation exceeds any address space.
 const COUNT_OUT_OF_MEMORY: i64 = 1 << 43;
@@ -86,8 +87,8 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`.
 pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    // As in Redis, a lookup of the key for reading precedes the checks of the arguments: it counts
-    // as a hit or a miss even if they are invalid.
+    // As in Redis, a lookup of the key for reading precedes the checks of the arguments. The lookup
+    // counts as a hit or a miss even if the arguments are invalid.
     access.db(&key).read(&key);
     let Some(min_idle_ms) = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM", reply) else {
         return;

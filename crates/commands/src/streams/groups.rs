@@ -178,8 +178,8 @@ fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(boo
     Some((mkstream, entries_read))
 }
 
-/// Changes the group `args[3]` of the key `args[2]`; publishes `event` if `work` returns that it
-/// changed. Replies with an error and returns `None` if there is no such group.
+/// Changes the group `args[3]` of the key `args[2]`; publishes `event` if `work` returns that the
+/// group changed. Replies with an error and returns `None` if there is no such group.
 fn change_group<R>(
     access: &mut Access<'_>,
     args: &Args<'_>,

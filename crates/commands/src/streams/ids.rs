@@ -65,7 +65,7 @@ pub(super) fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<StreamId> {
     end
 }
 
-/// IDs kept without an allocation.
+/// Number of IDs that [`Ids`] holds without an allocation.
 const INLINE_MAX: usize = 8;
 
 /// The IDs of one call.

@@ -12,8 +12,8 @@
 //! | `ids` | IDs as arguments; IDs and entries in replies |
 //! | `propagated` | propagated forms that differ from the client's command |
 //!
-//! `XADD` probes its key once and copies its fields once. `XREADGROUP` finds new entries without a
-//! search, `XACK` finds an entry with two binary searches.
+//! `XADD` looks its key up once and copies its fields once. `XREADGROUP` finds new entries without
+//! a search. `XACK` finds an entry with two binary searches.
 
 mod add;
 mod claim;

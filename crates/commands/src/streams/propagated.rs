@@ -8,8 +8,8 @@ use pantala_types::stream::{Delivered, Group, IdText, Pending, StreamId, Trim};
 
 /// Propagates the client's `XADD` or `XTRIM`. Arguments whose effect depends on the server are
 /// replaced by their outcome: the ID of the entry, and the threshold that an approximate trim has
-/// reached. Each is given with the index of its argument. Without such arguments, the command is
-/// propagated unchanged.
+/// reached. Each outcome is given with the index of its argument. Without such arguments, the
+/// command is propagated unchanged.
 pub(super) fn resolved(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -35,7 +35,8 @@ pub(super) fn resolved(
     access.propagate(&words);
 }
 
-/// The entries of one stream that an `XREADGROUP` delivered. Records nothing without a journal.
+/// The entries of one stream that an `XREADGROUP` delivered. Records nothing unless there is a
+/// journal, from which replicas and the append-only file receive changes.
 pub(super) struct Delivery {
     is_journaled: bool,
     noack: bool,
@@ -70,7 +71,7 @@ impl Delivery {
     /// command of its own.
     pub(super) fn propagate(self, access: &mut Access<'_>, target: [&[u8]; 3], now_ms: i64, created_consumer: bool) {
         // Called even if nothing was recorded: if the journal was switched on during the delivery,
-        // the client's call must not be propagated in its place.
+        // the client's call must not be propagated instead.
         access.propagate_nothing();
         if !self.is_journaled {
             return;
@@ -99,7 +100,7 @@ struct Record {
     deliveries: u64,
 }
 
-/// The effect of an `XCLAIM` or `XAUTOCLAIM`. Records nothing without a journal.
+/// The effect of an `XCLAIM` or `XAUTOCLAIM`. Records nothing unless there is a journal.
 pub(super) struct Claims {
     is_journaled: bool,
     entries: Vec<Record>,
@@ -115,7 +116,8 @@ impl Claims {
         Claims { is_journaled, entries: Vec::new(), last_id: StreamId::MIN, entries_read: 0, is_raised: false }
     }
 
-    /// Records a claimed entry, or one that was deleted from the stream, of any consumer.
+    /// Records a pending entry that was claimed (`is_claimed`), or that no longer exists in the
+    /// stream.
     pub(super) fn record(&mut self, pending: &Pending<'_>, is_claimed: bool) {
         if self.is_journaled {
             let &Pending { id, consumer, delivered_ms, deliveries } = pending;
@@ -124,7 +126,8 @@ impl Claims {
         }
     }
 
-    /// Records the state of the group after the claims, and whether its last ID was raised before.
+    /// Records the state of the group after the claims, and whether the command raised the group's
+    /// last ID before the claims.
     pub(super) fn finish(&mut self, group: &Group, is_raised: bool) {
         (self.last_id, self.entries_read, self.is_raised) = (group.last_id(), group.entries_read(), is_raised);
     }

@@ -35,7 +35,8 @@ fn reply_value(access: &mut Access<'_>, key: &Key<'_>, reply: &mut Reply<'_>) ->
     }
 }
 
-/// Replies with a string, or with an error if there is none; returns whether there is one.
+/// Replies with a string, or with an error for a value of another type (`None`). Returns whether
+/// the value is a string.
 #[inline]
 fn write_entry(string: Option<StringRef<'_>>, reply: &mut Reply<'_>) -> bool {
     match string {

@@ -55,9 +55,9 @@ pub fn msetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Calls `visit` with every `step`th argument from the first as a key, and its index. The router
-/// has prefetched the buckets of the keys. The entries of a group of keys are prefetched here,
-/// before `visit` is called with the first of them.
+/// Calls `visit` with keys and their indexes: every `step`th argument, starting with the first. The
+/// worker prefetched the buckets of the keys before it ran the command. The entries of a group of
+/// keys are prefetched here, before `visit` is called with the first of them.
 fn for_each_prefetched<'k>(
     access: &mut Access<'_>,
     args: &Args<'k>,

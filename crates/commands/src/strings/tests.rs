@@ -254,15 +254,15 @@ fn hits_and_misses_count_as_in_redis() {
 }
 
 /// Two workers on one shard exchange cache lines (docs/scaling.md). The counters that a command
-/// writes are in the line of the shard's gate, at the start of its cell; only a change of size
-/// writes another line.
+/// writes are in the same line as the shard's gate, the word that shows whether the shard is held.
+/// Only a change of the database's size writes another line.
 #[test]
 fn counters_of_a_command_are_in_the_gates_cache_line() {
     const LINE_BYTES: usize = 64;
     let mut server = TestServer::new(4);
     // A database that was never used has no counters.
     server.run("EXISTS a");
-    // Address and value of each counter.
+    // Returns the address and the value of each counter.
     let figures = |server: &TestServer| -> Vec<(usize, u64)> {
         let of = |shard| {
             let stats = server.keyspace.shard_stats(shard);

@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 
 use crate::command::{Acl, Command, Flags};
 
-/// Number of bits of a bitmap: one for each command and subcommand. The last bit stands for unknown
-/// future commands.
+/// Number of bits of a selector's bitmap. Each command and subcommand has one bit. The last bit
+/// stands for unknown future commands.
 pub(super) const COMMANDS_MAX: usize = 1024;
 
 /// Prefixes of Redis versions after 7.0. Redis 7.0 does not know the commands that these versions
@@ -59,7 +59,8 @@ pub(super) struct Entry {
     pub(super) parent: Option<Number>,
     /// Subcommands of a container.
     pub(super) subcommands: Range<Number>,
-    /// Whether the command was added after Redis 7.0.
+    /// Whether the command was added after Redis 7.0. Such commands do not influence which
+    /// categories the text of rules contains (`describe`).
     pub(super) is_later: bool,
     pub(super) channels: Channels,
 }
@@ -131,7 +132,8 @@ impl Catalog {
         Self::new(&[], std::iter::empty())
     }
 
-    /// Returns the number of a record.
+    /// Returns the number of the command with this record, or `None` if the catalog does not
+    /// contain the command.
     #[inline]
     pub(super) fn number_of(&self, command: &Command) -> Option<Number> {
         self.by_record.get(&address(command)).copied()
@@ -158,8 +160,8 @@ impl Catalog {
     }
 }
 
-/// Returns whether a command handles its subcommands itself (`DEBUG`). Rules then see only the
-/// command, and, as in Redis, its keys are not checked.
+/// Returns whether a command handles its subcommands itself (`DEBUG`). For rules, these subcommands
+/// are first arguments of the command. As in Redis, the keys of such a command are not checked.
 pub(super) fn hides_keys(command: &Command) -> bool {
     command.flags.contains(Flags::OWN_SUBCOMMANDS)
 }

@@ -8,11 +8,11 @@ use crate::command::Acl;
 
 /// A selector as in the reply to `ACL GETUSER`.
 pub struct SelectorText {
-    /// `+@all -get`.
+    /// Rules for commands, such as `+@all -get`.
     pub commands: Vec<u8>,
-    /// `~key:* %R~other`.
+    /// Rules for keys, such as `~key:* %R~other`.
     pub keys: Vec<u8>,
-    /// `&channel`.
+    /// Rules for channels, such as `&channel`.
     pub channels: Vec<u8>,
 }
 

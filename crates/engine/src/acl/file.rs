@@ -18,7 +18,7 @@ pub struct Line {
     pub rules: Words,
 }
 
-/// Joins selectors that are spread over several words.
+/// Joins the words of each selector into one word.
 ///
 /// # Errors
 /// The word that opens an unclosed selector.
@@ -46,8 +46,9 @@ pub fn merge_selectors<'w>(words: &[&'w [u8]]) -> Result<Words, &'w [u8]> {
     }
 }
 
-/// Checks the words after `user` in a line of redis.conf. Accepts unknown commands: as in Redis,
-/// commands are looked up after all lines have been read.
+/// Checks the words after `user` in a line of redis.conf. Accepts unknown commands, because, as in
+/// Redis, they are looked up only after all lines have been read
+/// ([`Users::add_configured`](super::Users::add_configured)).
 ///
 /// # Errors
 /// The error message. It does not quote the invalid rule, which may be a password.
@@ -68,8 +69,7 @@ pub fn check_line(catalog: &'static Catalog, words: &[&[u8]]) -> Result<Line, St
 /// Reads an ACL file.
 ///
 /// # Errors
-/// All errors of the file, in Redis's words. `path` is the file's name in these errors. Nothing is
-/// applied.
+/// The errors of all lines, in one text, in Redis's words. `path` is the file's name in this text.
 pub fn parse_file(
     text: &[u8],
     path: &str,

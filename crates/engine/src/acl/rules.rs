@@ -55,7 +55,8 @@ impl std::fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-/// Whether rules request checks of `RESTORE` payloads. Pantala checks all payloads.
+/// Whether rules request checks of `RESTORE` payloads. Affects only the text of the rules, because
+/// Pantala checks all payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sanitize {
     /// Not specified.
@@ -205,7 +206,7 @@ impl Rules {
         self.selectors.iter().any(Selector::is_unrestricted)
     }
 
-    /// Checks a call.
+    /// Checks whether one selector allows a call as a whole.
     ///
     /// # Errors
     /// The reason for the denial. If the selectors have different reasons, it is the reason that
@@ -238,14 +239,14 @@ impl Rules {
         self.selectors.iter().any(fits)
     }
 
-    /// Returns whether a channel may be used. If `is_pattern`, returns whether a client may
-    /// subscribe to the pattern.
+    /// Returns whether a client may use the channel `name`. If `is_pattern` is set, `name` is a
+    /// pattern, and the result is whether a client may subscribe to it.
     pub fn allows_channel(&self, name: &[u8], is_pattern: bool) -> bool {
         self.selectors.iter().any(|selector| selector.allows_channel(name, is_pattern))
     }
 
     /// Returns whether every channel that `old` allows is still allowed. Compares only the texts of
-    /// patterns, so `false` may be wrong.
+    /// patterns, so the result may be `false` although new patterns match the same channels.
     pub(super) fn keeps_channels_of(&self, old: &Rules) -> bool {
         let has = |text: &[u8]| {
             self.selectors.iter().any(|selector| selector.channels.iter().any(|known| known.text() == text))

@@ -28,7 +28,8 @@ impl Allowed {
         if is_allowed { *word |= bit } else { *word &= !bit }
     }
 
-    /// Returns whether the selector started with all commands instead of none.
+    /// Returns whether unknown future commands are allowed. They are if `+@all` was applied, and no
+    /// `-@all` after it.
     pub(super) fn has_future(&self) -> bool {
         self.contains(Self::FUTURE)
     }
@@ -54,9 +55,9 @@ fn access_of(flags: &[&str]) -> KeyAccess {
     })
 }
 
-/// Returns the keys of a call. If the arguments do not fit a key specification, returns the keys
-/// found until then. Redis finds no keys in this case. For example, it doesn't check the
-/// destination of a `PFMERGE` that has no sources, although the command writes this key.
+/// Returns the keys of a call. If the arguments do not fit a key specification, returns the keys of
+/// the specifications before it. Redis finds no keys in this case. For example, Redis doesn't check
+/// the destination of a `PFMERGE` that has no sources, although the command writes this key.
 fn keys_of(command: &Command, args: &Args<'_>) -> Keys {
     let mut keys = Keys::new();
     if hides_keys(command) {
@@ -254,7 +255,8 @@ impl Selector {
         }
     }
 
-    /// Checks a call. `keys` caches the keys found for an earlier selector.
+    /// Checks whether the selector allows a call. `keys` caches the keys of the call for the next
+    /// selector.
     pub(super) fn check(&self, command: &Command, args: &Args<'_>, keys: &mut Option<Keys>) -> Result<(), Denied> {
         if !self.all_commands && !command.flags.contains(Flags::NO_AUTH) {
             let number = self.catalog.number_of(command).ok_or(Denied::Command)?;
@@ -306,8 +308,8 @@ impl Selector {
         }
     }
 
-    /// Returns whether a channel may be used. If `is_pattern`, returns whether a client may
-    /// subscribe to the pattern: only if a rule contains the same text.
+    /// Returns whether the selector allows the channel `name`. If `is_pattern` is set, `name` is a
+    /// pattern to subscribe to. A pattern is allowed only if a rule contains the same text.
     pub(super) fn allows_channel(&self, name: &[u8], is_pattern: bool) -> bool {
         let is_match = |known: &Pattern| if is_pattern { known.text() == name } else { known.matches(name) };
         self.all_channels || self.channels.iter().any(is_match)

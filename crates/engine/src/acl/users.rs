@@ -53,7 +53,7 @@ impl User {
     }
 }
 
-/// A user whose changed rules may no longer allow all of its subscriptions.
+/// A user whose changed rules may no longer allow all subscriptions of its connections.
 pub struct Revoked {
     /// The user.
     pub user: Arc<User>,
@@ -63,8 +63,8 @@ pub struct Revoked {
 
 /// All users. See the head of this module.
 pub struct Users {
-    /// Number of changes so far. In its own cache line, because every command reads this field,
-    /// while the log's lock in the other cache line may be contended.
+    /// Number of changes so far. Every command reads this field. It has a cache line of its own, so
+    /// that contention for the lock of `log` does not slow down these reads.
     epoch: CachePadded<AtomicU64>,
     catalog: &'static Catalog,
     by_name: Mutex<BTreeMap<Box<[u8]>, Arc<User>>>,
@@ -106,8 +106,9 @@ impl Users {
         self.epoch.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns the epoch. Must be called after this thread has registered a subscription. Any
-    /// change of rules after this epoch finds the subscription.
+    /// Returns the epoch. The caller must have registered a subscription before the call. A thread
+    /// that changes rules after this epoch sees the subscription, and closes the connection if the
+    /// new rules do not allow it.
     pub fn epoch_after(&self) -> u64 {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.epoch()
@@ -118,7 +119,8 @@ impl Users {
         self.catalog
     }
 
-    /// Returns an unrestricted user that is not among the named users, for the link to a primary.
+    /// Returns a new unrestricted user, as which the link to a primary runs commands. The list of
+    /// users does not contain this user, so no client can log in as it.
     pub fn superuser(&self) -> Arc<User> {
         User::new(b"(superuser)", Rules::of_default_user(self.catalog))
     }
@@ -164,10 +166,12 @@ impl Users {
     }
 
     /// Applies all rules to a user, or none if one is invalid. Creates the user if it doesn't
-    /// exist. Returns the user if its new rules may no longer allow all of its subscriptions.
+    /// exist. Returns the user if its new rules may no longer allow all subscriptions of its
+    /// connections.
     ///
     /// # Errors
-    /// The first invalid rule and the reason, in Redis's words.
+    /// The name is invalid, a selector is not closed, or a rule is invalid. Only the first error is
+    /// returned, in Redis's words.
     pub fn set(&self, name: &[u8], words: &[&[u8]]) -> Result<Option<Revoked>, Vec<u8>> {
         if !is_user_name(name) {
             return Err(b"Usernames can't contain spaces or null characters".to_vec());
@@ -220,13 +224,14 @@ impl Users {
     /// Parses an ACL file with [`parse_file`].
     ///
     /// # Errors
-    /// All errors of the file.
+    /// The errors of all lines, in one text.
     pub fn parse_file(&self, text: &[u8], path: &str) -> Result<BTreeMap<Vec<u8>, Rules>, String> {
         parse_file(text, path, self.catalog, self.channels_by_default())
     }
 
-    /// Replaces all users by those of a file. Returns the former users, whose connections must be
-    /// closed, as in Redis. Connections of the default user keep it, with its new rules.
+    /// Replaces all users by those of a file. Returns the former users except the default user,
+    /// even those that the file defines again. As in Redis, the caller must close the connections
+    /// of the returned users. Connections of the default user stay open, with its new rules.
     pub fn replace(&self, mut new: BTreeMap<Vec<u8>, Rules>) -> Vec<Arc<User>> {
         let mut users = self.lock();
         let rules = new.remove(DEFAULT_USER).unwrap_or_else(|| Rules::of_default_user(self.catalog));
@@ -243,7 +248,8 @@ impl Users {
     /// Creates the users of redis.conf at startup.
     ///
     /// # Errors
-    /// The invalid rule, its user and the reason, in Redis's words.
+    /// A user name is invalid, or a rule is. The error names the invalid rule, its user and the
+    /// reason, in Redis's words.
     pub fn add_configured(&self, lines: &[Line]) -> Result<(), String> {
         for line in lines {
             let shown = String::from_utf8_lossy(&line.name);
@@ -252,8 +258,8 @@ impl Users {
             }
             let mut rules = Rules::new(self.catalog, self.channels_by_default());
             if line.name == DEFAULT_USER {
-                // As in Redis, the default user already exists, and its line starts from empty
-                // rules.
+                // As in Redis, the default user already exists, and is reset before its line
+                // applies. Unlike new rules, reset rules contain `sanitize-payload`.
                 rules.apply(b"reset").map_err(|error| error.to_string())?;
             }
             for rule in &line.rules {
@@ -273,7 +279,8 @@ impl Users {
         Ok(())
     }
 
-    /// Sets the only password of the default user, or none (`requirepass`).
+    /// Replaces all passwords of the default user by one (`requirepass`). `None`: any password is
+    /// accepted.
     pub fn set_default_password(&self, password: Option<&[u8]>) {
         let _users = self.lock();
         let mut rules = Rules::clone(&self.default.rules());

@@ -61,7 +61,7 @@ pub struct Client {
     pub id: u64,
     /// Worker that owns the connection.
     pub worker: u32,
-    /// The worker's token of the connection.
+    /// The token by which the worker finds the connection.
     pub connection: AtomicU64,
     /// File descriptor.
     pub fd: i32,
@@ -71,7 +71,7 @@ pub struct Client {
     pub local_address: Endpoint,
     /// Time at which the client connected, Unix time in ms.
     pub created_ms: i64,
-    /// Time at which the client last sent a command, Unix time in ms.
+    /// Time at which bytes were last received from or sent to the client, Unix time in ms.
     pub active_ms: AtomicI64,
     /// Selected database.
     pub db: AtomicU32,
@@ -93,14 +93,14 @@ pub struct Client {
     pub is_replica: AtomicBool,
     /// Whether the client is the primary that this replica follows.
     pub is_primary: AtomicBool,
-    /// Options of `CLIENT TRACKING`, as bits.
+    /// [`Options`](crate::events::tracking::Options) of `CLIENT TRACKING`, as bits.
     pub tracking: AtomicU8,
     /// ID of the client to which invalidations are redirected; 0: none; -1: the client does not
     /// track keys.
     pub redirect: AtomicI64,
     /// Whether the client has disconnected.
     pub gone: AtomicBool,
-    /// Whether the connection must be closed (`CLIENT KILL`).
+    /// Whether the connection must be closed (`CLIENT KILL`, eviction of clients).
     pub killed: AtomicBool,
     /// Whether `CLIENT PAUSE` holds back the client's command.
     pub paused: AtomicBool,
@@ -113,8 +113,8 @@ pub struct Client {
     pub query_free_bytes: AtomicU64,
     /// Bytes of unsent replies.
     pub output_bytes: AtomicU64,
-    /// Number of pieces of pending output, including one that is being sent; 0 if all of the output
-    /// is short.
+    /// Number of pieces in which long output is pending, including a piece that is being sent; 0 if
+    /// the pending output is short.
     pub output_pieces: AtomicU64,
     /// Bytes of unsent replies that are shared with other clients.
     pub shared_bytes: AtomicU64,
@@ -125,9 +125,9 @@ pub struct Client {
     pub overhead_bytes: AtomicU64,
     /// Accounted size ([`ClientMemory`]), bytes.
     accounted_bytes: AtomicU64,
-    /// Place in the buckets for eviction (see `memory`).
+    /// Place in the buckets from which clients are evicted (see `memory`).
     place: AtomicU64,
-    /// The last command; null: none.
+    /// The last command; null: see [`Client::command`].
     command: AtomicPtr<Command>,
     names: Mutex<Names>,
     /// The user as which the client has logged in. `None` before a login: the client has the
@@ -239,7 +239,7 @@ impl Client {
         self.user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the waiter, while the client is blocked.
+    /// Locks the waiter and returns it. It is `Some` while the client is blocked.
     pub fn waiter(&self) -> MutexGuard<'_, Option<Arc<Waiter>>> {
         self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -281,13 +281,13 @@ impl Client {
         }
     }
 
-    /// Records that the client has sent something other than a command.
+    /// Records that the client has sent an unknown command.
     pub fn forget_command(&self) {
         self.command.store(std::ptr::null_mut(), Relaxed);
     }
 
-    /// Returns the last command. Returns `None` if the client has sent no command, or has sent
-    /// something else after it.
+    /// Returns the last command. Returns `None` if the client has sent no command, or if its last
+    /// command is unknown.
     pub fn command(&self) -> Option<&'static Command> {
         let pointer = self.command.load(Relaxed);
         // SAFETY: the pointer is null or was made by `set_command` from a `&'static Command`, which
@@ -324,7 +324,7 @@ impl Clients {
     pub fn remove(&self, id: u64) {
         let removed = self.lock().remove(&id);
         // The client is removed from the list first, because a thread that sets the limit accounts
-        // for all listed clients. It must not account for this client again.
+        // for all listed clients. That thread must not account for this client again.
         if let Some(client) = removed {
             self.memory.forget(&client);
         }

@@ -14,11 +14,11 @@ pub enum Kind {
 /// All kinds, in the order of their numbers.
 pub const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
 
-/// The address of a connection.
+/// The address of a connection, for messages from other threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// Worker of the connection.
     pub worker: u32,
-    /// The worker's token of the connection.
+    /// The token by which the worker finds the connection.
     pub connection: u64,
 }

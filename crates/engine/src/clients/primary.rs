@@ -54,14 +54,14 @@ pub struct PrimaryLink {
     pub number: u64,
     received: u64,
     applied: u64,
-    /// The last received bytes, which have not been passed on to the server's own replicas.
+    /// The last received bytes, which [`PrimaryLink::take_applied`] has not returned yet.
     unrelayed: Vec<u8>,
     /// Whether the link must rest before the next command of the stream, because the server's own
     /// work needs all shards.
     pub wants_rest: bool,
-    /// Time at which the offset was last sent, Unix time in ms.
+    /// Time at which the offset was last reported to the primary, Unix time in ms.
     acknowledged_ms: i64,
-    /// Whether the offset must be sent at the end of the turn.
+    /// Whether a report of the offset must be sent to the primary at the end of the worker's turn.
     pub wants_ack: bool,
     /// The state of the sync of the append-only file that a report to the primary needs. `WAITAOF`
     /// on the primary waits for the report.
@@ -93,7 +93,8 @@ impl PrimaryLink {
         }
     }
 
-    /// Counts received bytes of the stream, and keeps them until they have been applied.
+    /// Counts received bytes of the stream, and keeps them until [`PrimaryLink::take_applied`]
+    /// returns them.
     pub fn receive(&mut self, bytes: &[u8], now_ms: i64) {
         self.received += bytes.len() as u64;
         self.unrelayed.extend_from_slice(bytes);
@@ -107,7 +108,7 @@ impl PrimaryLink {
         self.progress.applied.store(self.applied, Relaxed);
     }
 
-    /// Returns the bytes that have been applied since the last call.
+    /// Returns the bytes that have been applied since the last call, for the server's own replicas.
     pub fn take_applied(&mut self) -> Vec<u8> {
         let pending = (self.received - self.applied) as usize;
         let applied = self.unrelayed.len() - pending;
@@ -174,7 +175,7 @@ impl PrimaryLink {
 
     /// Returns the command that reports the offset to the primary, if a report is due. Reports are
     /// due at the start of the link, once a second, at the primary's request, and when a sync has
-    /// ended. `synced` is the offset up to which the stream is on disk; `None` without an
+    /// ended. `synced` is the offset up to which the stream is on disk; `None`: there is no
     /// append-only file.
     pub fn acknowledge(&mut self, now_ms: i64, synced: Option<u64>) -> Option<Vec<u8>> {
         if !std::mem::take(&mut self.wants_ack) {
@@ -193,7 +194,7 @@ impl PrimaryLink {
         Some(text.into_bytes())
     }
 
-    /// Returns whether the offset was last sent at least a second ago.
+    /// Returns whether the last report was sent at least a second ago.
     pub fn is_ack_due(&self, now_ms: i64) -> bool {
         now_ms - self.acknowledged_ms >= 1000
     }
@@ -210,8 +211,8 @@ pub struct NewPrimary {
     pub db: u32,
     /// The link.
     pub link: PrimaryLink,
-    /// Whether the worker that takes over the link has been chosen: the worker that receives this
-    /// value.
+    /// Whether the worker that receives this value must take over the link itself. Otherwise it
+    /// first chooses the worker, and sends this value there.
     pub is_placed: bool,
 }
 

@@ -48,14 +48,14 @@ impl Block {
     }
 }
 
-/// Maximum number of arguments that need no allocation of their own. It suffices for `BLPOP` and
-/// its variants with one key.
+/// Number of arguments that a waiter stores without a separate allocation. It suffices for `BLPOP`
+/// and its variants with one key.
 const FEW_ARGUMENTS: usize = 4;
-/// Maximum total length of arguments that need no allocation of their own, bytes.
+/// Total length of arguments that a waiter stores without a separate allocation, bytes.
 const FEW_BYTES: usize = 64;
 
-/// A blocked command. The queues of its keys share it with the worker of its connection
-/// (`effect::blocking`).
+/// A blocked command. Shared by the queues of its keys (`effect::blocking`) and the worker of its
+/// connection.
 pub struct Waiter {
     pub(crate) ticket: u64,
     claimed: AtomicBool,
@@ -67,10 +67,10 @@ pub struct Waiter {
     pub(crate) session: SessionView,
     /// Worker of the connection.
     pub(crate) worker: u32,
-    /// The worker's token of the connection.
+    /// The token by which the worker finds the connection.
     pub connection: u64,
-    /// The keys on which the command blocks, without duplicates: the index of the argument, and the
-    /// place.
+    /// The keys on which the command blocks, without duplicates, each as the index of its argument
+    /// and its place.
     keys: SmallVec<[(usize, KeyPlace); 1]>,
     /// Place of the destination key.
     pub(crate) destination: Option<KeyPlace>,
@@ -166,7 +166,7 @@ impl Waiter {
     }
 
     /// Returns whether the waiter is in any queue. The connection's worker calls this after the
-    /// waiter was answered. The waiter is then added to no further queue.
+    /// waiter was answered. An answered waiter is added to no further queue.
     pub(crate) fn is_queued(&self) -> bool {
         self.queues.load(Ordering::Acquire) > 0
     }
@@ -197,6 +197,7 @@ pub struct Woken {
     pub waiter: Arc<Waiter>,
     /// The reply, encoded.
     pub reply: Vec<u8>,
-    /// Stamp of the latest effect that the reply may depend on.
+    /// [Stamp](crate::effect) of the latest effect that the reply may depend on. Later effects of
+    /// the connection receive higher stamps.
     pub effect_clock: u64,
 }

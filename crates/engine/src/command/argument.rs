@@ -60,7 +60,9 @@ pub struct Argument {
     pub name: &'static str,
     /// Type of the argument.
     pub kind: ArgumentKind,
-    /// Number of the argument's key specification, if the argument is a key.
+    /// Index of the argument's key specification in
+    /// [`Command::key_specs`](super::Command::key_specs), if the argument is a key or a pattern of
+    /// keys.
     pub key_spec: Option<u8>,
     /// Literal word before the argument. For a `PureToken`, the argument itself.
     pub token: Option<&'static str>,

@@ -28,11 +28,12 @@ pub struct Handlers;
 
 /// A handler that runs a command while the shards of its route are held.
 pub type KeyedHandler = fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>);
-/// A handler that runs a command on the connection's worker without shards of its own.
+/// A handler that runs a command on the connection's worker. It accesses no shard, even if a
+/// transaction holds shards for the command.
 pub type LocalHandler = fn(&mut <Handlers as Local>::Context<'_>, &Args<'_>, &mut Reply<'_>);
 
-/// Appends the numbers of the shards that a call needs to the last argument, in any order and
-/// possibly with duplicates.
+/// Determines the shards that a call needs. Appends their numbers to the last argument, in any
+/// order and possibly with duplicates.
 pub type ShardChoice = fn(&<Handlers as Keyed>::Keyspace, &SessionView, &Args<'_>, &mut Vec<u32>);
 
 /// The handler of a command.
@@ -40,7 +41,7 @@ pub type ShardChoice = fn(&<Handlers as Keyed>::Keyspace, &SessionView, &Args<'_
 pub enum Handler {
     /// Runs while the shards of [`Command::route`](super::Command::route) are held.
     Keyed(KeyedHandler),
-    /// Runs without a shard.
+    /// Runs without access to a shard.
     Local(LocalHandler),
     /// Runs on the connection's worker with shards that it determines itself.
     Transaction(TransactionPart),

@@ -6,8 +6,8 @@ use pantala_resp::Args;
 
 use super::{BeginSearch, Command, FindKeys, KeySpec};
 
-/// Error: the key specifications do not fit the arguments. A count is not a number or is too large,
-/// a key is missing, or a specification is unknown.
+/// Error: the key specifications do not fit the arguments. For example, a count is not a number or
+/// is too large, a key is missing, or a specification describes nothing ([`FindKeys::Unknown`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidKeys;
 
@@ -16,7 +16,8 @@ pub struct InvalidKeys;
 pub struct LegacyRange {
     /// Argument index of the first key, or 0 if there are no keys.
     pub first: i32,
-    /// Argument index of the last key. A negative number counts from the end.
+    /// Argument index of the last key. A negative number counts from the end: -1 is the last
+    /// argument.
     pub last: i32,
     /// Distance from one key to the next.
     pub step: i32,
@@ -25,15 +26,15 @@ pub struct LegacyRange {
 }
 
 impl Command {
-    /// Returns the index of the argument that is a member of the set at the first key, or a field
-    /// of the hash. The result is only a hint for prefetching, so a wrong argument does no harm.
+    /// Returns the index of the argument that is probably a member or a field, for a command on a
+    /// set or a hash. The result is only used to prefetch the entry, so a wrong index does no harm.
     #[inline]
     pub fn member_argument(&self) -> Option<usize> {
         (matches!(self.group, "set" | "hash") && self.arity.unsigned_abs() > 2).then_some(2)
     }
 
     /// Returns the argument index of the key if the command has exactly one key, at a fixed index.
-    /// Most calls are of such commands.
+    /// Most commands that clients send have one such key.
     ///
     /// The caller must have checked the arity, which ensures that the argument exists.
     #[inline]
@@ -46,7 +47,7 @@ impl Command {
         }
     }
 
-    /// Returns the keys that the key specifications describe as a single range, as far as possible.
+    /// Merges the key specifications into a single range, as far as possible.
     pub fn legacy_range(&self) -> LegacyRange {
         if let [KeySpec { begin: BeginSearch::Index(first), find: FindKeys::Range { last, step, .. }, flags, .. }] =
             self.key_specs
@@ -165,8 +166,9 @@ fn begin(spec: &KeySpec, args: &Args<'_>) -> Result<Option<usize>, InvalidKeys> 
     }
 }
 
-/// Returns the index of the first key, the index of the last key and the step. `first` is the start
-/// of the specification. The index of the last key may be out of range.
+/// Returns the index of the first key, the index of the last key and the step. `first` is the
+/// argument index at which the specification's keys start ([`begin`]). The index of the last key
+/// may be out of range.
 fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize, usize), InvalidKeys> {
     let count = args.len();
     match spec.find {

@@ -18,9 +18,9 @@ pub enum Slots {
 }
 
 impl Slots {
-    /// Returns the slots of a call's keys, or of the channels of `SSUBSCRIBE` and its variants. If
-    /// the arguments do not fit the key specifications, returns [`Slots::None`], as in Redis: the
-    /// handler then reports the error.
+    /// Returns the slots of a call's keys, or of the channels of `SSUBSCRIBE` and its variants. As
+    /// in Redis, returns [`Slots::None`] if the arguments do not fit the key specifications. The
+    /// command then runs, and its handler reports the error.
     pub fn of(command: &Command, args: &Args<'_>) -> Self {
         let mut slots = Slots::None;
         match for_each_slotted(command, args, |index, _| slots.add(Slots::One(key_slot(args.at(index))))) {

@@ -1,5 +1,5 @@
 //! Blocking commands: `BLPOP` and its variants. Each shard owns the queues of its keys. The
-//! executor serves them after each command that makes keys ready.
+//! executor serves the queues after each command that makes keys ready.
 //!
 //! # Words
 //!
@@ -15,8 +15,8 @@
 //! A blocking command is an ordinary keyed handler. If it finds nothing and
 //! [`Access::may_block`](crate::shard::access::Access::may_block) returns true, it calls
 //! [`Access::block`](crate::shard::access::Access::block) and writes no reply. If it may not block,
-//! it replies as after a timeout. When one of its keys changes, *the same handler* is called again
-//! with only the shards of that key and of [`Block::destination`].
+//! it replies as after a timeout. When one of the command's keys changes, *the same handler* is
+//! called again with only the shards of that key and of [`Block::destination`].
 //! [`Access::woken_by`](crate::shard::access::Access::woken_by) then returns the key, and the
 //! handler must look at that key only. There are three cases:
 //!
@@ -50,7 +50,8 @@
 //! A waiter is shared by the queues of its keys and by the worker of its connection, which enforces
 //! the timeout. Each queue is owned by its key's shard. Only two atomics of a waiter are mutable.
 //! An answered waiter is removed at once from the queues of the shards that are held. The worker
-//! removes it from the other queues (`Executor::withdraw`) as soon as it can take their shards.
+//! removes it from the other queues (`Executor::withdraw`) as soon as it can take the shards of
+//! these queues.
 //!
 //! # Order
 //!
@@ -60,8 +61,9 @@
 //!
 //! # What it costs
 //!
-//! In a shard without waiters: one branch per change, and one after each command. A waiter uses
-//! about 300 bytes plus the length of its arguments, and no CPU time until it is served.
+//! In a shard without waiters, each change costs one branch, and so does the end of each command. A
+//! waiter uses about 300 bytes plus the length of its arguments, and no CPU time until it is
+//! served.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -228,8 +230,8 @@ impl Waiters {
         }
     }
 
-    /// Marks keys of all databases as ready if they have waiters for any change, because any key
-    /// may have been deleted.
+    /// Marks keys of all databases as ready if they have waiters that every change wakes
+    /// ([`WakesOn::AnyChange`]), because any key may have been deleted.
     pub(crate) fn note_gone(&mut self) {
         for (db, queues) in &mut self.by_database {
             let wanted =

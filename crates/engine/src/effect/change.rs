@@ -31,8 +31,8 @@
 //!
 //! # What it costs
 //!
-//! Without an active sink: three loads of the shard's own state, one load of the settings, and one
-//! branch.
+//! Without an active sink, a change costs three loads of the shard's own state, one load of the
+//! settings, and one branch.
 //!
 //! # Examples
 //!
@@ -224,8 +224,8 @@ impl Change {
         if is_made { self } else { Change::none() }
     }
 
-    /// Puts the event `hexpired` before the command's own events. For a hash whose expired fields
-    /// were deleted just before the command.
+    /// Puts the event `hexpired` before the command's own events. Used for a hash whose expired
+    /// fields were deleted just before the command.
     pub(crate) fn after_expired_fields(mut self) -> Self {
         if self.is_none() {
             return Change::event(HEXPIRED);

@@ -1,4 +1,4 @@
-//! The journal: merges the streams of all workers into one stream, on its own thread.
+//! The journal: a thread that merges all workers' streams into one. Words: see [`crate::effect`].
 //!
 //! | data | written by | read by |
 //! | --- | --- | --- |
@@ -17,10 +17,10 @@
 //!
 //! # Memory
 //!
-//! A reader's bound is the maximum number of bytes that it may be behind. It covers the unread
-//! bytes of the log and the bytes that workers have handed over since. So memory stays bounded even
-//! while a long turn delays the end of an epoch. If every reader exceeds its bound, workers drop
-//! the units that they have recorded.
+//! A reader's bound is the maximum number of bytes that it may be behind. It covers unread bytes of
+//! the log and bytes that workers have handed over since the last merge. So memory stays bounded
+//! even while a long turn delays the end of an epoch. If every reader exceeds its bound, workers
+//! drop the units that they have recorded.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -223,7 +223,7 @@ impl Journal {
         lock(&self.shared.control).logs.of(Which::Stream).offset_behind(before)
     }
 
-    /// Sets the size of the backlog in bytes. [`Journal::keep`] determines whether it is kept.
+    /// Sets the size in bytes of the backlog, which is kept if [`Journal::keep`] says so.
     pub fn set_backlog(&self, bytes: u64) {
         lock(&self.shared.control).logs.of_mut(Which::Stream).set_backlog(bytes);
     }
@@ -248,7 +248,7 @@ impl Journal {
     /// Returns the offset of the stream's end plus the number of bytes that workers have handed
     /// over and that are not merged yet. So the effects of every command whose reply a client has
     /// seen are included. The `SELECT`s that merging will add are not. Returns exactly the end if
-    /// nothing is pending, if the stream has no reader, or if it is a primary's.
+    /// nothing is pending, if the stream has no reader, or if the stream is a primary's.
     pub fn end_with_pending(&self) -> u64 {
         let (end, merged_bytes) = {
             let control = lock(&self.shared.control);
@@ -289,8 +289,8 @@ impl Journal {
         lock(&self.shared.control).logs.of(Which::Stream).memory_bytes()
     }
 
-    /// Returns the memory usage of the effects that the append-only file has not received, or of
-    /// the stream if that is larger, bytes. They are not added, because they may share memory.
+    /// Returns the memory usage in bytes of effects that the append-only file has not received, or
+    /// of the stream if that is larger. A sum would count shared memory twice.
     pub fn unread_memory_bytes(&self) -> u64 {
         let control = lock(&self.shared.control);
         control.logs.of(Which::Effects).memory_bytes().max(control.logs.of(Which::Stream).memory_bytes())
@@ -389,13 +389,13 @@ impl Journal {
 }
 
 impl Journal {
-    /// Calls the warnings of readers that are too far behind. The bytes that a worker has handed
-    /// over count, although the thread has not merged them.
+    /// Calls the warnings of readers that are too far behind. Handed-over bytes count as unread,
+    /// although the thread has not merged them.
     #[cold]
     fn warn(&self, handed_over: u64) {
         let merging = self.shared.merging_bytes.load(Ordering::Relaxed);
         let warned = lock(&self.shared.control).logs.of(Which::Effects).warn(merging + handed_over);
-        // After the warnings: a reader that is awake may have checked for one before it was set.
+        // Wakes come last: a reader that is awake may have checked before its warning was set.
         warned.iter().for_each(|wake| wake());
     }
 }
@@ -487,8 +487,8 @@ impl Behind {
 }
 
 impl Journal {
-    /// Adds a reader of one of the logs. It is cut off when it is more than `bytes_max` bytes
-    /// behind.
+    /// Adds a reader of one of the logs. The reader is cut off when it is more than `bytes_max`
+    /// bytes behind.
     ///
     /// # Errors
     /// The journal's thread cannot be started, or the log no longer contains `start`.
@@ -572,7 +572,7 @@ impl Journal {
 
     /// Publishes whether units are to be recorded, and wakes the thread.
     fn settle(&self, tuning: &Tuning, control: &Control) {
-        // The thread ends the next epoch only after both are set: it needs the lock that is held.
+        // The thread ends the next epoch only after both are set, as it needs the caller's lock.
         if control.logs.want_units() {
             self.shared.is_wanted.store(true, Ordering::Relaxed);
             tuning.set_journaled(true);

@@ -17,8 +17,8 @@
 //! | a chunk | all readers have passed it, and the backlog, if any, is full without it |
 //! | the unread bytes of a reader | they exceed the reader's bound: the reader is cut off |
 //!
-//! So a slow reader uses memory up to its bound, and writers never wait for it. A reader may start
-//! at any offset that is still in the log.
+//! So a slow reader uses memory up to its bound, and writers never wait for a reader. A reader may
+//! start at any offset that is still in the log. [`crate::effect`] defines the other terms.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 const ENDS_MAX: usize = 1024;
 
 /// The end that stands for a forgotten one is later by at most a 16th of its own age, in stamps. So
-/// the ends of years fit into [`ENDS_MAX`] entries.
+/// [`ENDS_MAX`] entries suffice for the epochs of years.
 const LATENESS_RATIO: u64 = 16;
 
 /// Number of a reader, unique for as long as the server runs.
@@ -121,8 +121,8 @@ struct Place {
     /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
     /// new bytes.
     is_eager: bool,
-    /// A limit in bytes, and the callback for a reader that is further behind. Called at the end of
-    /// each epoch, repeatedly while one does not end, and by workers that have handed over much.
+    /// A limit in bytes, and the callback if the reader is further behind: called at the end of
+    /// each epoch, repeatedly in a long epoch, and by workers that have handed over many bytes.
     warning: Option<(u64, Wake)>,
 }
 
@@ -163,7 +163,7 @@ pub(crate) struct Log {
     skips_offset: bool,
     /// Stamp below which all units are in the log.
     complete_before: u64,
-    /// The ends of former epochs while the backlog is kept, in order. If there are more than
+    /// The ends of former epochs, in order. Empty unless a backlog is kept. If there are more than
     /// [`ENDS_MAX`], some are forgotten. The next remaining end stands for a forgotten one.
     ends: VecDeque<End>,
     /// Memory of chunks, including chunks that only readers still hold.
@@ -187,7 +187,7 @@ impl DeferredWork {
         self.freed.extend(other.freed);
     }
 
-    /// Wakes readers and frees memory. The caller must not hold the logs' lock: readers take it.
+    /// Wakes readers and frees memory. Must be called without the logs' lock, which readers take.
     pub(crate) fn settle(self) {
         drop(self.freed);
         self.wakes.iter().for_each(|wake| wake());
@@ -385,8 +385,8 @@ impl Log {
         }
     }
 
-    /// Appends the whole units of an epoch, and starts the readers that joined before it ended.
-    /// Returns whether any reader started.
+    /// Appends the whole units of an epoch. Starts the readers that joined before it started to
+    /// end. Returns whether any reader started.
     pub(crate) fn append(&mut self, pieces: Vec<Piece>) -> (bool, DeferredWork) {
         self.append_and_start(pieces, |state| state == State::Joining(true))
     }
@@ -462,7 +462,7 @@ impl Log {
         self.end = offset;
     }
 
-    /// Drops all bytes of the log, because later bytes will not follow them. No offset is reused.
+    /// Drops all bytes of the log, because later bytes will not adjoin them. No offset is reused.
     fn restart(&mut self) {
         self.chunks.clear();
         self.tail.clear();

@@ -1,5 +1,5 @@
 //! Merges the workers' segments by stamp into one stream, in the form that Redis's replicas
-//! receive.
+//! receive. [`crate::effect`] has the words.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,7 +22,7 @@ const SHARED_RUN_BYTES_MIN: usize = 4 * 1024;
 struct Due {
     worker: usize,
     parts: Vec<Part>,
-    /// For each part with large units: its buffer, to which the merged stream will refer.
+    /// The buffer of each part with large units, to which the merged stream will refer.
     shared: Vec<Option<Arc<PooledBuffer>>>,
     /// The next part, and the next unit within it.
     at: (usize, usize),

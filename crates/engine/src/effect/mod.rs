@@ -11,7 +11,9 @@
 //! | stamp | a unit's place in the merged order of all streams |
 //! | epoch | a period that the journal's thread ends. The high bits of a stamp are its number |
 //! | log | the merged stream in memory, by offset ([`log`]) |
+//! | segment | the units that a worker has committed and the journal has not merged |
 //! | reader | a consumer of the log at its own position: a replica, the append-only file |
+//! | cut | a stamp to which all shards' clocks were raised, so that a reader can start there |
 //! | backlog | the last bytes of the log, kept for later readers (`repl-backlog-size`) |
 //!
 //! # Sources of effects
@@ -20,7 +22,8 @@
 //! After the handler returns, `shard::commit` turns the mark into an effect: the command as the
 //! client sent it, or the commands that the handler passed to
 //! [`Access::propagate`](crate::shard::access::Access::propagate). An expired or evicted key adds a
-//! `DEL` or `UNLINK` to the shard's pending effects, before the command that found it.
+//! `DEL` or `UNLINK` to the shard's pending effects, before the effect of the command that found
+//! it.
 //!
 //! # Order
 //!
@@ -45,8 +48,8 @@
 //!
 //! # What it costs
 //!
-//! Without a reader: one load and one branch in each turn. A command pays nothing, because it tests
-//! the word that contains the journal's bit anyway.
+//! Without a reader, each turn costs one load and one branch. A command pays nothing, because it
+//! tests the word that contains the journal's bit anyway.
 
 pub(crate) mod batch;
 pub mod blocking;

@@ -29,7 +29,8 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Drops the effects of the current command, but keeps the deletions of expired keys.
+    /// Drops the effects of the current command, but keeps the deletions of expired and evicted
+    /// keys.
     pub(crate) fn forget_command(&mut self) {
         self.is_changed = false;
         self.form = Form::Verbatim;

@@ -14,7 +14,7 @@ pub(crate) enum Piece {
     /// Bytes in a buffer of their own.
     Own(Vec<u8>),
     /// A range of a shared buffer: one in which a worker recorded units, or the buffer of a piece
-    /// for both logs.
+    /// that is in both logs of the journal.
     Part(Arc<PooledBuffer>, Range<usize>),
 }
 

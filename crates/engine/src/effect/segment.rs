@@ -1,4 +1,5 @@
-//! The units that a worker has committed and the journal's thread has not merged.
+//! The units that a worker has committed and the journal's thread has not merged. [`crate::effect`]
+//! has the words.
 
 use std::sync::Arc;
 
@@ -10,12 +11,12 @@ use crate::effect::batch::{Batch, encode, encode_args, encoded_bytes_max};
 /// Capacity that an emptied part keeps, bytes: a few milliseconds of writes.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Length in bytes that a part of a segment exceeds only within its capacity, or if it has a single
-/// unit.
+/// Maximum length in bytes of a part of a segment. A part may be longer if its buffer already has
+/// the capacity, or if it has a single unit.
 pub(crate) const PART_BYTES: usize = 256 * 1024;
 
-/// Capacity in bytes of a part and of a piece beyond [`PART_BYTES`]: for the rest of the last unit,
-/// and for `SELECT`s.
+/// Capacity in bytes that a part, or a piece of the merged stream, has beyond [`PART_BYTES`]: for
+/// the rest of the last unit, and for `SELECT`s.
 pub(crate) const SPARE_BYTES: usize = 4 * 1024;
 
 /// Number of units for which an emptied part keeps capacity: the number of short units that fit
@@ -93,7 +94,7 @@ impl Part {
 /// more. A segment that has become empty keeps one part for the next units.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
-    /// An empty part is the only one.
+    /// A part without units occurs only as the only part.
     pub(crate) parts: Vec<Part>,
     bytes: usize,
 }

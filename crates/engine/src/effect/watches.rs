@@ -24,9 +24,9 @@ struct Watcher {
 /// The watches of one database's keys.
 type ByKey = HashMap<Box<[u8]>, Vec<Watcher>>;
 
-/// The watches of a key whose former state a running script has recorded. If the script's changes
-/// are committed, the watches of a changed key are raised. If they are rolled back, the watches are
-/// restored.
+/// The watches of a key whose former state a running script has recorded for a rollback. If the
+/// script's changes are committed, the watches of a changed key are raised. If they are rolled
+/// back, the watches are restored.
 pub(crate) struct HeldWatches {
     held: Vec<Watcher>,
     /// Substitutes in the shard, which record changes of the key until the script ends. The first
@@ -140,8 +140,8 @@ impl Watches {
         }
     }
 
-    /// Raises the watches of a database whose content is replaced. Excludes keys that did not exist
-    /// before and do not exist now (`is_there`).
+    /// Raises the watches of a database whose content is replaced. Excludes watches of keys that
+    /// did not exist when the watch started and do not exist now (`is_there`).
     pub(crate) fn replaced(&mut self, db: u32, mut is_there: impl FnMut(&[u8]) -> bool) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         for (key, watches) in keys {
@@ -150,8 +150,8 @@ impl Watches {
         }
     }
 
-    /// Removes ended watches if there are too few entries for [`Watches::add`] to sweep. A few
-    /// entries in each of many shards would add up. Called about once a second.
+    /// Removes ended watches if there are too few entries for [`Watches::add`] to sweep. Otherwise
+    /// a few entries in each of many shards would add up. Called about once a second.
     pub(crate) fn sweep_few(&mut self) {
         if (1..SWEEP_FROM).contains(&self.entries) {
             self.sweep();

@@ -1,8 +1,9 @@
 //! `LATENCY`: events of each kind that took at least `latency-monitor-threshold`.
 //!
-//! Each worker writes to its own list. Only `LATENCY` commands contend with it for the list's lock.
-//! They merge the lists and do not stop other work. `LATENCY` needs no clock readings of its own
-//! for commands, because they are timed for `SLOWLOG` and `INFO commandstats` anyway.
+//! Each worker writes to its own list. Only `LATENCY` commands contend with the worker for the
+//! list's lock. These commands merge the lists. They do not stop other work. The duration of a
+//! command costs no clock reading here, because commands are timed for `SLOWLOG` and `INFO
+//! commandstats` anyway.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -101,7 +102,7 @@ impl LatencyMonitor {
         }
     }
 
-    /// Returns the series of all workers by kind of event, sorted by name.
+    /// Returns one series for each kind of event, merged from all workers and sorted by name.
     pub fn series(&self) -> Vec<Series> {
         let mut all: BTreeMap<&'static str, Series> = BTreeMap::new();
         for worker in 0..self.lists.len() {

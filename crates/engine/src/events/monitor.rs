@@ -1,11 +1,11 @@
 //! `MONITOR`: connections that receive every command.
 //!
 //! The thread that runs a command sends it to the monitors afterwards, but before the thread
-//! releases the command's shards, if any. Mailboxes keep order, so a monitor receives the commands
-//! in an order in which they could have run one after the other. Commands of one connection, and
-//! commands on one key, appear in the order in which they ran.
+//! releases the command's shards, if any. A worker's mailbox keeps the order of messages. So a
+//! monitor receives the commands in an order in which they could have run one after the other.
+//! Commands of one connection, and commands on one key, appear in the order in which they ran.
 //!
-//! Without monitors, this costs a command one load and one predictable branch.
+//! Without monitors, the check for monitors costs a command one load and one predictable branch.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};

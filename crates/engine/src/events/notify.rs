@@ -20,21 +20,21 @@ use crate::tuning::{KEPT, Tuning};
 pub enum EventClass {
     /// `g`: commands of any type (DEL, EXPIRE, RENAME …).
     Generic = 1,
-    /// `$`.
+    /// `$`: commands on strings.
     String = 1 << 1,
-    /// `l`.
+    /// `l`: commands on lists.
     List = 1 << 2,
-    /// `s`.
+    /// `s`: commands on sets.
     Set = 1 << 3,
-    /// `h`.
+    /// `h`: commands on hashes.
     Hash = 1 << 4,
-    /// `z`.
+    /// `z`: commands on sorted sets.
     SortedSet = 1 << 5,
     /// `x`: a key expired.
     Expired = 1 << 6,
     /// `e`: a key was evicted.
     Evicted = 1 << 7,
-    /// `t`.
+    /// `t`: commands on streams.
     Stream = 1 << 8,
     /// `d`: events of modules. Never published.
     Module = 1 << 9,
@@ -52,9 +52,9 @@ pub struct Event(pub EventClass, pub &'static str);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventClasses(u32);
 
-/// `K`: on the key's channel.
+/// `K`: events are published on the key's channel.
 const KEYSPACE: u32 = 1 << 12;
-/// `E`: on the event's channel.
+/// `E`: events are published on the event's channel.
 const KEYEVENT: u32 = 1 << 13;
 /// `A`: all classes up to `d`.
 const ALL: u32 = EventClass::New as u32 - 1;
@@ -112,7 +112,7 @@ impl EventClasses {
 }
 
 impl Tuning {
-    /// Sets the published events.
+    /// Sets which events are published.
     pub fn set_events(&self, classes: EventClasses) {
         // Nothing is published without a kind of channel (`K`, `E`). All bits are then cleared, so
         // that testing the bit of a class suffices.
@@ -151,8 +151,8 @@ impl HeldEvent {
         self.class == EventClass::Expired as u32
     }
 
-    /// Returns whether the event is a lookup that found no key. Such an event belongs to no change,
-    /// but a rerun raises it again.
+    /// Returns whether the event is a lookup that found no key. A rollback drops such an event,
+    /// although no change raised it, because the rerun raises it again.
     pub(crate) fn is_miss(&self) -> bool {
         self.class == EventClass::Miss as u32
     }

@@ -9,17 +9,17 @@
 //! | a connection's subscriptions | its session ([`Subscriptions`]) |
 //!
 //! A publisher reads the board, adds up the counts of each worker, and sends one message to each
-//! worker with subscribers, however many these are
+//! worker that has subscribers, however many they are
 //! ([`Workers::publish`](crate::events::Workers::publish)). The worker encodes the message once for
 //! each protocol version and copies it to its connections' outputs. Long messages are shared
 //! instead (docs/decisions/0010-shared-messages.md). Consecutive messages on one channel are
 //! encoded and delivered together.
 //!
 //! A connection's commands run one after the other and mailboxes keep order. So messages of one
-//! connection arrive everywhere in the order in which it published them, and after its earlier
-//! writes. If subscribers of several workers receive a message, the publisher holds a lock of the
-//! channel's stripe while it sends the message to these workers. So all subscribers receive the
-//! messages on a channel in the same order.
+//! connection arrive everywhere in the order in which the connection published them, and only after
+//! its earlier writes have taken effect. If subscribers of several workers receive a message, the
+//! publisher holds a lock of the channel's stripe while it sends the message to these workers. So
+//! all subscribers receive the messages on a channel in the same order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -100,7 +100,8 @@ impl Published {
 /// Number of subscribers to one name, by worker.
 type Counts = Box<[u32]>;
 
-/// Subscribed connections of a worker, by name.
+/// The connections of a worker that have subscribed to a name, in the order in which they
+/// subscribed.
 type Room = HashMap<Name, Vec<u64>>;
 
 /// The subscriptions of all connections. See the head of this module.
@@ -144,7 +145,8 @@ impl PubSub {
         }
         let worker = listener.worker as usize;
         let name: Name = name.into();
-        // The room is updated first: once the board counts the subscriber, messages must reach it.
+        // Once the board counts the subscriber, messages must reach it. Therefore the room is
+        // updated first.
         lock(&self.rooms[worker][kind as usize]).entry(Arc::clone(&name)).or_default().push(listener.connection);
         match kind {
             Kind::Pattern => {

@@ -1,8 +1,8 @@
 //! `SLOWLOG`: slow commands, recorded by each worker.
 //!
-//! Each worker writes to its own list. Only `SLOWLOG` commands contend with it for the list's lock.
-//! These commands merge the lists by the numbers of the entries, which ascend with time. They do
-//! not stop other work.
+//! Each worker writes to its own list. Only `SLOWLOG` commands contend with the worker for the
+//! list's lock. These commands merge the lists by the numbers of the entries, which ascend with
+//! time. They do not stop other work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,8 +45,9 @@ pub struct SlowRun {
     pub at_s: i64,
     /// Duration, µs.
     pub duration_us: i64,
-    /// Set if the command has taken over the buffer of a large value, so that only a copy of the
-    /// value's start is left: the index of this argument, and the number of missing bytes.
+    /// The index of an argument of which only the start is left, and the number of missing bytes.
+    /// `None` if all arguments are complete. A command that stores a large value takes over the
+    /// value's buffer, and only a copy of the value's start is left for the log.
     pub cut: Option<(usize, usize)>,
 }
 
@@ -59,7 +60,7 @@ pub enum Sender<'a> {
     Script(&'a Client),
 }
 
-/// The address shown for a sender without a connection.
+/// The address shown for a script.
 const ADDRESS_OF_SCRIPTS: &str = "?:0";
 
 /// The lists of all workers. See the head of this module.

@@ -71,12 +71,13 @@ pub enum AllShards {
     Shutdown(Shutdown),
     /// `DEBUG LOADAOF`: loads the append-only file.
     LoadAof,
-    /// Pending work of the server, between two commands of the link to the primary.
+    /// Work of the server that needs all shards, such as a snapshot, on a replica. It runs between
+    /// two commands of the link to the primary.
     Pending,
 }
 
 /// The memory usage of the process, bytes (`MEMORY STATS`, `INFO memory`). The memory usage of the
-/// data is in [`Keyspace::memory_bytes`](crate::shard::keyspace::Keyspace::memory_bytes).
+/// data is in `Keyspace::memory_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
     /// All accounted memory: the process at startup, the data and the clients.
@@ -116,7 +117,7 @@ pub trait Host: Send + Sync {
     /// if no ACL file is configured.
     fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)>;
     /// Replaces the content of the ACL file. Returns `None` if no ACL file is configured, and
-    /// `Some(false)` if it cannot be written; the log has the reason.
+    /// `Some(false)` if the file cannot be written. The server's log then contains the reason.
     fn write_acl_file(&self, text: &[u8]) -> Option<bool>;
     /// Fills `bytes` with random bytes that are fit for secrets. Returns `false` if the system
     /// cannot provide them.
@@ -124,9 +125,10 @@ pub trait Host: Send + Sync {
     /// Stops the server without saving a snapshot or waiting for replicas. With `ABORT`, cancels a
     /// pending shutdown instead. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
-    /// Returns whether a shutdown with these options blocks its client, because the server must
-    /// first determine the end of the stream. It may then wait for replicas, or on a replica for
-    /// the end of the link to the primary.
+    /// Returns whether a shutdown with these options blocks its client. On a replica it does, until
+    /// the link to the primary has ended. On a primary it does if the stream of effects is
+    /// recorded, until the replicas have received the whole stream, or at most for
+    /// `shutdown-timeout`. A shutdown also blocks its client if another shutdown is pending.
     fn drains_before(&self, how: Shutdown) -> bool;
     /// Returns whether the server saves a snapshot before a shutdown with these options.
     fn saves_before(&self, how: Shutdown) -> bool;
@@ -137,8 +139,8 @@ pub trait Host: Send + Sync {
     fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str>;
     /// Counts the clients with `CLIENT DURABILITY always`: one more if `asks`, otherwise one fewer.
     fn note_asks_always(&self, asks: bool);
-    /// Returns the time at which the last snapshot was saved, or the server started if it has saved
-    /// none since: Unix time in seconds.
+    /// Returns the Unix time in seconds at which the last snapshot was saved. If none was saved
+    /// since the server started, returns the time of the start.
     fn last_save_s(&self) -> i64;
     /// Returns the text of `INFO` for these sections (lower-case names). An empty list stands for
     /// the default sections.
@@ -189,7 +191,7 @@ pub struct LocalContext<'a> {
     pub keyspace: &'a Keyspace,
     /// The server.
     pub host: &'a dyn Host,
-    /// Time of this turn of the loop: Unix time, ms.
+    /// Time of the worker's current turn: Unix time, ms.
     pub now_ms: i64,
 }
 

@@ -80,8 +80,9 @@ pub struct Session {
     pub follows: Option<Box<dyn Following>>,
     /// Options that the client has sent by `REPLCONF`. The server defines their type.
     pub handshake: Option<Box<dyn Any + Send>>,
-    /// A stamp above the stamps of all effects that the client's commands have produced or read; 0:
-    /// the client has run no command since the server began to keep the stream for replicas.
+    /// A [stamp](crate::effect) above the stamps of all effects that the client's commands have
+    /// produced or read; 0: the client has run no command since the server began to keep the stream
+    /// for replicas.
     pub stream_stamp: u64,
     /// The condition for which the connection must block. Set by `WAIT`, `WAITAOF` and `SHUTDOWN`
     /// until the worker blocks the connection.
@@ -177,7 +178,7 @@ impl Session {
         self.client.is_replica.store(true, Relaxed);
     }
 
-    /// Ends [`Session::follow`].
+    /// Makes the client no longer a replica, if it is one.
     pub fn leave_effects(&mut self, keyspace: &Keyspace) {
         if let Some(mut following) = self.follows.take() {
             self.client.is_replica.store(false, Relaxed);
@@ -226,7 +227,8 @@ impl Session {
     }
 
     /// Returns whether the client has logged in and the session has its user's rules as of this
-    /// epoch of [`Users`]. A command then needs no other check than [`Session::check`].
+    /// epoch of [`Users`]. If so, [`Session::check`] is the only permission check that a command
+    /// needs.
     #[inline]
     pub fn knows_rules(&self, epoch: u64) -> bool {
         self.authenticated && self.user_epoch == epoch

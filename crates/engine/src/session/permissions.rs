@@ -93,7 +93,8 @@ impl Session {
         (!self.is_unrestricted(self.user_epoch)).then(|| Arc::clone(&self.rules))
     }
 
-    /// Returns whether the user may use a channel, or subscribe to a pattern, by the current rules.
+    /// Returns whether the user may use a channel, or subscribe to a pattern. Uses the user's
+    /// current rules instead of the cached ones.
     pub fn allows_channel(&self, name: &[u8], is_pattern: bool) -> bool {
         self.user.rules().allows_channel(name, is_pattern)
     }

@@ -11,7 +11,8 @@ use crate::shard::keyspace::Keyspace;
 /// The next step of a replica's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The output continues, now or later, or the reader of the stream was cut off.
+    /// The value says whether the stream has more to read now or only later, or whether the reader
+    /// was cut off from the stream.
     Ahead(Ahead),
     /// The connection must be closed after all output has been sent.
     End,
@@ -20,8 +21,8 @@ pub enum Next {
 }
 
 /// The output of a connection after `SYNC` or `PSYNC`: a snapshot, the stream of effects, or both.
-/// The connection's worker owns this value. The worker reads when the stream wakes it, and when
-/// earlier parts have been sent.
+/// The connection's worker owns this value. The worker calls [`Following::read`] when the stream
+/// wakes the worker, and when earlier parts have been sent.
 pub trait Following: Send {
     /// Appends the next parts to `into` until they have at least `bytes` bytes. Returns the next
     /// step.
@@ -30,8 +31,8 @@ pub trait Following: Send {
     /// Returns the number of unread bytes of the stream.
     fn behind_bytes(&self) -> u64;
 
-    /// Returns the reason for closing the connection, if it has been silent for too long. Called a
-    /// few times a second.
+    /// Returns the reason for closing the connection, if for too long the replica has acknowledged
+    /// nothing, or no part of the snapshot could be sent. Called a few times a second.
     fn timed_out(&mut self) -> Option<String>;
 
     /// Ends the output, because the connection is closed or the client has sent `RESET`.
@@ -42,14 +43,14 @@ pub trait Following: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
     /// Minimum number of replicas that must have acknowledged the stream up to the client's last
-    /// command. For `WAITAOF`, they must have the stream on disk up to there.
+    /// command. For `WAITAOF`, they must have the stream on disk up to this command.
     pub replicas: u64,
     /// `None` for `WAIT`. For `WAITAOF`, whether this server must have the effects on disk.
     pub local: Option<bool>,
     /// The stamp of the client's last command ([`Session::stream_stamp`]).
     pub stamp: u64,
-    /// Timeout in ms; 0: no timeout. After the timeout the reply is the number of replicas that
-    /// have acknowledged.
+    /// Timeout in ms; 0: no timeout. After the timeout the reply contains the number of replicas
+    /// that have acknowledged until then.
     pub timeout_ms: i64,
 }
 
@@ -58,7 +59,8 @@ pub struct Acknowledged {
 pub enum Awaited {
     /// `WAIT` or `WAITAOF`.
     Acknowledged(Acknowledged),
-    /// `SHUTDOWN`, which waits until replicas have the whole stream.
+    /// `SHUTDOWN`, which waits as
+    /// [`Host::drains_before`](crate::session::host::Host::drains_before) describes.
     Shutdown(Shutdown),
 }
 
@@ -117,6 +119,7 @@ pub trait Replicator {
     /// Returns which servers have all effects below a stamp on disk, for `WAITAOF`.
     fn on_disk(&self, stamp: u64) -> OnDisk;
 
-    /// Changes the replication ID, so that no replica can continue (`DEBUG CHANGE-REPL-ID`).
+    /// Changes the replication ID, so that no replica can continue with a partial resync (`DEBUG
+    /// CHANGE-REPL-ID`).
     fn change_id(&self);
 }

@@ -11,8 +11,8 @@ use crate::shard::keyspace::Keyspace;
 
 impl Session {
     /// Runs `CLIENT TRACKING ON`. The options must be compatible with each other and with the
-    /// current options. Invalidations are redirected to `redirect`, if any. Without `prefixes`,
-    /// broadcasts all keys.
+    /// current options. Invalidations are redirected to `redirect`, if any. If the options contain
+    /// `BCAST` and there are no `prefixes`, the client receives the invalidations of all keys.
     pub fn track(&mut self, keyspace: &Keyspace, options: Options, redirect: Option<Arc<Client>>, prefixes: &[&[u8]]) {
         let (tracking, tuning) = (keyspace.tracking(), &keyspace.tuning);
         let broadcasts = options.contains(Options::BROADCAST);

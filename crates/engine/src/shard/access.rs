@@ -78,7 +78,8 @@ impl<'a> Access<'a> {
     }
 
     /// Returns the maximum length of a string in bytes: `proto-max-bulk-len`. As in Redis, commands
-    /// of a primary and of an append-only file have no limit: they were accepted where they ran.
+    /// that come from a primary or from an append-only file have no limit, because the server that
+    /// ran them first has accepted them.
     pub fn string_bytes_max(&self) -> u64 {
         if self.session.of_primary { i64::MAX as u64 } else { self.keyspace.tuning.proto_max_bulk_len.load(Relaxed) }
     }
@@ -109,7 +110,7 @@ impl<'a> Access<'a> {
         self.db_at(self.session.db, key)
     }
 
-    /// Returns database `db` (below [`Keyspace::databases`]), in the shard of `key`.
+    /// Returns database `db` (below `Keyspace::databases`), in the shard of `key`.
     #[inline]
     pub fn db_at(&mut self, db: u32, key: &Key<'_>) -> Db<'_> {
         self.db_in(db, key.place.shard)
@@ -134,9 +135,9 @@ impl<'a> Access<'a> {
     /// lookup counts a hit or a miss and touches the key, as [`Db::read`] does.
     ///
     /// # Errors
-    /// [`WrongType`] if one of them holds another type.
+    /// [`WrongType`] if one of the keys holds another type.
     pub fn views<C: Collection>(&mut self, keys: &[Key<'_>]) -> Result<Vec<Option<C::View<'_>>>, WrongType> {
-        // The first pass deletes expired keys and updates access words, for which it needs the
+        // The first pass deletes expired keys and updates access times, for which it needs the
         // shards mutably. The second pass needs only shared references.
         for key in keys {
             self.db(key).read_as::<C>(key)?;
@@ -180,7 +181,7 @@ impl<'a> Access<'a> {
         self.db(key).remove_unseen(key, lazy, Change::event(&Event(EventClass::Generic, "del")))
     }
 
-    /// Swaps two databases (both below [`Keyspace::databases`]) for all clients. A swap of a
+    /// Swaps two databases (both below `Keyspace::databases`) for all clients. A swap of a
     /// database with itself is propagated and has no other effect.
     ///
     /// # Panics
@@ -209,7 +210,8 @@ impl<'a> Access<'a> {
     }
 
     /// Empties databases for all clients. Frees their content in the background if `lazy` is set.
-    /// Raises no watches, because `EXEC` checks whether the watched keys still exist.
+    /// Does not mark watched keys as changed, because `EXEC` itself checks whether they still
+    /// exist.
     ///
     /// # Panics
     /// If the command does not hold all shards.
@@ -222,7 +224,8 @@ impl<'a> Access<'a> {
                 if keyspace.shard_size(db, shard) > 0 {
                     let mut content = self.db_in(db, shard).flush();
                     keyspace.detached.take_out(shard, keyspace.physical(db), &mut content);
-                    // Entries that a snapshot has not written yet are kept for it.
+                    // Entries that a running snapshot has not encoded yet are kept for the
+                    // snapshot.
                     let garbage = keep_taken(self.shard(shard), keyspace.physical(db), content);
                     if let Some(garbage) = garbage.filter(|_| lazy) {
                         keyspace.dispose_dict(garbage);

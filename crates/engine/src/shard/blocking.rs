@@ -16,10 +16,11 @@ pub(crate) enum Blocking<'a> {
     Allowed,
     /// A transaction calls the handler, which must not block.
     Denied,
-    /// The connection calls the handler and hands over the command's value. Such commands do not
-    /// block.
+    /// The connection calls the handler, which takes over the command's value without a copy
+    /// ([`Executor::run_handing_over`]). Such commands do not block.
     HandedOver(&'a Cell<Option<RawString>>),
-    /// A change of `key` has woken the command.
+    /// A change of `key` has woken the command. `claimed` is whether the handler has claimed the
+    /// right to reply ([`Access::claim`]).
     Woken { waiter: &'a Waiter, key: &'a [u8], claimed: bool },
 }
 

@@ -86,14 +86,14 @@ impl Executor<'_> {
         }
     }
 
-    /// Adds the effects of a command that has run on held shards. Commits them, unless they are
-    /// part of a transaction or script.
+    /// Adds the effects of a command that has run on held shards to the current unit. Commits the
+    /// unit, unless it belongs to a transaction or script, which commits it later.
     #[cold]
     pub(crate) fn commit(&mut self, access: &mut Access<'_>, call: &Call<'_>) {
         let (command, owned) = (call.command, &mut *access.owned);
         self.gather_deletions(owned);
         let keyspace = self.keyspace();
-        // Not `any`, which would stop at the first mark: every mark must be cleared.
+        // Every mark must be cleared, so this is not `any`, which would stop at the first mark.
         let is_changed = owned.iter_mut().fold(false, |is_changed, ownership| {
             is_changed | std::mem::take(&mut keyspace.shard(ownership).waiters.pending.is_changed)
         });
@@ -125,14 +125,15 @@ impl Executor<'_> {
         if self.unit.depth > 0 {
             return;
         }
-        // A walk over the keyspace (`KEYS`, `SCAN`) may delete many expired keys. As in Redis, they
-        // are not propagated as one transaction.
+        // A walk over the keyspace (`KEYS`, `SCAN`) may delete many expired keys. As in Redis,
+        // these deletions are not propagated as one transaction.
         let is_walk = !matches!(command.route, Route::Keys);
         let effects = &self.unit.batch.effects;
         if is_walk && !effects.is_empty() && effects.iter().all(|effect| effect.is_deletion) {
             self.commit_each_deletion(owned);
         } else {
-            // Also without effects: the command may have read the effects of others.
+            // Called even if the command has no effect, because it may have read effects of other
+            // clients. This worker's later stamps must be higher than the stamps of those effects.
             self.commit_unit(owned);
         }
     }
@@ -233,8 +234,8 @@ impl Executor<'_> {
     fn commit_unit(&mut self, owned: &mut [Ownership]) {
         let stamp = self.stamp(owned);
         if self.unit.batch.is_empty() {
-            // Later writes of this worker's connections may depend on the values just read, so
-            // their stamps must be higher than those of these shards.
+            // Later writes of this worker's connections may depend on the values just read, so the
+            // stamps of these writes must be higher than the stamps of these shards.
             self.stream.observe(stamp - 1);
             return;
         }
@@ -275,8 +276,8 @@ impl Executor<'_> {
         self.stream.clock()
     }
 
-    /// Returns a stamp that is later than those of all effects of former epochs, and of all effects
-    /// that this worker's connections have made or whose results they have read.
+    /// Returns a stamp that is later than the stamps of all effects of former epochs, and of all
+    /// effects that this worker's connections have made or have seen the results of.
     pub fn stream_stamp(&self) -> u64 {
         (self.stream.clock() + 1).max(self.keyspace.journal().epoch_floor())
     }
@@ -305,7 +306,7 @@ impl Executor<'_> {
         if !self.stream.is_empty() {
             self.keyspace.journal().take(self.worker(), &mut self.stream);
             // While the journal is on but neither the append-only file nor replicas read it, no
-            // caller takes `seen`, and its bit for written units would stay set.
+            // caller takes `seen`, and the bit of `seen` for written units would stay set.
             self.seen.forget_writes();
         }
     }
@@ -318,7 +319,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Frees the memory that the stream keeps for the next turns, unless it has units.
+    /// Frees the memory that the stream keeps for the next turns, unless the stream contains units.
     pub fn shrink_stream(&mut self) {
         self.stream.shrink();
     }

@@ -2,10 +2,11 @@
 //! ([`Memory`](crate::store::memory::Memory)).
 //!
 //! A worker evicts from shards that it holds and from shards that are free at that moment. With
-//! `--execution owner`, it evicts only from its home shards. A worker never waits for a shard. A
-//! key is evicted while its shard is held. Like any other deletion, the eviction is propagated,
-//! published and sent to caching clients. So the eviction is ordered with all other changes in the
-//! shard. A client whose command causes an eviction receives the invalidation before the reply.
+//! `--execution owner`, it evicts only from its home shards (those whose periodic work it does). A
+//! worker never waits for a shard. A key is evicted while its shard is held. Like any other
+//! deletion, the eviction is propagated, published and sent to caching clients. So the eviction is
+//! ordered with all other changes in the shard. A client whose command causes an eviction receives
+//! the invalidation before the reply.
 //!
 //! `maxmemory-eviction-tenacity` bounds the time for one command. Later commands and turns of the
 //! workers' loops evict the rest. The bound does not apply while memory usage exceeds the limit by
@@ -36,7 +37,8 @@ const TRIES: usize = 8;
 /// keys takes far fewer.
 const MISSES_MAX: u64 = 100_000;
 
-/// Time in ms for which the weights of shards are used before they are recomputed.
+/// Time in ms for which the weights of shards (their numbers of evictable keys) are used before
+/// they are recomputed.
 const WEIGHTS_KEPT_MS: i64 = 100;
 
 /// Average number of dictionaries that a command checks for unused memory while memory is short.
@@ -45,7 +47,7 @@ const DICTS_CHECKED: u64 = 1024;
 /// Result of an attempt to get below the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Memory is within its limit.
+    /// Memory is within its limit, or the limit does not apply because writes are paused.
     Enough,
     /// Memory is above its limit. There is more to evict later.
     Later,
@@ -219,8 +221,8 @@ impl Executor<'_> {
         if let Ok(at) = held.binary_search_by_key(&shard, Ownership::shard) {
             return evict(&mut held[at]);
         }
-        // While shards are `held`, other shards from which keys were evicted stay in `to_free`
-        // until the request that holds them has run.
+        // While the caller holds shards (`held`), other shards from which keys were evicted stay in
+        // `to_free`. They are released after the command on the held shards has run.
         let pending = self.to_free.iter().position(|ownership| ownership.shard() == shard);
         let taken = match pending {
             Some(at) => Some(self.to_free.swap_remove(at)),
@@ -272,8 +274,8 @@ impl Executor<'_> {
             }
         }
         self.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
-        // As after an eviction, shards taken here are released only after the request that holds
-        // `held` has run.
+        // As after an eviction, shards taken here are released only after the command on the held
+        // shards has run.
         if held.is_empty() {
             self.free_all();
         }

@@ -4,7 +4,7 @@
 //! This requires that the transaction needs only the shards of its keys
 //! ([`Transaction::can_travel`]). Otherwise the shards are gathered for the client's worker. No
 //! command can use the shards while they are sent to that worker. If many transactions compete for
-//! few shards, that delay is most of the time that they wait (decision 5).
+//! few shards, that delay is most of the time for which transactions wait (decision 5).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use crate::tuning::WATCHING;
 pub struct Exec {
     /// The queued commands.
     pub transaction: Box<Transaction>,
-    /// The watched keys. Removed after the check.
+    /// The watched keys, until `EXEC` has checked whether they changed.
     pub watching: Option<Box<Watching>>,
     /// The command `EXEC`, for monitors.
     pub command: &'static Command,

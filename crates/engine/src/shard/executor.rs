@@ -124,9 +124,8 @@ pub struct Executor<'k> {
     pub(crate) stream: Stream,
     /// See [`Executor::take_seen`].
     pub(crate) seen: Seen,
-    /// The latest deletion of an expired key on a shard that this turn's commands used, Unix time
-    /// in ms. It may come from another worker's clock, ahead of this one's. See
-    /// [`Executor::time_of`].
+    /// The latest deletion of an expired key on a shard that this turn's commands used: Unix time,
+    /// ms. The time may be another worker's, whose clock was read later. See [`Executor::time_of`].
     reached_ms: i64,
 }
 
@@ -255,7 +254,7 @@ impl<'k> Executor<'k> {
     /// worker.
     ///
     /// # Errors
-    /// If not all shards could be taken, returns a request that holds those taken (none with
+    /// If not all shards could be taken, returns a request that holds the shards taken (none with
     /// `--execution owner`). Pass it to [`Executor::resume`]. Later it arrives, with all shards, as
     /// [`Message::Gathered`](crate::shard::message::Message::Gathered) or through
     /// [`Executor::take_gathered`]. With `may_be_rejected` it may instead arrive rejected. If the
@@ -381,7 +380,8 @@ impl<'k> Executor<'k> {
     /// [`Executor::take_gathered`] or [`Executor::take_invalidations`] would return anything.
     #[inline]
     pub fn has_answers(&self) -> bool {
-        // One branch instead of four: each turn checks often, and usually all lists are empty.
+        // One branch instead of four, because each turn checks often and usually all lists are
+        // empty.
         self.answers.len() | self.woken.len() | self.brought.len() | self.told.len() != 0
     }
 
@@ -587,7 +587,7 @@ fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
     reply.finish();
 }
 
-/// Returns whether held shards have ready keys or pending invalidations.
+/// Returns whether held shards have changed keys with waiters, or pending invalidations.
 pub(crate) fn has_pending_events(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
     owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_pending_events())
 }

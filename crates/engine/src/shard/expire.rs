@@ -1,10 +1,11 @@
-//! Active expiry: each worker walks the entries with a TTL in its home shards and deletes expired
-//! ones. The worker's loop calls [`ActiveExpiry::turn`] `hz` times a second.
+//! Active expiry: each worker walks the entries with a TTL in its home shards (those whose periodic
+//! work it does) and deletes expired ones. The worker's loop calls [`ActiveExpiry::turn`] `hz`
+//! times a second.
 //!
 //! The work per turn is bounded and adapts. While many of the visited entries are expired, the walk
 //! continues within the turn's share of time.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::events::latency;
@@ -16,8 +17,8 @@ use crate::store::fields;
 /// Each step of effort adds two. The values are Redis's.
 const TIME_PERCENT: u32 = 25;
 
-/// Percentage of expired entries among the visited ones above which a walk continues in the same
-/// turn. Each step of effort subtracts one. The values are Redis's.
+/// A walk continues in the same turn while more than this percentage of the visited entries are
+/// expired. Each step of effort subtracts one. The values are Redis's.
 const ACCEPTABLE_STALE_PERCENT: u64 = 10;
 
 /// Minimum number of visited entries in a shard before a small share of expired ones ends the
@@ -26,6 +27,39 @@ const SAMPLED_ENTRIES_MIN: u64 = 20;
 
 /// Number of turns between two measurements of the memory of a worker's shards.
 const TURNS_PER_MEASURE: u32 = 10;
+
+/// Weight of a turn's share of expired entries in [`ExpiryStats::stale_share`], as in Redis.
+const TURN_WEIGHT: f64 = 0.05;
+
+/// Statistics of active expiry. All workers update them; a lost update of the share does no harm.
+#[derive(Debug, Default)]
+pub struct ExpiryStats {
+    /// Bits of the moving average ([`Self::stale_share`]).
+    stale_share: AtomicU64,
+    /// Turns that ended because their time was used up.
+    pub capped: AtomicU64,
+    /// Time of all turns, us.
+    pub spent_us: AtomicU64,
+}
+
+impl ExpiryStats {
+    /// Returns the share of visited entries that had expired, 0 to 1: a moving average over turns.
+    pub fn stale_share(&self) -> f64 {
+        f64::from_bits(self.stale_share.load(Relaxed))
+    }
+
+    /// Records a turn that has visited `entries` entries, of which `stale` had expired.
+    fn note_visited(&self, entries: u64, stale: u64) {
+        let share = if entries > 0 { stale as f64 / entries as f64 } else { 0.0 };
+        let average = share * TURN_WEIGHT + self.stale_share() * (1.0 - TURN_WEIGHT);
+        self.stale_share.store(average.to_bits(), Relaxed);
+    }
+
+    /// Sets the statistics to 0.
+    pub fn reset(&self) {
+        [&self.stale_share, &self.capped, &self.spent_us].iter().for_each(|value| value.store(0, Relaxed));
+    }
+}
 
 /// A worker's position in its round over its shards.
 #[derive(Default)]
@@ -36,12 +70,14 @@ pub struct ActiveExpiry {
 
 impl ActiveExpiry {
     /// Runs one turn: continues the visit of this worker's shards where the last turn ended, for at
-    /// most its share of time. Must be called `hz` times a second. A long turn is recorded for
-    /// `LATENCY`.
+    /// most the turn's share of time. Must be called `hz` times a second. A long turn is recorded
+    /// for `LATENCY`.
     pub fn turn(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
         let (keyspace, began) = (executor.keyspace(), Instant::now());
         self.walk(executor, worker, now_ms, began);
-        keyspace.note_latency(worker, latency::EXPIRE_CYCLE, now_ms, began.elapsed());
+        let took = began.elapsed();
+        keyspace.expiry.spent_us.fetch_add(took.as_micros() as u64, Relaxed);
+        keyspace.note_latency(worker, latency::EXPIRE_CYCLE, now_ms, took);
     }
 
     /// Runs one turn on a replica: visits the keys to which its clients have given a TTL. All other
@@ -78,6 +114,7 @@ impl ActiveExpiry {
         let budget = Duration::from_micros(u64::from(1_000_000 * (TIME_PERCENT + 2 * effort) / 100 / hz));
         let stale_max = ACCEPTABLE_STALE_PERCENT - u64::from(effort);
         let shards = keyspace.partition_count();
+        let (mut all_entries, mut all_stale) = (0, 0);
         for _ in 0..shards {
             let shard = self.next_shard % shards;
             self.next_shard = (shard + 1) % shards;
@@ -96,6 +133,8 @@ impl ActiveExpiry {
                     executor.free(ownership);
                 }
                 entries += seen.entries;
+                all_entries += seen.entries;
+                all_stale += seen.stale;
                 let few_stale = seen.stale * 100 <= seen.entries * stale_max && fields_expired == 0;
                 // If few keys have a TTL, a round may end before enough entries were visited.
                 let enough = entries >= SAMPLED_ENTRIES_MIN || seen.is_round;
@@ -104,8 +143,10 @@ impl ActiveExpiry {
                 }
             }
             if began.elapsed() > budget {
-                return;
+                keyspace.expiry.capped.fetch_add(1, Relaxed);
+                break;
             }
         }
+        keyspace.expiry.note_visited(all_entries, all_stale);
     }
 }

@@ -12,8 +12,8 @@
 //! A request that has gathered its shards cannot run, because its transaction or script needs the
 //! worker. It is *reset*: it releases all its shards, and takes them again, from the lowest on, in
 //! the worker's next turn. A reset request loses its places in the gates, so a series of scripts
-//! could hold it up for ever. Therefore the time until its next reset doubles each time. In the end
-//! a script ends before that time.
+//! could hold it up for ever. Therefore each reset doubles the time for which the request then
+//! keeps its shards. At some point a script ends within that time, and the request runs.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

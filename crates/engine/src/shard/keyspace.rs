@@ -29,6 +29,7 @@ use crate::effect::log::{NotHeld, Start, Wake};
 use crate::effect::{Journal, Reader, Which};
 use crate::events::Workers;
 use crate::events::pubsub::Published;
+use crate::shard::expire::ExpiryStats;
 use crate::shard::message::Message;
 use crate::shard::ownership::{Gate, Ownership};
 use crate::shard::permissions::Permissions;
@@ -40,8 +41,8 @@ use crate::store::state::{Shard, ShardStats};
 
 /// If a script has held all shards for at least this long, another such script is expected soon.
 /// Then a connection whose last command waited for a shard sends its next commands together, as one
-/// request. A request costs more than running the commands directly, so this pays only if they
-/// would wait long.
+/// request. A request costs more than running the commands directly, so this pays only if the
+/// commands would wait long.
 const ALL_HELD_LONG: Duration = Duration::from_micros(100);
 
 /// Time in ms after the end of such a script during which another one is expected. It is many times
@@ -188,10 +189,13 @@ pub struct Keyspace {
     /// Number of pending requests (`Task::Serve`) that will serve a client blocked in `BLMOVE` or
     /// similar. Such a request takes two shards: those of the source and of the destination.
     deferred_waiters: AtomicI64,
-    /// Number of calls to walk ([`Keyspace::call_walkers`]).
+    /// Number of calls to the workers to walk their shards for a snapshot
+    /// ([`Keyspace::call_walkers`]).
     snapshots: CachePadded<AtomicU64>,
     /// The file storage, if the server has one.
     storage: OnceLock<Box<dyn Storage>>,
+    /// Statistics of active expiry.
+    pub expiry: ExpiryStats,
 }
 
 impl Deref for Keyspace {
@@ -254,6 +258,7 @@ impl Keyspace {
             deferred_waiters: AtomicI64::new(0),
             snapshots: CachePadded::new(AtomicU64::new(0)),
             storage: OnceLock::new(),
+            expiry: ExpiryStats::default(),
         }
     }
 
@@ -269,8 +274,8 @@ impl Keyspace {
         self.storage.get().map(|storage| &**storage)
     }
 
-    /// Returns how often the workers were called to walk. A worker that sees a new number starts to
-    /// walk its home shards.
+    /// Returns how often the workers were called to walk their home shards for a snapshot. A worker
+    /// that sees a new number starts to walk.
     #[inline]
     pub fn snapshots(&self) -> u64 {
         // Relaxed: each worker is sent a message after the change, and sees the change once it has
@@ -278,8 +283,9 @@ impl Keyspace {
         self.snapshots.load(Relaxed)
     }
 
-    /// Calls the workers, which may be asleep, to walk: a snapshot has started, or a command has
-    /// moved a value to another key before the snapshot has read it.
+    /// Makes all workers, which may be asleep, walk their home shards for a snapshot. Called when a
+    /// snapshot has started, and when a command has moved a value to another key before the
+    /// snapshot has read all of it.
     pub(crate) fn call_walkers(&self) {
         self.snapshots.fetch_add(1, Relaxed);
         self.ports().iter().for_each(|port| port.send(Message::Snapshot));
@@ -349,7 +355,7 @@ impl Keyspace {
         &self.journal
     }
 
-    /// Adds a reader of the merged stream of effects. It is cut off when it is more than
+    /// Adds a reader of the merged stream of effects. The reader is cut off when it is more than
     /// `bytes_max` bytes behind.
     ///
     /// # Errors
@@ -395,8 +401,9 @@ impl Keyspace {
     }
 
     /// Prefetches a shard's gate for writing, and the start of its state. If another thread holds
-    /// the shard, the prefetch takes the gate's cache line from it and so delays the release.
-    /// Therefore callers prefetch for the next one or two commands, not for a whole window.
+    /// the shard, the prefetch takes the gate's cache line from that thread and so delays the
+    /// release. Therefore callers prefetch for the next one or two commands, not for a whole
+    /// window.
     #[inline]
     pub fn prefetch_gate(&self, shard: u32) {
         let cell = &self.shards[shard as usize];

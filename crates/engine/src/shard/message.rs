@@ -1,4 +1,5 @@
-//! Messages between workers. A connection is named by its token in the receiving worker.
+//! Messages between workers. A connection is named by its token in the receiving worker. [The
+//! crate's page](crate) defines home, waiter and the other terms.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,8 +32,8 @@ pub enum Message {
     Unblock(Unblock),
     /// A request to run on this worker, which is the home of the next shard that it needs.
     Run(RequestNode),
-    /// A shard with pending requests. Its last owner has run as many as it may in succession. This
-    /// worker, the shard's home, continues.
+    /// A shard with pending requests. Its last owner has run as many requests as it may in
+    /// succession. This worker, the shard's home, continues.
     Shard(Ownership),
     /// A new connection that another worker has accepted, and the number of the listener.
     Socket(OwnedFd, u32),
@@ -49,7 +50,8 @@ pub enum Message {
     /// Asks the worker to send [`Message::Settled`] to a connection of another worker once no
     /// command is running. That connection then replies that its pause has started.
     Settle(Listener),
-    /// Reports to one of its connections (token) that no command is running on another worker.
+    /// Reports to one of its connections (token) that no command is running on the worker that
+    /// sends this message.
     Settled(u64),
     /// Reads the settings again.
     Reload,
@@ -57,7 +59,8 @@ pub enum Message {
     Synced,
     /// Makes this worker return its freed memory to the kernel.
     Purge,
-    /// A snapshot has started. This worker may have shards to walk.
+    /// A snapshot has started. This worker may have shards to walk, whose entries it encodes for
+    /// the snapshot.
     Snapshot,
     /// Makes this worker acquire all shards and run the server's queued work that needs them.
     Whole,
@@ -65,7 +68,7 @@ pub enum Message {
     Save,
     /// Takes over the link to the primary that this replica follows.
     Primary(Box<NewPrimary>),
-    /// The sync of the append-only file that a report to the primary waited for has ended.
+    /// A sync of the append-only file has ended, for which a report to the primary was waiting.
     StreamSynced,
     /// Acquires all shards for the thread that loads a primary's dataset.
     TakeAll,

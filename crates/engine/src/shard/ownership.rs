@@ -66,8 +66,8 @@ pub(crate) enum Taken<T> {
 pub(crate) enum Freed<T> {
     /// The shard is free.
     Free,
-    /// Requests had arrived. The caller still owns the shard, and must grant it to them in order of
-    /// arrival.
+    /// Requests had arrived. The caller still owns the shard, and must grant it to these requests
+    /// in order of arrival.
     Waiters(Ownership, Chain<T>),
 }
 

@@ -4,11 +4,12 @@
 //!
 //! A command becomes a request if a shard that it needs is busy. With `--execution owner`, it also
 //! becomes one if it needs several shards, or if its shard's home is another worker. Several
-//! single-key commands of a pipeline may become one request: with `--execution owner` those of one
-//! home, and otherwise those of a connection that waits for long scripts. The connection is
-//! *parked*: none of its later commands runs until the replies have arrived. This keeps the order
-//! of commands, and bounds the requests of a connection: one or, with `--execution owner`, one per
-//! home. A blocked client may have further requests (`Task::Withdraw`, `Task::Serve`).
+//! single-key commands of a pipeline may become one request. With `--execution owner`, these are
+//! commands whose shards have the same home. Otherwise, they are commands of a connection that
+//! would wait for a script that holds all shards. The connection is *parked*: none of its later
+//! commands runs until the replies have arrived. This keeps the order of commands, and bounds the
+//! requests of a connection: one or, with `--execution owner`, one per home. A blocked client may
+//! have further requests (`Task::Withdraw`, `Task::Serve`).
 //!
 //! The other words (home, waiter, stamp, unit) are on [the crate's page](crate).
 
@@ -104,9 +105,9 @@ pub struct Request {
     pub effect_clock: u64,
     /// In a reply: the units that the commands have written or read.
     pub seen: Seen,
-    /// The worker of its connection.
+    /// The worker of the request's connection.
     pub worker: u32,
-    /// The worker's token of the connection.
+    /// Token of the connection in its worker.
     pub connection: u64,
     /// Unix time that the commands see, in ms: the time of sending, updated when the shards are
     /// taken.

@@ -57,8 +57,8 @@ impl Executor<'_> {
             let waiters = &mut keyspace.shard(&mut owned[index]).waiters;
             let Some(waiter) = waiters.next(key, ticket, kind) else { return };
             ticket = waiter.ticket() + 1;
-            // The waiter was claimed elsewhere. It is answered there, and will be removed from this
-            // queue too.
+            // Another thread has claimed the waiter and answers it. The waiter will be removed from
+            // this queue too.
             if waiter.is_claimed() {
                 continue;
             }

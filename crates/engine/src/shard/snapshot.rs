@@ -1,6 +1,7 @@
 //! Snapshots in the background. The holder of all shards starts one. Then each worker *walks* its
-//! home shards, a part in each turn: it encodes the entries that no command has encoded yet.
-//! [`crate::store::snapshot`] explains why the result is the state at the start.
+//! home shards (those whose periodic work it does), a part in each turn: it encodes the entries
+//! that no command has encoded yet. [`crate::store::snapshot`] explains why the result is the state
+//! at the start.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,8 @@ const HELD_MAX: Duration = Duration::from_micros(50);
 /// all the time.
 const WORK_PER_WALK: u32 = 8;
 
-/// Maximum time of the other work in a turn without any command, which only looks for events.
+/// Maximum time of an idle worker's other work in a turn: the turn has run no command and only
+/// looked for events.
 const IDLE_MAX: Duration = Duration::from_micros(10);
 
 /// Minimum duration of a turn's walk. A worker whose share of a turn is shorter saves it for a
@@ -75,7 +77,7 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// Returns the number of the current or last call to walk ([`Keyspace::snapshots`]).
+    /// Returns the number of the current or last call to walk (`Keyspace::snapshots`).
     pub fn number(&self) -> u64 {
         self.number
     }

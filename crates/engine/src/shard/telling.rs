@@ -21,8 +21,8 @@ use crate::shard::ownership::Ownership;
 /// try.
 const EVICTIONS_PER_TURN: usize = 1000;
 
-/// After this many failed attempts in a row to take a shard, the worker stops evicting until its
-/// next turn.
+/// After this many failed attempts in a row to evict a tracked key, because a shard was busy or had
+/// none, the worker stops evicting until its next turn.
 const SHARD_TRIES: usize = 8;
 
 /// Records in held shards which client is about to change them, so that with `NOLOOP` a client
@@ -146,7 +146,8 @@ impl Executor<'_> {
             let Some(mut pending) = tracked.take_pending() else { continue };
             publish(keyspace, shard, tracked);
             self.changed.append(&mut pending.changed);
-            // `FLUSHALL` and `FLUSHDB` hold all shards, so every shard has counted the same number.
+            // `FLUSHALL` and `FLUSHDB` hold all shards, so every shard has counted the same number
+            // of flushes.
             flushes = flushes.max(pending.flushes);
             telling.add(*pending);
         }
@@ -196,8 +197,8 @@ impl Executor<'_> {
         if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneWithEvents }
     }
 
-    /// Returns whether blocked clients were served since the last call. They may have seen a later
-    /// time than the worker's, so the caller must then read the clock again.
+    /// Returns whether blocked clients were served since the last call. Their commands may have
+    /// seen a later time than the worker's, so the caller must then read the clock again.
     pub fn take_served(&mut self) -> bool {
         std::mem::take(&mut self.has_served)
     }

@@ -13,17 +13,18 @@
 //!
 //! # Watching
 //!
-//! A watch is a flag ([`Watch`]) that the session owns. The shards of its keys point to it, and a
-//! change of such a key raises it. Emptying a database does not raise the flag. The end of a key's
-//! TTL raises it only when a lookup deletes the key; active expiry does not raise it. So `EXEC`
-//! also checks that each key that existed still exists. As in Redis, neither `WATCH` nor this check
-//! deletes an expired key. A session that stops watching drops the flag, which needs no shard. The
-//! shards remove their pointers when the key is changed, or in their next sweep.
+//! A watch is a flag ([`Watch`]) that the session owns. The shards of the watched keys point to the
+//! flag, and a change of a watched key raises it. Emptying a database does not raise the flag. An
+//! expired key raises the flag when a lookup deletes the key, but not when active expiry deletes
+//! it. So `EXEC` also checks that each key that existed still exists. As in Redis, neither `WATCH`
+//! nor this check deletes an expired key. A session that stops watching drops the flag, which needs
+//! no shard. The shards remove their pointers when the key is changed, or in their next sweep.
 //!
 //! # What it costs
 //!
-//! Without watches in a shard: nothing, because the branch for waiters covers them. `EXEC` costs
-//! one acquisition of each shard, whatever the number of its commands.
+//! In a shard without watches, commands pay nothing, because the branch that checks for waiters
+//! also covers watches. `EXEC` costs one acquisition of each shard, whatever the number of its
+//! commands.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};

@@ -9,9 +9,10 @@ use crate::store::db::DatabaseKey;
 use crate::store::db::transfer::Content;
 
 impl Access<'_> {
-    /// Moves the value of `from` to `to` with its TTL and access word, replacing any value at `to`.
-    /// As in Redis, which deletes the former key, `to` counts as a new key. Commits `left` at
-    /// `from`, and then `arrived` at `to`. Returns `false` if `from` is missing.
+    /// Moves the value of `from` to `to` with its TTL and access word (LRU or LFU data), replacing
+    /// any value at `to`. As in Redis, which deletes a former key `to`, `to` counts as a new key.
+    /// Commits the change `left` at `from`, and then the change `arrived` at `to`. Returns `false`
+    /// if `from` is missing.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
@@ -39,9 +40,9 @@ impl Access<'_> {
             self.keyspace.call_walkers();
         }
         let mut destination = self.db_at(to.db, &to.key);
-        // Publishes `new` before the events of the source. The last commit notifies all other sinks
-        // of the destination, so that the source is invalidated before the destination, as in
-        // Redis.
+        // Publishes the event `new` of the destination before the events of the source. The last
+        // commit notifies all other sinks of the destination, so that the source is invalidated
+        // before the destination, as in Redis.
         destination.commit(&to.key, Change::unnoticed().of_new_key(true));
         let mut source = self.db_at(from.db, &from.key);
         if is_copied {
@@ -53,9 +54,9 @@ impl Access<'_> {
         Ok(true)
     }
 
-    /// Copies the value of `from` to `to` with its TTL and access word, replacing any value at
-    /// `to`. `to` counts as a new key, as in [`Access::move_value`]. Returns `false` if `from` is
-    /// missing.
+    /// Copies the value of `from` to `to` with its TTL and access word (LRU or LFU data), replacing
+    /// any value at `to`. `to` counts as a new key, as in [`Access::move_value`]. Returns `false`
+    /// if `from` is missing.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.

@@ -147,12 +147,12 @@ impl<'a> Whole<'a> {
     }
 
     /// Starts a reader of one of the journal's logs at this point: it reads every unit that is
-    /// committed after the shards are released, and none that was committed before. It is cut off
-    /// when it is more than `bytes_max` bytes behind.
+    /// committed after the shards are released, and none that was committed before. The reader is
+    /// cut off when it is more than `bytes_max` bytes behind.
     ///
     /// The shards' clocks are raised to one stamp, the *cut*. Units with at most that stamp are
     /// before the cut. Later units are recorded, even if nothing was recorded until now. `PUBLISH`
-    /// holds no shard, so it may be on either side, but not before earlier writes of its
+    /// holds no shard, so it may be on either side of the cut, but not before earlier writes of its
     /// connection. The first argument is the lock of
     /// [`Journal::order_libraries`](crate::effect::journal::Journal::order_libraries), which the
     /// caller holds until it has copied the function libraries.
@@ -302,7 +302,7 @@ impl Part<'_> {
             }
             db.remove_unseen(&key, false, Change::without_event());
         }
-        // On a replica, keeps the TTL from counting as one that a client has given.
+        // On a replica, this flag keeps the TTL from counting as one that a client has given.
         db.of_primary |= db.store.tuning.is_replica();
         let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
         db.put_loaded(&key, loaded, expire, access, Change::without_event())?;
@@ -319,7 +319,7 @@ impl Part<'_> {
     }
 }
 
-/// Returns a database of a shard. Lookups in it do not change access words.
+/// Returns a database of a shard. Lookups in it do not change access words (LRU and LFU data).
 fn database<'a>(keyspace: &'a Keyspace, ownership: &'a mut Ownership, db: u32, now_ms: i64) -> Db<'a> {
     let shard = ownership.shard();
     Db::new(keyspace, keyspace.shard_stats(shard), keyspace.shard(ownership), shard, db, now_ms, true)

@@ -85,7 +85,7 @@ pub struct Db<'s> {
     pub(crate) figures: &'s DatabaseStats,
     pub(crate) now_ms: i64,
     no_touch: bool,
-    /// Whether this is a replica and its primary sent the command.
+    /// Whether the server's primary, or the append-only file being loaded, sent the command.
     pub(crate) of_primary: bool,
 }
 
@@ -170,8 +170,8 @@ impl<'s> Db<'s> {
         Some(found.into_ref())
     }
 
-    /// Looks up a key like [`Db::read`], but does not touch it. For commands that only inspect a
-    /// key.
+    /// Looks up a key like [`Db::read`], but does not touch it. Used by commands that only inspect
+    /// a key.
     pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         // The flag need not be reset, because a view lives as long as one command uses it.
         self.no_touch = true;
@@ -374,7 +374,7 @@ impl<'s> Db<'s> {
     }
 
     /// Deletes a key like [`Self::remove`], but treats an expired key like any other key, and
-    /// commits `change`. For commands that, as in Redis, do not look up their destination key.
+    /// commits `change`. Used by commands that, as in Redis, do not look up their destination key.
     pub(crate) fn remove_unseen(&mut self, key: &Key<'_>, lazy: bool, change: Change) -> bool {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         self.discard(removed, lazy);
@@ -389,7 +389,7 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Counts a hit or a miss. For commands that in Redis look up a key for reading before they
+    /// Counts a hit or a miss. Used by commands that in Redis look up a key for reading before they
     /// change it.
     #[inline]
     pub fn count_lookup(&self, key: &Key<'_>, found: bool) {
@@ -488,7 +488,7 @@ impl<'s> Db<'s> {
     /// Returns the memory usage of a key's entry in bytes, including a value on the heap and the
     /// entry's share of the dictionary.
     pub fn memory_usage(&mut self, key: &Key<'_>) -> Option<usize> {
-        /// A slot is 8 bytes and segments are about 5/6 full.
+        /// A key's share of its table: a slot of 8 bytes, in segments that are about 5/6 full.
         const SLOT_BYTES: usize = 10;
         let entry = self.find(key)?;
         let heap = match entry.payload() {

@@ -70,7 +70,6 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
             figures.ttl_sum_ms.set(ttl_sum_ms);
             figures.ttl_samples.set(seen.entries - seen.stale);
         }
-        stats.expire_visited.add(seen.entries);
         view.publish_bytes();
         if let Some(database) = shard.databases.get_mut(physical) {
             database.expire_cursor = next;

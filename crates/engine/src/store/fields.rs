@@ -31,8 +31,8 @@ const KEYS_PER_VISIT: usize = 64;
 /// Number of fields that one visit to a database deletes.
 const FIELDS_PER_VISIT: usize = 256;
 
-/// Maximum number of expired fields that a command on named fields deletes in addition to those.
-/// Deleting them takes a few hundred microseconds. Active expiry deletes the rest.
+/// Maximum number of expired fields that a command on named fields deletes in addition to the named
+/// ones. Deleting them takes a few hundred microseconds. Active expiry deletes the rest.
 const DUE_PER_COMMAND: usize = 512;
 
 /// The fields of a hash that a command accesses. Expired fields among them are deleted first.

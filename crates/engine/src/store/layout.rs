@@ -5,20 +5,21 @@
 pub enum Execution {
     /// The worker that parsed it.
     Inline,
-    /// The shard's home.
+    /// The shard's home: the worker that does the shard's periodic work.
     Owner,
 }
 
 /// The layout of a keyspace.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Shards, as users count them: 1 to [`SHARDS_MAX`].
+    /// Shards, as users count them: 1 to `SHARDS_MAX`.
     pub shards: u32,
-    /// Number of partitions of all shards: at least one per shard, at most [`PARTITIONS_MAX`].
+    /// Number of partitions of all shards: at least one per shard, at most `PARTITIONS_MAX`.
     pub partitions: u32,
-    /// Databases, 1 to [`DATABASES_MAX`].
+    /// Databases, 1 to `DATABASES_MAX`.
     pub databases: u32,
-    /// Number of workers that are homes of shards, at least 1. They are the first of all workers.
+    /// Number of workers that are homes of shards, at least 1. These workers have the lowest
+    /// numbers.
     pub homes: u32,
     /// Number of all workers, I/O workers included.
     pub workers: u32,

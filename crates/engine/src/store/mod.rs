@@ -220,8 +220,8 @@ impl Store {
             .fold((0, 0), |(dict, heap), figures| (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get()))
     }
 
-    /// Returns a random number below `bound`, which must not be 0. For callers that hold no shard,
-    /// and so have no generator. The sequence depends on [`Layout::random_seed`] only.
+    /// Returns a random number below `bound`, which must not be 0. Used by callers that hold no
+    /// shard, and so have no generator. The sequence depends on [`Layout::random_seed`] only.
     pub fn random_below(&self, bound: u64) -> u64 {
         // Relaxed: one atomic operation returns a different number to each caller, and nothing else
         // depends on the number.
@@ -268,11 +268,12 @@ impl Store {
     }
 
     /// Frees a value that was removed: in the background if `lazy` is set and the value is large
-    /// enough, otherwise immediately. A value that a snapshot must still read is freed after that.
+    /// enough, otherwise immediately. A value that a snapshot must still read is freed after the
+    /// snapshot has read it.
     pub(crate) fn dispose(&self, value: Value, lazy: bool) {
         /// Freeing a smaller value takes less time than sending it to the background thread.
         const WORTH_SENDING_BYTES: usize = 64 * 1024;
-        /// The same threshold as in Redis.
+        /// A value with more pieces than this is sent, as in Redis.
         const WORTH_SENDING_PIECES: usize = 64;
         let Some(value) = self.detached.keep(value) else { return };
         if lazy && (value.pieces() > WORTH_SENDING_PIECES || value.allocated_bytes() >= WORTH_SENDING_BYTES) {

@@ -13,7 +13,7 @@ use crate::store::db::{Change, Db, Expire, Held, NewString};
 use crate::tuning::{AccessPolicy, Tuning};
 
 impl<'e> Held<'e> {
-    /// Returns the value to write. Succeeds for every type.
+    /// Returns the value to write to RDB: `Some` for every type.
     pub fn to_write(self) -> Option<ValueRef<'e>> {
         match self {
             Held::Int(value) => Some(ValueRef::Int(value)),

@@ -18,7 +18,7 @@ pub(crate) struct Database {
     pub(crate) dict: Dict<Value>,
     /// Position at which active expiry continues.
     pub(crate) expire_cursor: u64,
-    /// Keys of hashes that may have fields with a TTL.
+    /// Keys that active expiry visits one by one, such as those of hashes with fields that expire.
     pub(crate) watched: Watched,
 }
 
@@ -131,9 +131,6 @@ pub struct ShardStats {
     pub combined: Counter,
     /// Times that the owner passed the shard to its home because too many requests were waiting.
     pub handovers: Counter,
-    /// Entries that active expiry has visited, expired or not, to estimate the number of expired
-    /// keys.
-    pub expire_visited: Counter,
     /// Keys that clients track.
     pub tracked_keys: Gauge,
     /// Pairs of a tracked key and a client that tracks it.
@@ -174,7 +171,6 @@ impl ShardStats {
             evicted: Counter::default(),
             combined: Counter::default(),
             handovers: Counter::default(),
-            expire_visited: Counter::default(),
             tracked_keys: Gauge::default(),
             tracked_readers: Gauge::default(),
         }

@@ -6,8 +6,8 @@
 //! rolled back while its shards are still held, so no other thread sees them.
 //!
 //! Only small values are recorded. A script that changes a large value is rerun with all shards
-//! instead, which costs less than a copy. Events (`notify-keyspace-events`) of its changes are
-//! published when the run is committed.
+//! instead, which costs less than a copy. Events (`notify-keyspace-events`) of the script's changes
+//! are published when the run is committed.
 
 use std::ops::Range;
 
@@ -265,7 +265,7 @@ fn restore(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, k
         }
     };
     let mut db = access.db_at(db, key);
-    // On a replica, keeps the restored TTL from counting as one that a client has given
+    // On a replica, this flag keeps the restored TTL from counting as one that a client has given
     // (`Watched::note_ttl`).
     db.of_primary |= db.store.tuning.is_replica();
     let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);

@@ -49,8 +49,8 @@ pub struct Pause {
     all: bool,
     /// [`Pauses::until_ms`] after the pause started.
     until_ms: i64,
-    /// [`Pauses::until_ms`] before the pause started, and [`Pauses::kept_all`] at that time if a
-    /// pause was in force.
+    /// [`Pauses::until_ms`] and [`Pauses::kept_all`] before the pause started. The latter is
+    /// `false` if no pause was in force.
     before: (i64, bool),
     /// [`Pauses::starts`] after the pause started.
     number: u64,
@@ -84,8 +84,8 @@ impl Tuning {
         let mut pauses = self.pauses();
         let is_paused = pauses.until_ms > now_ms;
         let before = (pauses.until_ms, is_paused && pauses.kept_all);
-        // A pause with a very long timeout ends just before `HELD_MS`, so that it is not taken for
-        // a held pause.
+        // `end_of` returns an end before `HELD_MS` even for a very long timeout, so that the pause
+        // is not taken for a held one.
         let own_until_ms = if timeout_ms == 0 { 0 } else { end_of(timeout_ms, now_ms) };
         pauses.until_ms = if is_paused { own_until_ms.max(before.0) } else { own_until_ms };
         pauses.kept_all = all || before.1;
@@ -101,8 +101,9 @@ impl Tuning {
         if pause.ends == pauses.ends {
             pauses.held += 1;
             pauses.held_all += u32::from(pause.all);
-            // `held_all` now stands for the mode of this pause. If another pause has started
-            // meanwhile, its mode must stay.
+            // `held_all` now records the mode of this pause, so `kept_all` returns to its value
+            // before the pause. If another pause has started meanwhile, `kept_all` contains that
+            // pause's mode and must stay.
             if pauses.starts == pause.number {
                 pauses.kept_all = pause.before.1;
             }
@@ -115,7 +116,8 @@ impl Tuning {
     /// now. Does nothing if a client has ended the pause meanwhile (`CLIENT UNPAUSE`).
     pub fn start_pause_time(&self, pause: &Pause, now_ms: i64) {
         let own_until_ms = end_of(pause.timeout_ms, now_ms);
-        // If an earlier pause was not held when this pause started, its end remains in force.
+        // If no earlier pause was held when this pause started, `pause.until_ms` includes the end
+        // of the earlier pauses, which remains in force.
         let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
@@ -124,7 +126,8 @@ impl Tuning {
         }
     }
 
-    /// Releases a held pause that was rejected, as if it had never started.
+    /// Releases a held pause as if it had never started. Called if the command that started the
+    /// pause is rejected, because a busy script holds shards.
     pub fn cancel_pause(&self, pause: &Pause) {
         let mut pauses = self.pauses();
         if pause.ends != pauses.ends {
@@ -174,7 +177,8 @@ impl Tuning {
     }
 }
 
-/// Returns the end of a pause that starts now, never [`HELD_MS`].
+/// Returns the end of a pause of `timeout_ms` that starts now. The result is never [`HELD_MS`],
+/// even for a very long timeout.
 fn end_of(timeout_ms: i64, now_ms: i64) -> i64 {
     timeout_ms.saturating_add(now_ms).min(HELD_MS - 1)
 }

@@ -23,14 +23,15 @@ bitflags::bitflags! {
         const DISK_FULL = 1 << 3;
         /// The append-only file cannot be written for another reason.
         const DISK_ERROR = 1 << 4;
-        /// The last background snapshot failed (`stop-writes-on-bgsave-error`).
+        /// The last background snapshot failed, and `stop-writes-on-bgsave-error` is set.
         const UNSAVED = 1 << 5;
         /// Too few replicas acknowledge (`min-replicas-to-write`).
         const NO_REPLICAS = 1 << 8;
     }
 }
 
-/// The plain commands that run without an individual check.
+/// The plain commands ([`Command::is_plain`](crate::command::Command::is_plain)) that run without
+/// an individual check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unchecked {
     /// All commands.
@@ -92,8 +93,8 @@ impl Tuning {
         self.is_replica.store(is_replica, Relaxed);
     }
 
-    /// Returns whether lookups hide expired keys instead of deleting them. They do so while writes
-    /// are paused, and on a replica, which leaves the deletion to its primary.
+    /// Returns whether lookups hide expired keys instead of deleting them. Lookups do so while
+    /// writes are paused, and on a replica, which leaves the deletion to its primary.
     #[inline]
     pub fn keeps_expired(&self, now_ms: i64) -> bool {
         self.is_replica() || self.is_paused(now_ms)

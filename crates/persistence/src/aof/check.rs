@@ -19,9 +19,9 @@ pub enum Outcome {
 /// The part of a file that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analysis {
-    /// The error as redis-check-aof prints it. `None` if the file is valid, if a record starts with
-    /// a wrong byte, or if the file is truncated before or within a number, outside of
-    /// transactions.
+    /// The error as redis-check-aof prints it; `None` if redis-check-aof prints no error. That is
+    /// so in three cases: the file is valid; a record starts with a wrong byte; the file is
+    /// truncated before or within a number, and no transaction is open.
     pub error: Option<String>,
     /// Whether a record starts with neither `*` nor `#`.
     pub is_format_error: bool,
@@ -43,7 +43,7 @@ pub struct Check {
     ok_up_to: u64,
     /// The offset of the last string or annotation.
     last_at: u64,
-    /// The offset of the checksum line of the next command's group, if it has one.
+    /// The offset of the last checksum line, until the first command after it is read.
     group_at: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Check {
                         match at_s {
                             Err(_) => return Some(Outcome::InvalidTimestamp),
                             Ok(at_s) if at_s > until_s => {
-                                // A group is removed together with its checksum.
+                                // A group of effects is removed together with its checksum.
                                 return Some(Outcome::Later(self.group_at.unwrap_or(offset)));
                             }
                             Ok(_) => {}

@@ -68,6 +68,7 @@ fn parse(line: &[u8]) -> Option<Group> {
     let bytes = words.next()?.parse().ok()?;
     let crc = u64::from_str_radix(words.next()?, 16).ok()?;
     let group = Group { bytes, crc };
-    // Compares the line's own checksum, and rejects other spellings of the same numbers.
+    // This comparison verifies the line's own checksum, and rejects other spellings of the same
+    // numbers.
     (group.line() == line).then_some(group)
 }

@@ -54,7 +54,7 @@ impl<D: Disk> Directory<D> {
     /// Creates the directory unless it exists.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn create(&self) -> io::Result<()> {
         match self.disk.create_directory(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -79,7 +79,7 @@ impl<D: Disk> Directory<D> {
     /// new one.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn write_manifest(&self, manifest: &Manifest) -> io::Result<()> {
         let temporary = self.join(&names::temporary_manifest(&self.prefix));
         let mut file = self.disk.open(&temporary)?;
@@ -94,12 +94,12 @@ impl<D: Disk> Directory<D> {
     /// name.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn open_to_append(&self, name: &[u8], is_new: bool) -> io::Result<D::File> {
         let mut file = self.disk.open(&self.join(name))?;
         if is_new {
-            // A crash has left a file of this name. Its content must not reappear after the file is
-            // listed.
+            // If the file has content, a crash has left it behind. This content must not reappear
+            // after the file is listed in the manifest.
             if file.size()? > 0 {
                 file.truncate(0)?;
                 file.sync()?;
@@ -112,7 +112,7 @@ impl<D: Disk> Directory<D> {
     /// Cuts a file to a length, bytes, and syncs it.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn truncate(&self, name: &[u8], len: u64) -> io::Result<()> {
         let mut file = self.disk.open(&self.join(name))?;
         file.truncate(len)?;
@@ -122,7 +122,7 @@ impl<D: Disk> Directory<D> {
     /// Renames a file within the directory or into it.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn rename(&self, from: &Path, to: &[u8]) -> io::Result<()> {
         self.disk.rename(from, &self.join(to))?;
         self.sync()
@@ -131,7 +131,7 @@ impl<D: Disk> Directory<D> {
     /// Deletes a file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn remove(&self, name: &[u8]) -> io::Result<()> {
         self.disk.remove(&self.join(name))
     }
@@ -144,7 +144,7 @@ impl<D: Disk> Directory<D> {
     /// Makes the files' names durable.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn sync(&self) -> io::Result<()> {
         self.disk.sync_directory(&self.path)
     }

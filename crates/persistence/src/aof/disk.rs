@@ -1,5 +1,5 @@
 //! The operations on files with which the append-only file is written. The server runs them on the
-//! system's files, the crash campaign (`tests/crash`) on simulated ones.
+//! system's files, the crash campaign (`tests/crash`) on simulated files.
 
 use std::fmt::Debug;
 use std::io::{self, ErrorKind, IoSlice};
@@ -11,23 +11,23 @@ pub trait AppendFile {
     /// written bytes.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
     /// Cuts the file to a length, bytes.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
     /// Makes the content durable. After an error, another call may succeed although the content
     /// isn't durable.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn sync(&mut self) -> io::Result<()>;
     /// Returns the length, bytes.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn size(&self) -> io::Result<u64>;
 }
 
@@ -38,44 +38,44 @@ pub trait Disk: Clone + Debug {
     /// Creates a directory.
     ///
     /// # Errors
-    /// The system's; also if the directory exists.
+    /// The system's error. An existing directory is an error too.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
     /// Opens a file to append to it; creates it unless it exists.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
     /// Returns the content of a file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Returns the length of a file, bytes.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn size(&self, path: &Path) -> io::Result<u64>;
     /// Renames a file atomically; replaces a file of that name.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Deletes a file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
 /// Writes all these bytes at the end of a file.
 ///
 /// # Errors
-/// The system's. A part of them may have been written.
+/// The system's error. A part of the bytes may have been written.
 pub fn append_all(file: &mut impl AppendFile, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.append(&[IoSlice::new(bytes)]) {

@@ -179,7 +179,7 @@ impl Manifest {
         listed.name
     }
 
-    /// Skips the sequence numbers that another list has used, so that none of its files is
+    /// Skips the sequence numbers that another list has used, so that no file of the other list is
     /// overwritten.
     pub fn exclude_time(&mut self, other: &Manifest) {
         self.base_seq = self.base_seq.max(other.base_seq);
@@ -202,7 +202,7 @@ impl Manifest {
         self.base = Some(Listed { name: name.to_vec(), seq: 1 });
     }
 
-    /// Makes all increments history except the last `kept`.
+    /// Moves all increments except the last `kept` to the history.
     pub fn retire_increments(&mut self, kept: usize) {
         let retired = self.increments.len().saturating_sub(kept);
         for listed in self.increments.drain(..retired).rev() {

@@ -54,8 +54,8 @@ pub use writing::Writing;
 /// The first bytes of an RDB file: a file of effects that starts with them has an RDB preamble.
 pub const RDB_SIGNATURE: &[u8; 5] = b"REDIS";
 
-/// The prefix of an annotation with the time at which the effects after it were written, Unix time
-/// in s.
+/// The prefix of an annotation (a line that starts with `#`) with the time at which the effects
+/// after it were written, Unix time in s.
 pub const TIMESTAMP: &[u8; 4] = b"#TS:";
 
 /// Returns the time of a timestamp annotation, Unix time in s; `None` for any other annotation.

@@ -1,6 +1,6 @@
 //! Names of the append-only file's parts, each derived from `appendfilename`.
 
-/// Returns the name of a base, an RDB file or a file of commands.
+/// Returns the name of a base, which is an RDB file or a file of commands.
 #[must_use]
 pub fn base(prefix: &[u8], seq: u64, is_rdb: bool) -> Vec<u8> {
     [prefix, format!(".{seq}.base.{}", if is_rdb { "rdb" } else { "aof" }).as_bytes()].concat()
@@ -18,13 +18,14 @@ pub fn manifest(prefix: &[u8]) -> Vec<u8> {
     [prefix, b".manifest"].concat()
 }
 
-/// Returns the name of an incomplete manifest.
+/// Returns the name under which a manifest is written before it replaces the former one.
 #[must_use]
 pub fn temporary_manifest(prefix: &[u8]) -> Vec<u8> {
     [b"temp-", prefix, b".manifest"].concat()
 }
 
-/// Returns the name of an increment that no manifest lists yet, because its base is being written.
+/// Returns the name of an increment that no manifest lists yet, because the base before it is still
+/// being written.
 #[must_use]
 pub fn temporary_increment(prefix: &[u8]) -> Vec<u8> {
     [b"temp-", prefix, b".incr"].concat()

@@ -1,4 +1,4 @@
-//! The increment that is being written. Owned by the writer thread.
+//! The increment (file of effects) that is being written. Owned by the writer thread.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -15,22 +15,22 @@ const SLICES_MAX: usize = 256;
 /// An increment, and the batch of effects to be written to it.
 #[derive(Debug)]
 pub struct Output<F> {
-    /// `None`: effects are discarded.
+    /// The increment's file. Effects are discarded if there is none.
     file: Option<F>,
     /// Length of the file up to the last complete batch, bytes.
     len: u64,
-    /// Parts of the stream, and annotations, in order.
+    /// Parts of the stream, and annotations (lines with the time), in order.
     parts: Vec<Outgoing>,
     /// The ranges to write: index of the part, and range within it.
     batch: Vec<(usize, Range<usize>)>,
     batch_bytes: u64,
     /// The number of bytes of the batch that have been written.
     done: u64,
-    /// Batches are written with a checksum (`aof-checksums`).
+    /// Whether batches are written with a checksum (`aof-checksums`).
     has_checksums: bool,
     /// The checksum line of the batch; empty if it has none.
     line: Vec<u8>,
-    /// The file has bytes that are not synced.
+    /// Whether the file has bytes that are not synced.
     is_dirty: bool,
     /// Whether a sync has failed. The kernel may then have dropped the pages that it could not
     /// write, so that another sync would report success.
@@ -73,8 +73,8 @@ impl<F: AppendFile> Output<F> {
     }
 
     /// Adds a range of a part of the stream to the batch. The range must consist of complete units.
-    /// It is preceded by an annotation with `now_s`, Unix time in s, if that is later than the time
-    /// of the last annotation.
+    /// If `now_s` (Unix time in s) is later than the time of the last annotation, adds an
+    /// annotation with `now_s` before the range.
     pub fn add(&mut self, part: Outgoing, range: Range<usize>, now_s: Option<i64>) {
         if !self.is_open() {
             return;
@@ -130,7 +130,8 @@ impl<F: AppendFile> Output<F> {
     /// Writes the batch. Can be called again after an error.
     ///
     /// # Errors
-    /// The system's. The file then ends with a complete batch, unless it could not be truncated.
+    /// The system's error. The file then ends with a complete batch, unless truncating it has
+    /// failed too.
     pub fn write(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         if self.batch.is_empty() {
@@ -164,7 +165,8 @@ impl<F: AppendFile> Output<F> {
                     self.is_dirty = true;
                 }
                 Err(error) => {
-                    // An incomplete command would make the file look damaged.
+                    // An incomplete command would make the file look damaged, so the written part
+                    // of the batch is removed.
                     if self.done > 0 && file.truncate(self.len).is_ok() {
                         self.done = 0;
                     }
@@ -180,8 +182,8 @@ impl<F: AppendFile> Output<F> {
     /// Syncs the written bytes.
     ///
     /// # Errors
-    /// The system's. Bytes written since the last sync may be lost, and the file must not be synced
-    /// again.
+    /// The system's error. Bytes written since the last sync may then be lost, and the file must
+    /// not be synced again.
     pub fn sync(&mut self) -> io::Result<()> {
         if self.is_lost {
             return Err(io::Error::other("a sync of the file has failed before"));

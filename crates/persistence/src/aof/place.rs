@@ -27,7 +27,7 @@ pub struct Opened<F> {
     pub file: F,
     /// Its name.
     pub name: Vec<u8>,
-    /// It was created.
+    /// Whether the file was created.
     pub is_new: bool,
     /// Its length, bytes.
     pub len: u64,
@@ -38,7 +38,7 @@ pub struct Opened<F> {
 pub struct NewBase<'p> {
     /// Its temporary path.
     pub path: &'p Path,
-    /// It is an RDB file.
+    /// Whether the file is an RDB file.
     pub is_rdb: bool,
     /// Its size, bytes.
     pub bytes: u64,
@@ -50,7 +50,7 @@ impl<D: Disk> Place<D> {
     /// and whether that is an RDB file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn open(
         directory: Directory<D>,
         manifest: &Manifest,
@@ -73,7 +73,8 @@ impl<D: Disk> Place<D> {
         let len = file.size()?;
         // A process that was killed may have left effects and names that are not durable. Clients
         // may read these effects from now on. The effects of an earlier increment may not be
-        // durable either, if an error left an empty increment after it.
+        // durable either, if an error left an empty increment after it. So all increments are
+        // synced here.
         for earlier in next.increments().iter().filter(|listed| listed.name != name) {
             directory.open_to_append(&earlier.name, false)?.sync()?;
         }
@@ -91,7 +92,7 @@ impl<D: Disk> Place<D> {
     /// is its length, bytes. Returns the new file and its name.
     ///
     /// # Errors
-    /// The system's. The list is unchanged.
+    /// The system's error. The list is then unchanged.
     pub fn add_increment(&mut self, len: u64) -> io::Result<(D::File, Vec<u8>)> {
         let mut next = self.manifest.clone();
         let name = next.add_increment(self.directory.prefix());
@@ -104,11 +105,12 @@ impl<D: Disk> Place<D> {
         Ok((file, name))
     }
 
-    /// Makes a snapshot the base, and all increments except the last `kept` history. With `is_new`,
-    /// also lists the current increment, which still has its temporary name.
+    /// Makes a snapshot the base, and moves all increments except the last `kept` to the history.
+    /// With `is_new`, the current increment still has its temporary name: it is renamed and listed
+    /// too.
     ///
     /// # Errors
-    /// The system's. The list is unchanged.
+    /// The system's error. The list is then unchanged.
     pub fn install(&mut self, base: NewBase<'_>, is_new: bool, kept: usize) -> io::Result<()> {
         let Place { directory, manifest, .. } = &*self;
         let mut next = manifest.clone();
@@ -127,7 +129,7 @@ impl<D: Disk> Place<D> {
     }
 
     /// Makes `next` the list if it was written. After an error, the list on disk may be `next` or
-    /// the former one, so later files must not reuse the names of its files.
+    /// the former one, so later files must not reuse the names that `next` contains.
     fn adopt<T>(&mut self, next: Manifest, written: io::Result<T>) -> io::Result<T> {
         match written {
             Ok(_) => self.manifest = next,

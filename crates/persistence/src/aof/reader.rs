@@ -139,9 +139,9 @@ pub struct Reader {
     /// Offset of the buffer in the file.
     base: u64,
     is_input_over: bool,
-    /// A group had a checksum.
+    /// Whether a group so far had a checksum.
     has_checksums: bool,
-    /// Number of unread bytes needed before the next attempt.
+    /// Number of unread bytes needed before the next attempt to read a record.
     wanted: usize,
     /// Number of line ends read.
     lines: u64,

@@ -25,7 +25,7 @@ pub struct Transactions {
 }
 
 impl Transactions {
-    /// Notes the command with this name at this offset.
+    /// Notes the command with this name at this offset, and returns its relation to transactions.
     pub fn note(&mut self, offset: u64, name: &[u8]) -> Found {
         let is = |word: &[u8]| name.eq_ignore_ascii_case(word);
         match self.started_at {

@@ -5,17 +5,18 @@
 //! | a stamp is | once |
 //! | --- | --- |
 //! | read | all effects with earlier stamps are in the batch or written |
-//! | durable | these effects are synced; those that an earlier file has lost are in a base |
+//! | durable | all effects with earlier stamps are synced, or in a base if their file was lost |
 //!
 //! # A cut
 //!
-//! A rewrite cuts the stream and starts a snapshot at the cut. Effects before the cut belong to the
-//! current increment, those after it to the next. The current increment is made durable before the
-//! next one is listed, so only the last file of a list can be incomplete. In three cases the next
-//! increment is not listed until its base is installed: a sync has failed, there is no base, or the
-//! current increment can't be written. Before the snapshot becomes the base, the next increment is
-//! made durable. It is listed together with the base at the latest, and the files before it become
-//! history.
+//! A rewrite chooses a position of the stream, the *cut*, and takes a snapshot of the dataset at
+//! that position. Effects before the cut belong to the current increment, those after it to the
+//! next increment, which [`Writing::rotate`] opens. The current increment is made durable before
+//! the next one is listed, so only the last file of a list can be incomplete. In three cases the
+//! next increment is not listed until its base is installed: a sync has failed, there is no base,
+//! or the current increment can't be written. Before the snapshot becomes the base, the next
+//! increment is made durable. It is listed together with the base at the latest, and the files
+//! before it become history.
 
 use std::io;
 use std::ops::Range;
@@ -27,23 +28,23 @@ use super::names;
 use super::output::Output;
 use super::place::{NewBase, Place};
 
-/// See the head of this module.
+/// The increments that are being written, and how far they are written and durable.
 #[derive(Debug)]
 pub struct Writing<D: Disk> {
     output: Output<D::File>,
     /// Parts after the cut that were read together with parts before it.
     behind_cut: Vec<(Outgoing, Range<usize>)>,
-    /// The increment for the effects after the last cut is open, or could not be opened.
+    /// Whether the increment for the effects after the last cut is open or could not be opened.
     is_rotated: bool,
     /// The error of opening that increment. Without the increment, the snapshot can't become the
     /// base.
     rotation_error: Option<String>,
-    /// The increment is in no list until its base is installed.
+    /// Whether the increment is in no list until its base is installed.
     is_unlisted: bool,
-    /// A sync has failed or an increment was abandoned, so effects may be missing on disk until
-    /// there is a new base.
+    /// Whether a sync has failed or an increment was abandoned, so that effects may be missing on
+    /// disk until there is a new base.
     awaits_base: bool,
-    /// All effects with earlier stamps are read.
+    /// The stamp before which all effects are read.
     read_before: u64,
 }
 
@@ -150,11 +151,11 @@ impl<D: Disk> Writing<D> {
     }
 
     /// Writes the batch, with a checksum if `has_checksums`. Can be called again after an error. If
-    /// the file is lost, drops the batch instead: it would follow a gap, and the next base will
-    /// have its effects.
+    /// the file is lost (a sync of it has failed, or it was abandoned), the batch would follow a
+    /// gap. In that case drops the batch, whose effects the next base will contain.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn write(&mut self, has_checksums: bool) -> io::Result<()> {
         if self.is_lost() {
             self.output.drop_batch();
@@ -164,9 +165,9 @@ impl<D: Disk> Writing<D> {
         self.output.write()
     }
 
-    /// Abandons the current increment, which can't be written. Must be called only between a cut
-    /// and its rotation: the base of that cut will have the increment's effects. As after a failed
-    /// sync, no further effect is written to the increment.
+    /// Abandons the current increment, which can't be written. Between a cut and its rotation, the
+    /// base of that cut will contain all effects of the increment. So this must be called only
+    /// then. As after a failed sync, no further effect is written to the increment.
     pub fn abandon(&mut self) {
         self.output.lose();
         self.awaits_base = true;
@@ -175,13 +176,13 @@ impl<D: Disk> Writing<D> {
     /// Syncs the written effects. Returns the stamp before which all effects are durable, if known.
     ///
     /// # Errors
-    /// The system's. The file is lost, and a new base is needed.
+    /// The system's error. The file then counts as lost, and a new base is needed.
     pub fn sync(&mut self) -> io::Result<Option<u64>> {
         self.output.sync().inspect_err(|_| self.awaits_base = true)?;
         Ok((!self.awaits_base && self.is_written()).then_some(self.read_before))
     }
 
-    /// Starts a cut: the next increment is for the effects after it.
+    /// Starts a cut. The next increment is for the effects after the cut.
     pub fn cut(&mut self) {
         self.is_rotated = false;
         self.rotation_error = None;
@@ -196,9 +197,11 @@ impl<D: Disk> Writing<D> {
     /// written. Returns the increment's name.
     ///
     /// # Errors
-    /// The system's. The current increment is continued, and the snapshot can't become the base.
+    /// The system's error. The current increment is then continued, and the snapshot can't become
+    /// the base.
     pub fn rotate(&mut self, place: Option<&mut Place<D>>, now_s: Option<i64>) -> io::Result<Vec<u8>> {
-        // A lost file must stay the last of its list: effects in a later file would follow a gap.
+        // Effects in a file after a lost one would follow a gap, so a lost file must stay the last
+        // of its list.
         let is_unlisted = self.is_unlisted || self.awaits_base || !self.output.is_open();
         let opened = self.open_next(place, is_unlisted);
         self.is_rotated = true;
@@ -221,7 +224,7 @@ impl<D: Disk> Writing<D> {
 
     fn open_next(&mut self, place: Option<&mut Place<D>>, is_unlisted: bool) -> io::Result<(Output<D::File>, Vec<u8>)> {
         let Some(place) = place else { return Err(io::ErrorKind::NotFound.into()) };
-        // The directory may have been removed.
+        // The directory may have been removed since the server started.
         place.directory.create()?;
         let (file, name) = if is_unlisted {
             let name = names::temporary_increment(place.directory.prefix());
@@ -245,7 +248,8 @@ impl<D: Disk> Writing<D> {
         if let Some(error) = self.rotation_error.take() {
             return Err(error);
         }
-        // Once the base is installed, the files before it may be deleted.
+        // Once the base is installed, the files before the current increment may be deleted, so
+        // this increment must be durable.
         self.sync().map_err(|error| format!("a sync of its increment failed: {error}"))?;
         let Some(place) = place else { return Err("it was turned off".to_owned()) };
         place.install(base, self.is_unlisted, 1).map_err(|error| error.to_string())?;

@@ -47,7 +47,7 @@ enum Access {
 /// Number of elements in a piece of a large collection; encoding them takes about 10 µs.
 const PIECE_ELEMENTS: usize = 256;
 
-/// Number of nodes in a piece of a list (8 KiB each by default) or of a stream (4 KiB each).
+/// Number of nodes in a piece of a list (whose nodes have 8 KiB by default) or of a stream (4 KiB).
 const PIECE_NODES: usize = 4;
 
 /// Bytes of elements after which a piece ends. Compressing them takes about 0.1 ms; a longer
@@ -76,7 +76,8 @@ impl EntryForm {
         EntryForm { access, compresses, keeps_expired: false, now_ms }
     }
 
-    /// Returns this form with expired keys written too if `keeps_expired`, otherwise omitted.
+    /// Returns this form, changed so that expired keys are written if `keeps_expired` is true, and
+    /// omitted otherwise.
     #[must_use]
     pub fn keeping_expired(self, keeps_expired: bool) -> Self {
         EntryForm { keeps_expired, ..self }

@@ -7,8 +7,8 @@ use super::{Error, Fault};
 /// A key and its encoded value, which another thread may decode.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// The entry's offset in the file, bytes: the offset of its expiry or, without one, of its type
-    /// byte.
+    /// The entry's offset in the file, bytes: the offset of its first attribute (expiry, idle time
+    /// or access counter) or, without attributes, of its type byte.
     pub offset: u64,
     /// Number of its database.
     pub db: u32,

@@ -6,8 +6,8 @@
 //! end        ff, then a CRC64 of all bytes before it (8 bytes, little-endian; 0: no checksum)
 //! ```
 //!
-//! A piece starts with a byte: an opcode ([`opcode`]), or the kind of a value
-//! ([`pantala_types::rdb_value::kind`]), followed by the key and the body.
+//! A piece starts with one byte. This is an opcode ([`opcode`]) or, for an entry, the kind of its
+//! value ([`pantala_types::rdb_value::kind`]), which the key and the encoded value follow.
 //!
 //! | file | contents |
 //! | --- | --- |

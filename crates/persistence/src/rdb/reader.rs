@@ -10,7 +10,8 @@ use super::{VERSION_OF_VALKEY, VERSION_OLDEST, VERSION_WITH_CHECKSUM, opcode};
 const MODULE_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 /// Number of letters in a module's name.
 const MODULE_NAME_LEN: usize = 9;
-/// Bits below the name in a module's number: the version of its encoding.
+/// Number of bits below the name in a module's number. They hold the version of the module's
+/// encoding.
 const MODULE_VERSION_BITS: u32 = 10;
 
 /// A piece of a file.
@@ -206,8 +207,8 @@ impl Reader {
         if self.is_input_over || least > left || unread >= left {
             return Err(self.failed(Fault::Truncated));
         }
-        // Requires at least twice as many bytes as now. Otherwise, measuring an entry that arrives
-        // in small inputs would take quadratic time.
+        // Requires at least twice as many bytes as now. If the reader searched for the end of a
+        // long entry after each small input, this would take quadratic time.
         self.wanted = least.max(unread.saturating_mul(2)).max(unread + 1).min(left);
         Ok(())
     }

@@ -22,7 +22,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Returns its number.
+    /// Returns the version's number.
     #[must_use]
     pub fn number(self) -> u16 {
         match self {

@@ -29,7 +29,8 @@ const ENOSPC: i32 = 28;
 /// The name of a base that is being written.
 pub const TEMPORARY_BASE: &str = "temp-base";
 
-/// A rule that is broken, to verify that the checker notices.
+/// A rule of durability that a campaign breaks on purpose, to verify that the check of loaded files
+/// notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// Files are not synced.
@@ -138,15 +139,16 @@ struct State {
 #[derive(Debug)]
 struct Rules {
     broken: Option<Broken>,
-    /// Pending data is kept as a prefix of its bytes.
+    /// Whether a crash keeps a prefix of the pending bytes of a file, rather than an arbitrary
+    /// subset of its blocks.
     is_ordered: bool,
     /// The number of calls out of a thousand that fail.
     fault_permille: Cell<u64>,
-    /// Calls until the machine crashes.
+    /// Number of further calls until the machine crashes; `None` means never.
     calls_left: Cell<Option<u64>>,
     is_crashed: Cell<bool>,
-    /// A sync of a file has failed since the last crash, so programs may read data that isn't on
-    /// the disk.
+    /// Whether a sync of a file has failed since the last crash, so that programs may read data
+    /// that isn't on the disk.
     has_lost: Cell<bool>,
     faults: Cell<u64>,
 }

@@ -3,9 +3,9 @@
 //! loaded. They must contain all effects that were promised to be durable. Further effects must be
 //! in order and without gaps, and transactions complete or absent.
 //!
-//! The stream contains the units of all clients in one order, so a promise is the number of the
-//! last durable unit. With `appendfsync always`, clients may have received replies up to this unit;
-//! with `everysec`, it was synced.
+//! A unit consists of the effects of one command or transaction. The stream contains the units of
+//! all clients in one order, so a promise is the number of the last durable unit. With `appendfsync
+//! always`, clients may have received replies up to this unit; with `everysec`, it was synced.
 
 mod disk;
 mod units;

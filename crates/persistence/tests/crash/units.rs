@@ -1,5 +1,5 @@
-//! The effects of the campaign, derived from the number and the life of their unit; and the check
-//! that the loaded effects are exactly these.
+//! The effects of the campaign, derived from the number of their unit and from its life (the run of
+//! the server that committed it); and the check that the loaded effects are exactly these.
 
 use pantala_base::Random;
 use pantala_persistence::aof::scan::Runner;
@@ -63,7 +63,7 @@ pub struct Loaded<'h> {
     history: &'h [u32],
     /// The number of the last loaded unit.
     pub number: u64,
-    /// A base has started and not ended.
+    /// Whether a base has started and not ended.
     pub is_in_base: bool,
     transactions: Transactions,
     queued: Vec<Effect>,

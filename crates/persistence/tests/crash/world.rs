@@ -17,7 +17,7 @@ const ROOT: &str = "/data";
 const PREFIX: &[u8] = b"a.aof";
 /// Maximum number of lives of a world.
 const LIVES_MAX: u32 = 12;
-/// Maximum number of steps of a life, exclusive.
+/// Each life has fewer steps than this.
 const STEPS_MAX: u64 = 60;
 
 /// Counts of the events in all worlds so far.
@@ -54,7 +54,8 @@ struct Rewrite {
     /// The unwritten rest of the base.
     text: Vec<u8>,
     file: Option<SimulatedFile>,
-    /// Once the base is written and durable: its last unit. If it could not be written: the reason.
+    /// The last unit of the base once the base is durable, or the reason why it could not be
+    /// written; `None` until then.
     ended: Option<Result<u64, String>>,
 }
 
@@ -77,7 +78,7 @@ pub struct World<'t> {
 struct Life {
     place: Place<SimulatedDisk>,
     writing: Writing<SimulatedDisk>,
-    /// The files have no base yet (`CONFIG SET appendonly yes`).
+    /// Whether the files have no base yet (`CONFIG SET appendonly yes`).
     awaits_base: bool,
     is_always: bool,
     has_checksums: bool,
@@ -91,7 +92,8 @@ struct Life {
     now_s: i64,
 }
 
-/// The process has ended, because of an error with `always`.
+/// The process has ended because of an error of the disk, as the server does with `appendfsync
+/// always`.
 struct Exited;
 
 impl<'t> World<'t> {
@@ -203,8 +205,9 @@ impl<'t> World<'t> {
         }
         let (place, writing) = opened.map_err(|error| format!("no call fails: {error}"))?;
         self.disk.crash_after(None);
-        // The history isn't truncated earlier: after a crash during the start, the disk may have
-        // effects that were not loaded, because the cut of a torn end was not synced.
+        // If the machine crashes during the start, the cut of a torn end may not be synced, and the
+        // disk may still have effects that were not loaded. So the history is truncated only here,
+        // after the start has succeeded.
         self.history.truncate(number as usize);
         if !awaits_base {
             // Clients may read all loaded units, so these must survive.

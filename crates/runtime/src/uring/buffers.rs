@@ -3,8 +3,8 @@
 //! A buffer has one of three owners. *Kernel*: it is in the ring, and the kernel may write to it.
 //! *Caller*: a completion named it, and the caller holds a chunk of it. *This module*: while one of
 //! its functions moves the buffer from kernel to caller or back. The kernel removes a buffer from
-//! the ring before it writes to it, and names it in exactly one completion, so a buffer never has
-//! two owners.
+//! the ring before it writes to the buffer, and names the buffer in exactly one completion, so a
+//! buffer never has two owners.
 
 use std::alloc::{self, Layout};
 use std::io;
@@ -31,8 +31,8 @@ pub(super) const BUFFERS_MAX: u16 = 4096;
 /// The only group of buffers in a loop's ring.
 pub(super) const GROUP: u16 = 0;
 
-/// Next lender number, from 1; 0 is the epoll backend. Relaxed ordering suffices, because only the
-/// uniqueness of numbers matters.
+/// Number of the next loop as a lender of chunks, from 1; 0 is the epoll backend. Relaxed ordering
+/// suffices, because only the uniqueness of numbers matters.
 static LENDERS: AtomicU32 = AtomicU32::new(1);
 
 const PAGE_BYTES: usize = 4096;
@@ -42,7 +42,7 @@ const MASK: u16 = BUFFERS_MAX - 1;
 pub(super) struct Buffers {
     /// `BUFFERS_MAX` entries, page-aligned, shared with the kernel.
     ring: NonNull<BufRingEntry>,
-    /// Index of the next entry, modulo 2^16.
+    /// Index of the entry for the next buffer that is provided. Wraps to 0 after 65,535.
     tail: u16,
     /// Identifies chunks of this loop. A chunk of another loop names memory that this loop has not
     /// lent.
@@ -84,13 +84,13 @@ impl Buffers {
         // allocated until `buffers` is dropped, which by this function's contract is after the
         // kernel's last use.
         unsafe { submitter.register_buf_ring_with_flags(ring.as_ptr() as u64, BUFFERS_MAX, GROUP, 0) }?;
-        // If there is no memory, the first starved receive retries.
+        // If there is no memory now, `feed` calls `grow` again as soon as a receive starves.
         buffers.grow();
         Ok(buffers)
     }
 
-    /// Returns the number of buffers that the kernel owns: as many receives can start now and find
-    /// a buffer.
+    /// Returns the number of buffers that the kernel owns. That many receives can start now and
+    /// find a buffer.
     pub(super) fn provided(&self) -> usize {
         self.provided.into()
     }
@@ -102,9 +102,9 @@ impl Buffers {
         if count == 0 {
             return false;
         }
-        // Mapped, not allocated: chunks are lent as initialized bytes, so the memory must be
-        // zeroed, and pages that no receive touches must cost nothing. Most receives touch the
-        // first of a buffer's four or five pages.
+        // The memory is mapped instead of allocated for two reasons. Chunks are lent as initialized
+        // bytes, so the memory must be zeroed. And pages that no receive touches must cost nothing:
+        // most receives touch only the first of a buffer's four or five pages.
         let bytes = count * BUFFER_STRIDE_BYTES;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address that the kernel chooses does not touch an existing
@@ -128,9 +128,9 @@ impl Buffers {
         assert!(self.provided < BUFFERS_MAX, "a buffer was released twice");
         // SAFETY: the index is below BUFFERS_MAX, so the entry lies inside the ring. The kernel
         // reads only entries between its head and the tail. There are at most as many buffers as
-        // entries and this buffer is not among them, so the entry is outside that range and nothing
-        // else accesses it. The last two bytes of the first entry are the tail, which the setters
-        // below do not touch: they write address, length and number only.
+        // entries, and this buffer is not in the ring. So the entry at the tail is outside that
+        // range, and nothing else accesses it. The last two bytes of the first entry are the tail,
+        // which the setters below do not touch: they write address, length and number only.
         unsafe {
             let entry = &mut *self.ring.as_ptr().add(usize::from(self.tail & MASK));
             entry.set_addr(start.as_ptr() as u64);

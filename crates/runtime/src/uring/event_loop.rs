@@ -1,4 +1,4 @@
-//! Implements the traits of an event loop, and its `Drop`.
+//! Implements [`Lender`], [`EventLoop`] and `Drop` for [`UringLoop`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -146,8 +146,9 @@ impl EventLoop for UringLoop {
     }
 
     fn expect_sent(&mut self, conn: ConnId) {
-        // The completion of a send that isn't quiet ends the wait. For a send that was in flight
-        // before, the wait may first be one for several completions, but that wait is short.
+        // The completion of a send that isn't quiet ends the wait. If the send was in flight before
+        // this poll, the poll may first wait for several completions, but after `PATIENCE_US` a
+        // single completion ends that wait.
         let connection = self.open(conn);
         if let Some(sending) = connection.and_then(|connection| connection.sending.as_mut()) {
             sending.quiet = false;
@@ -177,8 +178,9 @@ impl EventLoop for UringLoop {
         if !self.starved.is_empty() {
             self.feed();
         }
-        // The remaining starved receives are armed in the next poll, which must follow at once: the
-        // receives armed now may find no bytes, and then they don't end the wait.
+        // `feed` arms only as many receives as there are buffers. Receives that find no bytes don't
+        // end the wait and use no buffer. So if receives are still starved, this poll doesn't wait,
+        // and the next poll arms more of them.
         let mut timeout = if self.must_feed() { Some(Duration::ZERO) } else { timeout };
         if self.may_accept {
             self.accept(events);
@@ -196,7 +198,7 @@ impl EventLoop for UringLoop {
             let begin = Moment::now();
             if self.waits_for_several {
                 // The completions of quiet sends arrive with the submission unless a socket is
-                // full, so wait for one more completion than these.
+                // full, so wait for one more completion than there are quiet sends.
                 self.ring.enter(1 + quiet_queued, timeout)?;
             } else {
                 self.ring.enter(0, Some(Duration::ZERO))?;

@@ -45,13 +45,15 @@ use ring::Ring;
 
 /// Readiness to read, in the numbering of poll(2).
 const POLL_IN: u32 = 1;
-/// Maximum number of sends in a turn that are sent directly, by one system call each ([`pace`]).
+/// Maximum number of sends of a turn for which they are sent directly, by one system call each
+/// ([`pace`]). If a turn has more sends, all of them go through the ring.
 const DIRECT_SENDS_MAX: usize = 8;
-/// Maximum listeners that one turn accepts from: the addresses of `bind` and a Unix socket.
+/// Maximum listeners that one turn accepts from: those of the addresses of `bind`, at most 16, and
+/// of the Unix socket. If more are ready (with TLS), the next turn accepts from the others.
 const LISTENERS_PER_TURN_MAX: usize = 17;
 
-/// An io_uring event loop. See [`EventLoop`](crate::EventLoop). It cannot leave the thread that
-/// created it, because the kernel accepts submissions from that thread only.
+/// An io_uring event loop. See [`EventLoop`](crate::EventLoop). The loop cannot leave the thread
+/// that created it, because the kernel accepts submissions from that thread only.
 pub struct UringLoop {
     ring: ManuallyDrop<Ring>,
     buffers: ManuallyDrop<Buffers>,
@@ -63,6 +65,7 @@ pub struct UringLoop {
     /// is edge-triggered, so it reports them only once.
     may_accept: bool,
     connections: Slots<Connection>,
+    /// Connections whose receives wait for a buffer ([`Flight::Starved`]).
     starved: VecDeque<Token>,
     /// Number of operations whose last completion has not been handled.
     in_flight: usize,
@@ -77,6 +80,7 @@ pub struct UringLoop {
     _one_thread: PhantomData<*mut ()>,
 }
 
+/// The state of a connection's receive. See the table at the head of this module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Flight {
     Off,
@@ -91,7 +95,8 @@ struct Connection {
     paused: bool,
     /// Whether `Eof` or `Failed` was reported.
     ended: bool,
-    /// Whether the caller has closed it. It is removed when its operations have ended.
+    /// Whether the caller has closed the connection, which is removed when its operations have
+    /// ended.
     closed: bool,
     sending: Option<Sending>,
 }
@@ -99,13 +104,14 @@ struct Connection {
 struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
+    /// Whether the success of the send ends no wait.
     quiet: bool,
     /// Whether the send was submitted to the kernel, or will be with the next submission.
     in_flight: bool,
 }
 
-/// Kind of an operation: the highest byte of its number. The generation's 24 bits and the index
-/// follow.
+/// Kind of an operation: the highest byte of its number, which the kernel returns with each of its
+/// completions. The 24 bits of the connection's generation and its index follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Operation {
@@ -124,8 +130,8 @@ fn token_of(number: u64) -> Token {
     Token { index: number as u32, generation: (number >> 32) as u32 & crate::slots::GENERATION_MAX }
 }
 
-/// A flag of send(2). `rustix` does not name it, because it has a meaning for sends in io_uring
-/// only.
+/// A flag of send(2): the kernel continues a short send when there is room. `rustix` does not name
+/// this flag, because for sends it has a meaning in io_uring only.
 const MSG_WAITALL: u32 = 0x100;
 
 const NO_TOKEN: Token = Token { index: 0, generation: 0 };
@@ -218,8 +224,8 @@ impl UringLoop {
         quiet_queued
     }
 
-    /// Sends by a system call, for a turn with few sends. Returns whether the send is complete; if
-    /// not, the caller queues the rest in the ring.
+    /// Sends by a system call, for a turn with few sends. Returns whether the send has ended, with
+    /// success or an error. Otherwise the caller queues the rest in the ring.
     fn send_directly(&mut self, token: Token, events: &mut Vec<Event>) -> bool {
         let Some(connection) = self.connections.value_mut(token) else { return true };
         let Some(mut sending) = connection.sending.take() else { return true };
@@ -256,7 +262,7 @@ impl UringLoop {
         let is_quiet = sending.quiet;
         let rest = &sending.outgoing.bytes()[sending.sent_bytes..];
         let len_bytes = rest.len().min(SEND_BYTES_MAX);
-        // MSG_WAITALL: the kernel continues a short send when there is room.
+        // MSG_WAITALL spares the loop the continuation of short sends.
         let flags = SendFlags::NOSIGNAL.bits() | MSG_WAITALL;
         let socket = types::Fd(connection.socket.as_raw_fd());
         let entry = opcode::Send::new(socket, rest.as_ptr(), len_bytes as u32)

@@ -5,8 +5,9 @@
 //! | ring | the system call that waits also submits the sends, and must not end with their completions. If nothing else happens within the minimum-wait time, the wait costs a timer, a wake-up and a second call |
 //! | direct | a `send(2)` for each, and a wait that ends with the next event |
 //!
-//! A loop that sleeps between its turns therefore sends directly; a loop that is always busy uses
-//! the ring ([decision 3](../../../docs/decisions/0003-networking.md)).
+//! (The minimum-wait time is `PATIENCE_US`.) A loop that sleeps between its turns therefore sends
+//! directly; a loop that is always busy uses the ring ([decision
+//! 3](../../../docs/decisions/0003-networking.md)).
 //!
 //! How often a loop sleeps shows how busy it is, but only while it uses the ring: direct sends wake
 //! clients sooner, so the loop sleeps more often under the same load. The loop therefore probes: it
@@ -41,7 +42,7 @@ impl Pace {
         Pace { polls_left: STRETCH_POLLS, direct_stretches: 1, switches: 0 }
     }
 
-    /// Returns whether the sends of a small turn start directly.
+    /// Returns whether a turn with few sends sends directly.
     #[inline]
     pub(super) fn is_direct(&self) -> bool {
         self.direct_stretches > 0

@@ -1,4 +1,5 @@
-//! The submission and completion queues. Handles a full queue, interrupted waits and overflow.
+//! The submission and completion queues. Handles a full submission queue, interrupted waits, and
+//! overflow of the completion queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -43,7 +44,8 @@ impl Ring {
     }
 
     /// Returns whether [`enter`](Self::enter) supports waiting for more than one completion (Linux
-    /// 6.12). Older kernels would wait for all of them without a time limit.
+    /// 6.12). Older kernels have no limit like [`PATIENCE_US`]: they would wait for all of these
+    /// completions until the timeout.
     pub(super) fn waits_for_several(&self) -> bool {
         self.ring.params().is_feature_min_timeout()
     }
@@ -110,7 +112,7 @@ impl Ring {
         match entered.map_err(|error| Errno::from_io_error(&error).ok_or(error)) {
             Ok(_) => Ok(()),
             // A timeout, a signal, or a kernel that needs completions drained or memory freed
-            // before it accepts submissions.
+            // before it accepts submissions. The next call continues.
             Err(Ok(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN)) => Ok(()),
             Err(Ok(error)) => Err(error.into()),
             Err(Err(error)) => Err(error),

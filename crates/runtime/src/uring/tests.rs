@@ -115,8 +115,8 @@ fn a_blocked_quiet_send_does_not_prolong_the_wait() {
     ringer.join().unwrap();
 }
 
-/// A chunk names memory of its own loop. Another loop rejects the chunk, because its own memory at
-/// that place may be in use by the kernel.
+/// A chunk names memory of its own loop. Another loop rejects the chunk, because the kernel may be
+/// writing to that loop's buffer of the same number.
 #[test]
 #[should_panic(expected = "a chunk of another loop")]
 fn a_chunk_of_another_loop_is_rejected() {

@@ -235,8 +235,8 @@ impl Spare {
     }
 }
 
-/// Runs `body` in a process of its own with few descriptors: this test program, started for this
-/// test only.
+/// Runs `body` in a process of its own with few descriptors. The process is this test program,
+/// which runs only the calling test there.
 pub fn with_few_descriptors(backend: &str, body: impl FnOnce(Spare)) {
     const CHILD: &str = "PANTALA_TEST_FEW_DESCRIPTORS";
     const DESCRIPTORS: u64 = 64;

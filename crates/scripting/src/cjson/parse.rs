@@ -272,8 +272,9 @@ impl Parser<'_> {
         digits.iter().try_fold(0, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)?))
     }
 
-    /// Parses a code point in the form `\uXXXX`, or a surrogate pair of these, and appends it to
-    /// `text`. Returns the length after the backslash; `None` if the escape is invalid.
+    /// Parses a code point, written as `\uXXXX` or as a surrogate pair of two such escapes, and
+    /// appends it to `text`. Returns the length after the backslash; `None` if the escape is
+    /// invalid.
     fn unicode(&self, text: &mut Vec<u8>) -> Option<usize> {
         let (mut code, mut len) = (self.code_unit(self.at + 1)?, 5);
         if code & 0xf800 == 0xd800 {

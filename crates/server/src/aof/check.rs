@@ -174,6 +174,7 @@ struct Part<'a> {
     path: &'a Path,
     /// Whether the file may be truncated, because no file with effects follows.
     is_last: bool,
+    /// Whether the file starts with RDB data.
     has_preamble: bool,
 }
 

@@ -7,6 +7,11 @@
 //!
 //! The second rule bounds memory usage, because unwritten effects are kept in memory. Redis blocks
 //! the whole server while its disk is behind; Pantala still answers reads.
+//!
+//! The gate is *shut* while one of the rules applies. A *stamp* is the place of effects in the
+//! order of commits. A reply waits for the last stamp of the effects that its rule names. With the
+//! first rule it is sent when all effects up to this stamp are on disk, with the second when the
+//! disk has caught up.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -17,7 +22,7 @@ use pantala_engine::effect::Seen;
 pub const UNWRITTEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Size of unwritten effects at which these replies are sent, bytes: 232 MiB. Clients wait only
-/// until the disk has written the difference, and the memory of the difference is reused
+/// until the disk has written the difference of 24 MiB, and the memory of these effects is reused
 /// ([`pantala_base::pool`]).
 const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX - 24 * 1024 * 1024;
 
@@ -60,8 +65,8 @@ impl Gate {
     }
 
     /// Sets whether the stream is kept for replicas. Must be called before the first snapshot for
-    /// them starts. Threads that take a shard after the snapshot's cut see the bit, because the
-    /// thread that has made the cut has released that shard.
+    /// them starts. Relaxed suffices: a thread that acquires a shard after the snapshot's cut sees
+    /// the bit, because the thread that made the cut released that shard after this call.
     pub fn set_streamed(&self, is_streamed: bool) {
         if is_streamed {
             self.0.fetch_or(STREAMED, Relaxed);
@@ -81,7 +86,7 @@ impl Gate {
         self.0.load(Relaxed) & ALWAYS != 0
     }
 
-    /// Returns whether replies wait for the disk to catch up.
+    /// Returns whether replies wait for the disk to catch up, and not for syncs.
     pub fn is_behind(&self) -> bool {
         self.0.load(Relaxed) & (ALWAYS | BEHIND) == BEHIND
     }
@@ -136,7 +141,8 @@ impl Gate {
     /// Notes that more than [`UNWRITTEN_BYTES_MAX`] bytes wait to be written.
     pub fn note_behind(&self) {
         if self.0.load(Relaxed) & (WRITES | BEHIND) == WRITES {
-            // Another thread may turn the file off at the same time.
+            // Another thread may turn the file off at the same time. In that case the bit must stay
+            // 0.
             let set = |before: u8| (before & WRITES != 0).then_some(before | BEHIND);
             let _ = self.0.fetch_update(SeqCst, SeqCst, set);
         }

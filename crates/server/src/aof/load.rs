@@ -87,7 +87,8 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     let count = files.manifest.to_load().count();
     for (index, listed) in files.manifest.to_load().enumerate() {
         let is_base = files.manifest.base() == Some(listed);
-        // A failed write of the manifest may leave an empty increment behind the last one in use.
+        // A failed write of the manifest may leave an empty increment after the last one in use. So
+        // a file counts as the last one if all later files are empty.
         let is_last = index + 1 == count
             || !is_base && files.manifest.to_load().skip(index + 1).all(|later| directory.size_of(later) == 0);
         let file_began = Instant::now();
@@ -155,7 +156,8 @@ impl Single<'_> {
         let loading = &self.server.snapshots().loading;
         let loaded_bytes = loading.loaded_bytes();
         let offset = self.load_preamble(&mut file, target)?;
-        // The preamble is read in large pieces, and the last piece may also contain commands.
+        // The preamble is read in large pieces. The last piece may also contain commands, which are
+        // read again, so the count is corrected.
         loading.set_loaded_bytes(loaded_bytes + offset);
         file.seek(SeekFrom::Start(offset)).map_err(unread)?;
         let mut replay = Replay::new(self.server, target.executor, target.owned, self.now_ms);

@@ -8,7 +8,8 @@
 //! starts.
 //!
 //! One thread (`writer`) owns the increment that is being written, and reads the journal. Workers
-//! only send orders to it. With `appendfsync always` they hold back replies until it has synced.
+//! only send orders to this thread. With `appendfsync always` they hold back replies until the
+//! thread has synced.
 //!
 //! | file | what |
 //! | --- | --- |

@@ -22,10 +22,12 @@ use crate::host::Server;
 /// Maximum number of command errors that are logged.
 const ERRORS_LOGGED: u64 = 10;
 
-/// Number of replayed commands after which the effects that they have recorded are dropped.
+/// Number of replayed commands after which the effects that they have recorded are dropped. (The
+/// file contains these effects already.)
 const EFFECTS_DROPPED_EVERY: u64 = 1024;
 
-/// A common period of access words: they repeat after 2^24 s for LRU and after 2^16 min for LFU.
+/// A common period of access words, in which entries store their last access. These words repeat
+/// after 2^24 s for LRU and after 2^16 min for LFU.
 const ACCESS_PERIOD_MS: i64 = 15 * (1 << 24) * 1000;
 
 /// Returns a time in the 1970s, at which no deadline has passed, Unix time in ms. It results in the

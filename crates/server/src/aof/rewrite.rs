@@ -25,11 +25,12 @@ use crate::snapshot::{
 
 /// Bytes between two syncs with `aof-rewrite-incremental-fsync`, as in Redis.
 const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
-/// Number of failures in a row after which automatic rewrites are delayed, as in Redis.
+/// Number of failures in a row after which automatic and scheduled rewrites are delayed, as in
+/// Redis.
 const FAILURES_MAX: u64 = 3;
-/// Maximum delay, as in Redis.
+/// Maximum delay of a rewrite after failures, as in Redis.
 const DELAY_MS_MAX: i64 = 60 * 60 * 1000;
-/// Minimum delay, as in Redis. Each further failure doubles it.
+/// Minimum delay of a rewrite after failures, as in Redis. Each further failure doubles the delay.
 const DELAY_MS_MIN: i64 = 60 * 1000;
 
 /// The replies of `BGREWRITEAOF`.
@@ -49,12 +50,12 @@ pub struct Base {
 }
 
 impl Base {
-    /// Returns its description.
+    /// Returns the description with which the base is installed.
     pub fn described(&self) -> NewBase<'_> {
         NewBase { path: &self.path, is_rdb: self.is_rdb, bytes: self.bytes }
     }
 
-    /// Deletes the file.
+    /// Deletes the file of a base that can't be installed.
     pub fn discard(&self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -125,8 +126,9 @@ fn is_delayed(server: &Server) -> bool {
     server.monotonic_ms() - rewrites.failed_ms.load(Relaxed) < delay_ms
 }
 
-/// Starts a rewrite on a worker that holds all shards. Meanwhile no worker can run a command, so
-/// this function opens no file, and takes no lock that is held while a file is opened.
+/// Starts a rewrite on a worker that holds all shards. Meanwhile no worker can run a command that
+/// needs a shard. So this function opens no file, and takes no lock that is held while a file is
+/// opened.
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let Some(shared) = server.snapshots().background.server() else { return };
     let aof = &server.snapshots().aof;
@@ -164,7 +166,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     drop(starting);
 }
 
-/// Returns a limit that no reader reaches: a slow disk delays writes but loses no effects.
+/// Returns the limit on the bytes that the writer thread is behind: a number that is never reached,
+/// because a slow disk may delay writes but must not lose effects.
 pub fn unbounded() -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(u64::MAX))
 }
@@ -329,8 +332,8 @@ impl Consumer for Rewriting {
         drop(handle);
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
-                // After a cut, the effects behind it are in an increment, which the installation of
-                // the base alone would retire.
+                // If the stream was cut, the effects after the cut are in an increment. Installing
+                // only the base would make this increment history, so the base is deleted instead.
                 (false, Some(place)) if !self.has_cut => {
                     place.install(base.described(), false, 0).map_err(|error| error.to_string())
                 }

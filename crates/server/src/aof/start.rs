@@ -60,7 +60,8 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: &Files) -> io::Resul
     collect(&mut place, server);
     let len = opened.len;
     aof.written.current_bytes.store(place.others_bytes + len, Relaxed);
-    // The size after the last rewrite is unknown. As in Redis, the first rewrite may come early.
+    // The size after the last rewrite is unknown, so the size of the base is used instead. As in
+    // Redis, the first rewrite may therefore come early.
     let base_bytes = if files.base_bytes > 0 { files.base_bytes } else { place.others_bytes };
     aof.written.base_bytes.store(base_bytes, Relaxed);
     *aof.place() = Some(place);
@@ -95,7 +96,8 @@ fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
 }
 
 /// Flushes the dataset and loads the files, including all effects committed so far. The caller
-/// holds all shards as `owned`. It must not prevent the journal's epoch from ending.
+/// holds all shards as `owned`. The caller must not prevent the journal's epoch from ending,
+/// because this function waits for the end.
 ///
 /// # Errors
 /// The error reply. The dataset is unchanged if there are no files or the sync before the flush has
@@ -107,7 +109,7 @@ pub fn reload<'k>(
     view: SessionView,
 ) -> Result<(), String> {
     const FAILED: &str = "ERR Error trying to load the AOF files, check server logs";
-    // Without the append-only file, `BGREWRITEAOF` may have written files.
+    // Even if the append-only file is off, `BGREWRITEAOF` may have written files.
     if server.snapshots().aof.state() == State::Off && !has_files(server) {
         return Err("ERR There is no append-only file".to_owned());
     }
@@ -118,7 +120,8 @@ pub fn reload<'k>(
     let empty = |executor: &mut Executor<'k>, owned: &mut Vec<Ownership>| {
         executor.look(&view, owned, server.now_ms()).flush(databases.clone(), false);
     };
-    // The loaded effects are in the file already. The unit that collects them is abandoned below.
+    // The effects of the load must not be propagated, because they are in the file already. They
+    // are collected in a unit that is abandoned below.
     executor.begin_unit();
     empty(executor, owned);
     let cleared = server.flush();
@@ -221,7 +224,8 @@ pub fn end(server: &Server) {
 }
 
 /// Writes and syncs the effects committed so far, and waits until that is done. The calling thread
-/// must not prevent the journal's epoch from ending. Returns whether it succeeded.
+/// must not prevent the journal's epoch from ending. Returns whether the sync succeeded. If no
+/// writer thread runs, returns `true` at once.
 fn sync(server: &Server) -> bool {
     let (sender, synced) = mpsc::channel();
     match &*lock(&server.snapshots().aof.writer) {

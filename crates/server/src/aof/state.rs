@@ -167,7 +167,7 @@ impl Aof {
     fn set_gates(&self, server: &Server) {
         let awaited_syncs = (self.gate.awaits_syncs(), self.gate.is_asked());
         self.set_gate(server);
-        // The thread must see at once that replies wait for its syncs, or no longer do.
+        // The writer thread must see at once that replies wait for its syncs, or no longer do.
         if (self.gate.awaits_syncs(), self.gate.is_asked()) != awaited_syncs
             && let Some(handle) = &*lock(&self.writer)
         {
@@ -184,7 +184,7 @@ impl Aof {
             let writes = self.state() != State::Off && self.written.error.load(Relaxed) == 0;
             let awaits_syncs = self.state() == State::On && self.fsync() == AppendFsync::Always;
             let is_asked = self.state() == State::On && self.asking.load(SeqCst) > 0;
-            // `|` instead of `||`, because both must be set.
+            // `|` instead of `||`, because both functions must be called.
             self.gate.set_asked(is_asked) | self.gate.set(writes, awaits_syncs)
         };
         if releases {
@@ -228,8 +228,8 @@ impl Aof {
         confirm(false);
     }
 
-    /// Returns the callback for a writer thread that is too far behind. It makes replies to writes
-    /// wait.
+    /// Returns the callback that is called if the writer thread is too far behind. The callback
+    /// makes replies to writes wait.
     pub(super) fn warning(&self) -> Wake {
         let gate = Arc::clone(&self.gate);
         Arc::new(move || gate.note_behind())
@@ -257,8 +257,8 @@ impl Aof {
         &self.gate
     }
 
-    /// Returns the stamp below which replies may be sent: the stamp before which all effects are on
-    /// disk if replies wait for syncs, otherwise as [`Gate::open_below`] says.
+    /// Returns the stamp below which replies may be sent ([`Gate::open_below`]). If replies wait
+    /// for syncs, this is the stamp before which all effects are on disk.
     pub fn synced(&self) -> u64 {
         self.gate.open_below(|| self.synced.load(SeqCst))
     }
@@ -268,7 +268,7 @@ impl Aof {
     /// and notifies it.
     pub fn await_sync(&self, worker: u32) {
         let waited = self.waiting[worker as usize].swap(true, SeqCst);
-        // With `appendfsync always` the thread syncs anyway.
+        // With `appendfsync always` the writer thread syncs without being woken.
         if !waited
             && self.gate.is_asked()
             && let Some(handle) = &*lock(&self.writer)

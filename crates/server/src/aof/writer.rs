@@ -54,9 +54,9 @@ pub enum Order {
     Base(Result<Base, String>),
     /// Write and sync all effects committed so far, then reply.
     Sync(Sender<bool>),
-    /// Write and sync all effects committed so far, then call this with `true`. After a failure the
-    /// call is made once they are on disk. If the thread must end before that, the argument is
-    /// `false`.
+    /// Write and sync all effects committed so far, then call this with `true`. If a write or sync
+    /// fails, the call is made later, once these effects are on disk. If the thread must end before
+    /// that, the argument is `false`.
     Confirm(Confirm),
     /// Write and sync all effects committed so far, then note that a client no longer asks for
     /// `CLIENT DURABILITY always`.
@@ -70,7 +70,7 @@ pub type Confirm = Box<dyn FnOnce(bool) + Send>;
 
 /// A waiter for the sync of all effects with stamps below a given one.
 enum Awaiting {
-    /// A caller.
+    /// A thread that waits for the result ([`Order::Sync`]).
     Caller(Sender<bool>),
     /// [`Order::Confirm`].
     Confirm(Confirm),
@@ -83,6 +83,7 @@ enum Awaiting {
 /// The pending orders.
 #[derive(Default)]
 struct Orders {
+    /// Whether the thread was woken because there is more to read or a setting has changed.
     has_more: bool,
     orders: VecDeque<Order>,
 }
@@ -155,8 +156,8 @@ impl Handle {
     }
 }
 
-/// Starts the thread. If `writing` has no output, the reader starts at the cut of a rewrite, and
-/// the thread opens the first increment.
+/// Starts the thread. If `writing` has no output file, the reader starts at the cut of a rewrite,
+/// and the thread opens the first increment.
 ///
 /// # Errors
 /// The system can't start a thread.
@@ -213,6 +214,7 @@ struct Writer {
     cut: Option<Reader>,
     /// The result of the last cut's snapshot, if it has ended.
     base: Option<Result<Base, String>>,
+    /// When the file was last synced, or a sync was last skipped.
     synced_at: Instant,
     /// When the last write or sync failed.
     failed_at: Option<Instant>,
@@ -387,7 +389,8 @@ impl Writer {
         matches!(ahead, Ahead::More)
     }
 
-    /// Returns whether the reader started at a cut and the increment after it is not open yet.
+    /// Returns whether the reader started at a cut and the increment for the effects after this cut
+    /// is not open yet.
     fn is_at_start(&self) -> bool {
         self.cut.is_none() && !self.writing.is_rotated()
     }
@@ -460,7 +463,7 @@ impl Writer {
         server.snapshots().aof.set_write_error(server, number);
         if self.writing.is_lost() && self.writing.is_rotated() {
             // The kernel may have dropped the unsynced pages, so a successful retry would prove
-            // nothing. The next base will contain these effects.
+            // nothing. The next base will contain the effects of these pages.
             rewrite::request(server);
         }
     }
@@ -492,7 +495,7 @@ impl Writer {
         let aof = &server.snapshots().aof;
         let is_current = lock(&aof.writer).as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox));
         let installed = base.and_then(|base| {
-            // A thread that is ending must not touch the files of the next one.
+            // A thread that is ending must not touch the files of the next writer thread.
             let installed = if is_current || aof.state() == State::Off {
                 self.writing.install(aof.place().as_mut(), base.described())
             } else {
@@ -511,15 +514,15 @@ impl Writer {
                 self.note_well(server);
             }
         } else if self.writing.awaits_base() {
-            // Writes are rejected until there is a base.
+            // Writes are rejected until there is a base, so a rewrite is scheduled.
             aof.rewrites.is_scheduled.store(true, Relaxed);
         }
         rewrite::note_ended(server, &installed.map(drop));
     }
 
-    /// Answers waiters whose effects are on disk. After a failure it answers all callers and the
-    /// end of the thread; [`Awaiting::Confirm`] and [`Awaiting::Unask`] stay pending. Returns
-    /// [`Ended`] if the thread must end.
+    /// Answers waiters whose effects are on disk. After a failure, answers all other waiters too,
+    /// except that [`Awaiting::Confirm`] and [`Awaiting::Unask`] stay pending unless the thread is
+    /// ending. Returns [`Ended`] if the thread must end.
     fn answer_awaited(&mut self, server: &Server) -> Result<(), Ended> {
         if self.awaited.is_empty() {
             return Ok(());

@@ -1,9 +1,10 @@
 //! Blocks clients (`BLPOP` and other blocking commands), and unblocks them when they are served,
 //! time out or close.
 //!
-//! Exactly one party claims a waiter and replies: the thread that serves it, this worker after a
-//! timeout, or `CLIENT UNBLOCK`. All others find the waiter claimed and do nothing. If the
-//! connection closes, this worker claims the waiter, and no reply is sent.
+//! A *waiter* is a blocked command in the queues of its keys. The first party that *claims* the
+//! waiter (sets its flag) replies: the thread that serves it, this worker after a timeout, or
+//! `CLIENT UNBLOCK`. All others find the waiter claimed and do nothing. If the connection closes,
+//! this worker claims the waiter, and no reply is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,7 +26,8 @@ use crate::stats::WorkerStats;
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Registers a connection as blocked on a waiter. `took` is the time that its command ran.
+    /// Registers a connection as blocked on a waiter. `took` is the time for which the connection's
+    /// command ran before it blocked.
     pub fn block(&mut self, index: u32, waiter: Arc<Waiter>, took: Duration) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         connection.state = State::Blocked;
@@ -63,7 +65,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
                 self.unblock(index, false, &mut |output, _| output.extend_from_slice(&woken.reply));
             }
-            // A reply that arrived before the client was registered as blocked.
+            // The reply arrived before the client was registered as blocked. `block` handles it.
             None if connection.state == State::Parked => connection.waits.woken_before_blocking = Some(woken),
             _ => {}
         }
@@ -80,7 +82,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let with_error = unblock.with_error;
             if !with_error {
                 // Redis counts both forms of `CLIENT UNBLOCK` as failures. An error reply is
-                // counted below.
+                // counted in `unblock`.
                 self.tally.count_late_failure(unblock.waiter.command());
             }
             if with_error {
@@ -110,7 +112,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let waiter = self.reactor.connections[index as usize]
                 .as_ref()
                 .and_then(|connection| connection.waits.blocked.as_ref());
-            // If the waiter is claimed, its reply is in flight.
+            // If another party has claimed the waiter, its reply is in flight.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
                 unblock_with_nothing(self, index, true);
             }
@@ -147,7 +149,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.closed_over_limit(index, added_bytes) {
             return;
         }
-        // Most clients send nothing while they are blocked.
+        // Runs the commands that the client has sent while it was blocked. Most clients have sent
+        // none.
         if self.reactor.connections[index as usize]
             .as_ref()
             .is_some_and(|connection| connection.input.waiting_bytes() > 0)
@@ -183,8 +186,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Sends a connection the reply of a timeout: null or, for `WAIT` and `WAITAOF`, the current
-/// numbers.
+/// Sends a connection the reply of a timeout: null or, for `WAIT` and `WAITAOF`, the counts reached
+/// so far.
 fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, timed_out: bool) {
     let Some(connection) = &clients.reactor.connections[index as usize] else { return };
     let Some(blocked) = &connection.waits.blocked else { return };
@@ -203,7 +206,7 @@ pub(super) fn unblock_with<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L
     }
 }
 
-/// Updates the number of blocked clients, and the number of those with a deadline.
+/// Adds `change` to the number of blocked clients, and sets the number of those with a deadline.
 fn publish_blocked(stats: &WorkerStats, change: i64, with_deadline: usize) {
     stats.blocked.set(stats.blocked.get().saturating_add_signed(change));
     stats.with_deadline.set(with_deadline as u64);

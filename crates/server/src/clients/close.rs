@@ -1,4 +1,4 @@
-//! Closes connections, and finishes the turn of connections that took part in it.
+//! Closes connections, and ends a turn for the connections that took part in it.
 
 use std::collections::VecDeque;
 
@@ -82,7 +82,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Closes all connections when the server stops, after one attempt to send pending replies.
     ///
     /// # Errors
-    /// The loop can't send.
+    /// The error of the event loop's last poll, which sends the replies.
     pub fn close_all(&mut self) -> std::io::Result<()> {
         self.reactor.stop_listening();
         self.finish_turn();
@@ -101,6 +101,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         faults::pause(Fault::PauseReplying);
         self.reactor.touch_listed();
         finish_touched(self);
+        // The connections in `unsynced` have replies that wait for a sync of the append-only file.
         // A sync may have ended after these connections were checked but before this worker
         // registered for a notification, so they are checked again after the registration.
         while !self.reactor.unsynced.is_empty() {

@@ -12,8 +12,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     pub fn handle_all(&mut self, events: &mut Vec<Event>) {
         for at in 0..events.len() {
             self.reactor.fetch_ahead(&events[at + 1..], |event| event.conn().map(ConnId::index));
-            // Replace each event instead of draining them: most turns have few events, for which
-            // the end of a drain would cost more.
+            // Each event is replaced instead of drained. Most turns have few events, and for few
+            // events the end of a drain would cost more than the replacements.
             self.handle(std::mem::replace(&mut events[at], Event::Woken));
         }
         events.clear();
@@ -40,7 +40,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Sends a `MONITOR` line to a connection, unless it has stopped monitoring.
+    /// Sends a `MONITOR` line to the connection with the token `wanted`, unless the connection has
+    /// stopped monitoring.
     pub fn show(&mut self, wanted: u64, line: &[u8]) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -53,7 +54,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Closes the connection with a token, if it still belongs to the client.
+    /// Closes the connection with the token `wanted`, if the connection still belongs to the client
+    /// with the ID `client`.
     pub fn kill(&mut self, wanted: u64, client: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         if self.frozen.holds(index) {

@@ -21,8 +21,8 @@ use super::{Abandon, Clients};
 const WINDOW_BYTES: usize = 1024 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Handles a message for the follower with this token: the stream has more for it, or has cut
-    /// it off.
+    /// Handles a message for the follower with this token. The stream has more effects for the
+    /// follower, or has cut the follower off because it is too far behind.
     pub fn follow(&mut self, wanted: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         if self.frozen.holds(index) {
@@ -59,7 +59,8 @@ pub(super) fn continue_stream_to_follower<L: EventLoop, H: Abandon>(clients: &mu
         return;
     }
     let mut parts = Vec::new();
-    // Without room, `read` reads nothing, but still returns whether the follower was cut off.
+    // If there is no room, `read` reads nothing, but still returns whether the follower was cut
+    // off.
     let next = loop {
         // Read until there are at least two pieces. The completion of a send is reported only if
         // more output follows it, and that event triggers the next read.
@@ -84,6 +85,8 @@ pub(super) fn continue_stream_to_follower<L: EventLoop, H: Abandon>(clients: &mu
     if parts.is_empty() && connection.state != State::Closing {
         return;
     }
+    let bytes: usize = parts.iter().map(|part| part.bytes().len()).sum();
+    clients.reactor.stats.repl_output_bytes.add(bytes as u64);
     for part in parts {
         match part {
             Outgoing::Shared(bytes) => connection.add_shared(&bytes),

@@ -1,6 +1,8 @@
-//! The frozen connection. A connection whose script is busy is *frozen*: its input is not parsed,
-//! its output is neither extended nor sent, and it is not closed. Its events and messages are kept
-//! as [`Deferred`] until it thaws or another connection freezes.
+//! The frozen connection. A script is *busy* when it has run for longer than
+//! `busy-reply-threshold`. While the worker runs turns within a busy script, the script's
+//! connection is *frozen*: its input is not parsed, its output is neither extended nor sent, and it
+//! is not closed. Events and messages for the frozen connection are kept as [`Deferred`] until it
+//! thaws or another connection freezes.
 //!
 //! Output for the connection is deferred up to its hard output limit. Output beyond the limit is
 //! dropped, and the connection will be closed. (The soft limit and `maxmemory-clients` apply again
@@ -16,10 +18,10 @@ use crate::scripting::Kind;
 
 /// A deferred event or message for a frozen connection.
 pub enum Deferred {
-    /// An event of the loop. Receiving is paused, so there are few.
+    /// An event of the loop. There are few, because receiving from the connection is paused.
     Event(Event),
-    /// A message to be sent to the connection with this token. [`Clients::defer_output`] limits
-    /// such messages and invalidations.
+    /// A message to be sent to the connection with this token. [`Clients::defer_output`] limits the
+    /// total length of such messages and of invalidations.
     Output(u64, Outgoing),
     /// An invalidation.
     Notification(Notification),

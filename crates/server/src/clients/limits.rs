@@ -7,7 +7,7 @@
 //! sends pending output, as in Redis, and then closes the clients with the highest usage, on any
 //! worker.
 //!
-//! Within a turn the sum is therefore as of the end of the last turn, except for connections with
+//! Within a turn the sum is therefore that of the end of the last turn, except for connections with
 //! much output. The error per connection is limited to the input that a turn receives plus
 //! [`UNACCOUNTED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within it accounts
 //! for all connections except the script's own.
@@ -77,7 +77,7 @@ pub struct OutputAlarm {
 
 impl OutputAlarm {
     /// Returns whether a connection has so much pending output that its limits must be checked and
-    /// a piece of output may end.
+    /// the output may be long enough for a piece ([`PIECE_BYTES_MIN`]).
     #[inline]
     pub fn is_reached<H>(&self, connection: &Connection<H>) -> bool {
         let is_listener = connection.session.subscriptions.is_some();
@@ -93,6 +93,8 @@ impl OutputAlarm {
         self.normal_bytes.saturating_sub(other_bytes)
     }
 
+    /// Creates the alarm from the settings. `weighs` means that the memory of all clients is
+    /// limited.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         let alarm = |limit: &OutputLimit| {
             let hard_bytes = if limit.hard_bytes == 0 { u64::MAX } else { limit.hard_bytes };
@@ -102,11 +104,11 @@ impl OutputAlarm {
         let normal_bytes = alarm(&settings.output_limit_normal);
         let pubsub_bytes = alarm(&settings.output_limit_pubsub);
         OutputAlarm {
-            // Longer output is sent in pieces.
+            // Longer output must be checked too, because the check also splits it into pieces.
             normal_bytes: normal_bytes.min(PIECE_BYTES_MIN),
             pubsub_bytes: pubsub_bytes.min(PIECE_BYTES_MIN),
-            // A subscriber that keeps up must not come near its limit only because its messages are
-            // held back.
+            // Messages are held back so that one send carries several. This alone must not bring a
+            // subscriber that keeps up near its limit.
             waiting_bytes_max: (pubsub_bytes / 4).min(WAITING_OUTPUT_BYTES_MAX),
         }
     }
@@ -145,8 +147,8 @@ impl Limits {
         }
     }
 
-    /// Chooses clients to close until the others use less than the limit. Sends messages to their
-    /// workers to close them.
+    /// Chooses clients to close until the others use less than the limit. Sends a message to the
+    /// worker of each chosen client, which closes the client.
     #[cold]
     fn evict(&mut self, server: &Server, now_ms: i64) {
         let memory = server.keyspace().clients().memory();

@@ -27,7 +27,8 @@ pub struct Memory {
     is_out: bool,
     /// Whether the next turn must continue to evict.
     is_behind: bool,
-    /// Whether to purge again in the next round of periodic work.
+    /// Whether to call the allocator's purge again in the next round of periodic work
+    /// ([`Memory::purge`]).
     purges_again: bool,
     /// This worker's part of the global counter, bytes: the memory of its connections and, on
     /// worker 0, of published messages that subscribers share.
@@ -135,7 +136,7 @@ impl Memory {
         }
     }
 
-    /// Evicts keys for at most the time of one turn.
+    /// Evicts keys for at most the time that one turn may spend on eviction.
     pub fn continue_eviction<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         self.is_behind = false;
         if clients.executor.keyspace().tuning.is_limited() {

@@ -56,8 +56,8 @@ pub struct Clients<'s, L: EventLoop, H> {
     pub frozen: Frozen,
     /// Output of closed connections.
     pub garbage: Garbage,
-    /// Whether a connection may follow the stream of effects. A follower reads more when a send has
-    /// completed.
+    /// Whether a connection may follow the stream of effects. If so, each completed send is
+    /// checked, because a follower reads more of the stream after a send.
     pub has_followers: bool,
     /// Whether one of the connections may be the link to the primary.
     has_primary: bool,
@@ -87,7 +87,7 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
     /// Returns whether the next turn must start without waiting.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        // `|` makes this one branch: usually nothing is due.
+        // `|` makes this one branch instead of four. Usually all four conditions are false.
         self.reactor.is_behind() | self.limits.weighing.is_due() | !self.garbage.is_empty() | self.executor.has_work()
     }
 

@@ -28,9 +28,9 @@ pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Closes a connection if its output exceeds the hard limit, or if clients' memory reaches its
-    /// limit and this connection is chosen. Returns whether it was closed. Otherwise ends a piece
-    /// of the output if the piece is long enough. `added_bytes` is the size of the output that was
-    /// just added.
+    /// limit and this connection is chosen. Returns whether it was closed. Otherwise, if the output
+    /// is long enough, makes it a piece that is sent on its own (`end_piece`). `added_bytes` is the
+    /// size of the output that was just added.
     #[inline]
     pub fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
         let Some(connection) = &self.reactor.connections[index as usize] else { return true };
@@ -47,8 +47,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
     /// Checks the limits after a command of the window whose reply starts at `before`. If a piece
     /// of the connection's output ends with this reply, the connection yields: its later commands
-    /// run in the next turn, after the piece was passed to the loop. The length of a connection's
-    /// turn is thus bounded even if its peer doesn't read.
+    /// run in the next turn, after the piece was passed to the event loop. The length of a
+    /// connection's turn is thus bounded even if its peer doesn't read.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {

@@ -1,16 +1,16 @@
 //! The connection to the primary that this replica follows.
 //!
 //! Its commands run like those of any client: in order, and a transaction as a whole. This module
-//! implements the differences. Replies are dropped, except for the offset, which is sent to the
-//! primary once a second. Applied commands are counted, so that a new link can continue at their
-//! offset. A link that ends while one of its commands is in flight is closed only after that
-//! command has run, so that the offset includes it.
+//! implements the differences. Replies are dropped. Instead, the offset that the replica has
+//! reached in the primary's stream is sent to the primary once a second. Applied commands are
+//! counted, so that a new link can continue at their offset. A link that ends while one of its
+//! commands is in flight is closed only after that command has run, so that the offset includes it.
 //!
 //! The link *rests* while other work of the server (such as a snapshot) holds all shards between
-//! two of the link's commands. Its offset and its database are then fixed.
+//! two of the link's commands. While the link rests, its offset and its database don't change.
 //!
-//! A stream with a protocol error or a blocking command doesn't come from a primary. It is not
-//! continued: as in Redis, the next link starts with a full synchronization.
+//! A stream with a protocol error or a blocking command doesn't come from a primary. Such a stream
+//! is not continued: as in Redis, the next link starts with a full synchronization.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,7 +75,7 @@ pub fn ask_to_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) ->
     false
 }
 
-/// Notes that the link rests: work of the server has all shards.
+/// Notes that the link rests, because work of the server holds all shards.
 pub fn begin_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
     note_applied(connection);
@@ -86,7 +86,7 @@ pub fn begin_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, ind
     }
 }
 
-/// Notes that the link no longer rests.
+/// Notes that the link no longer rests, because the work has ended.
 pub fn end_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let connection = clients.reactor.connections[index as usize].as_ref();
     if let Some(link) = connection.and_then(|connection| connection.session.primary.as_ref()) {
@@ -115,9 +115,9 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
     }
 }
 
-/// Returns the offset of the stream that is known to be on disk; `None` without an append-only
-/// file. If a report is due and more was applied, requests a sync, after which the offset is
-/// reported again.
+/// Returns the offset up to which the stream is known to be on disk, or `None` if the append-only
+/// file is off. If a report to the primary is due and more of the stream was applied than is on
+/// disk, requests a sync. When the sync has ended, the offset is reported again.
 fn synced_offset(server: &Server, link: &mut PrimaryLink, worker: u32) -> Option<u64> {
     let aof = &server.snapshots().aof;
     if aof.state() == aof::State::Off {
@@ -128,7 +128,8 @@ fn synced_offset(server: &Server, link: &mut PrimaryLink, worker: u32) -> Option
         let (progress, number, applied) = (Arc::clone(link.progress()), link.number, link.applied());
         let shared = server.replication().shared();
         aof.confirm(Box::new(move |is_synced| {
-            // The offsets of a later link may belong to another history.
+            // If a later link has replaced this one, the offset may belong to another history, so
+            // it isn't recorded.
             if is_synced && progress.link.load(Relaxed) == number {
                 progress.synced.fetch_max(applied, Relaxed);
             }
@@ -214,7 +215,7 @@ pub fn note_error(session: &Session, command: &Command, reply: &[u8]) {
     }
 }
 
-/// Does the same as [`note_error`] for a command that was rejected before it ran, given its name.
+/// Does the same as [`note_error`] for the command `name`, which was rejected before it ran.
 #[cold]
 pub fn note_error_of(session: &Session, name: &str, reply: &[u8]) {
     let Some(link) = &session.primary else { return };
@@ -227,8 +228,8 @@ pub fn note_error_of(session: &Session, name: &str, reply: &[u8]) {
     );
 }
 
-/// Counts as applied all bytes of the link before the command that starts at offset `begin` of its
-/// input. Within a transaction does nothing.
+/// Counts as applied all bytes of the link's input before the command that starts at offset
+/// `begin`. Does nothing within a transaction, whose bytes count as applied with its `EXEC`.
 #[cold]
 pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, begin: usize) {
     let pending_bytes = connection.input.bytes(io).len() - begin;
@@ -254,7 +255,7 @@ fn note_applied<H>(connection: &mut Connection<H>) {
     }
 }
 
-/// Appends the bytes that were applied to the stream for this server's replicas.
+/// Appends the applied bytes of the primary's stream to the stream for this server's own replicas.
 fn relay<H>(server: &Server, connection: &mut Connection<H>) {
     let applied = connection.session.primary.as_mut().map(|link| link.take_applied());
     if let Some(bytes) = applied.filter(|bytes| !bytes.is_empty()) {
@@ -271,7 +272,7 @@ pub(super) fn end<H>(server: &Server, connection: &mut Connection<H>) {
     if let Some(link) = connection.session.primary.take() {
         server.replication().replica.set_link_worker(None);
         if link.wants_rest {
-            // The work acquires the shards without the link.
+            // The work for which the link should rest now acquires the shards without the link.
             server.port(0).send(Message::Whole);
         }
         server.replication().replica.link_ended(server, link.number, link.continues_at(), db);

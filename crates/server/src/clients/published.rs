@@ -4,8 +4,8 @@
 //! each turn sends to a limited number of subscribers ([`crate::reactor`]), starting with those
 //! that have waited longest. A send takes far longer than adding to the output, so without this
 //! limit a message to ten thousand subscribers would delay all other clients. If publishers are
-//! faster than the sends, one send carries several messages. The output of a subscriber with other
-//! output, or with much output, is sent in the same turn.
+//! faster than the sends, one send carries several messages. If a subscriber also has replies to
+//! receive, or much output, its output is sent in the same turn.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -50,7 +50,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let deferred = Deferred::Output(connection.socket.token(), copy);
             return self.defer_output(deferred, message.bytes().len());
         }
-        // The pending reply must precede the message, so even a long message is copied.
+        // If a reply is pending, it must precede the message. The message is then copied, even if
+        // it is long, to be added after the reply.
         let awaits_answer = connection.awaits_answer();
         match message {
             message if awaits_answer => connection.tell(message.bytes()),
@@ -72,8 +73,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Queues a connection whose output has grown by a message. If it has much output, it is sent
-    /// in this turn.
+    /// Queues a connection whose output has grown by a message. If the connection has much output,
+    /// the output is sent in this turn.
     fn send_in_its_turn(&mut self, index: u32) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let has_much = connection.socket.is_listed && connection.pending_bytes() > self.limits.alarm.waiting_bytes_max;
@@ -92,8 +93,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 /// other output.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// Cache of the encoded messages for the last pattern, by protocol version. `None` means not
-/// encoded yet.
+/// Cache of the encoded messages, by protocol version: those for the pattern of the last
+/// subscriber. `None` in `bytes` means not encoded yet.
 struct Encoded<'s> {
     pattern: Option<Vec<u8>>,
     bytes: [Option<Outgoing>; 2],

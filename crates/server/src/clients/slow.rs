@@ -7,7 +7,7 @@
 //!   is timed individually.
 //! * The plain commands of a window share the rest of the window's time, as they do in `INFO
 //!   commandstats`. If that time exceeds the threshold, the command with the longest arguments is
-//!   logged with it.
+//!   logged with this time.
 //! * If the threshold is below [`SLOWLOG_FINE_US`], every command is timed individually, because
 //!   the time of a whole window would not show which commands were slow.
 
@@ -34,7 +34,7 @@ pub const LARGE_BYTES: usize = 16 * 1024;
 /// The words of a command in one buffer, and the range of each word.
 pub type Words = (Vec<u8>, Vec<ArgRange>);
 
-/// Returns the minimum time of a window's plain commands for which one of them may be logged, ns.
+/// Returns the value of [`Stopwatch::slow_window_ns`].
 fn slow_window_ns(settings: &Settings) -> u64 {
     let slow = match settings.slowlog_log_slower_than_us {
         slower_than_us @ SLOWLOG_FINE_US.. => Duration::from_micros(slower_than_us as u64),
@@ -68,15 +68,16 @@ impl Stopwatch {
         self.slow_window_ns = slow_window_ns(settings);
     }
 
-    /// Starts a window. Returns the time if windows are timed.
+    /// Starts a window. Returns the current time, or `None` if commands are not timed in this build
+    /// ([`WATCHING`]).
     pub fn begin_window(&mut self) -> Option<Moment> {
         let began = WATCHING.then(Moment::now)?;
         self.mark = began;
         Some(began)
     }
 
-    /// Returns the start time of a command that is timed individually, or `None` for other
-    /// commands.
+    /// Returns the current time if the command is to be timed individually, `None` otherwise.
+    /// `arguments` is the number of the command's arguments, `bytes` their length.
     #[inline]
     pub fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Moment> {
         let is_timed = || bytes >= LARGE_BYTES || self.times(command, arguments);
@@ -100,8 +101,8 @@ impl Stopwatch {
         WATCHING && (self.times_all || command.is_timed_individually(arguments))
     }
 
-    /// Returns the duration of the command that has just ended, measured from `began` or, without
-    /// it, from the end of the last timed command.
+    /// Returns the duration of the command that has just ended, measured from `began` or, if that
+    /// is `None`, from the end of the last timed command.
     pub fn end(&mut self, began: Option<Moment>) -> Duration {
         let now = Moment::now();
         let took = now - began.unwrap_or(self.mark);
@@ -116,8 +117,9 @@ pub fn note(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args
     note_cut(keyspace, who, command, args, None, took, now_ms);
 }
 
-/// Records a command as [`note`] does. If the value was handed over and only its start was kept,
-/// `cut` is the value's index among the arguments and the number of missing bytes.
+/// Records a command as [`note`] does. If the command's long value was handed over to the keyspace,
+/// `args` has only the start of the value. `cut` is then the value's index among the arguments and
+/// the number of missing bytes.
 pub fn note_cut(
     keyspace: &Keyspace,
     who: Sender<'_>,
@@ -150,7 +152,8 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Records the time of a connection's command that had waited for its shards. `took` is the
-    /// time since it acquired them. `words` is called only if the command is logged.
+    /// time for which the command ran after it had acquired them. `words` is called only if the
+    /// command is logged.
     pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };

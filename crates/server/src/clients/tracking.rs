@@ -84,7 +84,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.is_some_and(|connection| connection.state != State::Closing)
         });
         let Some(index) = index else {
-            // The client to which invalidations were redirected has disconnected in the meantime.
+            // If invalidations were redirected, the client that should receive them has
+            // disconnected in the meantime.
             if matches!(subject, Subject::Redirected(_)) {
                 let (worker, connection) = (reader.client().worker, reader.client().connection.load(Relaxed));
                 let broken = vec![Notification { connection, subject: Subject::Broken, reader }];
@@ -141,7 +142,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// they follow those replies.
     #[cold]
     pub fn send_own_invalidations(&mut self) {
-        // The clients that the command served may have read a later time than the command.
+        // The commands of blocked clients that this command served may have read a later time than
+        // it, so read the clock again.
         if self.executor.take_served() {
             self.reactor.read_clock();
         }

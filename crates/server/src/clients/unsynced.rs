@@ -7,7 +7,9 @@ use pantala_runtime::EventLoop;
 use super::{Abandon, Clients};
 
 /// Makes the replies to a connection's last commands wait for the effects that these commands have
-/// produced or seen, if the gate is shut. Notes these effects for `WAIT`.
+/// produced or seen, if the gate of the append-only file is shut (replies must wait for the disk).
+/// If the stream is kept for replicas, notes for `WAIT` how much of the stream these commands have
+/// produced or seen.
 #[inline]
 pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     if clients.reactor.server.snapshots().aof.gate().wants_notes() {

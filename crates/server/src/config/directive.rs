@@ -9,8 +9,8 @@ pub enum State {
     /// immutable config".
     AtStart,
     /// Known but not supported. The value is always the default. Another value in the file causes a
-    /// warning or prevents startup ([`Directive::unsafe_to_ignore`]). In `CONFIG SET` it is an
-    /// error.
+    /// warning or prevents startup ([`Directive::unsafe_to_ignore`]). Setting another value by
+    /// `CONFIG SET` is an error.
     Known,
 }
 
@@ -25,7 +25,7 @@ pub enum Kind {
     Octal(i128, i128),
     /// Bytes with an optional unit, within the range.
     Memory(i128, i128),
-    /// Bytes with an optional unit, or a percentage, which is stored as its negative.
+    /// Bytes with an optional unit, or a percentage, which is stored as a negative number.
     MemoryOrPercent,
     /// Any bytes.
     Text,

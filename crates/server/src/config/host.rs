@@ -16,25 +16,25 @@ pub trait Host {
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The system's error.
     fn read_file(&mut self, path: &Path) -> io::Result<Vec<u8>>;
 
     /// Reads all of standard input.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The system's error.
     fn read_stdin(&mut self) -> io::Result<Vec<u8>>;
 
-    /// Lists the names in the directory at `path`, in unspecified order. Returns none if it can't
-    /// be read.
+    /// Lists the names in the directory at `path`, in unspecified order. Returns no names if the
+    /// directory can't be read.
     fn list_dir(&mut self, path: &Path) -> Vec<Vec<u8>>;
 
     /// Makes `path` the working directory.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The system's error.
     fn change_dir(&mut self, path: &Path) -> io::Result<()>;
 
     /// Returns the working directory.
@@ -44,7 +44,7 @@ pub trait Host {
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The system's error.
     fn try_append(&mut self, path: &Path) -> io::Result<()>;
 }
 
@@ -79,7 +79,7 @@ impl Host for System {
     }
 }
 
-/// Reads everything from `reader`. Fails if it exceeds [`FILE_BYTES_MAX`].
+/// Reads everything from `reader`. Fails if the content exceeds [`FILE_BYTES_MAX`].
 fn read_bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     reader.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
@@ -104,8 +104,8 @@ pub fn has_wildcards(path: &[u8]) -> bool {
 }
 
 /// Returns the paths that `pattern` matches, sorted. A wildcard matches neither a slash nor a
-/// leading dot. Only components with wildcards are looked up: a path whose other components don't
-/// exist is returned, too.
+/// leading dot. Only components with wildcards are looked up. The other components of a returned
+/// path may not exist.
 pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
     for part in pattern.components() {

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 /// Redis's stack.
 pub const INCLUDE_DEPTH_MAX: usize = 16;
 
-/// Maximum number of files that one configuration may include. The limit on nesting alone does not
-/// bound the number, because files may include each other many times.
+/// Maximum number of `include` lines that are followed in one configuration. The limit on nesting
+/// alone does not bound the number, because files may include each other many times.
 pub const INCLUDES_MAX: usize = 4_096;
 
 /// The sources of the configuration.
@@ -424,7 +424,7 @@ impl Loader<'_> {
         let workers = usize::try_from(self.values.number("workers")).unwrap_or(1);
         self.values.set_default("shards", number((defaults.shards)(workers).max(1)));
         let shards = usize::try_from(self.values.number("shards")).unwrap_or(1);
-        // If there are more workers than shards, some workers have no home shard.
+        // The server starts at most one worker per shard, so further workers need no partitions.
         let wanted = (defaults.partitions)(workers.min(shards), shards).max(shards);
         // The default number never prevents startup, but a configured number may.
         let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases"));

@@ -32,8 +32,8 @@ pub struct ReplicaSettings {
     pub ignores_maxmemory: bool,
     /// `replica-lazy-flush`: whether to free the old dataset in the background.
     pub flushes_lazily: bool,
-    /// `replica-refuse-empty-primary`: keep the dataset if the primary has none and another
-    /// history.
+    /// `replica-refuse-empty-primary`: keep the dataset if the primary's dataset is empty and has
+    /// another replication history.
     pub refuses_empty_primary: bool,
     /// Delete the RDB file after a sync, unless the server saves its data (`rdb-del-sync-files`).
     pub deletes_sync_files: bool,

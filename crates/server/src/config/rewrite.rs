@@ -34,8 +34,8 @@ pub fn rewrite_text(old: &[u8], values: &Values, users: &[Vec<u8>]) -> Vec<u8> {
     let mut user_places = VecDeque::new();
     let mut kept: Vec<Vec<u8>> = Vec::new();
     let mut is_signed = false;
-    // The last newline must not start another line, because each rewrite would then add an empty
-    // one.
+    // The last newline must not start another line, because then each rewrite would add an empty
+    // line.
     let old_lines = match old.strip_suffix(b"\n").unwrap_or(old) {
         [] => Vec::new(),
         old => old.split(|byte| *byte == b'\n').collect(),
@@ -102,8 +102,8 @@ fn quoted(line: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Joins the lines, each with a newline. Reduces runs of empty lines to one, and removes those at
-/// the start.
+/// Joins the lines, each with a newline. Reduces runs of empty lines to one, and removes empty
+/// lines at the start.
 fn join(lines: &[Vec<u8>]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut was_empty = true;
@@ -121,7 +121,7 @@ fn join(lines: &[Vec<u8>]) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// The system's.
+/// The system's error.
 pub fn rewrite_file(path: &Path, values: &Values, users: &[Vec<u8>]) -> io::Result<()> {
     let old = match std::fs::read(path) {
         Ok(text) => text,
@@ -136,7 +136,7 @@ pub fn rewrite_file(path: &Path, values: &Values, users: &[Vec<u8>]) -> io::Resu
 ///
 /// # Errors
 ///
-/// The system's.
+/// The system's error.
 pub fn replace_file(path: &Path, text: &[u8]) -> io::Result<()> {
     let mode = match std::fs::metadata(path) {
         Ok(metadata) => metadata.permissions().mode() & 0o7777,

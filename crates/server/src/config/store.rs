@@ -31,8 +31,8 @@ pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 
 /// The configuration, shared by all threads.
 ///
-/// In each turn, a worker checks whether [`generation`](Self::generation) has changed. This load
-/// costs as much as a relaxed one. After a change the worker fetches the new
+/// In each turn, a worker checks whether [`generation`](Self::generation) has changed. This is an
+/// acquire load, which costs as much as a relaxed one. After a change the worker fetches the new
 /// [`settings`](Self::settings). A mutex serializes changes. Readers take a separate lock, which is
 /// held only while the pointer to the settings is copied or exchanged, not while a change is
 /// applied.
@@ -116,7 +116,8 @@ impl ConfigStore {
         let old_dir = System.current_dir();
         let moved = change_dir(&mut new_values, &old.dir)?;
         let mut new = Settings::from_values(&new_values);
-        // A new revision makes the server read the files again, even if their names stay the same.
+        // A new revision makes the server read the TLS files again, even if their names stay the
+        // same.
         let renews_tls = targets.iter().any(|found| found.directive().name.starts_with("tls-"));
         new.tls.options.revision = old.tls.options.revision + u64::from(renews_tls);
         if let Err(refusal) = apply(&old, &new) {

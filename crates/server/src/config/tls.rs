@@ -17,7 +17,8 @@ pub struct TlsSettings {
     pub options: Options,
 }
 
-/// A directive, and the function that returns whether the options that it stands for are equal.
+/// A directive that stands for a group of options, and a function that returns whether two
+/// [`Options`] are equal in this group.
 type Compared = (&'static str, fn(&Options, &Options) -> bool);
 
 const COMPARED: [Compared; 7] = [
@@ -69,8 +70,8 @@ impl TlsSettings {
         TlsSettings { port: port(values, "tls-port"), replication: values.bool("tls-replication"), options }
     }
 
-    /// Returns the directive that stands for the first options that differ from `old`, for the
-    /// error of a failed change.
+    /// Returns the name that the error of a failed change shows: the directive that stands for the
+    /// first group of options that differs from `old`.
     pub fn first_change(&self, old: &TlsSettings) -> &'static str {
         if (self.port == 0) != (old.port == 0) {
             return "tls-port";

@@ -18,7 +18,7 @@ pub enum Value {
     Text(Vec<u8>),
 }
 
-/// The source of a value. Lines of a file follow rules of their own.
+/// The source of a value. Only lines of a file can add to the value of earlier lines (`save`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A line of the file, of standard input, or of the command line's options.
@@ -117,8 +117,8 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
             if words.len() > BIND_MAX {
                 return Err("Too many bind addresses specified.".into());
             }
-            // No address contains a space. Redis accepts such an address here and fails later, when
-            // it listens.
+            // A word with a space is not an address. Redis accepts the word here and fails later,
+            // when it listens.
             if words.iter().any(|word| word.contains(&b' ')) {
                 return Err("A bind address can't have a space.".into());
             }
@@ -367,7 +367,7 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
     vec![(line, forced)]
 }
 
-/// Returns one line per class, with the new name for replicas.
+/// Returns one line per class. The class of replicas has its new name, `replica`.
 fn output_limit_lines(name: &str, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let classes = ["normal", "replica", "pubsub"];
     let limits = output_limits(value).into_iter().zip(output_limits(default));

@@ -105,8 +105,8 @@ fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     dispatcher.clients.has_followers &= has_followers;
 }
 
-/// Returns whether `unauthenticated-timeout` has passed and the client has not authenticated or not
-/// finished its TLS handshake.
+/// Returns whether `unauthenticated-timeout` has passed and the client has not authenticated, or
+/// has not finished its TLS handshake.
 fn unauthenticated_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
     let is_stranger = || {
         let is_handshaking = connection.socket.tls.as_ref().is_some_and(|layer| layer.is_handshaking());
@@ -128,8 +128,8 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
 }
 
 /// Returns whether the output has exceeded the soft limit for too long. Records when it began to
-/// exceed the limit. Without a send in flight the output doesn't count, because the peer keeps up:
-/// the output was produced in this turn or is sent in the next.
+/// exceed the limit. If no send is in flight, the peer keeps up: the output was produced in this
+/// turn, or is sent in the next. Such output doesn't count.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
     // Includes the part of the replication stream that a follower has not read from the log yet.

@@ -1,8 +1,8 @@
 //! Control of a worker: applies changes of the settings, and runs periodic work a few times a
 //! second.
 //!
-//! This module drives the [dispatcher](crate::dispatch), which doesn't refer to it. Every turn of
-//! the worker calls it, including turns within a script.
+//! This module drives the [dispatcher](crate::dispatch), which doesn't refer to this module. Every
+//! turn of the worker calls this module, including turns within a script.
 
 mod cron;
 mod purge;
@@ -27,7 +27,8 @@ pub struct Control {
     next_cron_ms: Cell<i64>,
     /// State of the worker's walk for a snapshot.
     walk: Cell<Walk>,
-    /// State of periodic work. Nothing borrows it while commands run.
+    /// State of periodic work. It isn't borrowed while commands run, because a turn within a script
+    /// borrows it too.
     work: RefCell<Work>,
 }
 
@@ -79,7 +80,8 @@ impl Control {
     /// Keeps the number of tracked keys within its limit.
     fn limit_tracked<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         if dispatcher.clients.executor.limit_tracked() {
-            // One turn could not evict enough, so the next round of periodic work runs at once.
+            // One turn could not evict enough tracked keys, so the next round of periodic work runs
+            // at once.
             self.next_cron_ms.set(0);
         }
     }

@@ -21,14 +21,14 @@ use crate::process;
 
 /// Minimum resident memory for which the kernel is asked to use huge pages for new arenas of the
 /// allocator, bytes. The request is repeated whenever resident memory has doubled. Below this
-/// minimum there is only the first arena, of 1 GiB, which was advised at startup.
+/// minimum there is only the first arena, of 1 GiB, for which the kernel was asked at startup.
 const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
 
 /// Interval between checks of resident memory, ms.
 const WATCH_MS: i64 = 200;
 
-/// Maximum excess of resident over accounted memory: this number of bytes, plus accounted memory
-/// divided by [`UNUSED_SHARE`].
+/// Maximum excess of resident over accounted memory for which nothing is purged: this number of
+/// bytes, plus accounted memory divided by [`UNUSED_SHARE`].
 const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// See [`UNUSED_BYTES_MAX`].
 const UNUSED_SHARE: u64 = 20;
@@ -51,7 +51,9 @@ pub(super) struct Watch {
     /// Resident but unaccounted memory before the last purge, bytes; 0 if there was nothing to
     /// purge.
     level_bytes: u64,
+    /// Time before which a purge is not repeated if unaccounted memory has changed little.
     next_purge_ms: i64,
+    /// Interval to that time after the next purge. Doubles with each purge that changed little.
     repeat_ms: i64,
     /// Resident memory when the kernel was last asked to use huge pages, bytes.
     huge_pages_at_bytes: u64,
@@ -80,10 +82,11 @@ impl Watch {
 
     /// Returns whether to skip this check, given whether a script runs or memory is being freed.
     ///
-    /// Resident memory is hard to compare then: scripts publish their memory usage only when they
-    /// end, and memory that is being freed isn't resident for long. But a script may be running at
-    /// every check, so only a few checks in a row are skipped. A needless purge changes little, so
-    /// the next ones follow at growing intervals.
+    /// While a script runs or memory is being freed, resident memory is hard to compare with
+    /// accounted memory: scripts publish their memory usage only when they end, and memory that is
+    /// being freed isn't resident for long. But a script may be running at every check, so only a
+    /// few checks in a row are skipped. A needless purge changes little, so the next ones follow at
+    /// growing intervals.
     fn is_skipped(&mut self, is_unsettled: bool) -> bool {
         let is_skipped = is_unsettled && self.skipped < SKIPS_MAX;
         self.skipped = if is_skipped { self.skipped + 1 } else { 0 };

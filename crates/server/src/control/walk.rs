@@ -9,8 +9,8 @@ use pantala_runtime::EventLoop;
 use super::Control;
 use crate::dispatch::Dispatcher;
 
-/// Time after which a worker without other work tries again, if a shard or the snapshot's thread is
-/// busy.
+/// Time after which a worker without other work tries to continue the walk, if a shard was held by
+/// another worker or the snapshot's thread was too far behind.
 const WAIT: Duration = Duration::from_millis(1);
 
 /// The state of a worker's walk.
@@ -18,6 +18,7 @@ const WAIT: Duration = Duration::from_millis(1);
 pub(super) struct Walk {
     /// Number of the snapshot for which the worker walks, or has walked last.
     number: u64,
+    /// Whether the worker has more to walk, at once or later.
     ahead: Ahead,
 }
 

@@ -1,9 +1,9 @@
-//! Shutdown with a snapshot, on `SHUTDOWN` or a signal. Also `DEBUG LOADAOF`, which needs all
-//! shards too.
+//! Runs a shutdown with a snapshot, on `SHUTDOWN` or a signal. Also runs `DEBUG LOADAOF`, which
+//! needs all shards too.
 //!
-//! All shards are acquired as for any command that needs them all. When they are held, the dataset
-//! is saved and the workers are stopped. The shards are never released, because a write
-//! acknowledged after the snapshot would be lost.
+//! A shutdown acquires all shards like any command that needs them all. When it holds them, it
+//! saves the dataset and stops the workers. It releases the shards only if saving fails, because a
+//! write acknowledged after the snapshot would be lost.
 
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{AllShards, Shutdown};
@@ -19,8 +19,8 @@ use crate::aof::reload;
 use crate::clients::Clients;
 use crate::snapshot::{SHUTDOWN_FAILED, SHUTDOWN_FAILED_LINE, SIGNAL_FAILED, save_before_end};
 
-/// The token of requests for all shards for a shutdown that no connection runs
-/// ([`acquire_all_for_end`]). No connection has this token.
+/// Takes the place of a connection's token in the request for all shards that
+/// [`acquire_all_for_end`] makes on behalf of no connection. No connection has this token.
 pub(super) const ENDING: u64 = u64::MAX;
 
 /// The session under which the server's own work runs.
@@ -86,8 +86,8 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
     let Clients { executor, reactor, .. } = &mut d.clients;
     let journal = reactor.server.keyspace().journal();
     executor.flush_stream();
-    // The file is first synced up to this point. For this the journal's current epoch must end, so
-    // the worker counts as asleep meanwhile.
+    // `reload` first syncs the file up to this point. For that, the journal must end its current
+    // epoch, which waits for each worker that is awake. So this worker counts as asleep meanwhile.
     journal.rest(reactor.number);
     let loaded = reload(reactor.server, executor, &mut owned, SERVER_SESSION);
     journal.attend(reactor.number);
@@ -102,8 +102,8 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
     d.clients.executor.done()
 }
 
-/// Saves the dataset and stops the server. Returns whether the server stops. It continues if saving
-/// has failed.
+/// Saves the dataset and stops the server. Returns whether the server stops: if saving has failed,
+/// the server continues.
 fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown, mut owned: Vec<Ownership>) -> bool {
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
     let is_over = save_before_end(server, &mut clients.executor.look(&SERVER_SESSION, &mut owned, now_ms).whole(), how);

@@ -11,17 +11,18 @@ use pantala_runtime::EventLoop;
 use super::Dispatcher;
 use super::ending::SERVER_SESSION;
 
-/// The token of the loading thread's requests for all shards. No connection has it.
+/// Takes the place of a connection's token in the requests for all shards on behalf of the loading
+/// thread. No connection has this token.
 pub(super) const LOADING: u64 = u64::MAX - 2;
 
-/// Requests all shards.
+/// Requests all shards for the loading thread.
 pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
     d.clients.executor.bring(&d.shards, SERVER_SESSION, LOADING, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Hands the shards over to the thread.
+/// Hands all shards over to the loading thread.
 pub(super) fn hand_over<L: EventLoop>(d: &Dispatcher<'_, L>, owned: Vec<Ownership>) {
     d.clients.reactor.server.replication().replica.bring(owned);
 }

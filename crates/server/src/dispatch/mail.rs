@@ -14,7 +14,7 @@ pub struct Mail {
     /// Requests of this worker's connections that have their shards but have not run yet.
     pub brought: VecDeque<RequestNode>,
     /// Requests that were reset during a script ([`Executor::reset_gathered`]). They have released
-    /// their shards, and acquire them again in the next turn.
+    /// their shards, and request them again in the next turn.
     pub reset_gathered: Vec<RequestNode>,
     /// Messages that were received during a turn and are handled in the next.
     pub received: Vec<Message>,
@@ -36,15 +36,17 @@ impl Mail {
         !self.brought.is_empty() | !self.reset_gathered.is_empty()
     }
 
-    /// Passes shards to other workers during a script that isn't busy (yet). These are shards that
-    /// this worker holds, or that were sent to it, and that the script does not hold. Other
-    /// messages are kept for the next turn.
+    /// Hands shards over to the workers that have requested them, while this worker runs a script
+    /// that is not (yet) busy. These are the shards that this worker holds or receives in messages,
+    /// except the script's own. Messages that carry no shards are kept for the next turn.
     pub fn pass_on_shards(&mut self, server: &Server, number: u32, executor: &mut Executor<'_>) {
         let unseen = self.received.split_off(self.without_shards).into_iter();
         for message in unseen.chain(server.port(number).mailbox().receive().map(|node| node.value)) {
             match message {
                 Message::Shard(ownership) => executor.adopt(ownership),
-                // With `--execution owner` the request may hold shards of other homes.
+                // With `--execution owner`, the request may already hold shards that other workers
+                // are responsible for. It continues now, so that it doesn't keep them from others
+                // until the next turn.
                 Message::Run(parcel) => executor.resume(parcel),
                 Message::Gathered(parcel) => self.brought.push_back(parcel),
                 other => self.received.push(other),
@@ -59,7 +61,7 @@ impl Mail {
         }
     }
 
-    /// Makes requests that were reset acquire their shards again.
+    /// Makes the requests in `reset_gathered` acquire their shards again.
     #[inline]
     pub fn resume_reset(&mut self, executor: &mut Executor<'_>) {
         if !self.reset_gathered.is_empty() {

@@ -31,8 +31,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     fn receive_all_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
-        // Requests that were reset resume before this worker reports that it has settled, because
-        // they were admitted before (`super::pause`).
+        // Requests that were reset were admitted before a pause that this worker may be asked to
+        // confirm below. So they must queue for their shards again before the worker reports that
+        // it has settled (`super::pause`).
         self.mail.resume_reset(&mut self.clients.executor);
         self.mail.without_shards = 0;
         let left = std::mem::take(&mut self.mail.received).into_iter();
@@ -48,8 +49,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 continue;
             }
             self.clients.deliver(&mut published);
-            // The clock must not be behind that of the senders. All messages were sent before the
-            // first is handled, so one reading suffices.
+            // This worker's clock must not be behind the clocks of the senders. All messages were
+            // sent before the first is handled, so one reading suffices.
             if !is_late && matches!(message, Message::Answer(_) | Message::Gathered(_) | Message::Woken(_)) {
                 is_late = true;
                 self.clients.reactor.read_clock();
@@ -106,7 +107,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Runs requests whose shards have arrived. Called only after all messages have been taken from
-    /// the mailbox, because a script that becomes busy takes further messages before it ends.
+    /// the mailbox, because such a request may run a script that becomes busy and takes further
+    /// messages from the mailbox.
     fn run_gathered(&mut self) {
         while let Some(parcel) = self.mail.brought.pop_front() {
             self.brought(parcel);
@@ -153,7 +155,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         debug_assert!(connection.waits.requests > 0, "an answer without a request");
         if let Some(waiter) = parcel.value.blocked.take() {
-            // A command that may block is the only one of its request.
+            // A request with a command that may block has no other command.
             connection.waits.requests -= 1;
             let took = parcel.value.first_took().unwrap_or_default();
             self.clients.tally.time_blocked(waiter.command(), took);
@@ -162,12 +164,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         connection.waits.answers.push(parcel);
         connection.waits.requests -= 1;
         if connection.waits.requests > 0 {
-            // The arrived reply is part of the client's memory usage.
+            // The arrived reply adds to the client's memory usage, which is updated when the turn
+            // is finished.
             return self.clients.reactor.touch(index);
         }
         let keyspace = self.clients.executor.keyspace();
         let mut answers = std::mem::take(&mut connection.waits.answers);
-        // A transaction is the only request of its pipeline.
+        // While a transaction is in flight, its connection has no other request.
         if let [parcel] = answers.as_slice()
             && let Some(exec) = &parcel.value.exec
         {

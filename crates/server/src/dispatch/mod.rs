@@ -1,9 +1,9 @@
 //! The dispatcher runs the commands that need more than one step in a window: transactions,
 //! scripts, `CLIENT PAUSE` and `SHUTDOWN`.
 //!
-//! It acquires the shards that [`transactions`] and [`scripts`] need, and runs
-//! them. [Messages](messages) from other workers deliver the requested shards and the replies to
-//! its requests. It drives the [clients](crate::clients), which send the results.
+//! It acquires the shards that [`transactions`] and [`scripts`] need, and runs these commands.
+//! [Messages](messages) from other workers deliver the requested shards and the replies to its
+//! requests. It drives the [clients](crate::clients), which send the results.
 //!
 //! The layer above parses commands and [runs them in windows](crate::windows). When a script has
 //! run for long, the dispatcher calls that layer through the trait [`Above`], which runs a turn
@@ -71,7 +71,7 @@ pub struct Dispatcher<'s, L: EventLoop> {
     undo: Undo,
     /// Indexes of the connections that a pause holds back.
     paused: Vec<u32>,
-    /// Whether a `CLIENT PAUSE` was in force when one of these connections was held back.
+    /// Whether a `CLIENT PAUSE` was in force when one of the connections in `paused` was held back.
     clients_pause: bool,
     mail: Mail,
 }
@@ -103,8 +103,8 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
         self.clients.is_behind() | self.mail.is_behind() | self.memory.is_behind()
     }
 
-    /// Returns how long a poll may wait, µs: at most `wait_us`, and only until a pause ends or a
-    /// blocked connection times out.
+    /// Returns how long a poll may wait, µs: the shortest of `wait_us`, the time until a pause
+    /// ends, and the time until a blocked connection times out.
     #[inline]
     pub fn wait_us(&self, wait_us: i64) -> i64 {
         let mut wait_us = wait_us;

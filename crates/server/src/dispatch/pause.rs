@@ -5,12 +5,12 @@
 //! guarantee because it runs commands one at a time. In Pantala the reply waits, after the pause
 //! has started, for all commands that were admitted before:
 //!
-//! 1. Each other worker is asked to settle, and confirms this between two windows. Each command
-//!    that it has admitted by then has finished, holds a shard or has requested one. Later commands
+//! 1. Each other worker is asked to settle, and replies between two windows. Each command that the
+//!    worker has admitted by then has finished, holds a shard or has requested one. Later commands
 //!    are held back.
 //! 2. All shards are then acquired, as by any command. A command that holds a shard keeps it until
-//!    it has run. Gates and mailboxes are FIFO, so earlier requests are served earlier. But two
-//!    kinds of requests release their shards and queue again:
+//!    it has run. Gates (the queues of requests for a shard) and mailboxes are FIFO, so earlier
+//!    requests are served earlier. But two kinds of requests release their shards and queue again:
 //!    - requests whose shards a busy script has released
 //!      ([`pantala_engine::executor::Executor::reject_waiting`]): they change nothing or belong to
 //!      the work in 3;
@@ -19,11 +19,11 @@
 //! 3. Two kinds of work acquire shards again after they have released theirs. A script that is
 //!    rerun with all shards is checked again, and is deferred if the pause holds it back. Its first
 //!    run was rolled back. A waiter whose destination was busy (`BLMOVE`) is served later. While
-//!    there is such a waiter, the shards are released and acquired again.
+//!    there is such a waiter, `CLIENT PAUSE` releases all shards and acquires them again.
 //!
-//! While a script is busy, commands that need its shards are rejected with `-BUSY`. As in Redis, so
-//! is `CLIENT PAUSE`, and the pause is rolled back. A transaction with `CLIENT PAUSE` needs all
-//! shards, and is rejected as a whole.
+//! While a script is busy, commands that need its shards are rejected with `-BUSY`. As in Redis,
+//! `CLIENT PAUSE` is rejected too, and its pause is rolled back. A transaction that contains
+//! `CLIENT PAUSE` needs all shards, so it is rejected before any of its commands runs.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -68,8 +68,8 @@ impl PauseReply {
         wake_for_pause(server);
     }
 
-    /// Marks the pause as announced, when the reply is sent to its client or the client has
-    /// disconnected. The pause's duration counts from this moment.
+    /// Starts the duration of the pause. Called when the reply has been written, or when the client
+    /// has disconnected.
     pub(super) fn tell(&self, server: &Server) {
         server.keyspace().tuning.start_pause_time(&self.pause, server.now_ms());
         wake_for_pause(server);
@@ -105,7 +105,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         Ran::Parked
     }
 
-    /// Counts another worker as settled.
+    /// Counts another worker as settled for the `CLIENT PAUSE` of the connection with the token
+    /// `wanted`.
     pub(super) fn settled(&mut self, wanted: u64) {
         let Some(index) = self.clients.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
@@ -117,7 +118,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     pub(super) fn acquire_all_for_pause(&mut self, index: u32) {
-        // Requests that were reset were admitted before the pause started.
+        // Requests that were reset were admitted before the pause started, so they queue before
+        // this request.
         self.mail.resume_reset(&mut self.clients.executor);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.held else { return };
@@ -128,9 +130,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
-    /// Writes the reply, unless a waiter is still to be served later. In that case parks the
-    /// connection, and the caller releases the shards and acquires them again. The caller holds all
-    /// shards.
+    /// Writes the reply, unless a waiter is still to be served later. If there is such a waiter,
+    /// parks the connection again (it waits for shards) and returns [`Ran::Parked`]. The caller,
+    /// which holds all shards, then releases them and acquires them again.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
         let keyspace = self.clients.executor.keyspace();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -143,7 +145,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some((command, arguments)) = answer.timed
             && self.stopwatch.times(command, arguments)
         {
-            // The command has only waited for others. Its own work takes no time.
+            // The command has only waited for other commands. Its own work takes no time.
             self.clients.tally.time_late(command, Duration::ZERO);
         }
         answer.tell(self.clients.reactor.server);

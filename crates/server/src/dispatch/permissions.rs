@@ -63,8 +63,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Rejects a connection's command that waited for shards if it may no longer run. Returns
-    /// whether it was rejected.
+    /// Rejects a connection's command that waited for shards if its client may no longer run it, or
+    /// if memory is used up (`has_room` is false). Returns whether it was rejected.
     pub(super) fn rejects_held(&mut self, index: u32, has_room: bool) -> bool {
         let why = if has_room { rejection_of_held(&mut self.clients, index) } else { Some(OUT_OF_MEMORY.to_owned()) };
         if let Some(why) = &why {

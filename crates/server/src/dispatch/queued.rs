@@ -56,8 +56,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Releases shards, handles this worker's messages, and acquires `needed` (ascending) after
-    /// other requests have run on them. Only fault injection calls this.
+    /// Releases the shards in `owned`, handles this worker's messages, and acquires `needed`
+    /// (ascending) after other requests have run on them. Only fault injection calls this.
     #[cold]
     pub(super) fn reacquire(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
         self.clients.executor.release_shards(std::mem::take(owned), self.clients.reactor.clock.now_ms);

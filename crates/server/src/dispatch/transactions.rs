@@ -1,10 +1,11 @@
 //! `MULTI`, `EXEC` and `WATCH`: commands are queued, and `EXEC` runs them on the shards of all
 //! their keys.
 //!
-//! The connection's worker runs `EXEC` and `WATCH` while it holds the shards, because it owns the
-//! session. If a shard is busy, the connection is parked, as for any other command. A transaction
-//! whose commands need only their keys then runs on the worker that releases the last missing
-//! shard. For any other transaction, the shards are brought to the connection's worker.
+//! The connection's worker owns the session, so it acquires the shards of `EXEC` and `WATCH` and
+//! runs these commands. If another worker holds a shard, the connection is parked (its later
+//! commands wait), as for any other command. In that case, a transaction whose commands need only
+//! their keys runs on the worker that releases the last missing shard. For any other transaction
+//! and for `WATCH`, the shards are handed over to the connection's worker.
 //!
 //! Other commands that a connection runs on requested shards (scripts, `CLIENT PAUSE`, `SHUTDOWN`)
 //! use the same path: see [`Held`] and [`Dispatcher::gather_for`].
@@ -86,8 +87,8 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Takes a connection's transaction if any thread can run it, that is, if its commands need only
-/// their keys and the user is unrestricted as of `epoch`.
+/// Takes a connection's transaction if any thread can run it. This requires that its commands need
+/// only their keys, and that the user is unrestricted as of `epoch` (the version of the ACL users).
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let Some(Held::Exec(command, name)) = connection.socket.held else { return None };
     let session = &mut connection.session;
@@ -368,8 +369,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Does the work for which the shards were requested, and releases them. If the work had to
-    /// wait for its shards, its time is measured from here, because waiting does not count, as in
-    /// Redis.
+    /// wait for its shards (`has_waited`), its time is measured from here. As in Redis, the time of
+    /// waiting does not count.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let before =
             self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
@@ -487,7 +488,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return true;
         }
         self.memory.make_room(&mut self.clients, held);
-        // Evicted values are freed first, because a script may hold its shards for a long time.
+        // Shards from which keys were evicted are released now, because a script may run for a long
+        // time.
         self.clients.executor.free_evicted();
         let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
         let flags = match &connection.socket.held {

@@ -1,8 +1,9 @@
 //! Runs the server's own work that needs all shards, such as the start of a snapshot. See
 //! [`with_all_shards`](crate::snapshot::with_all_shards).
 //!
-//! On a replica the shards are acquired by the worker with the link to the primary, between two
-//! commands of the stream, which rests meanwhile. So the work knows at which offset the dataset is.
+//! On a replica, the worker that serves the link to the primary acquires the shards between two
+//! commands of the replication stream. The link rests (runs no command) until the work is done. So
+//! the work knows the replication offset of the dataset.
 
 use pantala_engine::client::AllShards;
 use pantala_engine::executor::Ran;
@@ -15,10 +16,12 @@ use super::ending::SERVER_SESSION;
 use super::transactions::Held;
 use crate::clients::primary;
 
-/// The token of requests for all shards for the server's own work. No connection has it.
+/// Takes the place of a connection's token in requests for all shards for the server's own work. No
+/// connection has this token.
 pub(super) const WHOLE: u64 = u64::MAX - 1;
 
-/// Acquires all shards, or lets the link to the primary do it.
+/// Acquires all shards. If the server has a link to its primary, asks that link's worker to acquire
+/// them instead.
 pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     let (server, number) = (d.clients.reactor.server, d.clients.reactor.number);
     match server.replication().replica.link_worker() {
@@ -31,7 +34,8 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.clients.executor.bring(&d.shards, SERVER_SESSION, WHOLE, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Acquires all shards for the link at `index`, none of whose commands is in flight.
+/// Acquires all shards for work that runs while the link at `index` rests. The caller ensures that
+/// none of the link's commands is in flight.
 #[cold]
 pub fn rest<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32) {
     d.shards.clear();

@@ -25,7 +25,7 @@ pub const WINDOW_COMMANDS_MAX: usize = 64;
 
 /// How to run a command of the window.
 pub enum What {
-    /// A command with one key, whose place is known.
+    /// A command with one key, and the place (hash and shard) of the key.
     Single(&'static Command, KeyPlace),
     /// Any other command that runs on shards. The shards are determined when it runs.
     Keyed(&'static Command),
@@ -54,7 +54,8 @@ pub struct Entry {
     pub begin: usize,
     /// End of the command in the connection's input.
     pub end: usize,
-    /// Whether it is an inline command. Unquoting has changed the bytes of such a command in place.
+    /// Whether this is an inline command. Unquoting has changed the bytes of such a command in
+    /// place.
     pub is_inline: bool,
     /// Index of the first argument in [`Window::ranges`].
     pub first_arg: u32,
@@ -114,8 +115,8 @@ impl Recent {
         (known.name == name && known.args == args.len()).then_some(known.command)
     }
 
-    /// Caches a resolved command if its key is its first argument. Subcommands never qualify: their
-    /// first argument is the subcommand's name.
+    /// Caches a resolved command if its key is its first argument. Commands with subcommands never
+    /// qualify, because their first argument is the subcommand's name.
     fn note(&mut self, args: &Args<'_>, command: &'static Command, key: usize) {
         if key == Self::KEY
             && let Some(name) = args.short_name()
@@ -140,7 +141,7 @@ impl Window {
         self.ranges.clear();
     }
 
-    /// Frees the memory of an empty window that had a command of very many arguments.
+    /// Frees the memory for the arguments' ranges of an empty window that had very many arguments.
     #[inline]
     pub fn shrink(&mut self) {
         if self.ranges.capacity() > RANGES_KEPT_MAX {
@@ -154,9 +155,9 @@ impl Window {
         &self.ranges[entry.first_arg as usize..(entry.first_arg + entry.args) as usize]
     }
 
-    /// Iterates over the first of each sequence of adjacent entries of one connection, with its
-    /// index. Most entries of a connection are adjacent, so this is cheap. A connection with
-    /// several sequences is returned more than once.
+    /// Iterates over the entries that belong to another connection than the entry before them, with
+    /// their indexes. Most entries of a connection are adjacent, so callers handle each connection
+    /// about once. A connection whose entries aren't adjacent appears more than once.
     #[inline]
     pub fn first_of_each(&self) -> impl Iterator<Item = (usize, &Entry)> {
         let mut last = None;
@@ -221,7 +222,7 @@ fn classify_uncached(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent
         }
         Err(why) => return What::Unresolved(why),
     };
-    // Not evaluated for commands with exactly one key: they have one slot.
+    // Commands with exactly one key have one slot, so this closure isn't called for them.
     let crosses_slots = || keyspace.is_cluster() && Slots::of(command, args) == Slots::Several;
     match (command.handler, command.route) {
         (Handler::Local(_) | Handler::Transaction(_), _) if crosses_slots() => What::CrossSlot(command),

@@ -4,7 +4,8 @@ use super::Text;
 use crate::host::Server;
 use crate::replication::{Phase, Shown, Transfer};
 
-/// Writes the role and, if the server is a replica, a replica's fields. Returns whether it is one.
+/// Writes the role and, if the server is a replica, a replica's fields. Returns whether the server
+/// is a replica.
 pub(super) fn replica(text: &mut Text, server: &Server) -> bool {
     let Some(Shown { primary, phase, transfer, down_s, received_ms, offsets }) = server.replication().replica.shown()
     else {

@@ -10,7 +10,7 @@ use super::{Text, usage};
 use crate::host::Server;
 use crate::process;
 
-/// Period of the keys' access clock, seconds: 24 bits, as in Redis.
+/// Time after which the clock for keys' last accesses wraps, seconds. It has 24 bits, as in Redis.
 const LRU_CLOCK_WRAP_S: i64 = 1 << 24;
 
 const S_PER_DAY: i64 = 86_400;
@@ -72,7 +72,8 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
 }
 
 pub(super) fn replication(text: &mut Text, server: &Server) {
-    // Read before the history in `primary`: a promotion that ends in between then shows as ended.
+    // The promotion is read before `primary`. If the promotion ends between the two reads, it is
+    // shown as ended.
     let promoted = server.replication().replica.former();
     let primary = server.replication().primary_info(server);
     let is_replica = super::replica::replica(text, server);

@@ -11,6 +11,7 @@ use pantala_engine::state::ShardStats;
 
 use super::Text;
 use crate::host::Server;
+use crate::rates::totals;
 use crate::stats::{CommandStats, WorkerStats};
 
 pub(super) fn over_workers(server: &Server, figure: fn(&WorkerStats) -> u64) -> u64 {
@@ -28,21 +29,25 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     text.field("total_connections_received", server.stats.connections_received.load(Relaxed));
     text.field("total_commands_processed", over_workers(server, |worker| worker.commands.get()));
     text.field("instantaneous_ops_per_sec", rate.commands);
-    text.field("total_net_input_bytes", over_workers(server, |worker| worker.input_bytes.get()));
-    text.field("total_net_output_bytes", over_workers(server, |worker| worker.output_bytes.get()));
-    text.zeros(&["total_net_repl_input_bytes", "total_net_repl_output_bytes"]);
+    let totals = totals(server);
+    text.field("total_net_input_bytes", totals.input_bytes);
+    text.field("total_net_output_bytes", totals.output_bytes);
+    text.field("total_net_repl_input_bytes", totals.repl_input_bytes);
+    text.field("total_net_repl_output_bytes", totals.repl_output_bytes);
     text.field("instantaneous_input_kbps", kilobytes(rate.input_bytes));
     text.field("instantaneous_output_kbps", kilobytes(rate.output_bytes));
-    text.field("instantaneous_input_repl_kbps", kilobytes(0));
-    text.field("instantaneous_output_repl_kbps", kilobytes(0));
+    text.field("instantaneous_input_repl_kbps", kilobytes(rate.repl_input_bytes));
+    text.field("instantaneous_output_repl_kbps", kilobytes(rate.repl_output_bytes));
     text.field("rejected_connections", server.stats.connections_rejected.load(Relaxed));
     let syncs = &server.replication().syncs;
     text.field("sync_full", syncs.full.load(Relaxed));
     text.field("sync_partial_ok", syncs.partial_ok.load(Relaxed));
     text.field("sync_partial_err", syncs.partial_err.load(Relaxed));
     text.field("expired_keys", over_shards(server, |shard| shard.expired.get()));
-    text.field("expired_stale_perc", "0.00");
-    text.zeros(&["expired_time_cap_reached_count", "expire_cycle_cpu_milliseconds"]);
+    let expiry = &server.keyspace().expiry;
+    text.field("expired_stale_perc", format_args!("{:.2}", expiry.stale_share() * 100.0));
+    text.field("expired_time_cap_reached_count", expiry.capped.load(Relaxed));
+    text.field("expire_cycle_cpu_milliseconds", expiry.spent_us.load(Relaxed) / 1000);
     text.field("evicted_keys", over_shards(server, |shard| shard.evicted.get()));
     text.field("evicted_clients", server.keyspace().clients().memory().evicted.load(Relaxed));
     let (all_us, current_us) = server.keyspace().memory().exceeded_us();

@@ -24,7 +24,8 @@ pub fn cpu_quota() -> Option<f64> {
 /// Returns the default number of workers: one per CPU, but at most the quota.
 ///
 /// The quota is rounded down. With one more worker, the workers would use up the quota before each
-/// period ends, and the kernel would stop all of them for the rest of it, even with shards held.
+/// period ends. The kernel would then stop all workers for the rest of the period, even those that
+/// hold shards.
 pub fn default_workers() -> usize {
     workers_for(allowed_cpus().len(), cpu_quota())
 }
@@ -38,7 +39,7 @@ fn workers_for(cpus: usize, quota: Option<f64>) -> usize {
 ///
 /// # Errors
 ///
-/// The system's error, or an error if `cpu` is outside the affinity mask.
+/// The system's error, or an error if `cpu` is too large for an affinity mask.
 pub fn pin_thread(cpu: usize) -> io::Result<()> {
     if cpu >= CPUS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -49,7 +50,7 @@ pub fn pin_thread(cpu: usize) -> io::Result<()> {
 }
 
 /// Returns the minimum quota of the groups in `groups` (the text of `/proc/self/cgroup`) and their
-/// ancestors below `root`.
+/// ancestors, up to `root`.
 fn quota_of(groups: &str, root: &Path) -> Option<f64> {
     let mut least: Option<f64> = None;
     for line in groups.lines() {
@@ -64,7 +65,7 @@ fn quota_of(groups: &str, root: &Path) -> Option<f64> {
             if is_v2 { [root.to_path_buf(), root.join("unified")] } else { [root.join(controllers), root.join("cpu")] };
         let read = if is_v2 { quota_v2 } else { quota_v1 };
         // In a container, the path may be one of the host, which doesn't exist here. The process's
-        // group is then at the root of the mount.
+        // group is then at the root of the mount, which is one of the ancestors.
         for (base, path) in bases.iter().flat_map(|base| Path::new(group).ancestors().map(move |path| (base, path))) {
             if let Some(quota) = read(&base.join(path)) {
                 least = Some(least.map_or(quota, |least| least.min(quota)));

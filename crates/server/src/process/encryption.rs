@@ -13,15 +13,15 @@ const S_PER_DAY: i64 = 86_400;
 /// The state that encrypted connections share. Immutable: a reload creates a new one.
 #[derive(Debug)]
 pub struct Encryption {
-    /// The server's side.
+    /// The server's side, for accepted connections.
     pub server: Server,
-    /// The client's side, for links to other servers; `None` without `tls-replication`.
+    /// The client's side, for links to other servers; `None` if `tls-replication` is not set.
     pub links: Option<Client>,
 }
 
 impl Encryption {
-    /// Reads the files that the settings name. Returns `None` without `tls-port` and
-    /// `tls-replication`. Logs errors.
+    /// Reads the files that the settings name. Returns `None` if neither `tls-port` nor
+    /// `tls-replication` is set. Logs errors.
     ///
     /// # Errors
     /// The files or the settings can't be used.

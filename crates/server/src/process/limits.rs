@@ -75,8 +75,8 @@ fn clients_within(limit: u64, reserved: u64) -> Option<u32> {
     limit.checked_sub(reserved).filter(|clients| *clients > 0).map(|clients| u32::try_from(clients).unwrap_or(u32::MAX))
 }
 
-/// Raises the limit to `needed`, and the hard limit too if necessary and allowed. Otherwise raises
-/// the limit to the hard limit and fails.
+/// Raises the limit to `needed`, and the hard limit too if necessary. If that is not allowed,
+/// raises the limit to the hard limit and returns the error.
 fn raise_to(needed: u64) -> io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= needed) {
@@ -87,7 +87,8 @@ fn raise_to(needed: u64) -> io::Result<()> {
         return Ok(());
     };
     if maximum > current {
-        // Raises the limit as far as allowed. The first error is returned.
+        // Raises the limit as far as allowed. The error above is returned, whether this succeeds or
+        // not.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     Err(error.into())

@@ -80,8 +80,8 @@ impl Listening {
         Self { listeners: Mutex::new(listeners), generation: AtomicU64::new(0), encryption: Mutex::new(None) }
     }
 
-    /// Returns the number of times that the sockets were replaced. The caller must read it before
-    /// it calls [`Self::copies`], so that it doesn't miss a replacement.
+    /// Returns the number of times that the sockets were replaced. The caller must read this number
+    /// before it calls [`Self::copies`], so that it doesn't miss a replacement.
     pub fn generation(&self) -> u64 {
         self.generation.load(Acquire)
     }
@@ -96,8 +96,8 @@ impl Listening {
     }
 
     /// Listens on the addresses of `new` instead of those of `old`. If the port changes, the new
-    /// sockets are opened before the old ones are closed. Otherwise the old sockets must be closed
-    /// first.
+    /// sockets are opened before the old ones are closed. Otherwise the old sockets are closed
+    /// first, because the new addresses may include old ones.
     ///
     /// # Errors
     ///
@@ -134,8 +134,8 @@ impl Listening {
         answer
     }
 
-    /// Returns the state for new encrypted connections; `None` without `tls-port` and
-    /// `tls-replication`.
+    /// Returns the state for new encrypted connections; `None` if neither `tls-port` nor
+    /// `tls-replication` is set.
     pub fn encryption(&self) -> Option<Arc<Encryption>> {
         self.encryption.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -248,8 +248,8 @@ fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, OpenError> {
 fn open_address(address: SocketAddr, backlog: i32) -> Result<OwnedFd, OpenError> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(step("socket"))?;
     if address.is_ipv6() {
-        // Otherwise the socket would take the IPv4 port too, and the two addresses of `* ::*` would
-        // collide.
+        // Without this option the socket would take the IPv4 port too, and the two addresses of `*
+        // ::*` would collide.
         socket.set_only_v6(true).map_err(step("setsockopt IPV6_V6ONLY"))?;
     }
     socket.set_reuse_address(true).map_err(step("setsockopt SO_REUSEADDR"))?;

@@ -65,7 +65,7 @@ pub fn set_log_role(is_replica: bool) {
 /// Sets the level.
 pub fn set_log_level(level: LogLevel) {
     if LEVEL.swap(level as u8, Relaxed) != level as u8 {
-        // Each call site caches whether it is enabled.
+        // Each call site caches whether it is enabled, so the caches must be rebuilt.
         tracing::callsite::rebuild_interest_cache();
     }
 }

@@ -13,8 +13,9 @@ const SCORE_MAX: i32 = 1000;
 /// The score before the first change; `None` as long as it is unchanged.
 static BEFORE: Mutex<Option<i32>> = Mutex::new(None);
 
-/// Sets the score that the settings have for a primary or a replica, or restores the original
-/// score. Returns whether this succeeded. If not, the log has the reason.
+/// Sets the score that the settings have for a primary or a replica. With `oom-score-adj no`,
+/// restores the original score if it was changed. Returns whether this succeeded. If not, the log
+/// has the reason.
 pub fn adjust_oom_score(settings: &ProcessSettings, is_replica: bool) -> bool {
     let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     let value = settings.oom_score_values[usize::from(is_replica)];

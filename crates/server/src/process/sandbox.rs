@@ -22,8 +22,7 @@ use seccompiler::{
 /// The bits of a whole argument, for [`when`].
 const WHOLE: u64 = u32::MAX as u64;
 
-/// Flags of `clone` that must not be set, because they do more than create a thread; and the flag
-/// that must be set.
+/// Flags of `clone` that must not be set, because they do more than create a thread.
 const NOT_A_THREAD: u64 = (libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWNET
@@ -32,16 +31,18 @@ const NOT_A_THREAD: u64 = (libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_PTRACE) as u64;
+/// Flag of `clone` that must be set: the call creates a thread.
 const THREAD: u64 = libc::CLONE_THREAD as u64;
 
 /// The address families of sockets: for clients and other servers, for the host's log and
 /// supervisor, and netlink, from which libc reads the host's addresses.
 const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
-/// Settings of a thread or its memory: names and timers.
+/// Options of `prctl` that the server uses: names of threads and of memory, and timers.
 const THREAD_SETTINGS: [i32; 4] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_TIMERSLACK, libc::PR_SET_VMA];
 
-/// Requests to a file or socket: whether it blocks, how much can be read, whether it is a terminal.
+/// Requests of `ioctl` that the server uses: whether a file or socket blocks, how much can be read,
+/// whether a file is a terminal.
 const REQUESTS: [u64; 3] = [libc::FIONBIO, libc::FIONREAD, libc::TCGETS];
 
 /// The filters, for the kernel.
@@ -85,7 +86,7 @@ impl Sandbox {
     /// # Errors
     /// The kernel doesn't support the filters.
     pub fn enter(&self) -> Result<(), String> {
-        // `needed` comes last: it doesn't allow another filter.
+        // `needed` comes last, because it doesn't allow the system call that adds a filter.
         for filter in [&self.hostile, &self.hidden, &self.needed] {
             apply_filter_all_threads(filter)
                 .map_err(|error| format!("The kernel doesn't support 'sandbox yes': {error}"))?;
@@ -117,7 +118,7 @@ fn needed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
         (libc::SYS_mprotect, vec![when(2, libc::PROT_EXEC as u64, 0)?]),
         (libc::SYS_clone, vec![when(0, THREAD | NOT_A_THREAD, THREAD)?]),
         // Allowed here, so that the result is the error of the filter `hidden`. If two filters
-        // return an error, the kernel takes that of the later one.
+        // return an error, the kernel takes the error of the filter that was added later.
         (libc::SYS_clone3, vec![]),
         (libc::SYS_tgkill, vec![when(0, WHOLE, own)?]),
         (libc::SYS_prlimit64, is_one_of(0, [0, own])?),
@@ -205,7 +206,7 @@ const NETWORK: &[i64] = &[
     libc::SYS_shutdown,
 ];
 
-/// Without `io_uring_setup`: all rings exist when the server has started.
+/// The list lacks `io_uring_setup`, because all rings exist when the server has started.
 const EVENTS: &[i64] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,

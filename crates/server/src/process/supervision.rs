@@ -1,5 +1,5 @@
-//! The supervisor: the program that has started the server and waits until it is ready, systemd or
-//! upstart.
+//! The supervisor: systemd or upstart, if one of them has started the server and waits until the
+//! server is ready.
 //!
 //! systemd receives datagrams at the socket named by `$NOTIFY_SOCKET` (`sd_notify`). A thread sends
 //! them, so that no worker waits when systemd is slow.

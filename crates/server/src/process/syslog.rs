@@ -2,8 +2,8 @@
 //! `syslog(3)`.
 //!
 //! Sending never waits. A line for which the receiver has no room is lost, whereas libc's function
-//! would block the worker. Each line is sent to the path, so that a restarted receiver receives the
-//! next line.
+//! would block the worker. Each line is sent to the path instead of over a connection, so that a
+//! restarted receiver receives the next line.
 
 use crate::config::{LogLevel, SyslogSettings};
 use std::io;

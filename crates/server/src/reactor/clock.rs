@@ -4,10 +4,10 @@
 //! that its earlier commands have seen on other workers, and the times at which commands of other
 //! clients have served it while it was blocked. So once a connection has found a key expired, it
 //! never finds a key with an earlier deadline alive. At the next turn the time follows the system's
-//! clock again, even if that was set back.
+//! clock again, even if the system's clock was set back.
 //!
-//! A transaction or a script sees its start time throughout. Commands after it see the time when it
-//! ended.
+//! All commands of a transaction or a script see the time when it started. Later commands see the
+//! time when it ended.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct Clock {
     pub now_ms: i64,
     /// When the turn's commands ended, in ms of the monotonic clock. Set once per turn.
     pub turn_ran_ms: i64,
-    /// When this turn's last window ended; `None` if something that may take long has run since.
+    /// When the latest window of this turn ended; `None` if work that may take long has run since.
     ran: Option<Moment>,
     /// Upper bound of the run time of commands since the clock was read, ns.
     age_ns: u64,
@@ -55,13 +55,15 @@ impl Clock {
         self.turn_ran_ms = server.monotonic_ms_of(ran);
     }
 
-    /// Adds the run time of commands, and reads the clock again if it is out of date.
+    /// Adds the run time of commands, and reads the clock again if commands have run for
+    /// [`AGE_MAX_NS`].
     #[inline]
     pub fn add(&mut self, took: Duration, server: &Server) {
         self.add_ns(took.as_nanos() as u64, server);
     }
 
-    /// Adds the run time of commands, ns, and reads the clock again if it is out of date.
+    /// Adds the run time of commands, ns, and reads the clock again if commands have run for
+    /// [`AGE_MAX_NS`].
     #[inline]
     pub fn add_ns(&mut self, took_ns: u64, server: &Server) {
         self.age_ns = self.age_ns.saturating_add(took_ns);
@@ -71,7 +73,7 @@ impl Clock {
         }
     }
 
-    /// Reads the clock within a turn, after something that may have taken long.
+    /// Reads the clock within a turn, after work that may have taken long.
     pub fn read(&mut self, server: &Server) {
         self.ran = None;
         self.add_ns(AGE_MAX_NS, server);

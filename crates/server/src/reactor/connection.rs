@@ -5,7 +5,7 @@ use pantala_runtime::{Chunk, ConnId};
 use super::tls::Layer;
 use crate::process::Kind;
 
-/// A connection of a reactor. `H`: see [`Socket::held`].
+/// A connection of a reactor. `H` is the type of [`Socket::held`].
 pub type Connection<H> = pantala_session::Connection<Chunk, Socket<H>>;
 
 /// A connection's socket, and the lists of the reactor that contain the connection.
@@ -51,7 +51,7 @@ impl<H> Socket<H> {
     }
 }
 
-/// Encodes the kind of a listener for a message.
+/// Encodes the kind of a listener as a number, for the message that hands a socket to a worker.
 #[inline]
 pub fn via(kind: Kind) -> u32 {
     u32::from(kind == Kind::Tls)

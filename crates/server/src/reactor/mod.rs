@@ -45,11 +45,12 @@ const SPARE_BUFFERS_MAX: usize = 256;
 /// Maximum capacity of such a buffer, bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// Maximum number of listed connections to which a turn sends. Sending to them takes about a
+/// Maximum number of listed connections to which one turn sends. Sending to that many takes about a
 /// millisecond.
 const SENT_TO_PER_TURN: usize = 128;
 
-/// The connection of an item is prefetched this many items earlier: a few hundred nanoseconds.
+/// [`Reactor::fetch_ahead`] prefetches the connection of an item about this many items before the
+/// item is handled, which is a few hundred nanoseconds earlier.
 const FETCHED_AHEAD: usize = 4;
 
 /// The outcome of an event, for the layer above.
@@ -63,7 +64,7 @@ pub enum Happened {
     Failed(u32),
 }
 
-/// The reactor of a worker. `H`: see [`Socket::held`].
+/// The reactor of a worker. `H` is the type of [`Socket::held`].
 pub struct Reactor<'s, L: EventLoop, H> {
     /// The worker's number.
     pub number: u32,
@@ -164,8 +165,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         std::mem::take(&mut self.ready)
     }
 
-    /// Begins the turn of a connection from [`Reactor::take_ready`], and touches it. Returns
-    /// whether the connection still exists.
+    /// Begins the turn of a connection from [`Reactor::take_ready`], and adds it to the touched
+    /// list. Returns whether the connection still exists.
     #[inline]
     pub fn begin(&mut self, index: u32) -> bool {
         let Some(connection) = &mut self.connections[index as usize] else { return false };
@@ -177,17 +178,17 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         true
     }
 
-    /// Keeps the memory of an emptied list of [`Reactor::take_ready`].
+    /// Keeps the memory of an emptied list of [`Reactor::take_ready`] for reuse.
     #[inline]
     pub fn keep_ready(&mut self, emptied: Vec<u32>) {
-        // If replies to parked commands have made connections ready meanwhile, these are in the
-        // current list, which stays.
+        // If connections have become ready meanwhile, for example by replies from other workers,
+        // they are in the current list, which must stay.
         if self.ready.is_empty() {
             self.ready = emptied;
         }
     }
 
-    /// Adds a connection to those whose turn must be finished.
+    /// Adds a connection to the touched list: its turn must be finished.
     #[inline]
     pub fn touch(&mut self, index: u32) {
         if let Some(connection) = &mut self.connections[index as usize]
@@ -198,7 +199,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Queues a connection that has only messages to be sent.
+    /// Adds a connection to the listed ones, which have only messages to be sent.
     pub fn list(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         if !connection.socket.is_touched && !connection.socket.is_listed {
@@ -207,7 +208,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Touches the connections whose messages are sent in this turn.
+    /// Moves the first listed connections to the touched list, so that their messages are sent in
+    /// this turn.
     #[inline]
     pub fn touch_listed(&mut self) {
         for _ in 0..SENT_TO_PER_TURN {
@@ -243,7 +245,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         let connection = self.connections[index as usize].as_mut()?;
         let hold = connection.end_input(&mut self.io);
         if connection.state == State::Yielding {
-            // The other connections have had their turn.
+            // The connection has yielded to the others in this turn, and may run commands in the
+            // next one.
             connection.state = State::Open;
             if !std::mem::replace(&mut connection.is_ready, true) {
                 self.ready.push(index);
@@ -281,7 +284,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         Some(is_over(&mut self.io, self.connections[index as usize].as_ref()?))
     }
 
-    /// Makes the loop send a connection's next piece, or report the end of the send in flight.
+    /// Makes the loop send a connection's next piece of output. If a send is in flight, makes the
+    /// loop report its completion instead.
     #[cold]
     fn send_later(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
@@ -354,7 +358,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         if let Some(index) = following.get(FETCHED_AHEAD).and_then(&connection) {
             prefetch_all(self.connections.as_ptr().wrapping_add(index));
         }
-        // The connection itself was prefetched earlier, so its client can be found now.
+        // This connection was prefetched by an earlier call, so reading the pointer to its client
+        // is cheap.
         if let Some(index) = following.get(FETCHED_AHEAD / 2).and_then(&connection)
             && let Some(Some(connection)) = self.connections.get(index)
         {
@@ -364,7 +369,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
 }
 
 /// Returns whether a connection must be closed now. If it must be closed once its output is sent,
-/// makes the loop report the end of the send.
+/// makes the loop report the completion of the send in flight.
 #[inline]
 fn is_over<L: EventLoop, H>(io: &mut L, connection: &Connection<H>) -> bool {
     match connection.fate() {
@@ -377,7 +382,7 @@ fn is_over<L: EventLoop, H>(io: &mut L, connection: &Connection<H>) -> bool {
     }
 }
 
-/// Keeps the memory of output for reuse, unless it is large or enough is kept.
+/// Keeps an output buffer for reuse, unless it is large or enough buffers are kept.
 #[inline]
 fn keep_spare(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
     if (1..=SPARE_BUFFER_BYTES_MAX).contains(&buffer.capacity()) && spare.len() < SPARE_BUFFERS_MAX {

@@ -1,5 +1,5 @@
 //! The reactor's sockets: handles events of the loop, and adds new connections. One worker accepts
-//! for all.
+//! the new connections and distributes them among all workers.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct Listeners {
     ids: Vec<(ListenerId, Kind)>,
     /// The listeners before the last change, which may still report a connection.
     former: Vec<(ListenerId, Kind)>,
-    /// The generation of the server's listening sockets of which these are copies.
+    /// The generation of the server's listening sockets when this reactor last copied them.
     generation: u64,
 }
 
@@ -79,6 +79,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                     }
                     connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
                     if let Some(link) = &mut connection.session.primary {
+                        self.stats.repl_input_bytes.add(chunk.len() as u64);
                         link.receive(self.io.bytes(&chunk), self.clock.now_ms);
                     }
                     connection.input.receive(&mut self.io, chunk);

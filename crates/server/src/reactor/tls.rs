@@ -164,6 +164,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         let received = layer.connection.receive(self.io.bytes_mut(&chunk), &mut out);
         connection.eof |= layer.connection.peer_has_closed();
         if let Some(link) = &mut connection.session.primary {
+            self.stats.repl_input_bytes.add(plain.len() as u64);
             link.receive(&plain, self.clock.now_ms);
         }
         if plain.is_empty() || plain.len() > chunk.len() || !connection.input.is_empty() {
@@ -207,7 +208,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     }
 
     /// Continues the handshake of a connection. If handshakes have used up their time in this turn,
-    /// defers it to the next one.
+    /// defers the handshake to the next turn.
     fn advance_handshake(&mut self, index: u32) -> Result<(), Failure> {
         let Some(connection) = &mut self.connections[index as usize] else { return Ok(()) };
         let Some(layer) = connection.socket.tls.as_deref_mut() else { return Ok(()) };
@@ -281,7 +282,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         if !is_sent {
             return Happened::Failed(index);
         }
-        // For the session, the send ends with its last slice.
+        // The session learns of the completion only when the last slice of its output has been
+        // sent.
         let is_awaited = if layer.piece.is_some() { true } else { connection.sent() };
         if has_more || is_awaited {
             self.touch(index);

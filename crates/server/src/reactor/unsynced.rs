@@ -1,10 +1,11 @@
 //! Replies that wait until the effects that they reveal are on disk (`appendfsync always`), or
 //! until the disk has caught up with the writers ([`crate::aof`]).
 //!
-//! A connection records the latest stamp of the effects that its commands have produced or have
-//! seen. Until all effects up to that stamp are synced, its output is not sent. It also runs no
-//! more commands: otherwise the stamp of an endless pipeline would grow, and its replies would
-//! never be sent. Other connections continue.
+//! A connection records the latest stamp (position in the journal) of the effects that its commands
+//! have produced or have seen. Until all effects up to that stamp are synced, the connection's
+//! output is not sent. The connection also runs no more commands. Otherwise the stamp of an endless
+//! pipeline would keep growing, and the pipeline's replies would never be sent. Other connections
+//! continue.
 
 use pantala_runtime::EventLoop;
 use pantala_session::State;
@@ -12,8 +13,8 @@ use pantala_session::State;
 use super::Reactor;
 
 impl<L: EventLoop, H> Reactor<'_, L, H> {
-    /// Returns whether a connection with a stamp must wait for a sync. If so, adds it to the list
-    /// of waiting connections.
+    /// Returns whether a connection that has recorded a stamp must wait for a sync. If so, adds it
+    /// to the list of waiting connections.
     #[cold]
     pub(super) fn waits_for_sync(&mut self, index: u32) -> bool {
         let aof = &self.server.snapshots().aof;

@@ -137,7 +137,8 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
         failover.target = target;
         failover.number
     };
-    // Must come before another client can abort the failover, because an abort releases the writes.
+    // Writes must be held back before another client can abort the failover, because an abort
+    // releases them.
     hold_writes(server);
     drop(role);
     tracing::info!("FAILOVER requested{}.", replication.failovers.shown_target());
@@ -261,8 +262,8 @@ impl Run {
         if !replication.failovers.enter_progress(self.number, &target) {
             return;
         }
-        // The server continues as a replica at the end of its own stream. A write that is still in
-        // flight would move that end, so it is then unknown.
+        // The server continues as a replica at the end of its own stream. While a write is in
+        // flight, that end is unknown, because the write would move it.
         let known = is_quiet.then(|| Known::at(replication.state().history.id(), hold_stream(server)));
         role.hand_over(target, known);
     }

@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -63,8 +64,8 @@ pub(super) fn run(server: &Weak<Server>) {
         let Some(strong) = server.upgrade() else { return };
         let Some(wanted) = strong.replication().replica.next_attempt(server) else { return };
         let Wanted { primary: address, term, mut known, is_own } = wanted;
-        // A lost link is retried at once, but not forever if each link ends as soon as it is
-        // established.
+        // A lost link is retried at once. After too many short links in a row, the thread waits
+        // before each attempt.
         short_links = if linked.elapsed() < SHORT_LINK { short_links + 1 } else { 0 };
         if short_links > SHORT_LINKS_MAX {
             strong.replication().replica.wait_to_retry(term, RETRY_AFTER);
@@ -94,7 +95,8 @@ struct Attempt<'s> {
     server: &'s Arc<Server>,
     term: u64,
     known: Option<Known>,
-    /// If the server hands its role over: the number of the failover whose target is the primary.
+    /// The number of the failover whose target is the primary; `None` if the attempt belongs to no
+    /// failover.
     failover: Option<u64>,
     settings: Arc<Settings>,
 }
@@ -375,7 +377,10 @@ impl Wire {
         loop {
             match self.socket.read(&mut self.buffer) {
                 Ok(0) => return Err(End::Failed("I/O error trying to sync with MASTER: connection lost".to_owned())),
-                Ok(_) => break,
+                Ok(bytes) => {
+                    attempt.server.stats.link_bytes.fetch_add(bytes as u64, Relaxed);
+                    break;
+                }
                 Err(error) if is_timeout(&error) => {
                     if !attempt.is_wanted() {
                         return Err(End::Unwanted);
@@ -409,8 +414,8 @@ impl Wire {
         }
     }
 
-    /// Passes the bytes read to `payload`, which appends those of the snapshot to `into`. Returns
-    /// whether the snapshot is complete.
+    /// Passes the bytes read to `payload`, which appends the snapshot's bytes among them to `into`.
+    /// Returns whether the snapshot is complete.
     fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
         let (taken, is_over) = payload.feed(&self.buffer[self.at..], into);
         self.at += taken;

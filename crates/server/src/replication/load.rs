@@ -94,7 +94,7 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
         access.flush(0..keyspace.databases(), false);
     }
     access.whole().measure();
-    // The load is not propagated: the replicas of this server were disconnected.
+    // The replicas of this server were disconnected, so the load is not propagated.
     access.propagate_nothing();
     if let Ok(counts) = &mut loaded {
         server.snapshots().note_loaded(counts);
@@ -104,7 +104,8 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
 }
 
 /// Deletes the RDB file of an earlier dataset if `rdb-del-sync-files` is set and the server saves
-/// nothing. As in Redis, a failed load deletes it too. The received file has never had this name.
+/// nothing. As in Redis, the file is deleted even if the load has failed. The received snapshot is
+/// another file.
 fn delete_former_file(server: &Server) {
     let settings = server.config().settings();
     let saves = !settings.save_points.is_empty() || server.snapshots().aof.state() != aof::State::Off;

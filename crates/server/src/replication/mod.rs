@@ -1,6 +1,6 @@
 //! Replication: the state that all workers share, and the sockets. The protocol, without sockets,
 //! is in `pantala_replication`; the documentation of that crate defines the protocol's terms.
-//! [`pantala_engine::effect`] defines *log*, *stream* and *reader*.
+//! [`pantala_engine::effect`] defines *log*, *stream*, *unit* and *reader*.
 //!
 //! # Words
 //!
@@ -43,8 +43,8 @@
 //! | the right to change the role ([`replica`]) | a lock of its own, taken before all others |
 //!
 //! A thread takes a second lock only in this order: the right to change the role before any other;
-//! [`Replica`]'s before [`Replication`]'s or the log's; [`Replication`]'s before the log's or a
-//! failover's.
+//! the lock of [`Replica`] before that of [`Replication`] or of the log; the lock of
+//! [`Replication`] before that of the log or of a failover.
 //!
 //! # Offsets
 //!
@@ -126,8 +126,8 @@ pub struct State {
     is_draining: bool,
     /// Whether the stream is complete, because no more writes run.
     is_drained: bool,
-    /// Since when no replica has been attached, in ms of the monotonic clock; `None` if
-    /// `repl-backlog-ttl` doesn't run.
+    /// Since when no replica has been attached, in ms of the monotonic clock; `None` if the time of
+    /// `repl-backlog-ttl` doesn't count.
     alone_since_ms: Option<i64>,
     random: Random,
 }

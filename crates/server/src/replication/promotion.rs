@@ -1,11 +1,11 @@
-//! A replica becomes a primary: its stream continues that of its primary under another ID. Other
-//! replicas continue without a full sync if the backlog has the bytes that they lack.
+//! A replica becomes a primary: the server's stream continues its primary's stream under another
+//! ID. Other replicas continue without a full sync if the backlog has the bytes that they lack.
 //!
 //! ```text
 //! REPLICAOF NO ONE,        pantala-promotion
 //! PSYNC … FAILOVER
 //!   writes are held back ─► the link has ended: the stream has all bytes that were applied
-//!                           the stream goes on with the server's own units, under another ID
+//!                           the stream continues with the server's own units, under another ID
 //!                           writes run
 //!                           connections that have sent PSYNC meanwhile get their replies
 //! ```
@@ -54,7 +54,7 @@ pub(super) fn begin(server: &Server) {
 }
 
 /// Completes a promotion on a thread of its own: makes the stream consist of this server's units
-/// again. Called after the role has changed.
+/// (the effects of its own commands) again. Called after the role has changed.
 pub(super) fn run(server: &Server, term: u64) {
     let Some(shared) = server.replication().server() else { return end(server) };
     let run = move || {

@@ -24,8 +24,8 @@ pub(super) struct Origin {
 }
 
 impl Replication {
-    /// Makes the stream of this server that of its primary. Returns whether the term is still the
-    /// current one.
+    /// Makes the stream of this server continue with the bytes of its primary. Returns whether the
+    /// term is still the current one, that is, whether the server still follows the same primary.
     pub(super) fn relay(&self, server: &Server, term: u64, origin: Origin) -> bool {
         let Some(has_changed) = self.replica.follow_stream(server, term, origin) else { return false };
         if has_changed {
@@ -34,8 +34,8 @@ impl Replication {
         true
     }
 
-    /// Makes the history that of the primary. Returns whether its ID has changed. The caller must
-    /// hold the lock under which the term changes (`Replica::in_term`).
+    /// Makes the history of this server the primary's history. Returns whether the ID has changed.
+    /// The caller must hold the lock under which the term changes (`Replica::in_term`).
     pub(super) fn follow_history(&self, server: &Server, Origin { known, offset, asked }: Origin) -> bool {
         let mut state = self.state();
         self.set_backlog(server, &mut state, true);
@@ -51,8 +51,8 @@ impl Replication {
     }
 
     /// Gives the history the new ID of a promotion. The history continues that of the former
-    /// primary if the dataset has reached its end; otherwise a new history starts. The caller must
-    /// hold the lock under which the term changes (`Replica::in_term`).
+    /// primary if the dataset has reached the end of that history; otherwise a new history starts.
+    /// The caller must hold the lock under which the term changes (`Replica::in_term`).
     pub(super) fn own_history(&self, server: &Server, former: Option<Known>) {
         let end = self.held(server).0.end;
         let mut state = self.state();

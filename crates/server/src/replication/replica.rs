@@ -282,7 +282,8 @@ impl Replica {
     }
 
     /// Starts to follow another primary, or none, if `check` finds no error in the current state.
-    /// The owner of the [`Role`] calls it.
+    /// `own` is the end of this server's own stream, if it is known. Called by the owner of the
+    /// [`Role`].
     fn change<E>(
         &self,
         server: &Server,
@@ -299,7 +300,7 @@ impl Replica {
             term = self.term.fetch_add(1, Relaxed) + 1;
             let was_replica = state.primary.is_some();
             if was_replica && !is_replica {
-                // The stream ends at the applied offset.
+                // The former primary's stream ends at the applied offset.
                 let has_link = state.link.is_some();
                 state.former = state.known.take().map(|mut known| {
                     if has_link {
@@ -394,7 +395,8 @@ impl Replica {
         let mut state = self.lock();
         loop {
             let server = server.upgrade().filter(|server| !server.is_stopping())?;
-            // Waits until the last link has ended, which determines where the stream continues.
+            // Waits until the last link has ended, because its end determines where the stream
+            // continues.
             let is_free = state.link.is_none() && !state.is_held && !server.snapshots().loading.is_startup();
             drop(server);
             if let (Some(primary), Phase::Connect, true) = (&state.primary, state.phase, is_free) {
@@ -570,7 +572,7 @@ pub(super) fn shown(client: &Client) -> String {
     })
 }
 
-/// [`Replica::link_worker`] without a link.
+/// The value of [`Replica::link_worker`] if there is no link.
 const NO_WORKER: u32 = u32::MAX;
 /// How often waiting threads check whether the server stops.
 const WAKE_EVERY: Duration = Duration::from_millis(200);

@@ -28,7 +28,7 @@ impl Socket {
     }
 
     /// Wraps a socket and performs the TLS handshake. `may_wait` is called before each read and
-    /// returns whether to go on; a read waits at most for the socket's timeout.
+    /// returns whether to continue. Each read waits at most for the socket's timeout.
     ///
     /// # Errors
     /// The handshake fails or `may_wait` returned `false`.
@@ -42,7 +42,8 @@ impl Socket {
             stream.write_all(&reply)?;
             reply.clear();
             shaken.map_err(|failure| other(&failure))?;
-            // A server sends its first data only after a command.
+            // No decrypted data can be lost here, because a server sends its first data only after
+            // a command.
             if !connection.is_handshaking() {
                 return Ok(Socket { stream, tls: Some(connection), records });
             }
@@ -119,8 +120,8 @@ fn other(failure: &Failure) -> io::Error {
 pub struct Handover(Mutex<Option<(u64, Connection)>>);
 
 impl Handover {
-    /// Stores the TLS state of the link of a term. `connection` is `None` if that link isn't
-    /// encrypted.
+    /// Stores the TLS state of the link of a term (the time between two changes of the primary).
+    /// `connection` is `None` if that link isn't encrypted.
     pub(super) fn put(&self, term: u64, connection: Option<Connection>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = connection.map(|state| (term, state));
     }

@@ -50,7 +50,8 @@ pub enum Purpose {
 
 /// Receives the bytes of a snapshot, on the snapshot's own thread. Each method may block.
 pub trait Consumer: Send {
-    /// Called first, after the shards were released. Returns auxiliary fields for the file's head.
+    /// Called first. The thread that has started the snapshot may still hold all shards. Returns
+    /// auxiliary fields for the file's head.
     ///
     /// # Errors
     /// The consumer can't receive a snapshot.
@@ -81,7 +82,7 @@ pub struct Written {
 /// The reason why a snapshot was not written.
 #[derive(Debug)]
 pub enum Failure {
-    /// The consumer failed.
+    /// The consumer failed, or a large value was not encoded completely.
     Io(io::Error),
     /// [`Background::abort`] was called.
     Aborted,
@@ -96,8 +97,8 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// The reader of one of the journal's logs that [`start`] creates. It starts where the snapshot
-/// ends.
+/// Parameters of the reader of the journal that [`start`] creates. The reader starts with the first
+/// effect that the snapshot does not contain.
 pub struct JournalStart {
     /// The log.
     pub which: Which,
@@ -112,7 +113,7 @@ pub struct JournalStart {
 pub enum NotStarted {
     /// Another snapshot is running, for this purpose.
     Running(Purpose),
-    /// The thread could not be created.
+    /// The snapshot's thread, or the journal's, could not be created.
     Thread(io::Error),
 }
 
@@ -125,7 +126,7 @@ pub struct Running {
     pub started: Instant,
     /// Number of keys when the snapshot was started.
     pub keys: u64,
-    /// Keys handed over so far.
+    /// Number of keys passed to the consumer so far.
     pub keys_done: AtomicU64,
     is_aborted: AtomicBool,
     is_finished: AtomicBool,
@@ -134,8 +135,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns the bytes that commands had to encode before they changed values. A fork would have
-    /// copied these values.
+    /// Returns the number of bytes that commands had to encode before they changed values. After a
+    /// fork, as in Redis, the kernel would have copied the memory of these values.
     pub fn forced_bytes(&self) -> u64 {
         self.progress.get().map_or(0, |progress| progress.forced_bytes())
     }
@@ -150,7 +151,9 @@ pub struct Background {
     running: Mutex<Option<Arc<Running>>>,
     /// `rdb-key-save-delay`.
     key_delay: AtomicI64,
+    /// Notified when a consumer has finished, and when a snapshot has ended.
     ended: Condvar,
+    /// Work that waits for all shards ([`with_all_shards`]).
     jobs: Mutex<Vec<Job>>,
     server: OnceLock<Weak<Server>>,
 }
@@ -172,8 +175,8 @@ impl Background {
         self.key_delay.store(delay, Relaxed);
     }
 
-    /// Delays a snapshot after some of its keys, if that is configured. Ends when the delay is
-    /// turned off or the snapshot is aborted.
+    /// Delays the snapshot's thread for this number of keys, as `rdb-key-save-delay` says. The
+    /// delay ends early if the setting is turned off or the snapshot is aborted.
     fn delay_keys(&self, running: &Running, keys: u64) {
         let (began, keys) = (Instant::now(), i64::try_from(keys).unwrap_or(i64::MAX));
         let left = || {
@@ -208,7 +211,8 @@ impl Background {
     }
 
     /// Waits until the consumer of the running snapshot has finished, if `is_meant` holds for its
-    /// purpose. After [`Background::abort`], this doesn't depend on the progress of any worker.
+    /// purpose. After [`Background::abort`], the consumer finishes even if no worker makes
+    /// progress.
     pub fn wait_until_finished(&self, is_meant: impl Fn(Purpose) -> bool) {
         let mut running = lock(&self.running);
         while let Some(current) = &*running
@@ -264,8 +268,8 @@ impl Background {
     }
 }
 
-/// Queues `job` to run on a worker that holds all shards. Only the server's own work uses this;
-/// commands acquire shards by their route.
+/// Queues `job` to run on a worker that holds all shards. Only the server's own work uses this.
+/// Commands that need all shards acquire them like other commands do.
 pub fn with_all_shards(server: &Server, job: Job) {
     let mut jobs = lock(&server.snapshots().background.jobs);
     jobs.push(job);
@@ -274,11 +278,12 @@ pub fn with_all_shards(server: &Server, job: Job) {
     }
 }
 
-/// Starts a snapshot of the current dataset for a consumer. With `journal`, also returns a reader
-/// of the stream of effects that continues exactly where the snapshot ends.
+/// Starts a snapshot of the current dataset for a consumer. If `journal` is given, also returns a
+/// reader of the stream of effects. The reader starts with the first effect that the snapshot does
+/// not contain.
 ///
 /// # Errors
-/// Another snapshot is running, or its thread can't be created.
+/// Another snapshot is running, or the thread of this snapshot or of the journal can't be created.
 pub fn start(
     server: &Server,
     whole: &mut Whole<'_>,
@@ -322,7 +327,8 @@ pub fn start_filtered(
     let reader = journal.map(|start| whole.cut_journal(&order, start.which, start.bytes_max, start.wake));
     let reader = reader.transpose().map_err(failed)?;
     drop(order);
-    // The thread is started first, because a snapshot that has started must be read to its end.
+    // The thread is created before the snapshot starts, because that can fail, and a snapshot that
+    // has started must be read to its end.
     let (hand_over, work) = mpsc::sync_channel::<Work>(1);
     let run = move || {
         let background = &shared.snapshots().background;
@@ -336,7 +342,8 @@ pub fn start_filtered(
         reader.iter().for_each(|reader| server.keyspace().leave_journal(reader));
         return Err(failed(error));
     }
-    // On a replica, commands of the primary that still use an expired key may be in flight.
+    // On a replica the snapshot contains expired keys too, because commands of the primary that
+    // still use them may be in flight.
     let tuning = &whole.keyspace().tuning;
     let keeps_expired = purpose != Purpose::Rewrite && tuning.is_replica();
     let form = |compresses| EntryForm::new(tuning, compresses, whole.now_ms()).keeping_expired(keeps_expired);
@@ -354,6 +361,7 @@ pub fn start_filtered(
 
 /// Encodes parts of the file.
 struct Parts {
+    /// The form of values that the walk of the shards encodes.
     walked: EntryForm,
     /// The form of values that a command is about to change. It isn't compressed, because the
     /// command waits for the encoding.
@@ -413,8 +421,8 @@ struct Work {
 }
 
 impl Work {
-    /// Passes the file to a consumer. Returns when the walk has ended, even if the consumer has
-    /// failed. After that the next snapshot can start.
+    /// Passes the file to a consumer. Returns when the walk of the shards has ended, even if the
+    /// consumer has failed before that. Only then can the next snapshot start.
     fn run(self, mut consumer: Box<dyn Consumer>, background: &Background) {
         let Work { head, tail, input, running } = self;
         let outcome = write(&head, tail, &input, (&running, background), &mut *consumer);

@@ -1,4 +1,5 @@
-//! `BGSAVE`, and the points of `save`: background snapshots to the file.
+//! `BGSAVE`, and the points of `save`: background snapshots to the file. A *point* is a time and a
+//! number of changes, after which a snapshot starts.
 
 use std::io;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use super::save::note_version;
 use crate::config::Settings;
 use crate::host::Server;
 
-/// Time after a failed snapshot until a point of `save` or a scheduled `BGSAVE` starts the next
-/// one, as in Redis.
+/// Time from the start of a failed snapshot during which no point of `save` and no scheduled
+/// `BGSAVE` starts the next one, as in Redis.
 const RETRY_AFTER_S: i64 = 5;
 
 /// The error of `SAVE` and `BGSAVE` while a snapshot for the file or for replicas is running.
@@ -28,9 +29,10 @@ const OTHER_CHILD: &str = "ERR Another child process is active (AOF?): can't BGS
 /// Times and results of snapshots to the file (`INFO persistence`).
 #[derive(Debug)]
 pub struct Saves {
-    /// When the last snapshot was saved or, without one, the server started; Unix time in s.
+    /// When the last snapshot was saved or, if there was none, when the server started; Unix time
+    /// in s.
     last_save_s: AtomicI64,
-    /// When the last background snapshot was started, Unix time in s.
+    /// When the server last tried to start a background snapshot, Unix time in s.
     last_try_s: AtomicI64,
     /// Whether the last background snapshot failed.
     has_failed: AtomicBool,
@@ -38,9 +40,9 @@ pub struct Saves {
     last_took_s: AtomicI64,
     /// Bytes of the last background snapshot that commands encoded before they changed values.
     last_forced_bytes: AtomicU64,
-    /// Number of changes that the last snapshot contains.
+    /// Number of changes since startup that the last snapshot contains.
     saved_changes: AtomicU64,
-    /// Number of snapshots since startup.
+    /// Number of snapshots saved since startup.
     count: AtomicU64,
     /// Whether a snapshot to the file is scheduled: for a `BGSAVE` that could not run at once, or
     /// after a `FLUSHALL`.
@@ -65,8 +67,8 @@ impl Saves {
         }
     }
 
-    /// Returns when the last snapshot was saved or, without one, the server started; Unix time in
-    /// s.
+    /// Returns when the last snapshot was saved or, if there was none, when the server started;
+    /// Unix time in s.
     pub fn last_save_s(&self) -> i64 {
         self.last_save_s.load(Relaxed)
     }
@@ -87,12 +89,12 @@ impl Saves {
         self.last_forced_bytes.load(Relaxed)
     }
 
-    /// Returns the number of snapshots since startup.
+    /// Returns the number of snapshots saved since startup.
     pub fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
 
-    /// Returns the number of changes that the last snapshot contains.
+    /// Returns the number of changes since startup that the last snapshot contains.
     pub(super) fn saved_changes(&self) -> u64 {
         self.saved_changes.load(Relaxed)
     }
@@ -166,7 +168,7 @@ pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     if snapshots.background.running().is_some() {
         snapshots.saves.is_scheduled.store(true, Relaxed);
     } else {
-        // A failure is in the log, and the points of `save` retry.
+        // `save` logs a failure. The next point of `save` that is reached retries.
         let _ = super::save::save(server, whole);
     }
 }
@@ -207,7 +209,8 @@ pub fn save_if_due(server: &Server, now_ms: i64) {
         Box::new(|server, whole| {
             let saves = &server.snapshots().saves;
             saves.is_requested.store(false, Relaxed);
-            // Errors are in the log. Another snapshot may have been started meanwhile.
+            // After a failure the snapshot stays scheduled. `start_now` has logged the error,
+            // unless the reason is that another snapshot was started meanwhile.
             if start_now(server, whole).is_ok() {
                 saves.is_scheduled.store(false, Relaxed);
             }
@@ -231,7 +234,7 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     let settings = server.config().settings();
     let points = settings.save_points();
     // The number of changes is a sum over all partitions, so it is computed only after the shortest
-    // time has passed.
+    // time of all points has passed.
     let shortest_s = points.clone().map(|(seconds, _)| seconds).min();
     if shortest_s.is_none_or(|seconds| passed_s <= seconds) {
         return false;
@@ -251,7 +254,7 @@ struct Saving {
     server: Arc<Server>,
     /// Number of changes that the snapshot contains.
     changes: u64,
-    /// The place in a replication history, if it is known.
+    /// Auxiliary fields with the dataset's place in a replication history; none if it is unknown.
     place: Vec<(&'static str, String)>,
     target: Target,
     file: Option<Unfinished>,

@@ -23,7 +23,8 @@ pub enum Arguments {
 }
 
 impl Arguments {
-    /// Parses the arguments, without the program's name. Returns `None` if they start a server.
+    /// Parses the arguments, which don't include the program's name. Returns `None` if the first
+    /// one isn't `check-rdb`.
     pub fn parse(arguments: &[OsString]) -> Option<Self> {
         let (first, rest) = arguments.split_first()?;
         if first != "check-rdb" {

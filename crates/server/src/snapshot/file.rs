@@ -13,7 +13,7 @@ use pantala_runtime::SequentialFile;
 
 use crate::config::{NEW_FILE_MODE, Settings};
 
-/// Bytes between two syncs with `rdb-save-incremental-fsync`, as in Redis.
+/// Bytes between two syncs if `rdb-save-incremental-fsync` is on, as in Redis.
 const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The failed step of writing a file, and its error.
@@ -47,7 +47,7 @@ impl fmt::Display for Failed {
 pub struct Target {
     path: PathBuf,
     temporary: PathBuf,
-    /// Whether to sync the file also while it is written.
+    /// Whether to sync the file also while it is written (`rdb-save-incremental-fsync`).
     syncs: bool,
 }
 

@@ -96,7 +96,7 @@ pub struct Counts {
     pub expired: AtomicU64,
     empty: AtomicU64,
     /// Whether the file has a place in a replication history. If so, its expired keys are loaded,
-    /// because replicas have not been sent their deletion yet.
+    /// because replicas have not been sent the deletions of these keys yet.
     continues: AtomicBool,
     /// The file's place in the replication history.
     place: Mutex<Place>,
@@ -112,7 +112,7 @@ struct Place {
 }
 
 impl Counts {
-    /// Records the file's place from an auxiliary field.
+    /// Records a part of the file's place, if the auxiliary field `name` contains one.
     fn note_place(&self, name: &[u8], value: &[u8]) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match name {
@@ -166,11 +166,11 @@ pub fn load_at_start(server: &Server, owned: &mut [Ownership]) -> Result<(), Str
     Ok(())
 }
 
-/// Restores the libraries of a file, which `policy` adds to those of the server or puts in their
-/// place.
+/// Adds the libraries of a file to those of the server, or replaces the server's libraries by them,
+/// as `policy` says.
 ///
 /// # Errors
-/// A library is invalid, or it already exists and the policy is to append. In that case no library
+/// A library is invalid, or it already exists and the policy is to append. In both cases no library
 /// is added.
 pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestorePolicy) -> Result<(), LoadError> {
     let offset = libraries.first().map_or(0, |(offset, _)| *offset);
@@ -231,7 +231,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
         let stored = loaders
             .into_iter()
             .map(|loader| loader.join().unwrap_or(Err(Error { offset: 0, fault: Fault::OutOfMemory })));
-        // Returns the error with the lowest offset, since it may have caused the others.
+        // Returns the error with the lowest offset, since the other errors may be its consequences.
         match stored.filter_map(Result::err).min_by_key(|error| error.offset) {
             Some(error) => Err(LoadError::Wrong(error)),
             None => read,
@@ -276,7 +276,7 @@ fn read_all(
             Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
             Next::Piece(_, Piece::Entry(entry)) => {
                 if !feeds[part_of(entry.key)].add(&entry) {
-                    // A loader has failed and returns the reason.
+                    // The entry's loader has failed, and returns the reason to `load`.
                     return Ok((libraries, reader.offset()));
                 }
             }

@@ -23,7 +23,8 @@ pub struct Loading {
     used_bytes: AtomicU64,
     /// `key-load-delay`.
     delay: AtomicI64,
-    /// Number of keys loaded while the delay was negative. Selects the keys to sleep before.
+    /// Number of keys loaded while the delay was negative. With a delay of -n, the thread sleeps
+    /// before each n-th of these keys.
     delayed: AtomicU64,
 }
 
@@ -105,7 +106,8 @@ impl Loading {
         self.loaded_bytes.load(Relaxed)
     }
 
-    /// Resets the number of bytes read. Must be called before a part of a file is read again.
+    /// Sets the number of bytes that have been read. Must be called before a part of a file is read
+    /// again, which would otherwise be counted twice.
     pub fn set_loaded_bytes(&self, bytes: u64) {
         self.loaded_bytes.store(bytes, Relaxed);
     }

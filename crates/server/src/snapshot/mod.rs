@@ -69,7 +69,7 @@ pub struct Snapshots {
     /// Number of keys loaded from that file.
     keys_loaded: AtomicU64,
     /// Options of the last shutdown by a signal, or by a `SHUTDOWN` that waited for replicas or for
-    /// the end of a link.
+    /// the end of the link to the primary.
     ending: Mutex<Shutdown>,
 }
 
@@ -126,7 +126,7 @@ impl Snapshots {
     }
 
     /// Records the options of a shutdown by a signal, or by a `SHUTDOWN` that waits for replicas or
-    /// for the end of a link.
+    /// for the end of the link to the primary.
     pub fn set_ending(&self, how: Shutdown) {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
@@ -154,7 +154,8 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
     }
     tracing::info!("Saving the final RDB snapshot before exiting.");
     process::notify("STATUS=Saving the final RDB snapshot");
-    // Libraries belong to no shard, so holding all shards does not keep them from changing.
+    // Libraries belong to no shard, so holding all shards does not keep them from changing. From
+    // here on, changes of libraries are rejected.
     let libraries = &server.scripting().libraries;
     libraries.set_final(true);
     // Aborts a background snapshot, as Redis kills its child process. If that snapshot has already

@@ -1,11 +1,11 @@
 //! Pauses of the snapshot's thread, for workers that share its CPU.
 //!
-//! The kernel lets a running thread, of whatever priority, finish its time slice of some
-//! milliseconds before a worker that has become ready to run. So the thread sleeps after each part,
-//! if it has had to wait for a CPU itself. With a CPU of its own it doesn't pause. While the thread
-//! sleeps, the walk of the entries pauses too, once `QUEUED_BYTES_MAX`
-//! of parts wait for the thread. But commands still encode the entries that they change, so the
-//! thread doesn't pause if many more parts wait.
+//! When a worker becomes ready to run, the kernel first lets the running thread finish its time
+//! slice of some milliseconds, whatever that thread's priority. So the snapshot's thread sleeps
+//! after each part if it shares its CPU, which shows in its own waits for a CPU. With a CPU of its
+//! own it doesn't pause. While the thread sleeps, the walk of the entries pauses too, once
+//! `QUEUED_BYTES_MAX` of parts wait for the thread. But commands still encode the entries that they
+//! change, so the thread doesn't pause if more than twice that amount waits.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,11 @@ use crate::process::RunQueueWait;
 /// Interval between checks whether the thread has waited for a CPU.
 const CHECK: Duration = Duration::from_millis(5);
 
-/// The thread pauses if it has waited for a CPU for more than the time since the last check divided
-/// by this number.
+/// The thread counts as sharing its CPU if it has waited for a CPU for more than 1/20 of the time
+/// since the last check.
 const WAIT_PER_CHECK: u32 = 20;
 
-/// Duration of a pause, divided by the time of the work before it.
+/// Duration of a pause, as a multiple of the time of the work before it.
 const PAUSE_PER_WORK: u32 = 2;
 
 /// Maximum pause. Work that took longer has probably waited for the disk.
@@ -31,6 +31,7 @@ pub(super) struct Pace {
     wait: Option<RunQueueWait>,
     /// Time of the last check, and how long the thread had waited by then.
     checked: (Instant, Duration),
+    /// Whether the thread shared its CPU at the last check.
     shares_cpu: bool,
 }
 

@@ -15,8 +15,8 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 
 /// Minimum number of consecutive commands of one key for which prefetching members pays off.
-/// Prefetching acquires the shard and finds the key once more. That must cost less than it saves,
-/// and few cache misses hardly overlap.
+/// Prefetching acquires the shard and finds the key once more. For fewer commands this costs more
+/// than it saves, because few cache misses hardly overlap.
 const PREFETCH_RUN_MIN: usize = 4;
 
 impl Runner {
@@ -36,7 +36,7 @@ impl Runner {
 
     /// Prefetches members or fields for entries whose first two have the key at `place`. Returns
     /// the number of commands covered.
-    // Out of line: inlined, it would take registers from commands with nothing to prefetch.
+    // Not inlined, because it would then take registers from commands with nothing to prefetch.
     #[inline(never)]
     fn prefetch_members<L: EventLoop>(
         &mut self,

@@ -1,7 +1,7 @@
 //! Sends consecutive single-key commands of a pipeline together. With `--execution owner` this is
 //! always done, because the *home* of a shard (the worker that it is assigned to) runs its
-//! commands. With `--execution inline` it is done only while long scripts hold all shards. Sent one
-//! by one, each command would wait for another such script.
+//! commands. With `--execution inline` it is done only while long scripts hold all shards. If the
+//! commands were sent one by one, each of them would wait for another such script.
 
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::{Request, Step};
@@ -99,7 +99,7 @@ impl Runner {
         let mut requests: Vec<Option<Request>> = Vec::new();
         requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
         let (view, token) = (connection.session.view(), connection.socket.token());
-        // Pending output counts towards the limit.
+        // Pending output counts towards the connection's output limit.
         let reply_bytes_max = match output_limit(connection, &d.clients.reactor.settings).hard_bytes {
             0 => u64::MAX,
             hard_bytes => hard_bytes.saturating_sub(connection.pending_bytes() as u64),
@@ -125,7 +125,8 @@ impl Runner {
         }
         let end = entries[entries.len() - 1].end;
         connection.input.done(end);
-        // Includes a `Step` per command, which may be larger than the command.
+        // Includes the `Step` that a request stores for each command, which may be larger than the
+        // command.
         let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.waits.has_waited = !has_homes;
@@ -136,7 +137,8 @@ impl Runner {
     }
 }
 
-/// Returns the number of entries at the front that are single-key commands of one connection.
+/// Counts the entries up to the first that isn't a single-key command of the first entry's
+/// connection.
 fn alike(entries: &[Entry]) -> usize {
     let is_alike = |next: &&Entry| next.connection == entries[0].connection && matches!(next.what, What::Single(..));
     entries.iter().take_while(is_alike).count()

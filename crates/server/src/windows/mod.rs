@@ -20,7 +20,7 @@ mod waits;
 use crate::dispatch::window::Window;
 use hand_over::Handed;
 
-/// A worker's window and its runner. A turn within a script has its own.
+/// A worker's window and its runner. A turn within a script uses another window and runner.
 #[derive(Default)]
 pub struct Windows {
     window: Window,

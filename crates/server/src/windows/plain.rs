@@ -1,8 +1,9 @@
 //! Runs plain commands: the fast path of nearly all commands.
 //!
-//! A command is plain if only its shard affects how it runs. It has one key and takes a short time,
-//! about the same on any value. Its connection may run it and wants its replies. At the moment the
-//! server does not have to evict keys, reject or pause commands, or time every command.
+//! A command is *plain* if nothing but its shard affects how it runs. That requires three things.
+//! It has one key and takes a short time, about the same for any value. Its connection may run it
+//! and wants its replies. At the moment the server does not have to evict keys, reject or pause
+//! commands, or time every command.
 //!
 //! One check of the session and the turn replaces the decisions that [`super::run`] makes for every
 //! other kind of command. The check covers a sequence of plain commands, because a plain command
@@ -24,8 +25,9 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 use crate::reactor::token;
 
-/// Returns which plain commands need no individual check: none while memory is limited or the
-/// server pauses or times every command, and possibly only reads while it rejects writes.
+/// Returns which plain commands need no individual check. While memory is limited, or the server
+/// pauses commands or times every command, none does. While the server rejects writes, at most
+/// reads do.
 #[inline]
 fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
     let server = d.clients.reactor.server;
@@ -101,14 +103,16 @@ impl Runner {
                 if next >= looked_ahead && *following == place {
                     break;
                 }
-                // Another worker may have written the next shard's gate last. The prefetch fetches
-                // its cache line while this command runs.
+                // Another worker may have written the next shard's gate (the word that says whether
+                // the shard is held) last. The prefetch fetches its cache line while this command
+                // runs.
                 if is_shared {
                     keyspace.prefetch_gate(following.shard);
                 }
             }
             let args = Args::new(&bytes[entry.begin..entry.end], ranges);
-            // The general path rejects and logs commands that the user may not run.
+            // The general path ([`Runner::run_entry`]) rejects and logs commands that the user may
+            // not run.
             if !is_unrestricted && connection.session.check(command, &args).is_err() {
                 break;
             }

@@ -14,7 +14,8 @@ use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
 
-/// Minimum size of an input buffer that is counted before each of its commands, bytes.
+/// Minimum size of an input buffer, bytes, for which the memory check before a command adds what
+/// the memory counter does not include yet.
 const COUNTED_INPUT_BYTES_MIN: usize = 64 * 1024;
 
 impl Runner {

@@ -53,7 +53,8 @@ enum Fill {
     Blocked,
     /// The connection is closed, or runs no commands for another reason.
     NotOpen,
-    /// The link to the primary rests before its next command.
+    /// The connection is the link to the primary, which must rest (run nothing) before its next
+    /// command.
     Rest,
 }
 
@@ -90,7 +91,8 @@ impl Windows {
                 Fill::Window => {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
-                    // A turn within a script may have finished the connection's turn.
+                    // A turn within a script may have finished the connection's turn, so the turn
+                    // must be finished once more.
                     d.clients.reactor.touch(index);
                 }
                 Fill::Stranger => {
@@ -194,7 +196,8 @@ impl Windows {
     }
 
     /// Runs all commands of the window in order and empties it. Returns the time by which the
-    /// caller must advance the clock, ns, or `u64::MAX` if the window was not timed.
+    /// caller must advance the clock, ns. If the window was not timed, this is `u64::MAX`, which
+    /// makes the clock be read.
     fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> u64 {
         if self.window.entries.is_empty() {
             return 0;
@@ -248,8 +251,9 @@ impl Windows {
                         continue;
                     }
                 }
-                // Another worker may have written the next shard's gate last. The prefetch fetches
-                // its cache line while this command runs.
+                // Another worker may have written the next shard's gate (the word that says whether
+                // the shard is held) last. The prefetch fetches its cache line while this command
+                // runs.
                 if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
                     keyspace.prefetch_gate(next.shard);
                 }

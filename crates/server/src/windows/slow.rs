@@ -22,8 +22,8 @@ impl Runner {
         began: Moment,
         ended: Moment,
     ) {
-        // The rest is the time of the commands that were not timed individually. In most windows
-        // none was, and the rest is the whole time.
+        // The rest is the time of the commands that were not timed individually. In most windows no
+        // command was, so the rest is the whole time.
         let timed_ns = d.stopwatch.mark.ns_since(began);
         let rest_ns = ended.ns_since(began).saturating_sub(timed_ns);
         if rest_ns >= d.stopwatch.slow_window_ns {

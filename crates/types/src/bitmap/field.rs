@@ -53,7 +53,8 @@ impl Field {
     /// Returns the value of the field at a bit offset. Bits after the end of the string are 0.
     #[must_use]
     pub fn get(self, bytes: &[u8], offset: u64) -> i64 {
-        // Shift the field's bits to the top, then down again with or without the sign.
+        // Shift the field's bits to the top, then down again, with sign extension if the field is
+        // signed.
         let top = (read_window(bytes, offset) << (offset & 7) >> 64) as u64;
         let spare = 64 - self.bits;
         if self.signed { (top as i64) >> spare } else { (top >> spare) as i64 }
@@ -99,8 +100,8 @@ impl Field {
         Some(FieldChange { before, after })
     }
 
-    /// Returns `value + by` if the field can hold it. Otherwise returns the limit to which Redis
-    /// saturates as `Err`.
+    /// Returns `value + by` if the field can hold it. Otherwise returns `Err` with the limit to
+    /// which Redis saturates.
     fn fits(self, value: i64, by: i64) -> Result<i64, i64> {
         if self.signed { self.fits_signed(value, by) } else { self.fits_unsigned(value, by) }
     }

@@ -19,7 +19,8 @@ fn bits_are_counted_from_the_top_of_each_byte() {
     assert!(!bit_at(&bytes, 16) && !bit_at(&bytes, u64::MAX));
 }
 
-/// Lengths on both sides of a block, a word and a byte; sparse, dense and random contents.
+/// Tests lengths on both sides of a block, a word and a byte, with sparse, dense and random
+/// contents.
 #[test]
 fn counting_and_searching_agree_with_a_plain_model() {
     let mut random = Random::with_printed_seed("bitmap");

@@ -8,9 +8,9 @@
 //!
 //! When a field is removed or its time changes, its old entry stays in the heap. The entry is then
 //! *stale*: no field with the entry's hash has the entry's time. A stale entry is removed when it
-//! reaches the top of the heap and its time has passed, or when more than half of the entries are
-//! stale and the heap is rebuilt. Changing a
-//! time takes O(log n), and so does finding each expired field.
+//! reaches the top of the heap and its time has passed, or when the heap is rebuilt because more
+//! than half of its entries are stale. Changing a time takes O(log n), and so does finding each
+//! expired field.
 //!
 //! # Cost
 //!
@@ -26,13 +26,14 @@ use crate::collection::Collection;
 use crate::pair::Pair;
 use crate::table::Table;
 
-/// Number of stale entries that are always allowed, in addition to one per expiry time.
+/// The heap is rebuilt when its stale entries outnumber the expiry times by more than this. The
+/// number keeps small heaps from being rebuilt often.
 const STALE_MIN: usize = 16;
 
 /// The hash described at the head of this module.
 #[derive(Debug)]
 pub struct ExpiringHash {
-    /// Never an `ExpiringHash` itself.
+    /// Packed or a table; never [`Hash::Expiring`].
     pub(super) fields: Hash,
     times: Table<Pair>,
     due: BinaryHeap<Reverse<(i64, u32)>>,

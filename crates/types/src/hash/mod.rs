@@ -84,8 +84,8 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Returns whether the hash has room for those of `fields` that are new. Callers check it
-    /// before they set any.
+    /// Returns whether the hash has room for those of `fields` that are new. Callers check this
+    /// before they set the first field.
     #[inline]
     pub fn has_room<'f>(self, fields: impl Iterator<Item = &'f [u8]> + Clone) -> bool {
         has_room(self.len(), fields.clone().count())

@@ -82,7 +82,8 @@ fn a_command_is_checked_as_a_whole() {
         assert_eq!(matches!(hash, Hash::Packed(_)), packed, "{lengths:?}");
         assert_eq!(contents(&hash).len(), 1);
     }
-    // Each is short enough, but together they are too long.
+    // Each string is short enough for a packed hash, but two of the longer ones are too long
+    // together.
     let limits = HashLimits { entries_max: 8, value_bytes_max: usize::MAX };
     for (len, packed) in [(PACKED_BYTES_MAX / 2 - 1, true), (PACKED_BYTES_MAX / 2, false)] {
         let mut hash = Hash::empty();

@@ -97,7 +97,7 @@ pub struct HyperLogLog<'a> {
 
 impl<'a> HyperLogLog<'a> {
     /// Checks header and length of a string. Returns `None` if it isn't a HyperLogLog. Doesn't
-    /// check the runs of a sparse one; the methods that walk them do.
+    /// check the runs of a sparse HyperLogLog; the methods that walk the runs do.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {
@@ -143,7 +143,7 @@ impl<'a> HyperLogLog<'a> {
     /// Raises each of `registers` to this HyperLogLog's value if that is larger.
     ///
     /// # Errors
-    /// [`Corrupted`]; some registers may have been raised already.
+    /// [`Corrupted`] if the sparse runs are invalid; some registers may have been raised already.
     pub fn merge_into(self, registers: &mut Registers) -> Result<(), Corrupted> {
         match self.form {
             Form::Dense => {

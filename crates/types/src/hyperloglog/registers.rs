@@ -35,7 +35,7 @@ impl Registers {
         &self.values
     }
 
-    /// Returns the nonzero registers with their values.
+    /// Iterates over the nonzero registers: their indexes and values.
     pub(super) fn non_zero(&self) -> impl Iterator<Item = (usize, u8)> {
         self.values.iter().copied().enumerate().filter(|(_, value)| *value != 0)
     }

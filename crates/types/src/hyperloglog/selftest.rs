@@ -6,7 +6,7 @@ use pantala_base::random::Random;
 
 /// Rounds of the test of dense registers.
 const ROUNDS: usize = 100;
-/// Number of elements that are added.
+/// Number of elements that the test of estimates adds.
 const ELEMENTS_MAX: u64 = 1_000_000;
 /// Maximum error of an estimate, in standard errors.
 const STANDARD_ERRORS_MAX: f64 = 6.0;

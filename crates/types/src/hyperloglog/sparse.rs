@@ -27,7 +27,7 @@ const SPLIT_BYTES_MAX: usize = 5;
 /// The result of raising a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Raised {
-    /// The register was at least that large.
+    /// The register already had this value or a larger one. Nothing was changed.
     No,
     /// The register was raised.
     Yes,

@@ -72,7 +72,8 @@ fn sparse_and_dense_agree_with_a_plain_model() {
 #[test]
 fn limits_of_the_sparse_form() {
     let mut string = empty().unwrap();
-    // A single register adds four bytes: zeros before, a value, zeros after.
+    // With one register raised, the string takes 21 bytes: the header (16), zeros before the
+    // register (2), the register (1), and zeros after it (2).
     assert_eq!(raise(&mut string, 100, 32, 20), Ok(true));
     assert_eq!(hll(&string).form(), Form::Dense);
     let mut string = empty().unwrap();
@@ -124,7 +125,7 @@ fn invalid_and_corrupted_strings() {
     assert!(HyperLogLog::of(&with(0, b'h')).is_none());
     assert!(HyperLogLog::of(&with(ENCODING_AT, 2)).is_none());
     assert!(HyperLogLog::of(&with(ENCODING_AT, 0)).is_none(), "the dense form has a fixed length");
-    // Too few registers, too many, an incomplete run, nothing.
+    // The runs have too few or too many registers, or end in an incomplete run, or are missing.
     let extended = [&good[..], b"\0"].concat();
     let halved = [&good[..good.len() - 2], b"\x7f"].concat();
     for bytes in [&good[..good.len() - 1], &good[..good.len() - 2], &extended, &halved, &good[..HEADER_BYTES]] {
@@ -139,7 +140,7 @@ fn invalid_and_corrupted_strings() {
     assert_eq!(add(&mut nothing, b"x", SPARSE_BYTES_MAX), Err(ChangeError::Corrupted));
 }
 
-/// Arbitrary bytes after a valid header are counted, changed or rejected, never a panic.
+/// Arbitrary bytes after a valid header are counted, changed or rejected, but never cause a panic.
 #[test]
 fn arbitrary_runs_do_not_panic() {
     let mut random = Random::with_printed_seed("hyperloglog runs");

@@ -39,7 +39,7 @@ pub const ELEMENT_BYTES_MAX: usize = u32::MAX as usize - 1024;
 pub enum List {
     /// One string of bytes.
     Packed(Pack),
-    /// Nodes.
+    /// A sequence of nodes.
     Nodes(Box<Quicklist>),
 }
 
@@ -210,7 +210,8 @@ impl List {
         if entries.len() <= limit.entries {
             list = Quicklist::from_pack(entries, limit);
         } else {
-            // The list was packed under another limit.
+            // The pack has more entries than a node may have: the limit was lowered after the list
+            // was packed.
             for element in entries.iter() {
                 element.with_bytes(|bytes| list.push(End::Right, bytes, limit));
             }

@@ -10,8 +10,8 @@
 //! used as queues.
 //!
 //! A node far from both ends of the list may be *compressed* (`list-compress-depth`). Its bytes are
-//! then the length of its entries (4 bytes) and their LZF form. A change must decompress the node
-//! first; a reader decompresses into memory of its own.
+//! then the uncompressed length of its entries (4 bytes), followed by the entries in LZF form. A
+//! change must decompress the node first; a reader decompresses into memory of its own.
 
 use crate::lzf;
 use crate::pack::{Element, Encoded, PackRef, TwoWay, splice_entry};
@@ -138,8 +138,8 @@ impl Node {
             .expect("`compress` wrote these bytes and their length")
     }
 
-    /// Passes the entries to `work` as a pack without its count, with the positions of the first
-    /// entry and of the end.
+    /// Passes the entries to `work` as a pack whose first two bytes aren't a count, with the
+    /// positions of the first entry and of the end.
     #[inline]
     pub(super) fn with_entries<R>(&self, work: impl FnOnce(PackRef<'_>, usize, usize) -> R) -> R {
         if self.is_compressed() {
@@ -155,8 +155,8 @@ impl Node {
         pantala_base::block_bytes(self.bytes.capacity())
     }
 
-    /// Returns the entries as a pack without its count, at positions from [`Self::first`] to
-    /// [`Self::end`].
+    /// Returns the entries as a pack whose first two bytes aren't a count. They are at positions
+    /// from [`Self::first`] to [`Self::end`].
     #[inline]
     pub(super) fn pack(&self) -> PackRef<'_> {
         debug_assert!(!self.is_compressed(), "the node is compressed");
@@ -342,8 +342,8 @@ impl Node {
     fn grow_front(&mut self, size: usize, limit: NodeLimit) {
         let live = self.entry_bytes();
         let capacity = self.bytes.capacity();
-        // Reuse the free space at the back if it is at least as large as the entries; grow
-        // otherwise.
+        // Keep the capacity if the free space left after the push is at least as large as the
+        // entries; grow otherwise.
         let capacity = if capacity >= 2 * live + size { capacity } else { grown(live, size, limit) };
         let start = capacity - live;
         let mut bytes = vec![0; capacity];

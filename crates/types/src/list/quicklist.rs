@@ -1,9 +1,9 @@
 //! A long list: a sequence of nodes.
 //!
-//! With a *plain depth* (`list-compress-depth` when the list was created), that number of nodes at
-//! each end stay uncompressed. The other nodes are compressed if that saves memory. Pushes and
-//! pops touch uncompressed nodes only. A change in the middle first decompresses its node, and
-//! calls [`Quicklist::restore_depth`] once nodes may have moved or changed.
+//! The *plain depth* (`list-compress-depth` when the list was created) is the number of nodes at
+//! each end that stay uncompressed; 0 disables compression. The other nodes are compressed if that
+//! saves memory. Pushes and pops touch uncompressed nodes only. A change in the middle first
+//! decompresses its node, and calls [`Quicklist::restore_depth`] after nodes moved or changed.
 
 use std::collections::VecDeque;
 
@@ -171,7 +171,8 @@ impl Quicklist {
         self.len += 1;
     }
 
-    /// Starts a cut of the current nodes.
+    /// Starts a cut ([`crate::cut`]): a reader can then read the current nodes in pieces while the
+    /// list changes.
     pub(super) fn begin_cut(&self) {
         self.cut.begin(Frozen::new(self.nodes.len()));
     }

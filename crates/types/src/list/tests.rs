@@ -22,7 +22,7 @@ fn elements(list: &List) -> Vec<Vec<u8>> {
     elements
 }
 
-/// Returns the sum of the bytes for which `allocated_bytes` keeps a running sum.
+/// Adds up the memory of all nodes, for which `allocated_bytes` uses a running sum.
 fn summed_bytes(list: &List) -> usize {
     match list {
         List::Packed(pack) => pack.allocated_bytes(),
@@ -199,7 +199,7 @@ fn the_middle_of_a_list_is_compressed() {
     }
 }
 
-/// A queue of constant length keeps its memory, in either direction.
+/// The memory usage of a queue of constant length stays bounded, in either direction.
 #[test]
 fn a_queue_keeps_its_memory() {
     let limit = NodeLimit::from_setting(-2);

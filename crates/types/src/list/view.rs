@@ -16,7 +16,7 @@ use crate::pack::{Element, PackRef};
 pub enum ListView<'a> {
     /// One string of bytes.
     Packed(PackRef<'a>),
-    /// Nodes.
+    /// A sequence of nodes.
     Nodes(&'a Quicklist),
 }
 
@@ -155,7 +155,8 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Starts a cut of the current runs. Returns false for a packed list, which has no cuts.
+    /// Starts a cut ([`crate::cut`]): a reader can then read the current runs in pieces while the
+    /// list changes. Returns false for a packed list, which has no cuts.
     pub(crate) fn begin_cut(self) -> bool {
         match self {
             ListView::Packed(_) => false,

@@ -4,10 +4,10 @@
 
 use std::cmp::Ordering;
 
-/// The largest power of five in a word, and its exponent.
+/// 5^27, the largest power of five that fits in a word.
 const FIVE_TO_27: u64 = 7_450_580_596_923_828_125;
 
-/// The largest power of ten in a word, and its exponent.
+/// 10^19, the largest power of ten that fits in a word.
 const TEN_TO_19: u64 = 10_000_000_000_000_000_000;
 
 /// A natural number: words in little-endian order, the highest never 0.

@@ -70,8 +70,8 @@ impl LongDouble {
         }
         let whole = self.significand.checked_shr(bits).unwrap_or(0);
         let fraction = self.significand - whole.checked_shl(bits).unwrap_or(0);
-        // The product has at most 64 + 57 bits. Ties round by the parity of the last decimal,
-        // because the scale is even.
+        // The product has at most 64 + 57 bits. Ties round to an even last decimal. The integer
+        // part doesn't matter for this, because the scale is even.
         let scaled = u128::from(fraction) * u128::from(DECIMALS_SCALE);
         let decimals = shift_right_rounded(scaled, bits, false) as u64;
         if decimals == DECIMALS_SCALE { (whole + 1, 0) } else { (whole, decimals) }

@@ -159,8 +159,8 @@ pub(super) fn long_decimal(negative: bool, digits: impl Iterator<Item = u8>, pow
 fn hexadecimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     let mantissa = Mantissa::split(text, u8::is_ascii_hexdigit)?;
     let exponent = exponent(mantissa.rest, b'p')?;
-    // The first 32 significant digits fit. Of the others, only their number matters, and whether
-    // any of them isn't zero.
+    // The first 32 significant digits fit. Of the further digits, only their number matters, and
+    // whether any of them isn't zero.
     let (mut value, mut dropped, mut sticky) = (0u128, 0i32, false);
     for digit in mantissa.digits() {
         let digit = (digit as char).to_digit(16).unwrap_or(0);

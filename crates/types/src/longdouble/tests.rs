@@ -34,7 +34,7 @@ fn known_texts() {
         ("-1e-30", "0"),
         ("-0.5", "-0.5"),
         ("1e-17", "0.00000000000000001"),
-        ("5e-18", "0"), // The nearest number is below a half.
+        ("5e-18", "0"), // The nearest `LongDouble` is slightly below 5e-18, so this isn't a tie.
         ("5.01e-18", "0.00000000000000001"),
         ("4.9e-18", "0"),
         ("18446744073709551615", "18446744073709551615"),

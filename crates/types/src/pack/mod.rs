@@ -159,7 +159,8 @@ impl<'a, W: Direction> PackRef<'a, W> {
         at + len + if W::HAS_LENGTHS { back_bytes(len) } else { 0 }
     }
 
-    /// Implements [`Self::previous`] for any pack that has lengths.
+    /// Returns the position of the entry before `at`, as [`Self::previous`] does. The pack must
+    /// have lengths.
     fn before(self, at: usize) -> usize {
         let (mut len, mut shift, mut end) = (0, 0, at);
         loop {

@@ -1,4 +1,5 @@
-//! Cuts of collections that change while they are read.
+//! Tests of cuts ([`crate::cut`]): the elements that a collection had at one instant, read while
+//! the collection changes.
 
 use super::tests::{LIMITS, content, load};
 use super::*;
@@ -11,7 +12,8 @@ use crate::{Collection, CutState, PieceMax, Stream};
 /// A collection of numbered members.
 trait Members: Collection {
     fn value(&self) -> ValueRef<'_>;
-    /// Adds a member or changes it, if it has anything that can change.
+    /// Adds a member or changes its value. An existing member of a set has no value to change. A
+    /// stream always gets another entry.
     fn set(&mut self, member: &[u8], value: u64);
     fn delete(&mut self, member: &[u8]);
     fn delete_some(&mut self, random: &mut Random);
@@ -138,7 +140,8 @@ impl Members for Box<Stream> {
         match random.below(4) {
             0 => _ = self.trim(Trim::Length(self.length() / 2), random.one_in(2), 0),
             1 => {
-                // A dead tail and a lower last id: the next node precedes the cut's last one.
+                // Delete all entries and lower the last id, so that the next node may have a lower
+                // id than the cut's last one.
                 self.trim(Trim::Length(0), false, 0);
                 self.set_id(StreamId { ms: 1_000, seq: random.below(200) }, None, None);
             }
@@ -147,10 +150,10 @@ impl Members for Box<Stream> {
     }
 }
 
-/// Small nodes, the middle ones compressed.
+/// Limits of small nodes. All but two nodes at each end are compressed.
 const NODES: NodeLimit = NodeLimit { bytes: 200, plain_depth: 2, ..LIMITS.list_node };
 
-/// Maximum size of a node of a stream: ten entries, all with a long member.
+/// Maximum size in bytes of a stream's node: ten entries, all with a long member.
 const NODE_BYTES_MAX: usize = 4_000;
 
 const ONE: PieceMax = PieceMax { elements: 1, bytes: 1 };

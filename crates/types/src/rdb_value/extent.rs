@@ -157,8 +157,8 @@ impl Walk<'_> {
         (0..self.count(bytes_min)?).try_for_each(|_| one(self))
     }
 
-    /// Reads the number of following items, each of at least `bytes_min` bytes. Stops if they can't
-    /// fit into the bytes.
+    /// Reads the number of following items, each of at least `bytes_min` bytes. Stops if `bytes` is
+    /// too short for them.
     fn count(&mut self, bytes_min: u64) -> Result<u64, Stop> {
         let count = self.length()?;
         let least = self.at.saturating_add(count.saturating_mul(bytes_min));
@@ -199,7 +199,8 @@ impl Walk<'_> {
     fn length_from(&mut self, first: u8) -> Result<u64, Stop> {
         let low = u64::from(first & 0x3f);
         match first >> 6 {
-            // In this position, the marker of an encoded string is a small length.
+            // Where a length is expected, Redis reads the marker byte of an encoded string (top
+            // bits 3) as a length: its lower six bits.
             0 | 3 => Ok(low),
             1 => Ok(low << 8 | u64::from(self.byte()?)),
             _ if first == LEN_32_BITS => self.number(4),

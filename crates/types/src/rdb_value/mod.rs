@@ -2,7 +2,7 @@
 //!
 //! A value is a byte with its type ([`kind`]), followed by its body. [`write()`] produces what
 //! Redis 7.0 writes for the encoding that it would use. [`read()`] accepts all forms that Redis 7.0
-//! reads, including those of versions back to 2.2, except modules. [`read_newer`] also accepts the
+//! reads, including those of versions back to 2.2, except modules. `read_newer` also accepts the
 //! forms of Redis up to 8.0 and of Valkey; they may occur in files, while `RESTORE` rejects them.
 //! [`extent()`] finds the end of a value without decoding it.
 //!
@@ -58,7 +58,7 @@ pub use writer::{DRAIN_BYTES, Drain, Writer};
 /// The version that is written, and the newest that is read.
 pub const VERSION: u16 = 10;
 
-/// The newest version whose values are read from files ([`read_newer`]). Files with expiries of
+/// The newest version whose values are read from files ([`mod@read_newer`]). Files with expiries of
 /// hash fields have this version.
 pub const VERSION_NEWEST: u16 = 12;
 

@@ -16,8 +16,8 @@ pub fn seal(payload: &mut Vec<u8>) {
     payload.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// Returns whether the version is supported and the checksum is correct. The latter is checked
-/// unless `skips_checksum`.
+/// Returns whether the version is supported and the checksum is correct. With `skips_checksum`, any
+/// checksum counts as correct.
 #[must_use]
 pub fn is_sealed(payload: &[u8], skips_checksum: bool) -> bool {
     let Some((sealed, checksum)) = payload.split_last_chunk::<CHECKSUM_BYTES>() else { return false };

@@ -36,7 +36,8 @@ pub fn read_newer<'a>(
             if earliest_ms > TIME_MS_MAX + 1 {
                 return Err(BAD_TIME);
             }
-            // Expiries are stored relative to the earliest one, plus one.
+            // An expiry is stored as its difference from the earliest one, plus one, because 0
+            // means none.
             expiring_fields(reader, limits, earliest_ms.wrapping_sub(1), now_ms)?
         }
         (kind::HASH_LISTPACK_EX_PRE_GA, Dialect::Redis) => expiring_listpack(reader, limits, now_ms)?,
@@ -108,7 +109,7 @@ fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Re
 }
 
 /// A hash under construction. Expired fields stay in it until [`Fields::finish`] removes them, so
-/// that duplicates of them are found.
+/// that a duplicate of an expired field is found.
 struct Fields {
     hash: Hash,
     expired: Vec<Box<[u8]>>,

@@ -72,8 +72,8 @@ pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> 
 }
 
 fn score_of(text: &[u8]) -> Result<f64, Error> {
-    // Redis reads a C string, which ends at a NUL. So a text that starts with one is empty, and not
-    // a score.
+    // Redis reads a C string, which ends at a NUL. So a text that starts with a NUL is empty to
+    // Redis, and an empty text isn't a score.
     double::parse_as_c(text).filter(|_| text.first().is_some_and(|first| *first != 0)).ok_or(NOT_A_SCORE)
 }
 

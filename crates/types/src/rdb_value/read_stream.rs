@@ -35,7 +35,7 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, form: Form) -> Result<Box<Stream
         let (first_id, max_deleted_id) = (id(reader)?, id(reader)?);
         Counters { length, first_id, last_id, max_deleted_id, entries_added: reader.number()? }
     } else {
-        // For a stream without entries, Redis 7.0 sets the maximum id.
+        // If the stream has no entries, Redis 7.0 sets its first id to the maximum id.
         let first_id = stream.first_entry_id().unwrap_or(StreamId::MAX);
         Counters { length, first_id, last_id, max_deleted_id: StreamId::MIN, entries_added: length }
     };
@@ -52,7 +52,7 @@ fn group(reader: &mut Reader<'_>, form: Form, counters: &Counters) -> Result<Res
     let (name, last_id) = (element(reader)?, id(reader)?);
     let entries_read = match form {
         Form::Uncounted => counters.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
-        // A number with all bits set means unknown.
+        // A number with all bits set (-1) means that the number is unknown.
         Form::Counted | Form::Active => reader.number()? as i64,
     };
     let mut group = RestoredGroup::new(&name, last_id, entries_read);

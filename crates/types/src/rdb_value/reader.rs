@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
     /// Reads the next `len` bytes.
     ///
     /// # Errors
-    /// [`Error::Truncated`].
+    /// [`Error::Truncated`] if fewer bytes are left.
     #[inline]
     pub fn take(&mut self, len: u64) -> Result<&'a [u8], Error> {
         let rest = &self.bytes[self.at..];
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
     /// Reads the next `N` bytes.
     ///
     /// # Errors
-    /// [`Error::Truncated`].
+    /// [`Error::Truncated`] if fewer bytes are left.
     #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let bytes = self.bytes[self.at..].first_chunk::<N>().ok_or(Error::Truncated)?;
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
     /// Reads the next byte.
     ///
     /// # Errors
-    /// [`Error::Truncated`].
+    /// [`Error::Truncated`] if no byte is left.
     #[inline]
     pub fn byte(&mut self) -> Result<u8, Error> {
         self.array::<1>().map(|[byte]| byte)
@@ -84,7 +84,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads a length. As in Redis, the marker of an encoded string is read as a small length.
+    /// Reads a length. Like Redis, reads the marker byte of an encoded string as a length too: the
+    /// byte's lower six bits.
     ///
     /// # Errors
     /// [`Error::Truncated`], or [`Error::Corrupt`] if it isn't a length.
@@ -144,7 +145,7 @@ impl<'a> Reader<'a> {
         let (compressed_len, len) = (self.length()?, self.length()?);
         let compressed = self.take(compressed_len)?;
         if len == 0 {
-            // Redis mistakes this length for a failure to decompress, and yields an empty string.
+            // Redis mistakes the length 0 for a failure to decompress, and yields an empty string.
             return Ok(Vec::new());
         }
         self.check_len(len)?;

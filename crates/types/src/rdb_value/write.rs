@@ -53,9 +53,10 @@ pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     }
 }
 
-/// Starts a cut of a value and writes the head of the value's body. [`write_cut`] then writes the
-/// elements that the value has now, even if the value changes. Returns `false` and does nothing if
-/// the value has no cuts: a string, a packed collection, or a hash with fields that expire.
+/// Starts a cut of a value (see `crate::cut`) and writes the head of the value's body.
+/// [`write_cut`] then writes the elements that the value has now, even if the value changes.
+/// Returns `false` and does nothing if the value has no cuts: a string, a packed collection, or a
+/// hash with fields that expire.
 pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
     let len = match value {
         ValueRef::List(list) if list.begin_cut() => list.runs(),
@@ -94,7 +95,8 @@ pub fn write_cut(value: ValueRef<'_>, max: PieceMax, writer: &mut Writer<'_>) ->
             }
             CutPart::Tail(bytes) => writer.put(bytes),
         }),
-        // Fields may have got expiry times since the cut started.
+        // Fields may have got expiry times since the cut started. The cut then runs in the plain
+        // hash.
         ValueRef::Hash(hash) => match hash.plain() {
             HashView::Table(table) => table.read_cut(max, |pair| {
                 writer.string(pair.field());
@@ -169,7 +171,7 @@ fn write_list(list: ListView<'_>, writer: &mut Writer<'_>) {
 
 fn write_run(run: Run<'_>, writer: &mut Writer<'_>) {
     let entries = &run.pack.as_bytes()[run.first..run.end];
-    // Only the single element of a node can be this large.
+    // Only a node of a single element can be this large.
     if run.len == 1 && entries.len() + listpack::FRAME_BYTES > LISTPACK_BYTES_MAX {
         writer.length(NODE_PLAIN);
         run.pack.get(run.first).with_bytes(|bytes| writer.string(bytes));
@@ -200,8 +202,8 @@ fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     });
 }
 
-/// Writes a hash with fields that expire, as Redis 7.4 does. An expiry is relative to the earliest
-/// one, plus one; 0 means that the field has none.
+/// Writes a hash with fields that expire, as Redis 7.4 does. An expiry is written as its difference
+/// from the earliest one, plus one; 0 means that the field has none.
 fn write_expiring_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     let time = |field: Element<'_>| field.with_bytes(|field| hash.expiry(field));
     let mut earliest_ms = i64::MAX;

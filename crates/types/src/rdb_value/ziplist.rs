@@ -25,8 +25,8 @@ const HEADER_BYTES: usize = 10;
 const END: u8 = 0xff;
 /// The stored number of entries if they must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
-/// Entries of at least this size have their size in 5 bytes in the next entry. The byte also marks
-/// this form.
+/// If an entry has at least this size, the next entry stores the size in 5 bytes, the first of
+/// which has this value.
 const LONG_LENGTH: u8 = 254;
 
 /// Returns a pack with the entries of a ziplist, which may be empty.

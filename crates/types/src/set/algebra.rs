@@ -174,9 +174,11 @@ pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
-/// Returns the other sets, largest first, if it is cheaper to search them for each member of the
-/// first set than to remove all their members from a copy. `OBJECT ENCODING` of a stored difference
-/// shows which way was chosen, so the choice must be Redis's.
+/// Chooses the cheaper of two ways to compute a difference. The first way searches the other sets
+/// for each member of the first set; for this way, returns the other sets, largest first. The
+/// second way removes all members of the other sets from a copy of the first set; for this way,
+/// returns `None`. `OBJECT ENCODING` of a stored difference shows which way was chosen, so the
+/// choice must be Redis's.
 fn sets_to_search<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
     let Some(Some(first)) = views.first() else { return Some(Vec::new()) };
     let there = views.iter().flatten();

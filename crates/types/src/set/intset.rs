@@ -80,7 +80,7 @@ impl<'a> IntSetRef<'a> {
         }
     }
 
-    /// Returns the index of an integer, or the index at which to insert it as `Err`.
+    /// Returns the index of an integer, or `Err` with the index at which to insert it.
     #[inline]
     fn search(self, value: i64) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.len());

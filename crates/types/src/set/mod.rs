@@ -82,8 +82,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Returns whether the set has room for those of `members` that are new. Callers check it
-    /// before they add any.
+    /// Returns whether the set has room for those of `members` that are new. Callers check this
+    /// before they add the first member.
     #[inline]
     pub fn has_room<'m>(self, members: impl Iterator<Item = &'m [u8]> + Clone) -> bool {
         has_room(self.len(), members.clone().count())
@@ -177,8 +177,8 @@ impl Set {
         set
     }
 
-    /// Adds a string. Returns whether it is new. An intset is converted if it exceeds
-    /// `intset_entries_max`.
+    /// Adds a string. Returns whether it is new. An intset is converted to another form if the
+    /// string isn't an integer, or if there are more than `intset_entries_max` members.
     #[inline]
     pub fn add(&mut self, member: &[u8], intset_entries_max: usize) -> bool {
         match self {
@@ -258,8 +258,8 @@ impl Set {
         }
     }
 
-    /// Returns whether a cut runs. Until it ends, the set must be changed by its methods, not
-    /// replaced by another.
+    /// Returns whether a cut (see `crate::cut`: the members of one instant, for a reader) runs.
+    /// Until the cut ends, the set must be changed by its methods, not replaced by another set.
     #[must_use]
     pub fn has_cut(&self) -> bool {
         matches!(self, Set::Table(table) if table.has_cut())

@@ -7,8 +7,9 @@ use super::table::Table;
 use super::tree::{Place, Tree};
 use crate::cut::{Budget, Cut, CutCell, CutId, CutState, PieceMax};
 
-/// A cut: its slots are ids of records. It is read in descending order, and its position is the
-/// last score and member that were read.
+/// A cut ([`crate::cut`]): the members and scores at one instant, for a reader. Its slots are ids
+/// of records. It is read in descending order, and its position is the last score and member that
+/// were read.
 type SetCut = Cut<(Box<[u8]>, f64), Option<(f64, Box<[u8]>)>>;
 
 /// A large sorted set, as described at the head of this module.
@@ -85,14 +86,14 @@ impl LargeSet {
         self.tree.partition(before, &self.records).rank
     }
 
-    /// Returns the number of members for whose score `before` holds. `before` must hold for the
-    /// lowest scores only.
+    /// Returns the number of members for whose score `before` holds. If `before` holds for a score,
+    /// it must hold for all lower scores.
     pub(super) fn count_scores(&self, before: impl Fn(f64) -> bool) -> usize {
         self.tree.partition(|score, _| before(score), &self.records).rank
     }
 
     /// Returns the number of members for which `before` holds. All members must have the same
-    /// score, and `before` must hold for the first of them only.
+    /// score. If `before` holds for a member, it must hold for all members before it.
     pub(super) fn count_members(&self, before: impl Fn(&[u8]) -> bool) -> usize {
         self.tree.partition(|_, id| before(self.records.member(id)), &self.records).rank
     }

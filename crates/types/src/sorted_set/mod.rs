@@ -336,7 +336,8 @@ impl SortedSet {
     /// Removes the members with these ranks, which must exist.
     pub fn remove_range(&mut self, ranks: std::ops::Range<usize>) {
         match self {
-            // While a cut runs, remove the members one by one, because the cut keeps each of them.
+            // While a reader reads a cut ([`crate::cut`]) of the set, remove the members one by
+            // one, because the cut keeps a copy of each unread one.
             SortedSet::Large(set) if ranks.len() == set.len() && !set.has_cut() => *self = Self::empty(),
             SortedSet::Packed(pack) => packed::remove(pack, ranks.start, ranks.len()),
             SortedSet::Large(set) => {

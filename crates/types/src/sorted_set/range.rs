@@ -14,12 +14,12 @@ pub struct Range<'a> {
 
 #[derive(Clone, Debug)]
 enum Source<'a> {
-    /// With the position of the next member.
+    /// A packed set in ascending order, and the position of the next member.
     Packed(PackRef<'a, OneWay>, usize),
-    /// With the positions of all members, the next one last, because the pack can't be read
-    /// backwards.
+    /// A packed set in descending order, and the positions of all members, the next one last,
+    /// because the pack can't be read backwards.
     PackedReverse(PackRef<'a, OneWay>, Vec<usize>),
-    /// With the place of the next member.
+    /// A large set, and the place of the next member.
     Large(&'a LargeSet, Place),
     Nothing,
 }

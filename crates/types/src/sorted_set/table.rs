@@ -139,7 +139,8 @@ impl Table {
 
     #[inline]
     fn word_of(&self, hash: u64) -> usize {
-        // A shift by 64 isn't defined. At depth 0 there is one word.
+        // At depth 0 the shift would be by 64 bits, which isn't defined. The directory then has one
+        // word.
         hash.checked_shr(u64::BITS - self.depth).unwrap_or(0) as usize
     }
 

@@ -193,7 +193,7 @@ fn ranges_of_members() {
         for member in ["", "a", "b", "ba", "c", "10"] {
             set.add(member.as_bytes(), 0.0, AddOptions::default(), limits);
         }
-        // "", 10, a, b, ba, c
+        // The members in order are "", 10, a, b, ba and c.
         for (min, max, ranks) in [
             ("-", "+", 0..6),
             ("[a", "(c", 2..5),

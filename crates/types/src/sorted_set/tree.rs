@@ -2,9 +2,9 @@
 //! see [`Records`]), sorted by score and then by the bytes of the member.
 //!
 //! An inner node holds for each child the number of records below it, and the score and id of the
-//! first record. A search by rank descends by the numbers and a search by score by the scores, so
-//! neither reads a record while it descends, unless scores are equal. A leaf holds ids only. Leaves
-//! are linked in both directions.
+//! first record. A search by rank compares these numbers while it descends, and a search by score
+//! compares these scores. So neither reads a record before it reaches a leaf, unless scores are
+//! equal. A leaf holds ids only. Leaves are linked in both directions.
 
 use super::records::{NONE, Records};
 use super::slab::Slab;
@@ -461,7 +461,8 @@ impl Tree {
         }
     }
 
-    /// Merges a small leaf with a neighbor under the same parent, or removes it if it is empty.
+    /// Merges a small leaf with a neighbor under the same parent, or removes the leaf if it is
+    /// empty.
     #[cold]
     fn merge_leaf(&mut self, path: &Path, node: u32, records: &Records) {
         let level = path.len - 1;

@@ -24,7 +24,8 @@ pub(super) struct Frozen {
     left: usize,
     /// Copies of nodes that changed before they were read.
     kept: BTreeMap<StreamId, Node>,
-    /// New nodes with ids below `last`, which are possible after `XSETID`.
+    /// New nodes with ids up to `last`, which are possible after `XSETID`. They don't belong to the
+    /// cut.
     new: BTreeSet<StreamId>,
     tail: Vec<u8>,
 }
@@ -57,7 +58,8 @@ impl Frozen {
         Frozen { read: None, last, left: nodes.len(), kept: BTreeMap::new(), new: BTreeSet::new(), tail }
     }
 
-    /// Copies a node before it changes or is removed.
+    /// Copies a node before it changes or is removed, if the cut needs it: it is an unread node of
+    /// the cut and isn't copied yet.
     pub(super) fn before_change(&mut self, node: &Node) {
         let id = node.key();
         let is_unread = Some(id) > self.read && Some(id) <= self.last;

@@ -140,7 +140,7 @@ impl Group {
     /// Iterates over the pending entries of a consumer of this group, starting at an id.
     pub fn pending_of<'g>(&'g self, consumer: &'g Consumer, start: StreamId) -> impl Iterator<Item = Pending<'g>> {
         let ids = consumer.pending.iter_from(consumer.pending.ceil(start));
-        // Each id of a consumer is also in the group.
+        // The group has a pending entry for each id, so none is skipped.
         ids.filter_map(|&id| Some(self.describe(self.pel.get(self.pel.find(id)?))))
     }
 
@@ -256,7 +256,7 @@ impl Group {
 
     fn add_to(&mut self, number: ConsumerNumber, id: StreamId) {
         self.with_pending(number, |pending| {
-            // The id may exist already.
+            // The set may contain the id already, which isn't an error.
             let _ = pending.insert(id);
         });
     }

@@ -181,7 +181,7 @@ mod tests {
             ("0-0", Some(StreamId::MIN)),
             ("007-01", Some(id(7, 1))),
             (" +5-1", Some(id(5, 1))),
-            // As redis-server 7.0.15 reads it, through strtoull.
+            // Redis-server 7.0.15 parses this part with `strtoull`, which wraps a negative number.
             ("1--03", Some(id(1, u64::MAX - 2))),
             ("1--3", None),
             ("-1-1", None),

@@ -197,8 +197,8 @@ impl<'b> Source<'b> {
         self.at >= self.bytes.len()
     }
 
-    /// Returns the next entry. Checks that its encoding is valid, that it lies within the listpack,
-    /// and that the length at its end is correct.
+    /// Returns the next entry. Checks that the entry's encoding is valid, that the entry lies
+    /// within the listpack, and that the length at the entry's end is correct.
     fn next(&mut self) -> Result<Element<'b>, Corrupt> {
         let rest = &self.bytes[self.at..];
         let head = match rest.first().ok_or(Corrupt)? {

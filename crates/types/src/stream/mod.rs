@@ -21,7 +21,7 @@
 //!
 //! Appending takes constant time, and so does trimming a node at the front. Finding an id takes two
 //! binary searches and a walk through at most one node. A group stores the position where it read
-//! last, so it finds its next entry without that walk.
+//! last, so it finds its next entry without walking through a node.
 //!
 //! # Files
 //!
@@ -95,8 +95,8 @@ pub enum AppendError {
     OutOfMemory,
 }
 
-/// A stream. Unlike small values of other types it never lives inside its dictionary entry, and
-/// unlike other collections it may be empty.
+/// A stream. Unlike a small value of another type, it never lives inside its dictionary entry.
+/// Unlike any other collection, it may be empty.
 #[derive(Debug, Default)]
 pub struct Stream {
     nodes: Ordered<Node>,
@@ -244,7 +244,8 @@ impl Stream {
         }
     }
 
-    /// Keeps the last node for the cut, if one runs, before the node changes.
+    /// Keeps the last node for the cut ([`crate::cut`]: the nodes of one instant, for a reader), if
+    /// one runs, before the node changes.
     #[inline]
     fn keep_tail(&mut self) {
         if let (Some(cut), Some(tail)) = (self.cut.get_mut(), self.nodes.last()) {

@@ -299,8 +299,8 @@ impl Node {
     /// Releases spare capacity. Called when a new node follows, because no entry will be appended
     /// to this one any more.
     pub(super) fn seal(&mut self) {
-        // Copy instead of shrinking: when it shrinks a block, an allocator may keep up to twice the
-        // size.
+        // Copy the bytes instead of shrinking the vector: an allocator that shrinks a block may
+        // keep up to twice the needed size.
         let mut exact = Vec::new();
         if exact.try_reserve_exact(self.bytes.len()).is_ok() {
             exact.extend_from_slice(&self.bytes);
@@ -364,8 +364,8 @@ impl Entry<'_> {
     }
 }
 
-/// Returns how many listpack entries a stream entry takes, excluding the one that holds this
-/// number.
+/// Returns how many listpack entries a stream entry takes, excluding the listpack entry that holds
+/// this number.
 pub(super) fn listpack_entries(fields: usize, same: bool) -> i64 {
     // Flags and the two parts of the id.
     3 + if same { fields as i64 } else { 2 * fields as i64 + 1 }

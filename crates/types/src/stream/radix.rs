@@ -22,7 +22,8 @@ pub(super) fn nodes(keys: impl Iterator<Item = StreamId>) -> usize {
         if let Some(last) = last {
             let shared = (last ^ key).leading_zeros() / 8;
             let mut below = KEY_BYTES;
-            // No later key shares the branches that are deeper than the one of this key.
+            // This key leaves the path at depth `shared`. Later keys are greater, so no later key
+            // uses the deeper branches of the path.
             while let Some(&depth) = branches.last().filter(|&&depth| depth > shared) {
                 branches.pop();
                 chains += chain(Some(depth), below);

@@ -20,8 +20,8 @@ pub enum Trim {
 
 impl Stream {
     /// Removes entries from the front. Returns the number of removed entries. With `approximate`,
-    /// removes only whole nodes. Stops before a node with which more than `limit` entries would be
-    /// removed; 0 means no limit.
+    /// removes only whole nodes. Stops before a node whose removal would raise the number of
+    /// removed entries above `limit`; 0 means no limit.
     pub fn trim(&mut self, to: Trim, approximate: bool, limit: u64) -> u64 {
         let mut deleted = 0;
         while let Some(place) = self.nodes.first_place() {
@@ -126,7 +126,8 @@ impl Stream {
         true
     }
 
-    /// Keeps a node for the cut, if one runs, before the node changes.
+    /// Keeps a node for the cut ([`crate::cut`]: the nodes of one instant, for a reader), if one
+    /// runs, before the node changes.
     fn keep(&mut self, place: Place) {
         if let Some(cut) = self.cut.get_mut() {
             cut.before_change(self.nodes.get(place));

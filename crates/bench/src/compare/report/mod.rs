@@ -45,7 +45,7 @@ const DISK_COLUMNS: &[&str] = &["bytes/op", "amplification", "time of a copy"];
 
 /// Marks the row of a peer that exceeds the workload's latency limit.
 const MISSED: &str = "MISSED";
-/// Marks the remark on a peer without results.
+/// Marks the remark on a peer whose results are invalid.
 const INVALID: &str = "INVALID";
 
 /// Explanation of the tables, shown below every report.
@@ -530,7 +530,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = prepare(&file.path().join("x")).unwrap_err();
         assert!(error.to_string().contains("can't be written"), "{error}");
-        // A full disk.
+        // `/dev/full` fails like a full disk.
         let error = put(Path::new("/dev/full"), b"x").unwrap_err();
         assert!(error.to_string().contains("/dev/full"), "{error}");
     }

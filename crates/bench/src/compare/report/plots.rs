@@ -55,9 +55,9 @@ pub(super) struct Line {
 /// Scale of a vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
-    /// From zero.
+    /// Linear, starting at zero.
     Linear,
-    /// Shows the tail.
+    /// Logarithmic, so that the highest latencies stay visible.
     Logarithmic,
 }
 

@@ -328,8 +328,8 @@ mod tests {
         assert_eq!(expanded("SET [x 1]"), "SET [x 1]");
     }
 
-    /// Shards and partitions are contiguous ranges of slots, so the two sets are on different ones
-    /// if the numbers of shards and of partitions are even.
+    /// Shards and partitions are contiguous ranges of slots, so the two sets of a union are in
+    /// different shards and partitions if the numbers of shards and partitions are even.
     #[test]
     fn unions_span_shards() {
         use pantala_base::{key_slot, limits::SLOTS};

@@ -11,7 +11,7 @@ pub(super) const fn uniform(text: &'static str, weight: u32) -> Command {
     Command { text, pattern: "R", weight }
 }
 
-/// A command for which each client draws from its own part of the numbers.
+/// Returns a command for which each client draws from its own part of the numbers.
 const fn parallel(text: &'static str) -> Command {
     Command { text, pattern: "P", weight: 1 }
 }

@@ -124,8 +124,9 @@ impl ClientMemory {
         // one thread sees the other's write, and `swap(0)` returns the weight to only one of them.
         let subtracted = if client.killed.load(SeqCst) {
             // The evicting thread subtracts the weight under the lock. If this thread took the
-            // weight before, without the lock, the sum would stay too high until this thread
-            // changes it, and another client would be evicted.
+            // weight first, without the lock, the evicting thread would find nothing to subtract.
+            // The sum would then stay too high until this thread has corrected it, and the evicting
+            // thread would evict another client.
             let _evicted = self.lock();
             client.accounted_bytes.swap(0, SeqCst)
         } else {

@@ -1,10 +1,11 @@
 //! The two logs of the journal: the effects, which the append-only file reads, and the stream,
 //! which replicas read.
 //!
-//! On a primary both have the same units; the stream also has `PING`s and requests for
-//! acknowledgements. On a replica the stream consists of the bytes of its primary, at the primary's
-//! offsets ([`Journal::relay`](super::Journal::relay)), while the effects are the replica's own
-//! units. So a replica of a replica may continue with any server that has the same history.
+//! On a primary both logs contain the same units, and the stream also contains `PING`s and requests
+//! for acknowledgements. On a replica the stream consists of the bytes of its primary, at the
+//! primary's offsets ([`Journal::relay`](super::Journal::relay)), while the effects are the
+//! replica's own units. So a replica of a replica may continue with any server that has the same
+//! history.
 //!
 //! ```text
 //!                 hold, relay_from                      resume                epoch ends
@@ -83,7 +84,7 @@ impl Logs {
     }
 
     /// Returns whether periodic `PING`s must be appended to the stream. A relayed stream contains
-    /// those of its primary.
+    /// the primary's `PING`s.
     pub(super) fn need_pings(&self) -> bool {
         self.source == Source::Own && self.stream.has_readers()
     }
@@ -157,8 +158,9 @@ impl Logs {
         }
     }
 
-    /// Appends the whole units of an epoch. Starts the readers that joined before it ended, and the
-    /// stream of this server's units if it was resumed before. Returns whether anything started.
+    /// Appends the whole units of an epoch. Starts the readers that joined before
+    /// [`Logs::note_epoch_ending`] was called for this epoch, and the stream of this server's units
+    /// if it was resumed before that call. Returns whether anything started.
     pub(super) fn append(&mut self, units: Vec<Piece>) -> (bool, DeferredWork) {
         let (units, streamed) = self.share(units);
         let (has_reader, mut aftermath) = self.effects.append(units);
@@ -178,13 +180,14 @@ impl Logs {
         let mut aftermath = self.effects.append_to_cut(units, stamp);
         aftermath.add(self.stream.append_to_cut(streamed, stamp));
         if starts_stream && self.source != Source::Relayed {
-            // All shards were held at the cut: no unit is partly recorded.
+            // All shards were held at the cut, so no unit is partly recorded.
             self.source = Source::Own;
         }
         aftermath
     }
 
-    /// Appends a command of the journal itself to the stream, unless it is relayed.
+    /// Appends a command of the journal itself to the stream, if the stream consists of this
+    /// server's units.
     pub(super) fn append_own(&mut self, command: &[u8]) -> DeferredWork {
         match self.source {
             Source::Own => self.stream.append(vec![Piece::Own(command.to_vec())]).1,

@@ -1,4 +1,5 @@
-//! The journal's thread: ends epochs, and appends their units to the log.
+//! The journal's thread: ends epochs, and appends their units to the log. [`crate::effect`] has the
+//! words.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -156,8 +157,8 @@ impl<'s> Merger<'s> {
         aftermath.settle();
     }
 
-    /// Drops recorded units, and makes workers drop theirs, if no reader needs them. This is the
-    /// case when all readers have been cut off, before their owners remove them.
+    /// If no reader needs the recorded units, drops them, and makes workers drop theirs. This is
+    /// the case after all readers were cut off, until their owners remove them.
     fn drop_unwanted(&self, control: &mut Control) {
         if !control.logs.want_units() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);
@@ -236,8 +237,8 @@ impl<'s> Merger<'s> {
             let aftermath = if asks { control.logs.append_own(GET_ACK) } else { DeferredWork::default() };
             (reached, end, aftermath)
         };
-        // Called before sleeping readers are woken, so it usually precedes the replicas'
-        // acknowledgements.
+        // Called before sleeping readers are woken, so the callbacks usually run before the
+        // replicas' acknowledgements arrive.
         reached.into_iter().for_each(|mark| (mark.reached)(end));
         aftermath.settle();
     }

@@ -184,8 +184,8 @@ impl TrackedKeys {
         self.invalidate(hash, name, broadcasts.then_some(self.changer.to_prefixes()));
     }
 
-    /// Invalidates an expired key like [`TrackedKeys::changed`], except that for clients that track
-    /// prefixes no client has made the change, so `NOLOOP` excludes none of them.
+    /// Invalidates an expired key, like [`TrackedKeys::changed`]. For clients that track prefixes,
+    /// an expiry is not the change of any client, so `NOLOOP` excludes none of them.
     pub(crate) fn expired(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(NOBODY));
     }

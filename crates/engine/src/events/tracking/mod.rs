@@ -6,7 +6,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | reader | a client that tracks keys, from `CLIENT TRACKING ON` to `OFF` ([`Reader`]) |
-//! | tracked key | a key with its readers ([`keys`]). As in Redis, a name stands for keys in any database |
+//! | tracked key | a key's name, as in Redis in any database, and its readers ([`keys`]) |
 //! | pending | invalidations that wait in the shard until their command has written its reply |
 //! | notification | an event about keys for one connection ([`Notification`]) |
 //! | prefix | the start of keys for which a client receives invalidations without reading them (`BCAST`) |
@@ -17,7 +17,7 @@
 //! | --- | --- |
 //! | the tracked keys | their shard: its owner tracks keys that are read, and invalidates changed keys |
 //! | the readers of each prefix | the keyspace's [`Tracking`], behind a lock |
-//! | a client's options | its session ([`SessionTracking`]); other threads read its [`Reader`] |
+//! | a client's options | its session ([`SessionTracking`]); for other threads, its [`Reader`] |
 //!
 //! # Order
 //!
@@ -25,15 +25,15 @@
 //! order. So a client receives the invalidation of a key after the reply with the old value. If the
 //! read ran on another thread, that thread sent the reply before it released the shard, and the
 //! invalidation of a later change follows the reply. A connection with replies in flight receives
-//! its invalidations after those replies. A client receives the invalidations that its own command
-//! caused after the reply to that command.
+//! its invalidations after those replies. If a client's own command invalidates a key that the
+//! client tracks, the client receives the invalidation after the reply to this command.
 //!
 //! Invalidations by prefix are collected during a turn of the writer's worker, and sent before any
 //! reply of that turn.
 //!
 //! # What it costs
 //!
-//! Without readers, tracking adds no work to a command: the bits for it are in the word that is
+//! Without readers, tracking adds no work to a command, because its bits are in the word that is
 //! tested for events and `MONITOR` anyway. A tracked key uses about 60 bytes plus its length, and 8
 //! to 16 bytes for each further reader. At most `tracking-table-max-keys` keys are tracked.
 
@@ -178,7 +178,8 @@ impl Invalid {
 pub struct Notification {
     /// Token of the connection in its worker.
     pub connection: u64,
-    /// The client that has read the keys.
+    /// The client that tracks the keys: the receiver, or a client that redirects its invalidations
+    /// to the receiver.
     pub reader: Arc<Reader>,
     /// The event.
     pub subject: Subject,
@@ -188,8 +189,8 @@ pub struct Notification {
 pub enum Subject {
     /// Keys have changed.
     Invalid(Invalid),
-    /// Keys have changed that another client has read. That client redirects its invalidations to
-    /// the receiver.
+    /// Keys have changed that another client tracks. That client redirects its invalidations to the
+    /// receiver.
     Redirected(Invalid),
     /// The receiver redirects its invalidations to a client that has disconnected.
     Broken,
@@ -261,8 +262,9 @@ impl Tracking {
     }
 
     /// Subtracts one from the number of tracked keys if there are more than `keys_max` (0: no
-    /// limit), and returns whether it did. If so, the caller must evict a key. Because the number
-    /// is decreased before the eviction, all workers together evict no more keys than the excess.
+    /// limit). Returns whether one was subtracted. If so, the caller must evict a key. Because the
+    /// number is decreased before the eviction, all workers together evict no more keys than the
+    /// excess.
     pub(crate) fn claim_eviction(&self, keys_max: u64) -> bool {
         let less = |keys| (keys_max > 0 && keys > keys_max).then(|| keys - 1);
         self.keys.fetch_update(Relaxed, Relaxed, less).is_ok()

@@ -14,8 +14,8 @@ fn reader(id: u64) -> Arc<Reader> {
 /// Keys, each with the clients that receive its invalidation.
 type ByKey = Vec<(String, Vec<u64>)>;
 
-/// Returns the clients that receive an invalidation of each key, sorted by ID, and the keys for
-/// readers of prefixes.
+/// Returns the invalidated keys, each with the clients that receive the invalidation, sorted by ID.
+/// Also returns the changed keys for readers of prefixes, each with the client that changed it.
 fn told(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
     let Some(pending) = keys.take_pending() else { return Default::default() };
     let text = |name: &KeyName| String::from_utf8_lossy(name).into_owned();

@@ -13,8 +13,8 @@ use crate::shard::ownership::Ownership;
 
 impl Executor<'_> {
     /// Takes the shard of a command whose value is to be handed over. Returns `None` if the shard
-    /// is busy, or if commands are shown or recorded with all their arguments (`MONITOR`, the
-    /// journal). The caller then runs the command like any other.
+    /// is busy, with `--execution owner`, or if commands are shown or recorded with all their
+    /// arguments (`MONITOR`, the journal). The caller then runs the command like any other.
     pub fn take_for_hand_over(&self, shard: u32) -> Option<Ownership> {
         let keyspace = self.keyspace;
         let is_seen = keyspace.monitors().are_there() || keyspace.tuning.is_journaled();

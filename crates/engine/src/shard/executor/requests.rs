@@ -1,5 +1,5 @@
 //! Requests: commands that wait for shards in gates and backlogs. An owner that releases a shard
-//! grants it to the next request. [`crate::shard::request`] explains their life.
+//! grants it to the next request. [`crate::shard::request`] explains the life of a request.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -22,21 +22,21 @@ use crate::tuning::WATCHING;
 
 /// Maximum number of requests that an owner runs before it continues with its own connections,
 /// which would otherwise wait for the commands of all other workers. After that the owner passes a
-/// shard with further requests to the shard's home or, if it is the home, defers the shard to its
-/// next turn.
+/// shard with further requests to the shard's home (the worker that does the shard's periodic
+/// work). If the owner is the home, it defers the shard to its next turn.
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
-/// Maximum duration of these requests. The limit that is reached first applies.
+/// Maximum time for which an owner runs such requests. The limit that is reached first applies.
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
 /// Duration of a request's steps after which the clock is read again.
 const TIME_AGE_MAX: Duration = Duration::from_millis(1);
 
 impl Executor<'_> {
-    /// Rejects requests that wait for held shards, with the error `why` (including its code). Three
-    /// kinds are not rejected: requests without a reply, commands of a replica's primary, and
-    /// requests that gather shards and must not be rejected (`Request::may_be_rejected`). They stay
-    /// queued but release the shards that they already hold. So other requests for those shards
-    /// need not wait until the script ends.
+    /// Rejects the requests that wait for `owned`, shards that a script holds for too long. `why`
+    /// is their error, including its code. Three kinds are not rejected: requests without a reply,
+    /// commands of a replica's primary, and requests that gather shards and must not be rejected
+    /// (`Request::may_be_rejected`). They stay queued but release the shards that they already
+    /// hold. So other requests for those shards need not wait until the script ends.
     pub fn reject_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
         let mut refused = Vec::new();
         for ownership in owned {
@@ -138,9 +138,9 @@ impl Executor<'_> {
         request
     }
 
-    /// Enqueues a call that needs the shards in `self.shards`, of which `owned` are taken and the
-    /// next one is busy. The request keeps the taken shards. This cannot deadlock, because the
-    /// taken shards are lower than those for which the request waits.
+    /// Enqueues a call that needs the shards in `self.shards`. The call has taken `owned`, the
+    /// first of these shards; the next one is busy. The request keeps the taken shards. This cannot
+    /// deadlock, because the taken shards are lower than those for which the request waits.
     #[cold]
     pub(super) fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
         let mut request = self.request(call);
@@ -151,9 +151,9 @@ impl Executor<'_> {
     }
 
     /// Takes the next shards of a request while they are free. Runs the request once it holds all
-    /// shards, and then adds them to `to_free`. If a shard is busy, leaves the request in that
-    /// shard's gate. With `--execution owner`, sends the request to the next shard's home if that
-    /// is another worker.
+    /// shards, and then adds these shards to `to_free`. If a shard is busy, leaves the request in
+    /// that shard's gate. With `--execution owner`, sends the request to the next shard's home if
+    /// that is another worker.
     fn advance(&mut self, mut parcel: RequestNode) {
         if parcel.value.worker == self.worker {
             parcel.value.effect_clock = self.effect_clock();
@@ -230,15 +230,16 @@ impl Executor<'_> {
         self.run_steps(&mut parcel.value, &mut owned);
         if has_pending_events(self.keyspace, &mut owned) {
             self.tell(&mut owned);
-            // A client that has received its reply may rely on having been sent all invalidations.
+            // Sent before the reply, because a client that has received the reply may rely on
+            // having received all invalidations.
             self.send_prefix_invalidations();
         }
         self.commit_deletions(&mut owned);
         parcel.value.effect_clock = self.effect_clock();
         parcel.value.seen = self.seen;
         faults::pause(Fault::PauseReplying);
-        // Sent before the shards are released. If a step has blocked, waking it needs one of these
-        // shards, so the reply to the woken command cannot overtake this one.
+        // The reply is sent before the shards are released. If a step has blocked, waking it needs
+        // one of these shards, so the reply to the woken command cannot overtake this one.
         if parcel.value.worker == self.worker {
             self.answers.push(parcel);
         } else {
@@ -315,13 +316,14 @@ impl Executor<'_> {
         }
     }
 
-    /// Releases all shards in `to_free`. Grants each to its next pending request, if any, which may
-    /// run and add more shards to free. Then starts the requests in `to_start`. This is a loop and
-    /// not a recursion, because the number of such requests is unbounded.
+    /// Releases all shards in `to_free`: grants each shard to its next pending request, or frees it
+    /// if there is none. A request that was granted a shard may run and add more shards to
+    /// `to_free`. Then starts the requests in `to_start`. This is a loop and not a recursion,
+    /// because the number of such requests is unbounded.
     pub(crate) fn free_all(&mut self) {
         loop {
             self.free_those();
-            // A deferred request may need the shards that were just released.
+            // A request in `to_start` may need the shards that were just released.
             let Some(request) = self.to_start.pop() else { return };
             self.advance(request);
         }

@@ -48,9 +48,9 @@ impl Db<'_> {
     /// The key's TTL remains. Returns `None` if the key is missing and `missing` is
     /// [`Missing::Skip`].
     ///
-    /// `work` must leave the collection valid, whatever it returns: nothing is rolled back. If it
-    /// returns [`Change::none`], it must have left the collection unchanged, which debug builds
-    /// check for small collections.
+    /// `work` must leave the collection valid, whatever it returns, because nothing is rolled back.
+    /// If it returns [`Change::none`], it must have left the collection unchanged, which debug
+    /// builds check for small collections.
     ///
     /// # Errors
     /// [`WrongType`] if the key holds another type. `work` is not called then.

@@ -1,5 +1,6 @@
-//! Decides what happens to an expired entry. A primary deletes it. On a replica the primary
-//! decides, except about keys to which clients of a writable replica have given a TTL.
+//! Decides what happens to an expired entry. A primary deletes it, or hides it while writes are
+//! paused. On a replica the primary decides, except about keys to which clients of a writable
+//! replica have given a TTL.
 
 use super::{Db, forget};
 use crate::command::Key;

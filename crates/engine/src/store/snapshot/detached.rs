@@ -1,5 +1,6 @@
 //! Large values of a running snapshot that have left the entry in which their cut started, so that
-//! the walk over the dictionary does not reach them any more.
+//! the walk over the dictionary does not reach them any more. A *cut* is a value as it was when the
+//! snapshot started, encoded in pieces while commands change the value ([`super`]).
 //!
 //! A removed value ([`Store::dispose`]) is kept until the walk has read its cut. A value that was
 //! moved to another key is looked up at that key, because commands can still change or remove it.
@@ -70,7 +71,7 @@ impl Detached {
     }
 
     /// Takes the moved values of this list out of a dictionary that is about to be freed, and keeps
-    /// them as removed values. The dictionary was that of a physical database of a shard.
+    /// them as removed values. The dictionary belonged to database `physical` of shard `shard`.
     pub(crate) fn take_out(&self, shard: u32, physical: usize, dict: &mut Dict<Value>) {
         for loose in &mut *lock(&self.values) {
             if let Place::Moved { physical: at, place, key } = &loose.place

@@ -11,9 +11,9 @@
 //! Each dictionary has a *keeper*, which encodes every entry: when the walk reaches the entry, or
 //! before a command changes the entry (*forced*). The keeper collects encoded entries in *parts*,
 //! which it sends to the snapshot's thread. A large collection is encoded by the walk in pieces,
-//! even if commands change it meanwhile: its value starts a *cut* (`pantala_types`), which keeps
-//! the elements that change. If a command removes the value or moves it to another key, the walk
-//! continues there ([`detached`]).
+//! even if commands change it meanwhile. For this, its value starts a *cut* (`pantala_types`),
+//! which keeps the elements that change. If a command removes the value or moves it to another key,
+//! the walk continues with the removed value or at the new key ([`detached`]).
 //!
 //! | data | bound |
 //! | --- | --- |
@@ -124,8 +124,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the number of bytes that were encoded because of changes. A fork would have copied
-    /// them.
+    /// Returns the number of bytes that were encoded because of changes. With a forked process, as
+    /// in Redis, the kernel would have copied the memory of these entries.
     pub fn forced_bytes(&self) -> u64 {
         self.forced_bytes.load(Relaxed)
     }
@@ -242,8 +242,8 @@ impl Output {
 
     fn send(&self, part: Part) {
         self.progress.queued_bytes.fetch_add(part.len(), Relaxed);
-        // Sending does not fail: the snapshot's thread receives until the end, even if the snapshot
-        // has failed.
+        // Sending does not fail, because the snapshot's thread receives until the end, even if the
+        // snapshot has failed.
         let _ = self.parts.send(part);
     }
 }
@@ -354,7 +354,8 @@ impl DictKeeper {
     /// the keeper again, or `None` if the entry must be encoded as a whole.
     fn keep_in_pieces(&self, entry: EntryRef<'_, Value>, value: &Value, reason: Reason) -> Option<bool> {
         let Output { encoder, .. } = &*self.output;
-        // A collection may have shrunk since its cut started.
+        // The size is checked only before the cut starts, because a collection may shrink
+        // afterwards.
         let id = match cut_id(value).filter(|id| self.output.open().contains_key(id)) {
             Some(id) => id,
             None if value.allocated_bytes() < LARGE_BYTES => return None,

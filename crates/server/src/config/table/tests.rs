@@ -48,7 +48,7 @@ const NOT_TRIED: [&str; 9] = [
     "maxmemory",
     "appendonly",
     "activedefrag",
-    // This starts a watchdog.
+    // Setting this directive starts Redis's watchdog.
     "watchdog-period",
     "bind",
 ];
@@ -96,8 +96,8 @@ impl Drop for Redis {
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// Sends a command and returns the strings of its reply: all of an array, or one for a simple
-    /// reply, with its first byte.
+    /// Sends a command and returns the strings of its reply: the elements of an array, or the line
+    /// of a simple reply, including the first byte, which is the type.
     fn command(&mut self, words: &[&str]) -> Vec<String> {
         self.send(words);
         self.reply()

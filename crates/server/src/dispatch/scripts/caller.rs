@@ -67,7 +67,7 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) token: u64,
     /// The undo log, while the script holds only the shards of its declared keys.
     pub(super) undo: Option<Undo>,
-    /// In a cluster, the slot of all keys declared or accessed so far.
+    /// In a cluster, the slot that the declared keys and the keys accessed so far share.
     pub(super) slots: Slots,
     /// Index of the script's connection in the worker's table.
     pub(super) index: u32,
@@ -89,8 +89,9 @@ pub(super) struct Pace {
     next_turn_ms: i64,
     /// When the worker next passes shards to other workers, in ms of the monotonic clock.
     next_check_ms: i64,
-    /// Time spent in commands since shards were last passed to other workers. A few Lua
-    /// instructions may call long commands, so the hook alone is not enough.
+    /// Time spent in commands since shards were last passed to other workers. Lua calls its hook
+    /// after a number of instructions. A few instructions may call long commands, so the hook alone
+    /// is not enough.
     called: Duration,
     /// Whether the script's name and command are published.
     is_published: bool,
@@ -127,7 +128,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         };
         if let Err(why) = ran {
             // If `SCRIPT KILL` has already replied OK, the script has changed nothing and is not
-            // rerun. After this call to `end` it can't be killed.
+            // rerun. After this call to `end`, no `SCRIPT KILL` reaches the script.
             if self.running().end() {
                 return Called::Killed;
             }
@@ -164,8 +165,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         if self.running().is_killed() {
             return Interrupt::Kill;
         }
-        // To stop, the worker must return to its loop. So even a script that has written is ended,
-        // as it would be by the end of the process.
+        // To stop, the worker must return to its loop. So even a script that has written is killed.
+        // The end of the process would end it anyway.
         if self.dispatcher.clients.reactor.server.is_stopping() {
             return Interrupt::Kill;
         }
@@ -310,8 +311,9 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         self.rules.as_ref().map_or(Ok(()), |rules| rules.check(command, args))
     }
 
-    /// In a cluster, returns the error for a call whose keys have several slots or, unless the
-    /// script allows that, a slot other than that of the earlier keys.
+    /// Returns the error for a call that the cluster's slots forbid. The keys of one call must
+    /// share a slot. Unless the script allows several slots, it must also be the slot of all
+    /// earlier keys.
     #[cold]
     fn crossing(&mut self, command: &Command, args: &Args<'_>) -> Option<&'static str> {
         let slots = Slots::of(command, args);
@@ -388,7 +390,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 None
             }
         };
-        // This comes before the undo log grows, so that a killed script has nothing to roll back.
+        // The write is noted before the undo log grows, so that a killed script has nothing to roll
+        // back.
         self.note_write(command)?;
         if self.undo.is_some() {
             self.record_undo(command, args, first_key)?;
@@ -404,7 +407,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             now_ms: self.now_ms,
         };
         dispatcher.clients.executor.run_held(&call, &dispatcher.shards, self.owned, reply);
-        // As in Redis, the client has read all keys that its script declares.
+        // As in Redis, tracking counts all keys that the script declares as read by the client.
         if let Some(reader) = &self.reads_as {
             dispatcher.clients.executor.remember_for_script(command, reader, self.owned, self.call.keys().iter());
         }
@@ -415,8 +418,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
-        // For other routes, the arguments do not determine which shards are needed and which keys
-        // change.
+        // For routes other than `Keys`, the arguments do not determine which shards are needed and
+        // which keys change.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
             return Err(Halt::Undeclared);
         }
@@ -434,7 +437,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// Checks that the shards of a command are held, and adds the values of its keys to the undo
-    /// log if it writes.
+    /// log if the command writes.
     fn record_undo(
         &mut self,
         command: &'static Command,
@@ -477,8 +480,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// Marks the script as having written, if the command writes. From then on the script can't be
-    /// killed. Fails if it was already killed.
+    /// Marks the script as having written, if the command writes. Once it has written, the script
+    /// can't be killed. Fails if the script was already killed.
     fn note_write(&self, command: &Command) -> Result<(), Halt> {
         if command.flags.contains(Flags::WRITE) && !self.running().write() {
             return Err(Halt::Killed);

@@ -235,7 +235,8 @@ fn find_call(
     args: &Args<'_>,
 ) -> Result<Box<ScriptCall>, Vec<u8>> {
     let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
-    // The order of the two checks is Redis's.
+    // As in Redis, a function is looked up before the number of keys is checked, but a script after
+    // it.
     let (program, keys) = if form.named == ScriptReference::Function {
         let program = find_function(server, args.at(1))?;
         (program, count("ERR Bad number of keys provided")?)
@@ -489,7 +490,7 @@ impl ScriptCall {
 /// The result of a script that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scripted {
-    /// Whether its reply is the error of a command that it ran. The error statistics already
-    /// include that error.
+    /// Whether the script's reply is the error of a command that the script ran. The error
+    /// statistics already include that error.
     pub is_counted: bool,
 }

@@ -98,7 +98,8 @@ impl Replication {
             self.set_backlog(server, &mut state, false);
             state.alone_since_ms = None;
             // Done under the lock, so that a replica that attaches at this moment doesn't lose the
-            // stream. Can't fail: ending the stream starts no thread.
+            // stream. `keep_journal` fails only if it can't start a thread, and here it starts
+            // none.
             let _ = server.keyspace().keep_journal(false);
         }
         tracing::info!("Replication backlog freed after {} seconds without connected replicas.", ttl_ms / 1000);

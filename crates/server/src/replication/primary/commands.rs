@@ -78,8 +78,8 @@ impl Replicator for Server {
         tracing::info!("Replica {} asks for synchronization", asker.name);
         let wants_no_stream = asker.replica.handshake.wants_no_stream;
         let link = Arc::clone(&asker.link);
-        // If a promotion is in progress, which will change the history, the request waits for its
-        // end.
+        // A promotion in progress will change the history, so the request waits until the promotion
+        // has ended.
         let deferred = promotion::defer(self.replication(), asker);
         if let Some(asker) = deferred
             && let Err(error) = self.replication().attach(self, asker)
@@ -156,7 +156,8 @@ impl Replicator for Server {
         let offset = self.replication().offset_behind(self, stamp);
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
-            // With `appendfsync always`, the reply is sent only after the sync.
+            // With `appendfsync always`, the reply to `WAITAOF` is sent only after the effects of
+            // its client's commands are on disk.
             local: aof.gate().awaits_syncs(),
             replicas: offset.map(|offset| self.replication().state().replicas.synced(offset) as u64),
         }

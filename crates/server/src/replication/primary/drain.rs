@@ -25,11 +25,12 @@ use crate::replication::replica::Known;
 use crate::replication::{Replication, State};
 use crate::snapshot;
 
-/// How long a replica that stops waits for the last command of its link.
+/// How long a replica that shuts down waits for the last command of its link.
 const LINK_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Minimum time that a shutdown allows admitted commands to end. It also applies to `SHUTDOWN NOW`,
-/// which waits for no replica, because the stream's end is known only after these commands.
+/// although that waits for no replica, because the stream's end is unknown until these commands
+/// have ended.
 const COMMANDS_END_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often acknowledgements are checked.
@@ -50,7 +51,7 @@ pub(in crate::replication) struct PendingShutdown {
 }
 
 /// Calls `done` with the end of the log when all admitted commands are in it. The caller must hold
-/// back new commands. With `asks`, replicas are then asked for an acknowledgement.
+/// back new commands. If `asks` is true, the replicas are then asked for acknowledgements.
 pub(in crate::replication) fn quiesce(server: &Arc<Server>, asks: bool, done: impl FnOnce(u64) + Send + 'static) {
     let weak = Arc::downgrade(server);
     let journal = server.keyspace().journal();
@@ -186,14 +187,14 @@ impl Replication {
 
     /// Returns whether a shutdown must first determine the end of the stream. It may then wait for
     /// replicas or, on a replica, for the end of the link. Also returns `true` if another shutdown
-    /// is pending, which a further one joins.
+    /// is pending, because the new shutdown joins it.
     pub fn drains_before(&self, server: &Server) -> bool {
         self.state().shutdown.is_some() || server.keyspace().tuning.is_replica() || self.held(server).1
     }
 
     /// Stops the server when replicas have the whole stream, at the latest after
-    /// `shutdown-timeout`. A replica ends its link instead: the stream is its primary's. `client`
-    /// is the client whose `SHUTDOWN` this is, if any.
+    /// `shutdown-timeout`. On a replica, whose stream is its primary's, ends the link to the
+    /// primary instead. `client` is the client that has sent `SHUTDOWN`, if any.
     pub fn drain_and_end(&self, server: &Server, how: Shutdown, client: Option<BlockedShutdown>) {
         let waits = self.drains_before(server);
         let timeout_s = if how.now { 0 } else { server.config().settings().shutdown_timeout_s.into() };
@@ -224,7 +225,8 @@ impl Replication {
                 if begins {
                     end(&shared);
                 } else {
-                    // The shutdown was aborted, perhaps before `stop_following` prevented links.
+                    // The shutdown was aborted. If `stop_following` prevented links after that,
+                    // they must be allowed again.
                     replication.replica.resume_following();
                 }
             };
@@ -245,8 +247,8 @@ impl Replication {
             if state.shutdown.as_ref().is_none_or(|shutdown| shutdown.is_ending) {
                 return false;
             }
-            // The shutdown is kept until writes are admitted again. Its new number tells its thread
-            // that it was aborted.
+            // The shutdown is kept until writes are admitted again. By the new number, the
+            // shutdown's thread detects that the shutdown was aborted.
             state.shutdowns += 1;
             let number = state.shutdowns;
             state.shutdown.iter_mut().for_each(|shutdown| shutdown.number = number);
@@ -283,15 +285,15 @@ impl Replication {
     }
 
     /// Continues the history of the snapshot loaded at startup. Replicas that have all of that
-    /// history then need no full sync. Neither does this server if it is a replica. `db` is the
-    /// database that the stream has selected. Must be called before any worker runs.
+    /// history then need no full sync. If this server is itself a replica, it needs none either.
+    /// `db` is the database that the stream has selected. Must be called before any worker runs.
     pub fn continue_saved_history(&self, server: &Server, id: ReplId, offset: u64, db: u32) {
         server.keyspace().journal().continue_at(offset);
         if server.keyspace().keep_journal(true).is_err() {
             return;
         }
-        // Waits until the journal's thread records the stream, because earlier effects would be
-        // missing from it.
+        // Waits until the journal's thread records the stream, because effects that are produced
+        // before that would be missing from it.
         while !server.keyspace().journal().held().1 {
             std::thread::sleep(LOOK);
         }

@@ -1,4 +1,5 @@
-//! The source of the bytes that a replica is sent. The worker of the replica's connection reads it.
+//! The source of the bytes to send to a replica. The worker of the replica's connection reads from
+//! it.
 
 use std::sync::Arc;
 

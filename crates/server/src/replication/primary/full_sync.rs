@@ -9,9 +9,10 @@
 //!                              finished ──────────────► its end ─────────► the stream
 //! ```
 //!
-//! If a replica can't find the end of a snapshot of unknown length, or if `repl-diskless-sync` is
-//! off, the snapshot is first written to an unnamed file. A separate thread then reads that file
-//! into the feed.
+//! A *feed* ([`Feed`]) keeps the snapshot's bytes until all its replicas have read them. If a
+//! replica can't find the end of a snapshot of unknown length, or if `repl-diskless-sync` is off,
+//! the snapshot is first written to an unnamed file. A separate thread then reads that file into
+//! the feed.
 //!
 //! The slowest replica limits the speed of the feed. A replica that makes no progress for
 //! `repl-timeout` is disconnected.

@@ -15,7 +15,7 @@ pub struct PrimaryInfo {
     pub ids: (String, String, i64),
     /// The ID that the history gets at the end of a promotion.
     pub next_id: Option<String>,
-    /// The journal keeps the stream for replicas.
+    /// Whether the journal keeps the stream for replicas.
     pub has_backlog: bool,
 }
 

@@ -40,14 +40,14 @@ enum Phase {
 pub(super) struct Asker {
     link: Arc<Link>,
     replica: Replica,
-    /// Its name in the log.
+    /// The connection's name in the log.
     name: String,
     /// The ID and the offset of its `PSYNC`; `None` if it has used `SYNC`.
     asked: Option<(Vec<u8>, i64)>,
 }
 
 impl Asker {
-    /// Returns its link.
+    /// Returns the link of the connection.
     pub(super) fn link(&self) -> Arc<Link> {
         Arc::clone(&self.link)
     }

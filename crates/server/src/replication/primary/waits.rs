@@ -2,13 +2,13 @@
 //! `WAITAOF`: blocks clients until the effects of their commands are in the append-only files on
 //! the disks of replicas, of this server, or both. For this server's file it requests a sync.
 //!
-//! While the stream is kept for replicas, connections note the stamps of their commands. The offset
-//! before which the stream has all effects up to a stamp is known once the journal's thread has
-//! merged the stamp's epoch, about a millisecond after the command
-//! ([`offset_behind`](pantala_engine::effect::Journal::offset_behind)). A `WAIT` that comes earlier
-//! gets the offset when the current epoch ends ([`mark`](pantala_engine::effect::Journal::mark)).
-//! At that moment the stream also requests the replicas' offsets, if the wait needs replicas and no
-//! failover is in progress.
+//! While the stream is kept for replicas, connections note the stamps (positions in the journal) of
+//! their commands. The offset before which the stream has all effects up to a stamp is known once
+//! the journal's thread has merged the stamp's epoch (the effects of about a millisecond)
+//! ([`offset_behind`](pantala_engine::effect::Journal::offset_behind)). A `WAIT` that comes before
+//! the merge gets the offset when the current epoch ends
+//! ([`mark`](pantala_engine::effect::Journal::mark)). At that moment the stream also requests the
+//! replicas' offsets, if the wait needs replicas and no failover is in progress.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl PendingWait {
         self.offset.map(|offset| count(offset) as u64)
     }
 
-    /// Returns whether its condition holds.
+    /// Returns whether the condition of the wait holds.
     fn is_over(&self, replicas: &Replicas) -> bool {
         let is_synced = self.local.is_none_or(|local| local.is_synced || !local.is_wanted);
         is_synced && (self.replicas == 0 || self.acked(replicas).is_some_and(|acked| acked >= self.replicas))
@@ -65,8 +65,8 @@ impl PendingWait {
 }
 
 impl Replication {
-    /// Returns an offset up to which the history has all effects of a connection's commands, given
-    /// its stamp; `None` if some may still be pending.
+    /// Returns an offset up to which the history has all effects of a connection's commands, whose
+    /// latest stamp is `stamp`; `None` if effects may still be pending.
     pub(super) fn offset_behind(&self, server: &Server, stamp: u64) -> Option<u64> {
         if stamp == 0 {
             // The connection has run no command since the stream has been kept.
@@ -83,7 +83,8 @@ impl Replication {
             let mut state = self.state();
             // A waiter to which only this list refers belongs to a closed connection.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
-            // With `appendfsync always` the reply itself waits for the sync.
+            // With `appendfsync always` the reply is not sent before the sync, so the wait itself
+            // needs none.
             let is_synced = server.snapshots().aof.gate().awaits_syncs();
             let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced });
             state.waits.push(PendingWait { waiter, worker, replicas: wait.replicas, local, offset });
@@ -96,7 +97,7 @@ impl Replication {
                 server.replication().note_local(&server, ticket, is_synced);
             }));
         }
-        // A request would move the end of the stream, which the target of a failover must have.
+        // A request would move the end of the stream, which the target of a failover must reach.
         // Replicas also acknowledge once a second without a request.
         let asks = wait.replicas > 0 && !self.failovers.is_running();
         server.keyspace().journal().mark(

@@ -1,5 +1,5 @@
 //! The stream of this server while its role changes. It consists of the primary's bytes, or of the
-//! server's own units.
+//! server's own units (the effects of its own commands).
 //!
 //! All changes are made under the lock of [`Replica`]'s state, under which the term changes too. So
 //! a thread of an earlier term can't make any.
@@ -28,8 +28,8 @@ impl Replica {
     }
 
     /// Returns the database that the stream has selected at its end. Returns `None` if the dataset
-    /// may be at another position, because the link doesn't rest. Must be called while all shards
-    /// are held.
+    /// may be at another position, because the link doesn't rest (commands of the stream may be
+    /// running). Must be called while all shards are held.
     pub(in crate::replication) fn stream_db_at_rest(&self) -> Option<u32> {
         let state = self.lock();
         match (&state.primary, state.link) {
@@ -124,8 +124,8 @@ impl Replica {
     }
 
     /// Returns the position of the dataset in the stream of the primary. Returns `None` if it is
-    /// unknown, for example because the link doesn't rest. Must be called while all shards are
-    /// held.
+    /// unknown, for example because a command of the link may be running. Must be called while all
+    /// shards are held.
     pub(in crate::replication) fn known_at_rest(&self) -> Option<Known> {
         let state = self.lock();
         let known = state.primary.as_ref().and(state.known)?;
