@@ -263,7 +263,10 @@ pub fn dryrun(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
     let resolved = match context.host.command(call.at(0)) {
         Some(command) => resolve_as(command, &call),
         // A renamed or removed command is unknown by its original name.
-        None => resolve(&call).and(Err(Unresolved::Unknown)),
+        None => match resolve(&call) {
+            Ok(_) | Err(Unresolved::WrongArity(_)) => Err(Unresolved::Unknown),
+            unknown => unknown,
+        },
     };
     match resolved {
         Ok(command) => match rules.check(command, &call) {

@@ -103,17 +103,21 @@ pub fn has_wildcards(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// Returns the paths that `pattern` matches, sorted. A wildcard matches neither a slash nor a
-/// leading dot. Only components with wildcards are looked up. The other components of a returned
-/// path may not exist.
+/// Returns the existing paths that `pattern` matches, sorted, as `glob(3)` does. A wildcard matches
+/// neither a slash nor a leading dot. Components before the first wildcard are not checked by
+/// themselves.
 pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
-    let mut found = vec![PathBuf::new()];
+    let (mut found, mut has_globbed) = (vec![PathBuf::new()], false);
     for part in pattern.components() {
         let name = part.as_os_str().as_bytes();
         if !matches!(part, Component::Normal(_)) || !has_wildcards(name) {
+            if has_globbed && matches!(part, Component::Normal(_)) {
+                found.retain(|dir| host.list_dir(dir).iter().any(|entry| entry == name));
+            }
             found.iter_mut().for_each(|path| path.push(part));
             continue;
         }
+        has_globbed = true;
         let glob = shell_glob(name);
         let mut next = Vec::new();
         for path in found {
@@ -230,7 +234,9 @@ mod tests {
         assert_eq!(expand("/c/[!a].conf"), ["/c/b.conf"]);
         assert_eq!(expand("c/[ab].conf"), ["c/a.conf", "c/b.conf"]);
         assert_eq!(expand("/none/*.conf"), Vec::<String>::new());
-        assert_eq!(expand("*/b.conf"), ["c/b.conf", "e/b.conf"]);
+        assert_eq!(expand("*/b.conf"), ["c/b.conf"]);
+        assert_eq!(expand("/*/x.conf"), ["/e/x.conf"]);
+        assert_eq!(expand("/*/d/x.conf"), ["/c/d/x.conf"]);
     }
 
     #[test]

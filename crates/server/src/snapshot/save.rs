@@ -28,11 +28,13 @@ pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
     let target = Target::of(&server.config().settings(), 0);
     let path = target.path().to_owned();
     let snapshots = server.snapshots();
+    // Libraries belong to no shard. A change of theirs after this is not counted as saved.
+    let changes = snapshots.all_changes(server.keyspace());
     match write(server, whole, target) {
         Ok(version) => {
             note_version(version);
             tracing::info!("DB saved on disk");
-            snapshots.saves.note_saved(server, snapshots.all_changes(server.keyspace()));
+            snapshots.saves.note_saved(server, changes);
             Ok(())
         }
         Err(failed) => {
