@@ -31,7 +31,7 @@ impl Commands {
         self.reader.feed(bytes)?;
         loop {
             match self.reader.next_piece()? {
-                Next::NeedsInput | Next::Piece(_, Piece::End) => return Ok(()),
+                Next::NeedsInput | Next::Piece(_, Piece::End(_)) => return Ok(()),
                 Next::Piece(_, Piece::Aux(..) | Piece::Database(_)) => {}
                 Next::Piece(_, Piece::Function(text)) => command(out, &[b"FUNCTION", b"LOAD", text]),
                 Next::Piece(_, Piece::Entry(entry)) => {

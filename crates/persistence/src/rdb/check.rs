@@ -29,7 +29,7 @@ pub struct Check<'f> {
 
 impl<'f> Check<'f> {
     /// Starts a check of the file that `reader` reads. `now_ms` is the current Unix time. `tell` is
-    /// called with auxiliary fields and databases, and their offsets.
+    /// called with auxiliary fields, databases and the verdict on the checksum, and their offsets.
     pub fn new(reader: Reader, limits: Limits, now_ms: i64, tell: &'f mut dyn FnMut(u64, &str)) -> Self {
         Check { reader, limits, now_ms, findings: Findings::default(), tell }
     }
@@ -67,7 +67,15 @@ impl<'f> Check<'f> {
         loop {
             match self.reader.next_piece()? {
                 Next::NeedsInput => return Ok(false),
-                Next::Piece(_, Piece::End) => return Ok(true),
+                Next::Piece(_, Piece::End(checksum)) => {
+                    let line = match checksum {
+                        Some(0) => "RDB file was saved with checksum disabled: no check performed.",
+                        Some(_) => "Checksum OK",
+                        None => return Ok(true),
+                    };
+                    (self.tell)(self.reader.offset(), line);
+                    return Ok(true);
+                }
                 Next::Piece(offset, Piece::Aux(name, value)) => {
                     (self.tell)(offset, &format!("AUX FIELD {} = '{}'", name.escape_ascii(), value.escape_ascii()));
                 }

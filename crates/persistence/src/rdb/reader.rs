@@ -25,8 +25,9 @@ pub enum Piece<'a> {
     Database(u32),
     /// A key with its value.
     Entry(Entry<'a>),
-    /// The end of the file, whose checksum is valid.
-    End,
+    /// The end of the file, whose checksum is valid or was not to be verified. With the checksum, 0
+    /// if none was written (`rdbchecksum no`); `None` for versions without checksums.
+    End(Option<u64>),
 }
 
 /// The result of [`Reader::next_piece`].
@@ -262,7 +263,8 @@ impl Reader {
                 })
             }
             // `Header` and `Nothing` don't result in pieces.
-            Found::End(_) | Found::Header { .. } | Found::Nothing => Piece::End,
+            Found::End(checksum) => Piece::End(checksum),
+            Found::Header { .. } | Found::Nothing => Piece::End(None),
         }
     }
 

@@ -108,7 +108,7 @@ fn read_all(file: &[u8], step: usize, knows_len: bool) -> Result<Vec<String>, Er
             Next::Piece(_, piece) => piece,
         };
         pieces.push(match piece {
-            Piece::End => return Ok(pieces),
+            Piece::End(_) => return Ok(pieces),
             Piece::Entry(entry) => {
                 let value = entry.decode(&LIMITS, NOW_MS)?;
                 let mut bytes = Vec::new();

@@ -93,14 +93,14 @@ pub fn check_start(path: &Path) -> (Option<u64>, String) {
         }
     };
     let (findings, version, end) = (check.findings(), check.version(), check.offset());
+    let is_right = ended.is_ok();
+    match ended {
+        Ok(()) => lines += &format!("[offset {end}] \\o/ RDB looks OK! \\o/\n"),
+        Err((offset, why)) => lines += &format!("--- RDB ERROR DETECTED ---\n[offset {offset}] {why}\n"),
+    }
     if let Some((dialect, version)) = version {
         let name = if dialect == Dialect::Valkey { "VALKEY" } else { "REDIS" };
         lines += &format!("[info] RDB version: {name} {version}\n");
-    }
-    let is_right = ended.is_ok();
-    match ended {
-        Ok(()) => lines += "[info] \\o/ RDB looks OK! \\o/\n",
-        Err((offset, why)) => lines += &format!("--- RDB ERROR DETECTED ---\n[offset {offset}] {why}\n"),
     }
     lines += &format!(
         "[info] {} keys read\n[info] {} expires\n[info] {} already expired\n[info] {} function libraries\n",

@@ -280,7 +280,7 @@ fn read_all(
                     return Ok((libraries, reader.offset()));
                 }
             }
-            Next::Piece(_, Piece::End) => {
+            Next::Piece(_, Piece::End(_)) => {
                 feeds.iter_mut().for_each(|feed| {
                     feed.send();
                 });
