@@ -338,6 +338,30 @@ fn a_truncated_file_is_cut_and_loaded_or_prevents_startup() {
     }
 }
 
+/// As in Redis, the parser does not check line ends. They must not reach the file.
+#[test]
+fn wrong_line_ends_of_a_client_are_not_written() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let server = start(backend, dir.path(), &[]);
+        let mut client = server.connect();
+        for command in [
+            "*3\rx$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n",
+            "*3\r\n$3\rxSET\r\n$1\r\nb\r\n$1\r\n2xy",
+            "*3\r\n$3\r\nSETxy$1\r\nc\r\n$1\r\n3\r\n",
+        ] {
+            client.send_raw(command.as_bytes());
+            assert_eq!(client.receive(), Reply::ok(), "{command:?}");
+        }
+        shut_down(server);
+        let server = start(backend, dir.path(), &[]);
+        assert_eq!(
+            server.connect().call("MGET a b c"),
+            Reply::Array(vec![Reply::bulk("1"), Reply::bulk("2"), Reply::bulk("3")])
+        );
+    });
+}
+
 #[test]
 fn a_damaged_file_prevents_startup() {
     let dir = folder();

@@ -336,10 +336,17 @@ fn a_share_of_maxmemory_is_a_limit() {
         let mut whole = named(&server, "whole");
         assert!(is_closed(&mut whole, &unfinished(limit)));
         assert!(exists(&mut control, "part") && !exists(&mut control, "whole"));
-        // Without `maxmemory`, a percentage of it limits nothing: the client stays.
+        // Without a limit the client stays, and so it does at 100% of `maxmemory`. Without
+        // `maxmemory`, a percentage of it limits nothing.
         set_limit(&mut control, 0);
         let _whole = filled(&server, &mut control, "whole", limit);
         set_limit(&mut control, "100%");
+        assert!(exists(&mut control, "whole"));
+        assert_eq!(control.call("CONFIG SET maxmemory 0"), Reply::ok());
+        set_limit(&mut control, "7%");
+        assert!(exists(&mut control, "whole"));
+        set_limit(&mut control, "100%");
+        assert_eq!(control.call(&format!("CONFIG SET maxmemory {MAXMEMORY}")), Reply::ok());
         assert!(exists(&mut control, "whole"));
         set_limit(&mut control, "7%");
         assert!(!exists(&mut control, "whole"));

@@ -135,7 +135,7 @@ fn entries() -> Vec<Vec<u8>> {
             0x81, b'v', 2, 4, 1, // the value, and how many elements the entry has
         ];
         let total = 6 + entries.len() + 1;
-        [&(total as u32).to_le_bytes()[..], &12u16.to_le_bytes(), entries, &[0xff]].concat()
+        [&(total as u32).to_le_bytes()[..], &10u16.to_le_bytes(), entries, &[0xff]].concat()
     };
     let id: Vec<u8> = [1u64.to_be_bytes(), 1u64.to_be_bytes()].concat();
     let stream = [
@@ -228,7 +228,10 @@ fn files_of_older_versions_are_loaded_as_by_redis() {
         assert_eq!(client.call("HGET hash-zipmap 12").text(), "34");
         assert_eq!(client.call("ZSCORE zset m2").text(), "inf");
         assert_eq!(client.call("LINDEX list-ziplist 6").text(), i64::MIN.to_string());
-        let Some(reference) = Server::redis(&dir) else { return tool::skipped("redis-server isn't installed") };
+        let Some(reference) = Server::redis(&dir) else {
+            tool::skipped("redis-server isn't installed");
+            continue;
+        };
         let mut right = reference.connect();
         let (given, right_content) = (content(&mut client), content(&mut right));
         assert_eq!(given.len(), right_content.len());

@@ -122,6 +122,16 @@ fn it_waits_for_a_stuck_disk() {
         eventually("it is blocked", || other.call("INFO clients").text().contains("blocked_clients:1\r"));
         assert!(set_fault(&mut other, 0));
         assert_eq!(client.receive(), counts(1, 0));
+        // With `appendfsync always`, replies to this client are not held, so they prove nothing.
+        assert_eq!(other.call("CONFIG SET appendfsync always"), Reply::ok());
+        assert_eq!(client.call("CLIENT DURABILITY everysec"), Reply::ok());
+        assert_eq!(other.call("CLIENT DURABILITY everysec"), Reply::ok());
+        assert!(set_fault(&mut other, 1000));
+        assert_eq!(client.call("SET key 2"), Reply::ok());
+        assert_eq!(client.call("WAITAOF 0 0 0"), counts(0, 0));
+        assert_eq!(client.call("WAITAOF 1 0 100"), counts(0, 0));
+        assert!(set_fault(&mut other, 0));
+        assert_eq!(client.call("WAITAOF 1 0 0"), counts(1, 0));
     });
 }
 

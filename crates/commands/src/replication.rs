@@ -53,7 +53,8 @@ pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     if is_enough || context.session.in_exec {
         return reply.integer(acked.unwrap_or(0) as i64);
     }
-    let wait = Acknowledged { replicas: replicas as u64, local: None, stamp, timeout_ms };
+    let durability = context.session.durability;
+    let wait = Acknowledged { replicas: replicas as u64, local: None, stamp, timeout_ms, durability };
     context.session.awaits = Some(Awaited::Acknowledged(wait));
 }
 
@@ -73,7 +74,8 @@ pub fn waitaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
         return reply.error(WAITAOF_ON_REPLICA);
     }
     let stamp = context.session.stream_stamp;
-    let on_disk = context.host.replication().on_disk(stamp);
+    let durability = context.session.durability;
+    let on_disk = context.host.replication().on_disk(stamp, durability);
     if local == 1 && !on_disk.is_appending {
         return reply.error(WAITAOF_NOT_APPENDING);
     }
@@ -84,7 +86,8 @@ pub fn waitaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
         return reply.integer(on_disk.replicas.unwrap_or(0) as i64);
     }
     let (replicas, local) = (replicas as u64, Some(local == 1));
-    context.session.awaits = Some(Awaited::Acknowledged(Acknowledged { replicas, local, stamp, timeout_ms }));
+    context.session.awaits =
+        Some(Awaited::Acknowledged(Acknowledged { replicas, local, stamp, timeout_ms, durability }));
 }
 
 /// Parses the timeout of `WAIT` and `WAITAOF`, ms. Replies with an error if it is invalid.

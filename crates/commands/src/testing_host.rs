@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Endpoint, Failover, Followed, Host, LocalContext, OnDisk, ProcessMemory, Replicator,
-    Session, Shutdown,
+    Client, Clients, ClusterNode, Durability, Endpoint, Failover, Followed, Host, LocalContext, OnDisk, ProcessMemory,
+    Replicator, Session, Shutdown,
 };
 use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
@@ -62,7 +62,7 @@ impl Replicator for FakeHost {
     fn acknowledged(&self, _: u64) -> Option<u64> {
         Some(0)
     }
-    fn on_disk(&self, _: u64) -> OnDisk {
+    fn on_disk(&self, _: u64, _: Durability) -> OnDisk {
         OnDisk { replicas: Some(0), ..OnDisk::default() }
     }
     fn change_id(&self) {

@@ -263,6 +263,9 @@ pub(crate) fn free_root(root: &'static Root) {
 /// Returns at least `count` adjacent roots without directories. Pages that are never stored to
 /// don't become resident.
 pub(crate) fn take_roots(count: usize) -> &'static [Root] {
+    if count == 0 {
+        return &[];
+    }
     let lines = count.div_ceil(ROOTS_PER_LINE);
     let mut pool = lock(&ROOTS);
     if let Some(at) = pool.groups.iter().position(|group| group.len() == lines * ROOTS_PER_LINE) {
@@ -274,5 +277,7 @@ pub(crate) fn take_roots(count: usize) -> &'static [Root] {
 /// Frees roots from [`take_roots`], after their dictionaries were dropped. Hints to them may still
 /// be used.
 pub(crate) fn free_roots(group: &'static [Root]) {
-    lock(&ROOTS).groups.push(group);
+    if !group.is_empty() {
+        lock(&ROOTS).groups.push(group);
+    }
 }

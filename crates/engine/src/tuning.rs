@@ -318,7 +318,7 @@ impl Tuning {
     }
 
     /// Returns whether a pause by clients holds back writes, or all commands. Ignores the lasting
-    /// pauses of failovers and promotions.
+    /// pauses of failovers, promotions and shutdowns.
     pub fn is_paused_by_clients(&self, now_ms: i64) -> bool {
         self.clients_paused_until_ms.load(Relaxed) > now_ms
     }

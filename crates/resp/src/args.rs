@@ -124,18 +124,22 @@ impl<'a> Args<'a> {
     /// `None`. Nearly every client sends this form. The caller can propagate these bytes without
     /// encoding the command again.
     pub fn as_canonical(&self) -> Option<&'a [u8]> {
-        let (first, last) = (self.ranges.first()?, self.ranges.last()?);
+        let ends_line = |at: usize| self.base.get(at..at + LINE_END.len()) == Some(LINE_END);
         let mut end = header_bytes(self.ranges.len());
-        if first.start != end + header_bytes(first.len) {
+        if self.ranges.is_empty() || self.base.first() != Some(&b'*') || !ends_line(end - LINE_END.len()) {
             return None;
         }
         for range in self.ranges {
-            end += header_bytes(range.len) + range.len + b"\r\n".len();
+            let start = end + header_bytes(range.len);
+            // A number with a sign or leading zeros shifts the argument. So do arguments of an
+            // inline command, or copied into one buffer without headers. The parser does not check
+            // line ends, but readers of the propagated bytes do.
+            if range.start != start || !ends_line(start - LINE_END.len()) || !ends_line(start + range.len) {
+                return None;
+            }
+            end = start + range.len + LINE_END.len();
         }
-        // Any other encoding of these arguments as an array is longer. Arguments of an inline
-        // command, or copied into one buffer without headers, start at other offsets.
-        let is_canonical = end == last.start + last.len + b"\r\n".len() && self.base.first() == Some(&b'*');
-        if is_canonical { self.base.get(..end) } else { None }
+        self.base.get(..end)
     }
 
     /// Returns the sum of the lengths of all arguments, in bytes.
@@ -178,6 +182,8 @@ impl std::fmt::Debug for Args<'_> {
     }
 }
 
+const LINE_END: &[u8] = b"\r\n";
+
 /// Returns the length of a header: type byte, number, line end.
 #[inline]
 fn header_bytes(number: usize) -> usize {
@@ -188,7 +194,7 @@ fn header_bytes(number: usize) -> usize {
         100..1000 => 3,
         _ => digits_u64(number as u64),
     };
-    b"*".len() + digits + b"\r\n".len()
+    b"*".len() + digits + LINE_END.len()
 }
 
 /// A double-ended iterator over [`Args`].
@@ -264,5 +270,12 @@ mod tests {
         let packed = [ArgRange::new(0, 3), ArgRange::new(3, 1)];
         assert_eq!(Args::new(b"*2\rk", &packed).as_canonical(), None);
         assert_eq!(Args::new(sent, &[]).as_canonical(), None);
+        // The parser accepts any bytes as line ends.
+        let canonical = &sent[..30];
+        for at in [2, 3, 6, 7, 11, 12, 16, 17, 28, 29] {
+            let mut wrong = canonical.to_vec();
+            wrong[at] = b'x';
+            assert_eq!(Args::new(&wrong, &ranges).as_canonical(), None, "{at}");
+        }
     }
 }

@@ -12,10 +12,13 @@
 //! ```
 //!
 //! The kernel keeps both kinds of writes to one block in order: a direct write first writes back
-//! the cached pages that it replaces, and then drops them.
+//! the cached pages that it replaces, and then drops them. It ignores cached pages before that
+//! block. If the machine crashed, the file could end with the direct write, and have zeros instead
+//! of these pages. So they are written back first.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -48,6 +51,10 @@ pub struct SequentialFile {
     gathered: usize,
     /// Whether to try direct writes: true until the file system rejects one.
     can_bypass: bool,
+    /// Where the bytes begin that may be only in the page cache.
+    cached_from: u64,
+    /// Whether cached pages could not be written back. The kernel reports this only once.
+    has_lost_pages: bool,
 }
 
 impl SequentialFile {
@@ -60,7 +67,16 @@ impl SequentialFile {
         // incomplete last block, but with O_APPEND the kernel would write it at the end.
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(mode).open(path)?;
         let len = file.metadata()?.len();
-        Ok(SequentialFile { file, len, stage: Vec::new(), aligned_at: 0, gathered: 0, can_bypass: true })
+        Ok(SequentialFile {
+            file,
+            len,
+            stage: Vec::new(),
+            aligned_at: 0,
+            gathered: 0,
+            can_bypass: true,
+            cached_from: 0,
+            has_lost_pages: false,
+        })
     }
 
     /// Opens a file as [`Self::open`] does, and empties it.
@@ -148,6 +164,7 @@ impl SequentialFile {
         self.gathered = 0;
         self.file.set_len(len)?;
         self.len = len;
+        self.cached_from = self.cached_from.min(len);
         Ok(())
     }
 
@@ -155,9 +172,14 @@ impl SequentialFile {
     /// isn't durable.
     ///
     /// # Errors
-    /// The system's error.
-    pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+    /// The system's error, or pages could not be written back before.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        if self.has_lost_pages {
+            return Err(io::Error::other("cached pages could not be written back"));
+        }
+        self.cached_from = self.len;
+        Ok(())
     }
 
     /// Returns the length of the incomplete last block of the file, bytes.
@@ -180,20 +202,44 @@ impl SequentialFile {
         self.file.read_exact_at(&mut self.stage[range], self.len - head as u64)
     }
 
+    /// Writes back the pages before `start`, an offset, that may be only in the page cache.
+    fn write_back_before(&mut self, start: u64) -> io::Result<()> {
+        if self.cached_from >= start {
+            return Ok(());
+        }
+        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        let (from, len) = (self.cached_from as i64, (start - self.cached_from) as i64);
+        // SAFETY: passes numbers only; the descriptor is open.
+        if unsafe { libc::sync_file_range(self.file.as_raw_fd(), from, len, flags) } == 0 {
+            self.cached_from = start;
+            return Ok(());
+        }
+        self.has_lost_pages = true;
+        Err(io::Error::last_os_error())
+    }
+
     fn write_gathered(&mut self) -> io::Result<()> {
         let (head, end) = (self.head(), self.head() + self.gathered);
         let whole = end - end % BLOCK_BYTES;
         let mut done = head;
-        if self.can_bypass && self.gathered > 0 && whole >= DIRECT_BYTES_MIN {
+        if self.can_bypass && whole > head {
+            let start = self.len - head as u64;
+            self.write_back_before(start)?;
             let range = self.aligned_at..self.aligned_at + whole;
-            match write_direct(&self.file, &self.stage[range], self.len - head as u64) {
+            match write_direct(&self.file, &self.stage[range], start) {
                 Ok(written) => {
                     done = written.max(head);
                     self.len += (done - head) as u64;
+                    self.cached_from = start + written as u64;
                 }
                 // The file system can't write directly.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => self.can_bypass = false,
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    // Some file systems extend a file before a write to it fails. Without success,
+                    // the next write overwrites these bytes.
+                    let _ = self.file.set_len(self.len);
+                    return Err(error.into());
+                }
             }
         }
         while done < end {
@@ -213,10 +259,16 @@ impl SequentialFile {
 /// Writes whole blocks without the page cache, possibly not all of them. Returns the number of
 /// bytes written.
 fn write_direct(file: &File, blocks: &[u8], at: u64) -> Result<usize, Errno> {
-    let flags = fcntl_getfl(file)?;
+    let flags = fcntl_getfl(file)?.difference(OFlags::DIRECT);
     fcntl_setfl(file, flags | OFlags::DIRECT)?;
-    let written = pwritev(file, &[IoSlice::new(blocks)], at);
-    fcntl_setfl(file, flags)?;
+    let written = loop {
+        match pwritev(file, &[IoSlice::new(blocks)], at) {
+            Err(Errno::INTR) => {}
+            other => break other,
+        }
+    };
+    // Can't fail: the file had these flags before.
+    let _ = fcntl_setfl(file, flags);
     written
 }
 
@@ -268,13 +320,36 @@ mod tests {
         assert!(std::fs::read(&path).unwrap() == expected);
     }
 
+    /// Returns whether all bytes before the last block that was written directly are on the device,
+    /// at least in its cache.
+    fn has_no_cached_gap(file: &SequentialFile) -> bool {
+        file.cached_from + (BLOCK_BYTES as u64) > file.len()
+    }
+
+    #[test]
+    fn cached_bytes_are_written_back_before_direct_ones() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut file = SequentialFile::create(&dir.path().join("file"), MODE).unwrap();
+        for round in 0..3 {
+            append_all(&mut file, &pattern(100_000, round));
+            assert!(!has_no_cached_gap(&file));
+            append_all(&mut file, &pattern(STAGE_BYTES + 10_000, round));
+            assert!(has_no_cached_gap(&file) || !file.can_bypass);
+        }
+        append_all(&mut file, &pattern(100_000, 3));
+        file.sync().unwrap();
+        assert!(has_no_cached_gap(&file));
+        file.truncate(50_000).unwrap();
+        assert_eq!(file.cached_from, 50_000);
+    }
+
     #[test]
     fn gathered_bytes_are_written_at_the_latest_by_a_flush() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = dir.path().join("file");
         let mut file = SequentialFile::create(&path, MODE).unwrap();
         let mut expected = Vec::new();
-        for salt in 0..50 {
+        for salt in 0..150 {
             let bytes = pattern(70_001, salt);
             file.gather(&bytes).unwrap();
             expected.extend_from_slice(&bytes);

@@ -33,13 +33,13 @@ pub struct ServerStats {
 pub struct Rate {
     /// Commands.
     pub commands: u64,
-    /// Bytes received from clients.
+    /// Bytes received, including those from the primary.
     pub input_bytes: u64,
-    /// Bytes sent to clients.
+    /// Bytes sent, including those to replicas.
     pub output_bytes: u64,
     /// Bytes received from the primary.
     pub repl_input_bytes: u64,
-    /// Bytes sent to replicas.
+    /// Bytes of the stream and of snapshots for replicas.
     pub repl_output_bytes: u64,
 }
 
@@ -55,15 +55,14 @@ struct Rates {
 
 /// Returns the totals since the start or `CONFIG RESETSTAT`.
 pub fn totals(server: &Server) -> Rate {
-    let mut now = Rate { repl_input_bytes: server.stats.link_bytes.load(Relaxed), ..Rate::default() };
+    let link_bytes = server.stats.link_bytes.load(Relaxed);
+    let mut now = Rate { input_bytes: link_bytes, repl_input_bytes: link_bytes, ..Rate::default() };
     for worker in server.all_worker_stats() {
-        let (repl_input_bytes, repl_output_bytes) = (worker.repl_input_bytes.get(), worker.repl_output_bytes.get());
         now.commands += worker.commands.get();
-        now.repl_input_bytes += repl_input_bytes;
-        now.repl_output_bytes += repl_output_bytes;
-        now.input_bytes += worker.input_bytes.get().saturating_sub(repl_input_bytes);
-        // A replica's output is counted before it is submitted.
-        now.output_bytes += worker.output_bytes.get().saturating_sub(repl_output_bytes);
+        now.repl_input_bytes += worker.repl_input_bytes.get();
+        now.repl_output_bytes += worker.repl_output_bytes.get();
+        now.input_bytes += worker.input_bytes.get();
+        now.output_bytes += worker.output_bytes.get();
     }
     now
 }

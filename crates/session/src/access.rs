@@ -197,9 +197,9 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
 /// Returns whether a pause delays this command. `flags` returns the flags of the call.
 ///
 /// Connections of replicas are never paused. As in Redis, `CLIENT PAUSE` also delays the commands
-/// that this server receives from its primary. A pause that a failover or promotion causes delays
-/// only writes of clients, not the primary's commands. A promotion pauses the clients' writes until
-/// the link to the primary has ended.
+/// that this server receives from its primary. A pause that a failover, a promotion or a shutdown
+/// causes delays only writes of clients, not the primary's commands. A promotion pauses the
+/// clients' writes until the link to the primary has ended.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,

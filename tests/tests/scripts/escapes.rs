@@ -175,7 +175,7 @@ fn escapes_from_libraries_fail() {
         let mut client = server.connect();
         for script in REJECTED {
             let text = format!("#!lua name=bad\nredis.register_function('f', function() {script} end)");
-            client.command(&["FUNCTION", "LOAD", "REPLACE", &text]);
+            assert_eq!(client.command(&["FUNCTION", "LOAD", "REPLACE", &text]), Reply::bulk("bad"), "{script}");
             let reply = client.call("FCALL f 0");
             assert!(matches!(reply, Reply::Error(_) | Reply::Null), "{script}: {reply:?}");
             let at_load = format!("#!lua name=worse\n{script}");

@@ -60,26 +60,25 @@ pub fn geosearchstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Repl
     search(access, args, Kind::SearchStore, reply);
 }
 
-/// Appends the route of a search that may store: the shards of its key and of every argument after
-/// `STORE` or `STOREDIST`. The key specifications locate only the first destination, but the last
-/// one counts.
+/// Appends the route of a search that may store: the shards of its key and of all its destinations.
 pub fn georadius_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     shards.push(keyspace.place(args.at(1)).shard);
-    for index in 2..args.len().saturating_sub(1) {
-        if is_option(args.at(index), "STORE") || is_option(args.at(index), "STOREDIST") {
-            shards.push(keyspace.place(args.at(index + 1)).shard);
-        }
-    }
+    georadius_destinations(args, &mut |index, _| shards.push(keyspace.place(args.at(index)).shard));
 }
 
-/// Visits every destination of a `GEORADIUS` or `GEORADIUSBYMEMBER` call. The key specifications
-/// name only the first.
+/// Visits every destination of a `GEORADIUS` or `GEORADIUSBYMEMBER` call. The search stores at the
+/// last one; the key specifications name only the first after each of the two options.
 pub fn georadius_destinations(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     const STORE_SPEC: usize = 1;
-    for index in 2..args.len().saturating_sub(1) {
+    /// Index of the first option of `GEORADIUSBYMEMBER`. `GEORADIUS` has its unit there.
+    const FIRST_OPTION: usize = 5;
+    let mut index = FIRST_OPTION;
+    while index + 1 < args.len() {
         if is_option(args.at(index), "STORE") || is_option(args.at(index), "STOREDIST") {
             visit(index + 1, STORE_SPEC);
+            index += 1;
         }
+        index += 1;
     }
 }
 

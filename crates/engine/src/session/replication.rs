@@ -4,8 +4,8 @@ use pantala_base::Outgoing;
 use pantala_resp::Reply;
 
 use crate::effect::log::Ahead;
-use crate::session::Session;
 use crate::session::host::Shutdown;
+use crate::session::{Durability, Session};
 use crate::shard::keyspace::Keyspace;
 
 /// The next step of a replica's connection.
@@ -52,6 +52,8 @@ pub struct Acknowledged {
     /// Timeout in ms; 0: no timeout. After the timeout the reply contains the number of replicas
     /// that have acknowledged until then.
     pub timeout_ms: i64,
+    /// The client's `CLIENT DURABILITY`.
+    pub durability: Durability,
 }
 
 /// The condition for which a client is blocked by a command without keys.
@@ -117,7 +119,7 @@ pub trait Replicator {
     fn acknowledged(&self, stamp: u64) -> Option<u64>;
 
     /// Returns which servers have all effects below a stamp on disk, for `WAITAOF`.
-    fn on_disk(&self, stamp: u64) -> OnDisk;
+    fn on_disk(&self, stamp: u64, durability: Durability) -> OnDisk;
 
     /// Changes the replication ID, so that no replica can continue with a partial resync (`DEBUG
     /// CHANGE-REPL-ID`).

@@ -43,16 +43,20 @@ pub struct ExpiryStats {
 }
 
 impl ExpiryStats {
-    /// Returns the share of visited entries that had expired, 0 to 1: a moving average over turns.
+    /// Returns the share of visited entries that had expired, 0 to 1: a moving average over the
+    /// turns that have visited any.
     pub fn stale_share(&self) -> f64 {
         f64::from_bits(self.stale_share.load(Relaxed))
     }
 
     /// Records a turn that has visited `entries` entries, of which `stale` had expired.
     fn note_visited(&self, entries: u64, stale: u64) {
-        let share = if entries > 0 { stale as f64 / entries as f64 } else { 0.0 };
-        let average = share * TURN_WEIGHT + self.stale_share() * (1.0 - TURN_WEIGHT);
-        self.stale_share.store(average.to_bits(), Relaxed);
+        // Most workers may have no keys with a TTL.
+        if entries > 0 {
+            let share = stale as f64 / entries as f64;
+            let average = share * TURN_WEIGHT + self.stale_share() * (1.0 - TURN_WEIGHT);
+            self.stale_share.store(average.to_bits(), Relaxed);
+        }
     }
 
     /// Sets the statistics to 0.

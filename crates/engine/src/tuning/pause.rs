@@ -5,8 +5,8 @@
 //! (`server/dispatch/pause.rs`). Until then the pause is *held*: it has no end. When it is
 //! *released*, its duration begins.
 //!
-//! The server starts a *lasting* pause of writes for a failover or a promotion. Clients cannot end
-//! it. The pauses that `REPLICAOF` and a shutdown start are treated like pauses of clients.
+//! The server starts a *lasting* pause of writes for a failover, a promotion or a shutdown. Clients
+//! cannot end it. The pause that `REPLICAOF` starts is treated like a pause of clients.
 //!
 //! Commands read the atomics of [`Tuning`]. These are written only under the lock of [`Pauses`], so
 //! that pauses from several workers do not overwrite each other's end.
@@ -162,7 +162,7 @@ impl Tuning {
     }
 
     /// Holds back writes until [`Tuning::release_lasting_pause`], whether or not clients end their
-    /// pauses. For a failover or a promotion.
+    /// pauses. For a failover, a promotion or a shutdown.
     pub fn hold_lasting_pause(&self) {
         let mut pauses = self.pauses();
         pauses.lasting += 1;

@@ -57,10 +57,11 @@ impl<D: Disk> Directory<D> {
     /// The system's error.
     pub fn create(&self) -> io::Result<()> {
         match self.disk.create_directory(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => self.disk.sync_directory(self.parent()),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
         }
+        // Also if it exists: its creator may have failed before this.
+        self.disk.sync_directory(self.parent())
     }
 
     /// Reads the manifest. Returns an empty one if there is none.

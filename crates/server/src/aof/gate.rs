@@ -81,9 +81,10 @@ impl Gate {
         self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED) != 0
     }
 
-    /// Returns whether replies wait for syncs.
-    pub fn awaits_syncs(&self) -> bool {
-        self.0.load(Relaxed) & ALWAYS != 0
+    /// Returns whether `appendfsync always` makes replies to clients with this choice wait for
+    /// syncs.
+    pub fn awaits_syncs(&self, durability: Durability) -> bool {
+        self.0.load(Relaxed) & ALWAYS != 0 && durability != Durability::EverySecond
     }
 
     /// Returns whether replies wait for the disk to catch up, and not for syncs.

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pantala_engine::client::Durability;
 use pantala_engine::effect::log::Wake;
 use pantala_engine::message::Message;
 use pantala_engine::tuning::refusal::Refusals;
@@ -165,10 +166,10 @@ impl Aof {
     }
 
     fn set_gates(&self, server: &Server) {
-        let awaited_syncs = (self.gate.awaits_syncs(), self.gate.is_asked());
+        let awaited_syncs = (self.gate.awaits_syncs(Durability::Default), self.gate.is_asked());
         self.set_gate(server);
         // The writer thread must see at once that replies wait for its syncs, or no longer do.
-        if (self.gate.awaits_syncs(), self.gate.is_asked()) != awaited_syncs
+        if (self.gate.awaits_syncs(Durability::Default), self.gate.is_asked()) != awaited_syncs
             && let Some(handle) = &*lock(&self.writer)
         {
             handle.wake();

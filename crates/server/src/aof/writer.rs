@@ -25,6 +25,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pantala_base::ThreadHeap;
+use pantala_engine::client::Durability;
 use pantala_engine::effect::log::Ahead;
 use pantala_engine::effect::{Behind, Reader};
 use pantala_engine::faults::{self, Fault};
@@ -237,8 +238,10 @@ impl Writer {
             // The thread also ends if the server was dropped without stopping it.
             let Some(server) = self.server.upgrade() else { return };
             let aof = &server.snapshots().aof;
-            let wants_eager =
-                aof.gate().awaits_syncs() || aof.is_sync_asked() || self.is_ending || !self.awaited.is_empty();
+            let wants_eager = aof.gate().awaits_syncs(Durability::Default)
+                || aof.is_sync_asked()
+                || self.is_ending
+                || !self.awaited.is_empty();
             if is_eager != wants_eager {
                 is_eager = wants_eager;
                 self.reader.set_eager(is_eager);

@@ -97,10 +97,12 @@ fn raise_to(needed: u64) -> io::Result<()> {
 /// Lowers the scheduling priority of the calling thread, so that workers precede it if there are
 /// fewer free CPUs than threads. Linux keeps a nice value for each thread.
 pub fn yield_to_workers() {
-    /// A worker gets about ten times the CPU time of a thread with this nice value.
-    const NICE: i32 = 10;
-    // An error is ignored: the thread then does the same work at its former priority.
-    let _ = rustix::process::setpriority_process(None, NICE);
+    /// A worker gets about ten times the CPU time of a thread whose nice value is higher by this.
+    const NICER: i32 = 10;
+    // Errors are ignored: the thread then does the same work at its former priority.
+    if let Ok(nice) = rustix::process::getpriority_process(None) {
+        let _ = rustix::process::setpriority_process(None, nice + NICER);
+    }
 }
 
 /// The run-queue wait of a thread: the time for which it was ready to run but had no CPU.

@@ -229,6 +229,7 @@ const THREADS: &[i64] = &[
     libc::SYS_set_tid_address,
     libc::SYS_gettid,
     libc::SYS_sched_yield,
+    libc::SYS_getpriority,
     libc::SYS_setpriority,
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_setaffinity,

@@ -29,8 +29,12 @@ impl Stored {
     }
 }
 
-/// Visits at most `limit` common members of all sets. Returns the number of visited members. The
-/// size of the smallest set bounds the work.
+/// Maximum number of integers of a temporary result without a table, Redis's default. Each addition
+/// to a sorted array moves half of its members.
+const TEMPORARY_INTSET_MAX: usize = 512;
+
+/// Visits at most `limit` common members of all sets, at least one if there is one. Returns the
+/// number of visited members. The size of the smallest set bounds the work.
 pub fn each_intersection(views: Views<'_, '_>, limit: usize, mut visit: impl FnMut(Element<'_>)) -> usize {
     let Some(mut sets) = views.iter().copied().collect::<Option<Vec<_>>>() else { return 0 };
     sets.sort_by_key(|set| set.len());
@@ -63,13 +67,13 @@ pub fn union_has_room(views: Views<'_, '_>) -> bool {
 
 /// Visits each member of the union once. Returns their number.
 pub fn each_union(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> usize {
-    // A single set is its own union; several sets need a table of the visited members.
+    // A single set is its own union; several sets need a set of the visited members.
     let mut sets = views.iter().flatten();
     if let (Some(only), None) = (sets.next(), sets.next()) {
         only.for_each(visit);
         return only.len();
     }
-    let all = union(views, usize::MAX);
+    let all = union(views, TEMPORARY_INTSET_MAX);
     all.view().for_each(&mut visit);
     all.view().len()
 }
@@ -137,7 +141,7 @@ pub fn each_difference(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>))
         }
         return found;
     }
-    let rest = difference(views, usize::MAX);
+    let rest = difference(views, TEMPORARY_INTSET_MAX);
     rest.view().for_each(&mut visit);
     rest.view().len()
 }

@@ -1,6 +1,7 @@
 //! Tests of sets against sorted sets of the standard library.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::testing::Random;
@@ -157,4 +158,28 @@ fn allocated_bytes_of_each_form() {
     let Set::Table(table) = &set else { panic!("a large set") };
     let pieces: usize = table.iter().map(crate::table::Item::allocated_bytes).sum();
     assert!(pieces > 15 * 1000 && set.allocated_bytes() > pieces + 20 * 1000);
+}
+
+/// A temporary result of large sets of integers is a table. Insertions into a sorted array would
+/// take minutes.
+#[test]
+#[cfg_attr(miri, ignore = "too many members")]
+fn large_sets_of_integers_are_combined_in_linear_time() {
+    const MEMBERS: i64 = 600_000;
+    let fill = |numbers: &mut dyn Iterator<Item = i64>| {
+        let mut set = Set::empty();
+        numbers.for_each(|number| assert!(set.add(number.to_string().as_bytes(), 512)));
+        set
+    };
+    // In descending order, the most expensive for a sorted array.
+    let (large, other) = (fill(&mut (0..MEMBERS).rev()), fill(&mut (MEMBERS..MEMBERS + 1000).rev()));
+    let began = Instant::now();
+    let views = [Some(large.view()), Some(other.view())];
+    assert_eq!(each_union(&views, |_| {}), MEMBERS as usize + 1000);
+    let small = fill(&mut (0..10));
+    assert_eq!(
+        each_difference(&[Some(large.view()), Some(small.view()), Some(other.view())], |_| {}),
+        MEMBERS as usize - 10
+    );
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
-use pantala_engine::client::{Endpoint, Failover, OnDisk, Replicator, Session};
+use pantala_engine::client::{Durability, Endpoint, Failover, OnDisk, Replicator, Session};
 use pantala_engine::effect::log::Start;
 use pantala_replication::{Handshake, Heard, NotContinued, Registration, Replica, ReplicaState};
 use pantala_resp::Reply;
@@ -151,14 +151,14 @@ impl Replicator for Server {
         Some(self.replication().state().replicas.acked(offset) as u64)
     }
 
-    fn on_disk(&self, stamp: u64) -> OnDisk {
+    fn on_disk(&self, stamp: u64, durability: Durability) -> OnDisk {
         let aof = &self.snapshots().aof;
         let offset = self.replication().offset_behind(self, stamp);
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
-            // With `appendfsync always`, the reply to `WAITAOF` is sent only after the effects of
-            // its client's commands are on disk.
-            local: aof.gate().awaits_syncs(),
+            // If the reply to `WAITAOF` is held until the effects of its client's commands are on
+            // disk, they count as on disk already.
+            local: aof.gate().awaits_syncs(durability),
             replicas: offset.map(|offset| self.replication().state().replicas.synced(offset) as u64),
         }
     }

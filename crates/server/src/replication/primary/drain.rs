@@ -136,7 +136,7 @@ impl Replication {
         };
         {
             let mut state = self.state();
-            if !state.is_draining {
+            if !state.is_draining || !state.awaits_shutdown(number) {
                 return;
             }
             state.is_drained = true;
@@ -277,7 +277,8 @@ impl Replication {
             return fields(position.id, position.offset, db);
         }
         let state = self.state();
-        if !state.is_drained {
+        // A `REPLICAOF` may have made this server a replica since.
+        if !state.is_drained || server.keyspace().tuning.is_replica() {
             return Vec::new();
         }
         let offset = self.held(server).0.end;

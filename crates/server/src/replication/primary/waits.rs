@@ -83,9 +83,8 @@ impl Replication {
             let mut state = self.state();
             // A waiter to which only this list refers belongs to a closed connection.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
-            // With `appendfsync always` the reply is not sent before the sync, so the wait itself
-            // needs none.
-            let is_synced = server.snapshots().aof.gate().awaits_syncs();
+            // If the reply is not sent before the sync, the wait itself needs none.
+            let is_synced = server.snapshots().aof.gate().awaits_syncs(wait.durability);
             let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced });
             state.waits.push(PendingWait { waiter, worker, replicas: wait.replicas, local, offset });
         }
