@@ -311,6 +311,9 @@ fn concurrent_writers_are_propagated_in_an_order_that_holds_at_every_cut() {
 
 #[test]
 fn faults_of_propagation_are_detected() {
+    /// A forgotten clock shows in about one attempt of twenty, each of a tenth of a second.
+    const ATTEMPTS_MAX: u64 = 300;
+    const CONTROL_ATTEMPTS: u64 = 2;
     let seed = Random::seed("faults_of_propagation_are_detected");
     let server = Server::pantala(Backend::all()[0], &CROWDED);
     let mut client = server.connect();
@@ -321,10 +324,8 @@ fn faults_of_propagation_are_detected() {
     let faults = [("lost-effect", 20), ("unordered-effects", 1000), ("forgotten-clock", 1000)];
     // Without a fault, nothing may be noticed.
     for (fault, permille) in faults.into_iter().chain([("lost-effect", 0)]) {
-        let is_noticed = (0..20).any(|attempt| {
-            if permille == 0 && attempt >= 2 {
-                return false;
-            }
+        let attempts = if permille > 0 { ATTEMPTS_MAX } else { CONTROL_ATTEMPTS };
+        let is_noticed = (0..attempts).any(|attempt| {
             client.call("FLUSHALL");
             client.call("DEBUG FAULT pause-replying 50");
             let mut stream = EffectStream::attach(&server);
