@@ -12,12 +12,13 @@ const KB: usize = 1024;
 const MB: usize = 1024 * KB;
 /// The limit in most tests.
 const LIMIT: usize = 3_000_000;
-/// The limit in tests with small allocations. Redis rejects limits below 128 KiB.
+/// The limit in tests with small allocations. The servers raise lower limits to 128 KiB.
 const SMALL_LIMIT: usize = 200_000;
 /// Length of a long reply. A client may exceed the limit by one such reply before it is evicted.
 const LONG: usize = 200 * KB;
-/// Tolerance of the counters: the memory of `control` while it runs INFO, and the changes that a
-/// worker has counted for itself but not yet added to the sum of all workers.
+/// Tolerance when the memory that CLIENT LIST shows is compared with the limit: `control` uses
+/// memory while it runs the command, and each worker may have changes of up to 1 KiB that it has
+/// not yet added to the sum of all workers.
 const SLACK: usize = 32 * KB;
 /// Number of small allocations of one kind (watched keys, for example) that together exceed
 /// [`SMALL_LIMIT`], whatever the kind.
@@ -563,7 +564,7 @@ fn the_sum_is_right_after_many_evictions() {
         assert!(!evicted.contains("\r\nevicted_clients:0\r\n"), "no client was evicted");
         // The limit is the smallest that Redis accepts, because an error in the sum is then largest
         // in proportion. `goes` must be the larger client: a receive buffer may be twice as large
-        // as its contents, so it sends more than twice the bytes of `stays`. Both have sent
+        // as its contents, so `goes` sends more than twice the bytes of `stays`. Both have sent
         // everything before the limit is set, because a client whose bytes arrive in pieces could
         // at first be the smaller one.
         let _stays = filled(&server, &mut control, "stays", 40 * KB);

@@ -290,7 +290,7 @@ impl<'s> Stack<'s> {
     }
 
     /// Replaces the key on top by the next key and its value. At the end, pops the key and returns
-    /// `false`. The key must be one of this table.
+    /// `false`. The key must be one of this table, or nil to start.
     pub(crate) fn next(self, table: c_int) -> bool {
         unsafe { ffi::lua_next(self.state, table) != 0 }
     }

@@ -188,9 +188,10 @@ fn escapes_from_libraries_fail() {
     });
 }
 
-/// Scripts that exceed a memory limit, part of the error, and the largest resident memory in MiB. A
-/// Lua state, a reply, and the arguments of a command are each limited to 512 MiB. A growing buffer
-/// exists twice while it is moved, unless it can grow in place.
+/// Scripts that ask for too much memory; for each a part of its error, and the MiB below which the
+/// server's resident memory must stay. A Lua state, a reply, and the arguments of a command are
+/// each limited to 512 MiB. Resident memory may exceed that, because a growing buffer may exist
+/// twice while it is moved. `redis.log` truncates instead of failing, so its script raises an error.
 const GREEDY: &[(&str, &str, u64)] = &[
     ("local t, s = {}, string.rep('x', 10000) for i = 1, 1e9 do s = s .. s t[i] = s end", "not enough memory", 768),
     ("return string.rep('x', 1e10)", "not enough memory", 128),

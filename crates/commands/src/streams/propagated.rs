@@ -91,7 +91,7 @@ impl Delivery {
     }
 }
 
-/// A pending entry that was claimed, or that no longer exists in the stream.
+/// A pending entry to propagate: it was delivered or claimed, or no longer exists in the stream.
 struct Record {
     id: StreamId,
     /// The entry's consumer, unless it is the claimant.

@@ -125,10 +125,10 @@ pub trait Host: Send + Sync {
     /// Stops the server without saving a snapshot or waiting for replicas. With `ABORT`, cancels a
     /// pending shutdown instead. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
-    /// Returns whether a shutdown with these options blocks its client. On a replica it does, until
-    /// the link to the primary has ended. On a primary it does if the stream of effects is
-    /// recorded, until the replicas have received the whole stream, or at most for
-    /// `shutdown-timeout`. A shutdown also blocks its client if another shutdown is pending.
+    /// Returns whether the client of such a shutdown is blocked while the server determines the end
+    /// of its stream: on a replica, which waits a limited time for the end of the link to its
+    /// primary; on a primary whose stream is recorded, which waits for the admitted commands and
+    /// then, for up to `shutdown-timeout`, for its replicas; and if another shutdown is pending.
     fn drains_before(&self, how: Shutdown) -> bool;
     /// Returns whether the server saves a snapshot before a shutdown with these options.
     fn saves_before(&self, how: Shutdown) -> bool;
@@ -172,8 +172,8 @@ pub trait Host: Send + Sync {
     fn script_exists(&self, name: &[u8]) -> bool;
     /// Removes all cached scripts.
     fn script_flush(&self);
-    /// Runs `SCRIPT KILL`: ends the scripts that have exceeded the time limit. The error is the
-    /// complete error reply.
+    /// Runs `SCRIPT KILL`: kills the scripts that have run long enough to be killed and have
+    /// written nothing. The error is the complete error reply.
     fn script_kill(&self) -> Result<(), &'static str>;
     /// Returns the services for replication.
     fn replication(&self) -> &dyn Replicator;

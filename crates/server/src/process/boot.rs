@@ -32,7 +32,7 @@ impl Boot {
     }
 }
 
-/// Files to remove at exit.
+/// The work to do at exit: files to remove, and the last messages to the supervisor.
 #[derive(Debug)]
 pub struct Cleanup {
     pidfile: Option<PathBuf>,

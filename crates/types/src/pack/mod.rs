@@ -23,8 +23,8 @@
 //! | `f1` `f2` `f3` `f4` | integer of 16, 24, 32, 64 bits | 3, 4, 5, 9 |
 //!
 //! The encoding of a value is unique: the text of an integer always becomes an integer entry of the
-//! smallest size. Two values are therefore equal exactly if the bytes of their entries are, and a
-//! search compares bytes.
+//! smallest size, except by [`Pack::insert_bytes`]. Two values are therefore equal exactly if the
+//! bytes of their entries are, and a search compares bytes.
 //!
 //! A *position* is the offset of an entry in [`PackRef::as_bytes`]; the position of the end is the
 //! length. A change leaves positions before it valid. A wrong position is a bug of the caller:
