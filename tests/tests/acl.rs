@@ -486,7 +486,7 @@ fn passwords_are_never_shown() {
     assert!(seen.iter().any(|line| line.contains("(redacted)")), "{seen:?}");
     let slow = format!("{:?}", client.call("SLOWLOG GET 100"));
     assert!(slow.contains("setuser") || slow.contains("SETUSER") || slow.contains("Bulk"), "{slow}");
-    let hidden: String = "hunter2".bytes().map(|byte| format!("{byte}, ")).collect();
+    let hidden = "hunter2".bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(", ");
     for text in [seen.join("\n"), slow, server.log()] {
         assert!(!text.contains("hunter2") && !text.contains(&hidden), "{text}");
     }

@@ -483,6 +483,56 @@ fn the_file_is_rewritten_when_it_has_grown() {
     assert_eq!(server.connect().call("STRLEN k"), Reply::Integer(2000));
 }
 
+/// The effects of a script that runs while the file is turned off and on again are in its base, and
+/// must not follow later writes.
+#[test]
+fn effects_of_a_script_are_not_written_late() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let server = start(backend, dir.path(), &["--workers", "2", "--busy-reply-threshold", "50"]);
+        let mut client = server.connect();
+        let mut scripts = server.connect();
+        let script = "redis.call('SET', KEYS[1], 'old') local t = redis.call('TIME') \
+                      local since = t[1] * 1000 + t[2] / 1000 \
+                      repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > since + 700";
+        scripts.send(&["EVAL", script, "1", "key"]);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert_eq!(client.call("CONFIG SET appendonly no"), Reply::ok());
+        assert_eq!(scripts.receive(), Reply::Null);
+        must(&mut client, "SET key new");
+        assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
+        wait_for_rewrite(&mut client);
+        // One of these runs on the worker of the script.
+        for number in 0..4 {
+            must(&mut server.connect(), &format!("SET other:{number} 1"));
+        }
+        must(&mut scripts, "SET other 1");
+        shut_down(server);
+        let server = start(backend, dir.path(), &[]);
+        assert_eq!(server.connect().call("MGET key other"), Reply::Array(vec![Reply::bulk("new"), Reply::bulk("1")]));
+    });
+}
+
+/// `HINCRBYFLOAT` is written as `HSET`, which by itself removes the field's TTL.
+#[test]
+fn an_incremented_field_keeps_its_ttl() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let server = start(backend, dir.path(), &["--aof-use-rdb-preamble", "no"]);
+        let mut client = server.connect();
+        must(&mut client, "HSET h f 1 g 1");
+        must(&mut client, "HEXPIRE h 1000 FIELDS 1 f");
+        for field in ["f", "g"] {
+            assert_eq!(must(&mut client, &format!("HINCRBYFLOAT h {field} 1.5")), Reply::bulk("2.5"));
+        }
+        let ask = "HPEXPIRETIME h FIELDS 2 f g";
+        let before = must(&mut client, ask);
+        must(&mut client, "DEBUG LOADAOF");
+        assert_eq!(must(&mut client, ask), before);
+        assert_eq!(must(&mut client, "HVALS h"), Reply::Array(vec![Reply::bulk("2.5"), Reply::bulk("2.5")]));
+    });
+}
+
 #[test]
 fn debug_loadaof_restores_committed_effects() {
     for_each_backend(|backend| {

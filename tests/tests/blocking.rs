@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::{PATIENCE, pantalas, play, play_together, wait_until_blocked, waiting};
-use pantala_tests::{Client, Random, Reply};
+use pantala_tests::{Client, Random, Reply, Server, for_each_backend};
 
 /// Time for which a test checks that a client receives nothing.
 const QUIET: Duration = Duration::from_millis(60);
@@ -25,7 +25,7 @@ fn words(reply: &Reply) -> String {
 /// Asserts that a client is still blocked: it has received nothing.
 #[track_caller]
 fn assert_still_blocked(client: &mut Client) {
-    assert!(client.is_open_after(QUIET), "a blocked client has received something");
+    assert!(!client.has_reply_within(QUIET), "a blocked client has received something");
 }
 
 #[test]
@@ -556,4 +556,31 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
         }
     }
     (pushed, got)
+}
+
+/// A client that is closed while its blocking command waits for a shard is served nothing.
+#[test]
+fn a_client_killed_before_it_blocks_takes_no_element() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "2"]);
+        let (mut client, mut holder) = (server.connect(), server.connect());
+        let script = "local t = redis.call('TIME') local since = t[1] * 1000 + t[2] / 1000 \
+                      repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > since + 500";
+        holder.send(&["EVAL", script, "1", "k"]);
+        std::thread::sleep(Duration::from_millis(100));
+        // Some of them belong to the other worker, which sends it a request.
+        let mut blocked: Vec<Client> = (0..6).map(|_| server.connect()).collect();
+        let ids: Vec<i64> = blocked.iter_mut().map(|client| client.call("CLIENT ID").integer()).collect();
+        blocked.iter_mut().for_each(|client| client.send(&["BLPOP", "k", "0"]));
+        std::thread::sleep(Duration::from_millis(100));
+        for id in ids {
+            client.call(&format!("CLIENT KILL ID {id}"));
+        }
+        assert_eq!(holder.receive(), Reply::Null);
+        // The commands block now. Their clients' workers receive a message, and withdraw them.
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(client.call("RPUSH k v"), Reply::Integer(1));
+        assert_eq!(client.call("LLEN k"), Reply::Integer(1), "a closed client has received the element");
+        server.assert_sound();
+    });
 }

@@ -307,7 +307,7 @@ fn the_script_s_own_client_waits_until_it_ends() {
         client.call("SCRIPT KILL");
         let mut kinds: Vec<&str> = (0..3).map(|_| script.receive().kind()).collect();
         kinds.sort_unstable();
-        assert_eq!(kinds.len(), 3);
+        assert_eq!(kinds, ["bulk", "error", "push"]);
         script.send(&["EVAL", ENDLESS, "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
         client.call(&format!("CLIENT KILL ID {id}"));

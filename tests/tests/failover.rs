@@ -467,7 +467,7 @@ fn a_forced_failover_during_a_script_leaves_equal_datasets() {
         let forced = format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 100", second.port());
         eventually("the failover starts", || client.call(&forced) == Reply::ok());
         wait_for_takeover(&first, &second);
-        let _ = running.receive();
+        assert!(is_error(&running.receive(), "READONLY"), "a write after the takeover");
         assert_equal(&first, &second);
     });
 }

@@ -17,9 +17,11 @@ const LONG_BYTES: usize = 9000;
 /// Commands that create a value of each type and encoding under the key `k`, which is then renamed.
 const VALUES: &[(&str, &[&str])] = &[
     ("string", &["SET k value"]),
-    ("empty string", &["SETRANGE k 0 x", "SETRANGE k 0 y"]),
+    ("empty string", &["SET k "]),
     ("compressible string", &["SET k LONG"]),
-    ("integers of every width", &["SET k 100", "APPEND k 7", "SET k -2147483648"]),
+    ("8-bit integer", &["SET k 100"]),
+    ("16-bit integer", &["SET k -30000"]),
+    ("32-bit integer", &["SET k -2147483648"]),
     ("large integer", &["SET k 9223372036854775807"]),
     ("changed string", &["SET k abc", "APPEND k def"]),
     ("list", &["RPUSH k a b 12 -7 a"]),

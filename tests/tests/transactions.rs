@@ -612,5 +612,17 @@ fn a_rolled_back_script_invalidates_no_watches() {
             let reply = watcher.call("EXEC");
             assert_eq!(reply == Reply::Null, is_changed, "{first}: {reply:?}");
         }
+        // Lua variables are not rolled back, so only the first run, which is rolled back, changes
+        // the key.
+        let library = "#!lua name=l\nlocal runs = 0\nredis.register_function('f', function(keys) runs = runs + 1 \
+                       if runs == 1 then redis.call('APPEND', keys[1], 'x') end \
+                       for i = 0, 3 do redis.call('SET', 'made:' .. i, 1) end return runs end)";
+        assert_eq!(other.command(&["FUNCTION", "LOAD", library]), Reply::bulk("l"));
+        watcher.call("SET watched text");
+        watcher.call("WATCH watched");
+        assert_eq!(other.command(&["FCALL", "f", "1", "watched"]), Reply::Integer(2));
+        watcher.call("MULTI");
+        watcher.call("PING");
+        assert_ne!(watcher.call("EXEC"), Reply::Null);
     });
 }

@@ -663,14 +663,17 @@ fn recorded_times_exclude_the_wait_for_a_key() {
             holder.send(&["EVAL", &spin(60_000_000), "1", "k"]);
             std::thread::sleep(Duration::from_millis(60));
             let mut waiting: Vec<Client> = (0..WAITING).map(|_| server.connect()).collect();
+            let sent = Instant::now();
             waiting.iter_mut().for_each(|client| client.send_together(commands));
             assert_eq!(holder.receive(), Reply::Null);
             for client in &mut waiting {
                 let last = commands.iter().map(|_| client.receive()).last().expect("some");
                 assert!(!last.is_error(), "{last:?}");
             }
+            let passed_us = sent.elapsed().as_micros() as u64;
             let (calls, us) = (counter(&mut client, name, "calls"), counter(&mut client, name, "usec"));
             assert_eq!(calls, WAITING, "{name}");
+            assert!(us <= passed_us, "{name}: {us} us of work in {passed_us} us");
             let work = commands.iter().find(|words| words.len() > 2).expect("a command with a key");
             let (is_slow, is_script) = (work[0] != "EVALSHA", work[0] == "EVAL_RO");
             let least_us = if work[0] == "SORT" { 300 } else { 25_000 };

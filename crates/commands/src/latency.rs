@@ -99,14 +99,12 @@ pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Re
         let container = name.split_once('|').map_or("", |(container, _)| container);
         requested.eq_ignore_ascii_case(name.as_bytes()) || requested.eq_ignore_ascii_case(container.as_bytes())
     };
+    // References: a client may request a command many times.
     let shown: Vec<_> = if args.len() == 2 {
-        all
+        all.iter().collect()
     } else {
         // The commands are in the requested order.
-        args.iter()
-            .skip(2)
-            .flat_map(|requested| all.iter().filter(move |(name, _)| is(name, requested)).cloned())
-            .collect()
+        args.iter().skip(2).flat_map(|requested| all.iter().filter(move |(name, _)| is(name, requested))).collect()
     };
     reply.map(shown.len());
     for (name, distribution) in shown {

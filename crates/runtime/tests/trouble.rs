@@ -104,7 +104,8 @@ fn closes_with_a_send_in_flight<L: EventLoop>() {
     // The peer receives the contents of the kernel's buffers, and then the close.
     there.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut rest = Vec::new();
-    let _ = there.read_to_end(&mut rest);
+    let ended = there.read_to_end(&mut rest);
+    assert!(!ended.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock), "it is still open");
     assert!(rest.len() < 32 << 20);
 }
 
@@ -242,7 +243,8 @@ fn is_dropped_with_operations_in_flight<L: EventLoop>() {
         for mut peer in peers {
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
             // The read ends because all descriptors are closed.
-            let _ = peer.read_to_end(&mut Vec::new());
+            let ended = peer.read_to_end(&mut Vec::new());
+            assert!(!ended.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock), "it is still open");
         }
     }
 }

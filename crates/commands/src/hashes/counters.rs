@@ -56,11 +56,17 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
         if let Ok(text) = &text {
             hash.update(args.at(2), text, limits);
         }
-        (Change::event(&Event(EventClass::Hash, "hincrbyfloat")).when(text.is_ok()), text)
+        let expiry = hash.view().expiry(args.at(2));
+        (Change::event(&Event(EventClass::Hash, "hincrbyfloat")).when(text.is_ok()), text.map(|text| (text, expiry)))
     });
     match result {
-        Ok(Some(Ok(text))) => {
+        Ok(Some(Ok((text, expiry)))) => {
             access.propagate(&[b"HSET", key.bytes, args.at(2), &text]);
+            if let Some(at_ms) = expiry {
+                // HSET removes the field's TTL.
+                let at_ms = at_ms.to_string();
+                access.propagate(&[b"HPEXPIREAT", key.bytes, at_ms.as_bytes(), b"FIELDS", b"1", args.at(2)]);
+            }
             reply.bulk(&text);
         }
         Ok(Some(Err(error))) => reply.error(error),

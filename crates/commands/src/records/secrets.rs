@@ -18,7 +18,8 @@ pub(super) fn auth(args: &Args<'_>, index: usize) -> bool {
 
 /// Returns whether an argument of `HELLO` is secret: the two after `AUTH`.
 pub(super) fn hello(args: &Args<'_>, index: usize) -> bool {
-    (2..index).any(|at| at + 2 >= index && is(args, at, "AUTH") && !is(args, at - 1, "SETNAME"))
+    let first = index.saturating_sub(2).max(2);
+    (first..index).any(|at| is(args, at, "AUTH") && !is(args, at - 1, "SETNAME"))
 }
 
 /// Returns whether an argument of `ACL SETUSER` is secret: all of them, including the user's name,

@@ -66,10 +66,23 @@ impl Executor<'_> {
     /// Commits the unit of a transaction or script, whose shards must still be held.
     pub fn end_unit(&mut self, owned: &mut [Ownership]) {
         self.unit.depth -= 1;
-        if self.unit.depth == 0 && self.keyspace().tuning.is_journaled() {
+        if self.unit.depth > 0 {
+            return;
+        }
+        if self.keyspace().tuning.is_journaled() {
             self.gather_deletions(owned);
             self.commit_unit(owned);
+        } else if !self.unit.batch.is_empty() {
+            self.forget_unit(owned);
         }
+    }
+
+    /// Drops the effects of a unit during which the journal was turned off. Otherwise they would
+    /// become part of the first unit after it has been turned on again.
+    #[cold]
+    fn forget_unit(&mut self, owned: &mut [Ownership]) {
+        self.gather_deletions(owned);
+        self.unit.batch.clear();
     }
 
     /// Drops the effects of a script run that was rolled back, but commits the deletions of expired
@@ -83,6 +96,8 @@ impl Executor<'_> {
             self.gather_deletions(owned);
             self.unit.batch.retain_deletions();
             self.commit_unit(owned);
+        } else if self.unit.depth == 0 {
+            self.forget_unit(owned);
         }
     }
 

@@ -103,7 +103,8 @@ impl Executor<'_> {
         let (session, now_ms) = (request.session, self.time_of(request.now_ms, owned));
         let has_started = exec.heading_bytes > 0;
         let flags = exec.transaction.flags();
-        if !has_started && self.keyspace().tuning.is_limited() && !self.has_room(flags, owned, now_ms) {
+        let is_limited = self.keyspace().tuning.is_limited() && !session.of_primary;
+        if !has_started && is_limited && !self.has_room(flags, owned, now_ms) {
             Reply::new(&mut request.reply, session.version).error_bytes(&discarded(OUT_OF_MEMORY.as_bytes()));
             return false;
         }

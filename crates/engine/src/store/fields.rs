@@ -219,7 +219,8 @@ impl Db<'_> {
                 return true;
             }
             let before = hash.allocated_bytes();
-            left -= hash.expire(now_ms, left, |field| waiters.field_expired(&store.tuning, db, key.bytes, field));
+            let expired = hash.expire(now_ms, left, |field| waiters.field_expired(&store.tuning, db, key.bytes, field));
+            left -= expired;
             figures.heap_bytes.sub(before as u64);
             figures.heap_bytes.add(hash.allocated_bytes() as u64);
             let (is_gone, has_times) = (hash.is_empty(), hash.view().has_expiring_fields());
@@ -228,7 +229,9 @@ impl Db<'_> {
                 uncount(figures, &removed);
                 removed.into_heap().into_iter().for_each(|value| store.dispose(value, false));
             }
-            commit(store, waiters, db, &key, Change::fields_expired().of_gone_key(is_gone));
+            if expired > 0 {
+                commit(store, waiters, db, &key, Change::fields_expired().of_gone_key(is_gone));
+            }
             !is_gone && has_times
         });
         if left < FIELDS_PER_VISIT {

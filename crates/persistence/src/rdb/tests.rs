@@ -134,7 +134,10 @@ fn written_files_are_read_in_any_pieces() {
         assert_eq!(&file[..9], if version == Version::Redis7_0 { b"REDIS0010" } else { b"REDIS0012" });
         let whole = read_all(&file, file.len(), true).expect("it is right");
         assert_eq!(whole.len(), all.len() + 3);
-        for (value, piece) in all.iter().zip(&whole[3..]) {
+        for (number, (value, piece)) in all.iter().zip(&whole[3..]).enumerate() {
+            let attributes =
+                ((number == 0).then_some(NOW_MS + 1), (number == 1).then_some(99), (number == 2).then_some(7));
+            assert!(piece.starts_with(&format!("3 key:{number} {attributes:?} ")), "{piece}");
             let mut bytes = Vec::new();
             rdb_value::write(value_ref(value), &mut rdb_value::Writer::new(&mut bytes, false));
             assert!(piece.ends_with(&format!("{:x}", crc64(0, &bytes))), "{piece}");

@@ -150,7 +150,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.observe_clock(parcel.value.effect_clock);
         // The connection may have closed meanwhile. As in Redis, its commands have run
         // nevertheless.
-        let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else { return };
+        let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
+            // Elements must not be served to a client that is gone.
+            if let Some(waiter) = parcel.value.blocked.take().filter(|waiter| waiter.claim()) {
+                self.clients.executor.withdraw(&waiter);
+            }
+            return;
+        };
         note_unsynced_until(&mut self.clients, index, parcel.value.seen);
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         debug_assert!(connection.waits.requests > 0, "an answer without a request");

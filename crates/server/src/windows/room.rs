@@ -53,6 +53,9 @@ impl Runner {
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return true };
         let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
         let session = &mut connection.session;
+        if session.primary.is_some() {
+            return true;
+        }
         let needs_memory = match &mut session.transaction {
             Some(transaction) if matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) => {
                 transaction.flags().contains(Flags::DENYOOM)
@@ -65,7 +68,7 @@ impl Runner {
             }
             None => flags_of(d.clients.reactor.server, command, &args).contains(Flags::DENYOOM),
         };
-        if !needs_memory || session.primary.is_some() {
+        if !needs_memory {
             return true;
         }
         let before = connection.output.len();

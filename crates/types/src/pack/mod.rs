@@ -515,7 +515,11 @@ impl<W: Direction> Pack<W> {
     fn adjust_count(&mut self, change: isize) {
         let count = u16::from_le_bytes([self.bytes[0], self.bytes[1]]);
         if count == COUNT_UNKNOWN {
-            return self.recount();
+            // Another entry leaves it unknown.
+            if change <= 0 {
+                self.recount();
+            }
+            return;
         }
         let count = usize::from(count).saturating_add_signed(change);
         self.set_count(count);

@@ -218,12 +218,13 @@ impl Group {
     fn add_consumer(&mut self, at: usize, name: &[u8], now_ms: i64) -> ConsumerNumber {
         let consumer = Consumer { name: name.into(), seen_ms: now_ms, pending: Ordered::default() };
         self.consumer_bytes += name.len();
-        let number = match self.slots.iter().position(Option::is_none) {
-            Some(free) if self.order.len() < self.slots.len() => {
+        let has_free = self.order.len() < self.slots.len();
+        let number = match has_free.then(|| self.slots.iter().position(Option::is_none)).flatten() {
+            Some(free) => {
                 self.slots[free] = Some(consumer);
                 free
             }
-            _ => {
+            None => {
                 self.slots.push(Some(consumer));
                 self.slots.len() - 1
             }

@@ -250,8 +250,10 @@ fn node_of(first: StreamId, listpack: &[u8]) -> Result<Node, Corrupt> {
     let live = u32::try_from(source.int()?).map_err(|_| Corrupt)?;
     let dead = u32::try_from(source.int()?).map_err(|_| Corrupt)?;
     let names = source.count()?;
-    let mut known = Vec::with_capacity(names);
+    // Reserved as the items are found: a count may be much larger than what follows.
+    let mut known = Vec::new();
     for _ in 0..names {
+        known.try_reserve(1).map_err(|_| Corrupt)?;
         known.push(text_of(source.next()?));
     }
     if source.int()? != 0 {
@@ -272,10 +274,11 @@ fn node_of(first: StreamId, listpack: &[u8]) -> Result<Node, Corrupt> {
         }
         let same = flags & FLAG_SAME_FIELDS != 0;
         let fields = if same { names } else { source.count()? };
-        let mut pairs = Vec::with_capacity(fields);
+        let mut pairs = Vec::new();
         let mut names = known.iter().filter(|_| same);
         for _ in 0..fields {
             let name = names.next().cloned().map_or_else(|| source.next().map(text_of), Ok)?;
+            pairs.try_reserve(1).map_err(|_| Corrupt)?;
             pairs.push((name, text_of(source.next()?)));
         }
         if source.int()? != listpack_entries(fields, same) {

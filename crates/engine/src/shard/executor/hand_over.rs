@@ -15,11 +15,19 @@ impl Executor<'_> {
     /// Takes the shard of a command whose value is to be handed over. Returns `None` if the shard
     /// is busy, with `--execution owner`, or if commands are shown or recorded with all their
     /// arguments (`MONITOR`, the journal). The caller then runs the command like any other.
-    pub fn take_for_hand_over(&self, shard: u32) -> Option<Ownership> {
+    pub fn take_for_hand_over(&mut self, shard: u32) -> Option<Ownership> {
         let keyspace = self.keyspace;
-        let is_seen = keyspace.monitors().are_there() || keyspace.tuning.is_journaled();
-        let may = keyspace.layout().execution == Execution::Inline && !is_seen;
-        if may { self.take_spinning(shard) } else { None }
+        let is_seen = || keyspace.monitors().are_there() || keyspace.tuning.is_journaled();
+        if keyspace.layout().execution != Execution::Inline || is_seen() {
+            return None;
+        }
+        let ownership = self.take_spinning(shard)?;
+        // The journal is turned on while all shards are held, so from here on the answer holds.
+        if is_seen() {
+            self.free(ownership);
+            return None;
+        }
+        Some(ownership)
     }
 
     /// Runs a command like [`Executor::run_single`], on a shard from

@@ -269,7 +269,9 @@ impl Executor<'_> {
             }
             // Memory may have filled up while the request waited. This worker evicts, because with
             // `--execution owner` no other worker can evict from these shards.
-            if self.keyspace.tuning.is_limited() && !self.has_room(step.command.flags, owned, request.now_ms) {
+            // The commands of a replica's primary must not be lost.
+            let is_limited = self.keyspace.tuning.is_limited() && !request.session.of_primary;
+            if is_limited && !self.has_room(step.command.flags, owned, request.now_ms) {
                 Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
                 step.reply_end = reply.len();
                 if has_pending_events(self.keyspace, owned) {

@@ -68,7 +68,10 @@ impl Redis {
         std::fs::create_dir_all(&dir).expect("a directory");
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--dir"]).arg(&dir).stdin(Stdio::null()).stdout(Stdio::null());
-        let process = command.spawn().ok()?;
+        let Ok(process) = command.spawn() else {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "CI=true forbids skipping: no redis-server");
+            return None;
+        };
         let redis = Redis { process, port, dir };
         let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
