@@ -483,6 +483,30 @@ fn the_file_is_rewritten_when_it_has_grown() {
     assert_eq!(server.connect().call("STRLEN k"), Reply::Integer(2000));
 }
 
+/// A script that is not busy yet does not delay the syncs of other workers' effects.
+#[test]
+fn a_script_delays_no_sync_of_other_workers() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let server = start(backend, dir.path(), &["--workers", "2", "--appendfsync", "always"]);
+        let mut scripts = server.connect();
+        let script = "local t = redis.call('TIME') local since = t[1] * 1000 + t[2] / 1000 \
+                      repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > since + 2500";
+        let mut writers: Vec<Client> = (0..6).map(|_| server.connect()).collect();
+        let began = std::time::Instant::now();
+        scripts.send(&["EVAL", script, "0"]);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for (number, writer) in writers.iter_mut().enumerate() {
+            writer.send(&["SET", &format!("k{number}"), "1"]);
+        }
+        // Some of them belong to the other worker.
+        let has_reply = |writer: &mut Client| writer.has_reply_within(std::time::Duration::from_millis(200));
+        let served = writers.iter_mut().map(has_reply).filter(|has_reply| *has_reply).count();
+        assert!(served > 0 || began.elapsed().as_millis() > 2400, "no reply within {:?}", began.elapsed());
+        assert_eq!(scripts.receive(), Reply::Null);
+    });
+}
+
 /// The effects of a script that runs while the file is turned off and on again are in its base, and
 /// must not follow later writes.
 #[test]

@@ -135,6 +135,23 @@ fn it_waits_for_a_stuck_disk() {
     });
 }
 
+/// Before the first base is on disk, a start would load none of the effects.
+#[test]
+fn it_waits_for_the_first_base() {
+    for_each_backend(|backend| {
+        let dir = directory();
+        let server = start(backend, &dir, &["--appendonly", "no", "--rdb-key-save-delay", "5000"]);
+        let mut client = server.connect();
+        client.call("DEBUG POPULATE 200 key 10");
+        assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
+        assert_eq!(client.call("SET x 1"), Reply::ok());
+        assert_eq!(client.call("WAITAOF 1 0 100"), counts(0, 0), "the base takes a second");
+        assert_eq!(client.call("CONFIG SET rdb-key-save-delay 0"), Reply::ok());
+        assert_eq!(client.call("WAITAOF 1 0 0"), counts(1, 0));
+        assert!(client.call("INFO persistence").text().contains("aof_rewrite_in_progress:0"));
+    });
+}
+
 /// A replica counts once the writes are in its append-only file. Replicas without such a file don't
 /// count, nor does redis-server 7.0, which doesn't report that it has written them.
 #[test]

@@ -4,7 +4,8 @@
 use pantala_resp::Args;
 
 /// Directives with secret values.
-const SECRET_DIRECTIVES: [&str; 4] = ["masterauth", "requirepass", "tls-key-file-pass", "tls-client-key-file-pass"];
+const SECRET_DIRECTIVES: [&str; 5] =
+    ["masterauth", "masteruser", "requirepass", "tls-key-file-pass", "tls-client-key-file-pass"];
 
 fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
     args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))

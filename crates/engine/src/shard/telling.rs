@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::command::{Command, Flags, for_each_key};
 use crate::events::pubsub::Listener;
-use crate::events::tracking::keys::{Pending, TrackedKeys, add_changed};
+use crate::events::tracking::keys::{Pending, TrackedKeys};
 use crate::events::tracking::{Changer, Invalid, KeyName, Notification, Reader, Subject, listener};
 use crate::shard::executor::{Call, Executor, Ran};
 use crate::shard::keyspace::{Execution, Keyspace};
@@ -145,9 +145,7 @@ impl Executor<'_> {
             let tracked = &mut keyspace.shard(ownership).waiters.tracked;
             let Some(mut pending) = tracked.take_pending() else { continue };
             publish(keyspace, shard, tracked);
-            std::mem::take(&mut pending.changed)
-                .into_iter()
-                .for_each(|(name, by)| add_changed(&mut self.changed, name, by));
+            self.changed.append(&mut pending.changed);
             // `FLUSHALL` and `FLUSHDB` hold all shards, so every shard has counted the same number
             // of flushes.
             flushes = flushes.max(pending.flushes);

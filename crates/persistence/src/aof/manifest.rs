@@ -106,15 +106,20 @@ impl Manifest {
         match kind {
             b'b' if self.base.is_some() => return Err("Found duplicate base file information"),
             b'b' => {
-                self.base_seq = listed.seq;
+                self.base_seq = self.base_seq.max(listed.seq);
                 self.base = Some(listed);
             }
-            b'h' => self.history.push(listed),
+            b'h' => {
+                // A new file must not have the name of a file that is about to be deleted.
+                self.base_seq = self.base_seq.max(listed.seq);
+                self.increment_seq = self.increment_seq.max(listed.seq);
+                self.history.push(listed);
+            }
             b'i' if self.increments.last().is_some_and(|last| listed.seq <= last.seq) => {
                 return Err("Found a non-monotonic sequence number");
             }
             b'i' => {
-                self.increment_seq = listed.seq;
+                self.increment_seq = self.increment_seq.max(listed.seq);
                 self.increments.push(listed);
             }
             _ => return Err("Unknown AOF file type"),

@@ -53,6 +53,14 @@ fn comments_and_unknown_pairs_are_skipped() {
     assert_eq!(manifest.increments(), [listed("a.4.incr.aof", 4)]);
 }
 
+/// A file of the history may be about to be deleted, so its name must not be used again.
+#[test]
+fn new_files_have_later_numbers_than_the_history() {
+    let text = b"file a.1.base.rdb seq 1 type b\nfile a.4.incr.aof seq 4 type h\n";
+    let mut manifest = Manifest::parse(text).expect("right");
+    assert_eq!(manifest.add_increment(b"a"), b"a.5.incr.aof");
+}
+
 #[test]
 fn wrong_manifests_are_rejected_as_redis_rejects_them() {
     let long = format!("file {} seq 1 type b\n", "x".repeat(manifest::LINE_BYTES_MAX));

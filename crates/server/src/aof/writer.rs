@@ -323,7 +323,8 @@ impl Writer {
             self.rotate(server);
         }
         loop {
-            let has_more = if self.writing.is_written() { self.read(server) } else { false };
+            // What was read before a rotation is written first; there may be more behind it.
+            let has_more = if self.writing.is_written() { self.read(server) } else { true };
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             faults::hold(Fault::StuckDisk);
             let delay_us = server.keyspace().tuning.aof_flush_delay_us.load(Relaxed);
@@ -534,12 +535,14 @@ impl Writer {
         let written_before = self.writing.written_before();
         // After a failure an `Unask` stays pending until the effects are on disk, because it would
         // release replies that still wait for a sync.
-        let keeps_asked = !self.is_ending && (is_failed || self.writing.awaits_base());
+        // So it does until the first base is listed: before, a start would load none of them.
+        let awaits_base = self.writing.awaits_base() || server.snapshots().aof.state() == State::AwaitsBase;
+        let keeps_asked = !self.is_ending && (is_failed || awaits_base);
         let is_over = |(stamp, awaiting): &mut (u64, Awaiting)| {
             let is_patient = matches!(awaiting, Awaiting::Unask | Awaiting::Confirm(_));
             !(is_patient && keeps_asked) && (is_failed || *stamp <= written_before)
         };
-        let is_durable = !is_failed && !self.writing.awaits_base();
+        let is_durable = !is_failed && !awaits_base;
         for (_, awaiting) in self.awaited.extract_if(.., is_over) {
             match awaiting {
                 // An error is ignored: the caller may have stopped waiting.
@@ -550,7 +553,9 @@ impl Writer {
             }
         }
         if !self.awaited.is_empty() {
-            server.keyspace().journal().demand();
+            if self.awaited.iter().any(|(stamp, _)| *stamp > written_before) {
+                server.keyspace().journal().demand();
+            }
             return Ok(());
         }
         if self.is_ending { Err(Ended) } else { Ok(()) }

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicU64;
 use pantala_engine::pubsub::{Kind, Published};
 use pantala_resp::{Reply, Version};
 use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
+use pantala_session::State;
 
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
@@ -42,6 +43,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     pub fn hand(&mut self, index: u32, message: &Outgoing) {
         let is_frozen = self.frozen.holds(index);
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        if connection.state == State::Closing {
+            return;
+        }
         if is_frozen {
             let copy = match message {
                 Outgoing::Own(bytes) => bytes.clone().into(),

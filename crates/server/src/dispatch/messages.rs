@@ -247,9 +247,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if !self.clients.reactor.connections[index as usize].as_ref().is_some_and(listens) {
             return;
         }
-        let mut others = std::mem::take(&mut self.mail.received);
-        for node in self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive() {
-            match node.value {
+        // Messages that a script has received before are the older ones.
+        let (earlier, mut others) = (std::mem::take(&mut self.mail.received), Vec::new());
+        let later = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive();
+        for message in earlier.into_iter().chain(later.map(|node| node.value)) {
+            match message {
                 Message::Published(published) => self.clients.deliver(&mut vec![published]),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
                 other => others.push(other),

@@ -345,7 +345,7 @@ pub fn start_filtered(
     // On a replica the snapshot contains expired keys too, because commands of the primary that
     // still use them may be in flight.
     let tuning = &whole.keyspace().tuning;
-    let keeps_expired = purpose != Purpose::Rewrite && tuning.is_replica();
+    let keeps_expired = tuning.is_replica();
     let form = |compresses| EntryForm::new(tuning, compresses, whole.now_ms()).keeping_expired(keeps_expired);
     let encoder: Box<dyn Encoder> = match filter.without_keys {
         true => Box::new(NoKeys),

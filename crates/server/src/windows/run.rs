@@ -538,7 +538,8 @@ fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     fn log(id: u64) {
         tracing::warn!("Closing client that reached max query buffer length: id={id}");
     }
-    let has = connection.unrun_bytes() as u64 > settings.client_query_buffer_limit_bytes;
+    let is_over = connection.unrun_bytes() as u64 > settings.client_query_buffer_limit_bytes;
+    let has = is_over && connection.session.primary.is_none();
     if has {
         log(connection.session.client.id);
     }

@@ -127,12 +127,6 @@ pub(crate) struct TrackedKeys {
     pub(crate) changer: Changer,
 }
 
-/// Records that a client has changed a key. If several have, it is as if none of them had: `NOLOOP`
-/// must not hide the changes of the others.
-pub(crate) fn add_changed(changed: &mut BTreeMap<KeyName, u64>, name: KeyName, by: u64) {
-    changed.entry(name).and_modify(|known| *known = if *known == by { by } else { NOBODY }).or_insert(by);
-}
-
 impl TrackedKeys {
     /// Returns whether no key is tracked.
     #[inline]
@@ -205,7 +199,7 @@ impl TrackedKeys {
         let pending = self.pending.get_or_insert_default();
         if let Some(by) = broadcast {
             let name = tracked.as_ref().map_or_else(|| KeyName::from(name), |tracked| Arc::clone(&tracked.name));
-            add_changed(&mut pending.changed, name, by);
+            pending.changed.insert(name, by);
         }
         if let Some(Tracked { name, readers }) = tracked {
             pending.invalidated.push(Invalidated { name, readers, client });

@@ -245,11 +245,17 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         dispatcher.memory.set_out(is_out);
     }
 
-    /// Passes on shards that other workers have requested and that the script does not hold.
+    /// Passes on shards that other workers have requested and that the script does not hold. Also
+    /// lets the journal end its epoch, for which all workers' effects and replies may wait.
     #[cold]
     fn pass_on_shards(&mut self) {
         let Dispatcher { mail, clients, .. } = &mut *self.dispatcher;
         mail.pass_on_shards(clients.reactor.server, clients.reactor.number, &mut clients.executor);
+        // As in `Dispatcher::turn_within`: the script's unit gets its stamp when the script ends.
+        let unit = clients.executor.suspend_unit();
+        clients.executor.flush_stream();
+        clients.executor.keyspace().journal().attend(clients.reactor.number);
+        clients.executor.resume_unit(unit);
         self.pace.next_check_ms = self.dispatcher.clients.reactor.server.monotonic_ms() + TURN_EVERY_MS;
         self.pace.called = Duration::ZERO;
     }
