@@ -537,6 +537,26 @@ fn effects_of_a_script_are_not_written_late() {
     });
 }
 
+#[test]
+fn delivered_messages_keep_their_times() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let server = start(backend, dir.path(), &["--aof-use-rdb-preamble", "no"]);
+        let mut client = server.connect();
+        must(&mut client, "XGROUP CREATE s g 0 MKSTREAM");
+        must(&mut client, "XADD s 1-1 f v");
+        must(&mut client, "XREADGROUP GROUP g first STREAMS s >");
+        must(&mut client, "DEBUG LOADAOF");
+        let none = must(&mut client, "XAUTOCLAIM s g second 3600000 0");
+        assert_eq!(none.elements()[1], Reply::Array(Vec::new()), "{none:?}");
+        let pending = must(&mut client, "XPENDING s g - + 10");
+        assert!(pending.elements()[0].elements()[2].integer() < 600_000, "{pending:?}");
+        let consumers = must(&mut client, "XINFO CONSUMERS s g");
+        let first = consumers.elements().iter().find(|consumer| consumer.elements()[1] == Reply::bulk("first"));
+        assert!(first.expect("it exists").elements()[5].integer() < 600_000, "{consumers:?}");
+    });
+}
+
 /// `HINCRBYFLOAT` is written as `HSET`, which by itself removes the field's TTL.
 #[test]
 fn an_incremented_field_keeps_its_ttl() {

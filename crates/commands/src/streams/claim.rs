@@ -51,7 +51,10 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         at += 1;
     }
     let now_ms = access.now_ms();
-    let Some(options) = Options::parse(args, at, now_ms, reply) else { return };
+    let of_primary = access.session().of_primary;
+    let Some(options) = Options::parse(args, at, now_ms, of_primary, reply) else { return };
+    // The clock of a load from the append-only file shows a time long ago.
+    let now_ms = if of_primary { now_ms.max(options.delivered_ms) } else { now_ms };
     let how = Claim {
         consumer: args.at(3),
         min_idle_ms,
@@ -163,7 +166,7 @@ fn or_error(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<i64> 
 }
 
 impl Options {
-    fn parse(args: &Args<'_>, mut at: usize, now_ms: i64, reply: &mut Reply<'_>) -> Option<Options> {
+    fn parse(args: &Args<'_>, mut at: usize, now_ms: i64, of_primary: bool, reply: &mut Reply<'_>) -> Option<Options> {
         let (mut delivered_ms, mut deliveries) = (-1, -1);
         let (mut force, mut just_id, mut last_id) = (false, false, StreamId::MIN);
         while let Some(option) = args.get(at) {
@@ -197,7 +200,8 @@ impl Options {
         }
         // A time in the future (a client's clock may be ahead) or a negative one becomes the
         // current time.
-        if !(0..=now_ms).contains(&delivered_ms) {
+        let latest_ms = if of_primary { i64::MAX } else { now_ms };
+        if !(0..=latest_ms).contains(&delivered_ms) {
             delivered_ms = now_ms;
         }
         Some(Options { delivered_ms, deliveries: u64::try_from(deliveries).ok(), force, just_id, last_id })
