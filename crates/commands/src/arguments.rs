@@ -13,7 +13,8 @@ pub(crate) fn c_string(argument: &[u8]) -> &[u8] {
     argument.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Maximum number of bytes of a name that an error quotes, as in Redis.
+/// Maximum length, in bytes, of a name that an error quotes, and of the arguments quoted after it.
+/// As in Redis.
 pub(crate) const SHOWN_BYTES_MAX: usize = 128;
 
 /// Returns the part of a name that an error quotes.

@@ -81,7 +81,7 @@ pub struct Connection {
     has_failed: bool,
 }
 
-/// What the state machine needs to continue.
+/// The step that the state machine waits for.
 enum Next {
     /// Nothing more: the next step can run.
     Go,

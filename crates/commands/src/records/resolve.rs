@@ -7,9 +7,7 @@ use pantala_resp::Args;
 
 use super::not_built::Unimplemented;
 use super::{hides_subcommands, lookup, not_built};
-
-/// Maximum length, in bytes, of a name quoted in an error, and of the arguments quoted after it.
-const SHOWN_BYTES_MAX: usize = 128;
+use crate::arguments::SHOWN_BYTES_MAX;
 
 /// The error for scripts that call a command which isn't allowed in scripts.
 pub const NOT_IN_SCRIPTS: &str = "ERR This Redis command is not allowed from script";

@@ -198,8 +198,8 @@ impl Options {
                 }
             }
         }
-        // A time in the future (a client's clock may be ahead) or a negative one becomes the
-        // current time.
+        // A negative time becomes the current time. So does a time in the future (a client's clock
+        // may be ahead), unless the primary or the append-only file has it.
         let latest_ms = if of_primary { i64::MAX } else { now_ms };
         if !(0..=latest_ms).contains(&delivered_ms) {
             delivered_ms = now_ms;

@@ -323,7 +323,8 @@ impl Writer {
             self.rotate(server);
         }
         loop {
-            // What was read before a rotation is written first; there may be more behind it.
+            // After a rotation, the batch already has effects: they are written before more are
+            // read.
             let has_more = if self.writing.is_written() { self.read(server) } else { true };
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             faults::hold(Fault::StuckDisk);
