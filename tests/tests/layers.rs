@@ -45,8 +45,10 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Crates that may contain `unsafe`.
 const UNSAFE_ALLOWED: &[&str] = &["base", "dict", "types", "engine", "runtime", "scripting"];
 
-/// Packages outside of the table: benches may import any crate, black-box tests none.
+/// Packages outside of the table: benches and fuzz targets may import any crate, black-box tests
+/// none.
 const BENCHES: &str = "pantala-benches";
+const FUZZ_TARGETS: &str = "pantala-fuzz-targets";
 const TESTS: &str = "pantala-tests";
 
 fn metadata() -> Metadata {
@@ -70,7 +72,7 @@ fn crates_import_only_allowed_crates() {
     let mut wrong = Vec::new();
     for package in metadata().workspace_packages() {
         let name = package.name.as_str();
-        if name == BENCHES {
+        if name == BENCHES || name == FUZZ_TARGETS {
             continue;
         }
         let allowed = match layer(name).and_then(|layer| LAYERS.iter().find(|(crate_name, _)| *crate_name == layer)) {
@@ -117,7 +119,7 @@ fn unsafe_is_only_in_allowed_crates() {
             continue;
         }
         let folder = package.manifest_path.parent().expect("a manifest is in a directory");
-        // The files of the fuzz package are in tests/ and so are searched too. But it isn't a
+        // The files of tests/fuzz are in tests/ and so are searched too. But that package isn't a
         // member of the workspace, so it needs no `#![forbid(unsafe_code)]`: the fuzzer's macro
         // expands to `unsafe`.
         for (path, text) in tidy::rust_files(folder.as_std_path()) {

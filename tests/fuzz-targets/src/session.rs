@@ -1,0 +1,42 @@
+//! A connection without its socket on arbitrary bytes. However the bytes are split, and whichever
+//! parsed commands have to wait, the connection must return the same commands and the same error,
+//! send all replies, and never panic.
+//!
+//! The first bytes of the input are choices, used repeatedly; the rest is the stream.
+
+use pantala_resp::ProtocolError;
+use pantala_session::testing::{Outcome, drive};
+
+const CHOICES: usize = 16;
+
+/// Number of choices after which the largest one is always made, because some sequences of choices
+/// never deliver the rest of the input.
+const FREE_CHOICES_MAX: usize = 20_000;
+
+/// Returns whether the error depends on the pieces, as in Redis: a line above the limit is accepted
+/// if it is received together with its end.
+fn is_of_length(outcome: &Outcome) -> bool {
+    use ProtocolError::{TooBigBulkCount, TooBigCount, TooBigInline};
+    matches!(outcome.error, Some(TooBigInline | TooBigCount | TooBigBulkCount))
+}
+
+/// Runs the target on one input, and panics on a defect.
+pub fn run(data: &[u8]) {
+    let Some((choices, stream)) = data.split_at_checked(CHOICES) else { return };
+    let mut next = 0;
+    let pieces = drive(stream, &mut |bound| {
+        next += 1;
+        if next > FREE_CHOICES_MAX {
+            return bound - 1;
+        }
+        // Each round of choices differs from the one before.
+        let choice = usize::from(choices[next % CHOICES]).wrapping_add(next / CHOICES);
+        choice % bound
+    });
+    let whole = drive(stream, &mut |bound| bound - 1);
+    if is_of_length(&pieces) && whole != pieces {
+        assert!(whole.commands.starts_with(&pieces.commands));
+    } else {
+        assert_eq!(whole, pieces);
+    }
+}
