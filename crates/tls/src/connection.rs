@@ -155,8 +155,10 @@ impl Connection {
         while !self.partial.is_empty() && !received.is_empty() {
             let missing_bytes = if self.is_handshaking { 0 } else { self.missing_bytes() };
             // If the kept record is complete, it is part of a message that spans several records.
-            // All further bytes may belong to that message, so all are kept.
-            let taken_bytes = if missing_bytes == 0 { received.len() } else { missing_bytes.min(received.len()) };
+            // All further bytes may belong to that message, so as many are kept as there is room
+            // for; without room, `keep` fails.
+            let room = HANDSHAKE_BYTES_MAX.saturating_sub(self.partial.len()).max(1);
+            let taken_bytes = if missing_bytes == 0 { room } else { missing_bytes }.min(received.len());
             let (taken, rest) = received.split_at_mut(taken_bytes);
             self.keep(taken)?;
             received = rest;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::connection::Out;
+use crate::connection::{HANDSHAKE_BYTES_MAX, Out};
 use crate::options::{AuthClients, Authorities, Identity};
 use crate::{Client, Connection, Options, Server};
 
@@ -178,6 +178,25 @@ fn damaged_bytes_are_a_failure_and_never_a_panic() {
         }
         pair.server.close();
     }
+}
+
+/// The end of a handshake may arrive in one piece with more data than is kept of a handshake.
+#[test]
+fn much_data_may_arrive_with_the_end_of_a_handshake() {
+    let Some((server, client)) = sides("with-data") else { return };
+    let mut pair = Pair::new(&server, &client);
+    let (mut to_server, mut to_client, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+    pair.client.perform_handshake(&mut Out { plain: &mut plain, reply: &mut to_server }).expect("a hello");
+    let mut hello = std::mem::take(&mut to_server);
+    pair.server.receive(&mut hello, &mut Out { plain: &mut plain, reply: &mut to_client }).expect("a hello");
+    pair.client.receive(&mut to_client, &mut Out { plain: &mut plain, reply: &mut to_server }).expect("an answer");
+    let sent = vec![7; 3 * HANDSHAKE_BYTES_MAX];
+    pair.client.seal(&sent, &mut to_server).expect("sealed");
+    let (first, rest) = to_server.split_at_mut(10);
+    for piece in [first, rest] {
+        pair.server.receive(piece, &mut Out { plain: &mut plain, reply: &mut Vec::new() }).expect("opened");
+    }
+    assert!(plain == sent && !pair.server.is_handshaking() && pair.server.kept_bytes() == 0);
 }
 
 /// A handshake message of several records may be incomplete while replies are sealed. rustls
