@@ -103,6 +103,26 @@ class Server:
         ran = subprocess.run(words + ["-time", str(seconds)], capture_output=True, text=True)
         return (self.cpu_us() - before) / int(re.search(r"(\d+) connections in \d+ real", ran.stdout).group(1))
 
+    def resumed_handshakes(self, seconds):
+        """Returns CPU time per resumed handshake, us, including the TCP connection and one PING."""
+        context = ssl.create_default_context(cafile=f"{self.folder}/ca.crt")
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        session, count, before, end = None, 0, 0, 0
+        while not session or time.time() < end:
+            plain = socket.create_connection(("127.0.0.1", self.tls_port))
+            client = context.wrap_socket(plain, server_hostname="localhost", session=session)
+            assert client.session_reused == bool(session), "the server doesn't resume the session"
+            client.sendall(b"PING\r\n")
+            client.recv(10)
+            # A server may accept a ticket only once, and sends the next one before its first reply.
+            session = client.session
+            client.close()
+            if not end:
+                before, end = self.cpu_us(), time.time() + seconds
+            else:
+                count += 1
+        return (self.cpu_us() - before) / count
+
     def idle_bytes(self):
         """Returns the resident memory of the server per idle TLS client, bytes."""
         context = ssl.create_default_context(cafile=f"{self.folder}/ca.crt")
@@ -183,8 +203,10 @@ def main():
             "p99 of a plain PING during handshakes: us", peers, given.rounds,
             lambda peer: servers[peer].p99_us(given.seconds), 0,
         )
-        for server in servers.values():
-            server.stop()
+        table(
+            "resumed handshake and a PING, ec: CPU us", peers, given.rounds,
+            lambda peer: servers[peer].resumed_handshakes(given.seconds), 0,
+        )
         for certificate in ("ec", "rsa"):
 
             def shake(peer):
@@ -195,6 +217,8 @@ def main():
                     server.stop()
 
             table(f"full handshake, {certificate}: CPU us", peers, given.rounds, shake, 0)
+        for server in servers.values():
+            server.stop()
         for kind in ("GET", "SET"):
             of = {tls: statistics.median(rates[f"{kind}, 256 B, pipeline 30{tls}", "pantala"]) for tls in ("", ", plain")}
             print(f"Pantala, {kind}, pipeline 30: throughput {of[''] / of[', plain']:.2f} of that in plain text")

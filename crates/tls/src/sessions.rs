@@ -2,50 +2,98 @@
 //! sending them in tickets), so that `tls-session-cache-size` and `tls-session-cache-timeout` limit
 //! their number and age exactly.
 
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
+use rustls::server::StoresServerSessions;
 
-/// rustls's cache. Each stored value is preceded by its deadline, ms since `start`, big-endian.
+/// Number of dead entries of [`Sessions::order`] that are kept whatever the number of sessions.
+const DEAD_MIN: usize = 64;
+
+/// The cache described at the head of this module. rustls's own cache searches all its keys when a
+/// session is taken, so that a resumed handshake costs more the more sessions there are.
 #[derive(Debug)]
 pub struct Cache {
-    sessions: Arc<ServerSessionMemoryCache>,
+    sessions: Mutex<Sessions>,
+    count_max: usize,
     timeout: Duration,
     start: Instant,
 }
 
+#[derive(Debug, Default)]
+struct Sessions {
+    /// Each session by its key, with its deadline (time since `start`).
+    by_key: HashMap<Vec<u8>, (Duration, Vec<u8>)>,
+    /// The keys in the order in which they were put, which is that of their deadlines. Also has
+    /// keys whose sessions were taken or put again.
+    order: VecDeque<(Duration, Vec<u8>)>,
+}
+
+impl Sessions {
+    /// Adds a session; removes those whose deadline has passed, and the oldest ones beyond
+    /// `count_max`.
+    fn put(&mut self, now: Duration, deadline: Duration, key: Vec<u8>, value: Vec<u8>, count_max: usize) {
+        self.by_key.insert(key.clone(), (deadline, value));
+        self.order.push_back((deadline, key));
+        while let Some((deadline, key)) = self.order.front()
+            && (self.by_key.len() > count_max || *deadline <= now)
+        {
+            if is_current(&self.by_key, *deadline, key) {
+                self.by_key.remove(key);
+            }
+            self.order.pop_front();
+        }
+        if self.order.len() > 2 * self.by_key.len() + DEAD_MIN {
+            self.order.retain(|(deadline, key)| is_current(&self.by_key, *deadline, key));
+        }
+    }
+}
+
+/// Returns whether an entry of [`Sessions::order`] is that of the session with this key.
+fn is_current(by_key: &HashMap<Vec<u8>, (Duration, Vec<u8>)>, deadline: Duration, key: &[u8]) -> bool {
+    by_key.get(key).is_some_and(|(current, _)| *current == deadline)
+}
+
 impl Cache {
-    /// Creates an empty cache.
+    /// Creates an empty cache of at most `count_max` sessions, each of which can be resumed for
+    /// `timeout`.
     pub fn new(count_max: usize, timeout: Duration) -> Self {
-        Cache { sessions: ServerSessionMemoryCache::new(count_max), timeout, start: Instant::now() }
+        Cache { sessions: Mutex::default(), count_max, timeout, start: Instant::now() }
     }
 
-    fn put_at(&self, now: Duration, key: Vec<u8>, value: &[u8]) -> bool {
-        let deadline = now.saturating_add(self.timeout);
-        let mut dated = Vec::with_capacity(8 + value.len());
-        dated.extend_from_slice(&u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX).to_be_bytes());
-        dated.extend_from_slice(value);
-        self.sessions.put(key, dated)
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn undated(now: Duration, dated: &[u8]) -> Option<Vec<u8>> {
-        let (deadline, value) = dated.split_first_chunk::<8>()?;
-        (now.as_millis() < u128::from(u64::from_be_bytes(*deadline))).then(|| value.to_vec())
+    fn put_at(&self, now: Duration, key: Vec<u8>, value: Vec<u8>) {
+        self.sessions().put(now, now.saturating_add(self.timeout), key, value, self.count_max);
+    }
+
+    fn get_at(&self, now: Duration, key: &[u8]) -> Option<Vec<u8>> {
+        let sessions = self.sessions();
+        let (deadline, value) = sessions.by_key.get(key)?;
+        (now < *deadline).then(|| value.clone())
+    }
+
+    fn take_at(&self, now: Duration, key: &[u8]) -> Option<Vec<u8>> {
+        let (deadline, value) = self.sessions().by_key.remove(key)?;
+        (now < deadline).then_some(value)
     }
 }
 
 impl StoresServerSessions for Cache {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
-        self.put_at(self.start.elapsed(), key, &value)
+        self.put_at(self.start.elapsed(), key, value);
+        true
     }
 
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        Self::undated(self.start.elapsed(), &self.sessions.get(key)?)
+        self.get_at(self.start.elapsed(), key)
     }
 
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
-        Self::undated(self.start.elapsed(), &self.sessions.take(key)?)
+        self.take_at(self.start.elapsed(), key)
     }
 
     fn can_cache(&self) -> bool {
@@ -57,22 +105,54 @@ impl StoresServerSessions for Cache {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_session_is_resumed_until_its_deadline() {
-        let cache = Cache::new(4, Duration::from_secs(300));
-        let found = |now_s| Cache::undated(Duration::from_secs(now_s), &cache.sessions.get(b"key").expect("kept"));
-        assert!(cache.put_at(Duration::from_secs(10), b"key".to_vec(), b"value"));
-        assert_eq!(found(309), Some(b"value".to_vec()));
-        assert_eq!(found(310), None);
-        assert_eq!(cache.take(b"key"), Some(b"value".to_vec()), "the real clock is before the deadline");
-        assert_eq!(cache.get(b"key"), None);
+    fn second(now_s: u64) -> Duration {
+        Duration::from_secs(now_s)
     }
 
     #[test]
-    fn the_number_of_sessions_is_bounded() {
-        let cache = Cache::new(64, Duration::from_secs(300));
-        (0u32..1000).for_each(|key| assert!(cache.put(key.to_be_bytes().to_vec(), vec![0; 10])));
-        let kept = (0u32..1000).filter(|key| cache.get(&key.to_be_bytes()).is_some()).count();
-        assert!((1..=128).contains(&kept), "{kept} of 1000 are kept");
+    fn a_session_is_resumed_until_its_deadline() {
+        let cache = Cache::new(4, second(300));
+        cache.put_at(second(10), b"key".to_vec(), b"value".to_vec());
+        assert_eq!(cache.get_at(second(309), b"key"), Some(b"value".to_vec()));
+        assert_eq!(cache.get_at(second(310), b"key"), None);
+        assert_eq!(cache.take_at(second(309), b"key"), Some(b"value".to_vec()));
+        assert_eq!(cache.get_at(second(309), b"key"), None);
+        cache.put_at(second(20), b"key".to_vec(), b"value".to_vec());
+        assert_eq!(cache.take_at(second(320), b"key"), None);
+        cache.put_at(second(20), b"key".to_vec(), b"value".to_vec());
+        cache.put_at(second(400), b"other".to_vec(), b"value".to_vec());
+        assert_eq!(cache.sessions().by_key.len(), 1, "sessions are removed after their deadline");
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_sessions_are_removed() {
+        let cache = Cache::new(64, second(300));
+        let key = |number: u32| number.to_be_bytes().to_vec();
+        (0..1000).for_each(|number| assert!(cache.put(key(number), vec![0; 10])));
+        let kept: Vec<u32> = (0..1000).filter(|number| cache.get(&key(*number)).is_some()).collect();
+        assert_eq!(kept, (936..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn taken_sessions_leave_no_memory_and_room_for_others() {
+        let cache = Cache::new(64, second(300));
+        let key = |number: u32| number.to_be_bytes().to_vec();
+        (0..32).for_each(|number| assert!(cache.put(key(number), vec![0; 10])));
+        for number in 32..10_000 {
+            assert!(cache.put(key(number), vec![0; 10]));
+            assert!(cache.take(&key(number)).is_some());
+        }
+        let sessions = cache.sessions();
+        assert_eq!(sessions.by_key.len(), 32, "those that were not taken");
+        assert!(sessions.order.len() <= 2 * 33 + DEAD_MIN);
+    }
+
+    #[test]
+    fn a_session_that_is_put_again_keeps_its_new_deadline() {
+        let cache = Cache::new(64, second(300));
+        cache.put_at(second(0), b"key".to_vec(), b"old".to_vec());
+        cache.put_at(second(100), b"key".to_vec(), b"new".to_vec());
+        cache.put_at(second(350), b"other".to_vec(), b"value".to_vec());
+        assert_eq!(cache.get_at(second(350), b"key"), Some(b"new".to_vec()));
     }
 }
