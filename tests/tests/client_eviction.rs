@@ -141,6 +141,7 @@ fn small_allocations_count_too() {
     let ssubscribe: fn(usize) -> Vec<u8> = |number| encode(&["SSUBSCRIBE", &number.to_string()]);
     let track: fn(usize) -> Vec<u8> =
         |number| encode(&["CLIENT", "TRACKING", "on", "BCAST", "PREFIX", &format!("{number:010}")]);
+    let queue: fn(usize) -> Vec<u8> = |number| encode(&[if number == 0 { "MULTI" } else { "PING" }]);
     play(|server| {
         let mut control = control(server);
         set_limit(&mut control, SMALL_LIMIT);
@@ -150,6 +151,7 @@ fn small_allocations_count_too() {
             ("psubscribe", psubscribe),
             ("ssubscribe", ssubscribe),
             ("track", track),
+            ("queue", queue),
         ] {
             let mut client = named(server, name);
             // Replies are read as they arrive, so that the client is not evicted for them.

@@ -85,7 +85,7 @@ pub struct Client {
     pub subscriptions: [AtomicU32; KINDS.len()],
     /// Number of commands queued since `MULTI`; -1 outside of a transaction.
     pub queued: AtomicI64,
-    /// Length of the queued commands, bytes.
+    /// Memory usage of the queued commands, bytes.
     pub queued_bytes: AtomicU64,
     /// Whether the client runs `MONITOR`.
     pub monitors: AtomicBool,

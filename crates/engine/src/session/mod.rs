@@ -304,11 +304,11 @@ impl Session {
         self.publish_transaction();
     }
 
-    /// Makes the number and length of queued commands visible to other workers.
+    /// Makes the number and the memory usage of queued commands visible to other workers.
     pub fn publish_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.queue().len() as i64);
         self.client.queued.store(queued, Relaxed);
-        let bytes = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes() as u64);
+        let bytes = self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes() as u64);
         self.client.queued_bytes.store(bytes, Relaxed);
     }
 

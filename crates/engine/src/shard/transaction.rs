@@ -163,11 +163,7 @@ impl Transaction {
         ranges.clear();
         shards.clear();
         (*flags, *aborted) = (Flags::empty(), false);
-        let kept_bytes = queue.capacity() * size_of::<Queued>()
-            + bytes.capacity()
-            + ranges.capacity() * size_of::<ArgRange>()
-            + shards.capacity() * size_of::<u32>();
-        kept_bytes <= KEPT_BYTES_MAX
+        self.memory_bytes() <= KEPT_BYTES_MAX
     }
 
     /// Returns the commands in order.
@@ -215,6 +211,16 @@ impl Transaction {
     /// Returns the length of all arguments in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Returns the memory usage in bytes. With short commands it is many times the length of the
+    /// arguments.
+    pub fn memory_bytes(&self) -> usize {
+        let Transaction { queue, bytes, ranges, shards, .. } = self;
+        queue.capacity() * size_of::<Queued>()
+            + bytes.capacity()
+            + ranges.capacity() * size_of::<ArgRange>()
+            + shards.capacity() * size_of::<u32>()
     }
 
     /// Adds the shards that the transaction needs, in any order and possibly with duplicates.

@@ -254,7 +254,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
                     parcel.value.reads_as = connection.session.reads_as.clone();
                     if let Some(exec) = take_exec(connection, self.clients.executor.keyspace().users().epoch()) {
-                        argument_bytes += exec.transaction.bytes();
+                        argument_bytes += exec.transaction.memory_bytes();
                         parcel.value.run_exec(exec);
                     }
                     connection.park(1, argument_bytes);
