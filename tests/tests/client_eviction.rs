@@ -5,8 +5,9 @@
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::{encode, encode_into};
+use pantala_tests::following::{follow, info, wait_until_applied};
 use pantala_tests::waiting::{PATIENCE, eventually, first_served, pantalas, play, wait_until_blocked};
-use pantala_tests::{Backend, Client, Random, Reply, Server};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const KB: usize = 1024;
 const MB: usize = 1024 * KB;
@@ -475,6 +476,26 @@ fn the_largest_clients_are_evicted_and_no_more_than_necessary() {
             drop(clients);
             set_limit(&mut control, 0);
             eventually("all are closed", || fields(&mut control, "client", "tot-mem").is_empty());
+        }
+    });
+}
+
+/// A command of the stream exceeds the limits of the primary and of its replica.
+#[test]
+fn links_of_replication_are_not_evicted() {
+    for_each_backend(|backend| {
+        let args = ["--workers", "2", "--shards", "12", "--maxmemory-clients", "200kb"];
+        let (mut primary, mut replica) = (Server::pantala(backend, &args), Server::pantala(backend, &args));
+        follow(&replica, &primary);
+        let set = "redis.call('SET', 'key', string.rep('x', 3000000))";
+        assert_eq!(primary.connect().command(&["EVAL", set, "0"]), Reply::Null);
+        wait_until_applied(&replica, &primary);
+        assert_eq!(replica.connect().call("STRLEN key"), Reply::Integer(3_000_000));
+        let syncs = ["sync_full", "sync_partial_ok"].map(|field| info(&primary, "stats", field));
+        assert_eq!(syncs, ["1", "0"], "{}", replica.log());
+        for server in [&mut primary, &mut replica] {
+            assert_eq!(info(server, "stats", "evicted_clients"), "0");
+            server.assert_sound();
         }
     });
 }

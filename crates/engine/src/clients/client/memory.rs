@@ -6,6 +6,9 @@
 //! in Redis. The clients in the bucket of the largest sizes are evicted first, in the order in
 //! which they entered the bucket. Without a limit, neither weights nor buckets are maintained.
 //!
+//! The links to replicas and to the primary have the weight 0 and no bucket, as in Redis:
+//! replication must not be interrupted because of the clients' memory.
+//!
 //! | what | changed by |
 //! | --- | --- |
 //! | a client's weight | the client's worker; the command that sets the limit; the evicting thread |
@@ -109,8 +112,9 @@ impl ClientMemory {
         if client.killed.load(Relaxed) {
             return 0;
         }
-        let bytes = client.memory_bytes();
-        let bucket = (!client.no_evict.load(Relaxed)).then(|| bucket_of(bytes));
+        let is_link = client.is_primary.load(Relaxed) || client.is_replica.load(Relaxed);
+        let bytes = if is_link { 0 } else { client.memory_bytes() };
+        let bucket = (!is_link && !client.no_evict.load(Relaxed)).then(|| bucket_of(bytes));
         let place = client.place.load(Relaxed);
         if bucket != (place != 0).then_some(place >> BUCKET_SHIFT) {
             self.lock().put(client, bucket);
@@ -243,6 +247,23 @@ mod tests {
         protected.no_evict.store(false, Relaxed);
         clients.memory().add(clients.memory().weigh(&protected));
         assert_eq!(evicted(&clients, 2 * MIB), [1]);
+    }
+
+    #[test]
+    fn links_of_replication_do_not_count() {
+        let clients = clients(&[5 * MIB, 4 * MIB, 3 * MIB]);
+        let link = |id| clients.find(id).expect("it was added");
+        assert_eq!(evicted(&clients, 20 * MIB), []);
+        link(1).is_replica.store(true, Relaxed);
+        link(2).is_primary.store(true, Relaxed);
+        (1..3).for_each(|id| clients.memory().add(clients.memory().weigh(&link(id))));
+        assert_eq!(evicted(&clients, 4 * MIB), []);
+        assert_eq!(evicted(&clients, MIB), [3]);
+        assert_eq!(clients.memory().total_bytes.load(Relaxed), 0);
+        // A client that is no longer a replica counts again.
+        link(1).is_replica.store(false, Relaxed);
+        clients.memory().add(clients.memory().weigh(&link(1)));
+        assert_eq!(evicted(&clients, MIB), [1]);
     }
 
     #[test]
