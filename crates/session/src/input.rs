@@ -396,6 +396,10 @@ fn trusted(needed: usize, held: usize) -> usize {
 /// the connection stops receiving, so that its peer must wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
+/// [`WAITING_BYTES_MAX`] of a client that has not authenticated. Such a client can pin little
+/// memory. An incomplete command may be longer; the parser limits it.
+pub const STRANGER_WAITING_BYTES_MAX: usize = 32 * 1024;
+
 /// Maximum ratio of reserved to received bytes. A large ratio keeps the number of growths low: each
 /// growth copies the received bytes and frees the former buffer.
 const TRUST: usize = 16;

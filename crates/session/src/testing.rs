@@ -74,11 +74,23 @@ impl Lender for Memory {
 /// Creates a newly accepted connection that has authenticated.
 #[must_use]
 pub fn connection() -> Connection<Piece, ()> {
+    connection_to(None)
+}
+
+/// Creates a newly accepted connection that has not authenticated.
+#[must_use]
+pub fn stranger() -> Connection<Piece, ()> {
+    connection_to(Some(b"secret"))
+}
+
+/// Creates a connection to a server with this password.
+fn connection_to(password: Option<&[u8]>) -> Connection<Piece, ()> {
     let end = Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 6379)));
     // All connections share one catalog, because users refer to their catalog for the life of the
     // process.
     static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::empty);
     let users = Users::new(&CATALOG);
+    users.set_default_password(password);
     Connection::new((), Session::new(Arc::new(Client::new(1, 0, 0, end.clone(), end, 0)), &users))
 }
 

@@ -8,9 +8,9 @@ use pantala_engine::client::ReplyMode;
 use pantala_resp::{ArgRange, Args};
 
 use crate::connection::State;
-use crate::input::{Parsed, Unrun, WAITING_BYTES_MAX};
+use crate::input::{Parsed, STRANGER_WAITING_BYTES_MAX, Unrun, WAITING_BYTES_MAX};
 use crate::output::{PIECE_BYTES, PIECE_BYTES_MIN};
-use crate::testing::{Memory, connection, drive};
+use crate::testing::{Memory, connection, drive, stranger};
 use crate::turn::{Fate, Sends};
 
 /// Returns the generator of a random test, with the seed in `PANTALA_SEED` or a new one. Prints the
@@ -188,6 +188,23 @@ fn receiving_pauses_when_a_waiting_connection_has_much_input() {
         let chunk = memory.lend(&vec![b'x'; bytes]);
         connection.input.receive(&mut memory, chunk);
         connection.state = state;
+        assert_eq!(connection.end_input(&mut memory), holds, "{state:?} {bytes}");
+    }
+}
+
+#[test]
+fn a_client_that_has_not_authenticated_may_have_little_input() {
+    for (state, is_ready, bytes, holds) in [
+        (State::Paused, false, STRANGER_WAITING_BYTES_MAX, false),
+        (State::Paused, false, STRANGER_WAITING_BYTES_MAX + 1, true),
+        (State::Open, true, STRANGER_WAITING_BYTES_MAX + 1, true),
+        // The rest of a command must be received: an `AUTH` may be longer.
+        (State::Open, false, STRANGER_WAITING_BYTES_MAX + 1, false),
+    ] {
+        let (mut memory, mut connection) = (Memory::default(), stranger());
+        let chunk = memory.lend(&vec![b'x'; bytes]);
+        connection.input.receive(&mut memory, chunk);
+        (connection.state, connection.is_ready) = (state, is_ready);
         assert_eq!(connection.end_input(&mut memory), holds, "{state:?} {bytes}");
     }
 }

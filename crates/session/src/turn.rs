@@ -3,7 +3,7 @@
 use pantala_base::{Lender, Lent, Outgoing};
 
 use crate::connection::{Connection, State};
-use crate::input::WAITING_BYTES_MAX;
+use crate::input::{STRANGER_WAITING_BYTES_MAX, WAITING_BYTES_MAX};
 
 /// Bytes to be sent.
 #[derive(Debug)]
@@ -56,7 +56,10 @@ impl<C: Lent, S> Connection<C, S> {
             State::Blocked => false,
             State::Parked | State::Paused | State::Yielding | State::Syncing | State::Closing => true,
         };
-        has_enough && self.input.waiting_bytes() > WAITING_BYTES_MAX
+        let waiting_bytes = self.input.waiting_bytes();
+        has_enough
+            && waiting_bytes > STRANGER_WAITING_BYTES_MAX
+            && (waiting_bytes > WAITING_BYTES_MAX || !self.session.is_authenticated())
     }
 
     /// Takes the output buffer if it may be sent at once: no send is in flight, no piece precedes
