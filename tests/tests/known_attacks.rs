@@ -10,7 +10,7 @@ use pantala_tests::following::{assert_same, follow, info, wait_for_link};
 use pantala_tests::server::{free_port, run_to_exit};
 use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::waiting::eventually;
-use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, for_each_backend};
 
 use super::dump::sealed;
 
@@ -129,6 +129,31 @@ fn unauthenticated_clients_use_little_memory() {
         }
         let mut known = server.connect();
         assert_eq!(known.call("AUTH secret"), Reply::ok());
+        server.assert_sound();
+    });
+}
+
+/// `unauthenticated-timeout` counts from the logout, not from the connect.
+#[test]
+fn a_client_that_is_logged_out_has_time_to_log_in_again() {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    for_all_backends(|backend| {
+        let args = ["--requirepass", "secret", "--unauthenticated-timeout", "2"];
+        let mut server = Server::pantala(backend, &args);
+        eventually("the host is fast enough", || {
+            let mut client = server.connect();
+            assert_eq!(client.call("AUTH secret"), Reply::ok());
+            std::thread::sleep(TIMEOUT + Duration::from_millis(200));
+            let logged_out = Instant::now();
+            let is_open = client.call("RESET").text() == "RESET" && client.is_open_after(TIMEOUT / 4);
+            if logged_out.elapsed() >= TIMEOUT {
+                return false;
+            }
+            assert!(is_open && client.call("AUTH secret") == Reply::ok());
+            assert_eq!(client.call("RESET").text(), "RESET");
+            assert_eq!(client.read_to_end(), b"");
+            true
+        });
         server.assert_sound();
     });
 }

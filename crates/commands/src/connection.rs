@@ -47,7 +47,7 @@ pub fn reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     context.session.leave_effects(context.keyspace);
     context.session.untrack(context.keyspace);
     client::set_durability(context, Durability::Default);
-    context.session.reset(context.keyspace.users());
+    context.session.reset(context.keyspace.users(), context.now_ms);
     reply.simple("RESET");
 }
 

@@ -113,6 +113,24 @@ fn hello_authenticates() {
 }
 
 #[test]
+fn reset_logs_out_at_its_time() {
+    let mut test = LocalTest::with_password(b"secret");
+    let connected_ms = test.session.logged_out_ms();
+    assert_eq!(connected_ms, test.session.client.created_ms);
+    // Only an authenticated client is logged out.
+    test.now_ms += 1000;
+    test.expect(&[("RESET", "+RESET|"), ("AUTH secret", "+OK|")]);
+    assert_eq!(test.session.logged_out_ms(), connected_ms);
+    test.now_ms += 1000;
+    test.expect(&[("RESET", "+RESET|")]);
+    let logged_out_ms = test.now_ms;
+    test.now_ms += 1000;
+    test.expect(&[("RESET", "+RESET|")]);
+    assert_eq!(test.session.logged_out_ms(), logged_out_ms);
+    assert!(!test.session.is_authenticated());
+}
+
+#[test]
 fn reset_restores_a_new_session() {
     let mut test = LocalTest::new();
     test.expect(&[

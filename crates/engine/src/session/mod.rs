@@ -52,6 +52,8 @@ pub struct Session {
     pub version: Version,
     /// Whether the client has logged in, or connected while no login was required.
     authenticated: bool,
+    /// Time at which the client connected or was last logged out, Unix time in ms.
+    logged_out_ms: i64,
     user: Arc<User>,
     /// The user's rules as of `user_epoch`.
     rules: Arc<Rules>,
@@ -126,6 +128,7 @@ impl Session {
         let epoch = users.epoch();
         let user = Arc::clone(users.default_user());
         let mut session = Session {
+            logged_out_ms: client.created_ms,
             client,
             db: 0,
             version: Version::Resp2,
@@ -315,11 +318,11 @@ impl Session {
     /// Resets the session to the state of a new connection (`RESET`). The caller ends
     /// subscriptions, `MONITOR`, replication and tracking. `CLIENT NO-EVICT` stays set, as in Redis
     /// 7.0.
-    pub fn reset(&mut self, users: &Users) {
+    pub fn reset(&mut self, users: &Users, now_ms: i64) {
         self.discard();
         self.select(0);
         self.set_version(Version::Resp2);
-        self.log_out(users);
+        self.log_out(users, now_ms);
         // `CLIENT REPLY SKIP` before `RESET` applies to the reply of `RESET`.
         if self.reply_mode != ReplyMode::Skip {
             self.reply_mode = ReplyMode::On;

@@ -18,6 +18,11 @@ impl Session {
         self.authenticated
     }
 
+    /// Returns the time at which the client connected or was last logged out, Unix time in ms.
+    pub fn logged_out_ms(&self) -> i64 {
+        self.logged_out_ms
+    }
+
     /// Returns the user.
     pub fn user(&self) -> &Arc<User> {
         &self.user
@@ -35,7 +40,10 @@ impl Session {
     }
 
     /// Logs the client out: the session has the default user, like a new connection.
-    pub(super) fn log_out(&mut self, users: &Users) {
+    pub(super) fn log_out(&mut self, users: &Users, now_ms: i64) {
+        if self.authenticated {
+            self.logged_out_ms = now_ms;
+        }
         let epoch = users.epoch();
         self.log_in(Arc::clone(users.default_user()), epoch);
         self.authenticated = !users.requires_login();

@@ -105,15 +105,15 @@ fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     dispatcher.clients.has_followers &= has_followers;
 }
 
-/// Returns whether `unauthenticated-timeout` has passed and the client has not authenticated, or
-/// has not finished its TLS handshake.
+/// Returns whether `unauthenticated-timeout` has passed since the client connected or was logged
+/// out, and it has not authenticated, or has not finished its TLS handshake.
 fn unauthenticated_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
     let is_stranger = || {
         let is_handshaking = connection.socket.tls.as_ref().is_some_and(|layer| layer.is_handshaking());
         is_handshaking || !connection.session.is_authenticated()
     };
     settings.unauthenticated_timeout_s > 0
-        && now_ms - connection.session.client.created_ms > i64::from(settings.unauthenticated_timeout_s) * 1000
+        && now_ms - connection.session.logged_out_ms() > i64::from(settings.unauthenticated_timeout_s) * 1000
         && is_stranger()
 }
 
