@@ -288,6 +288,68 @@ fn an_endless_reply_is_aborted_at_the_limit() {
     }
 }
 
+/// A single reply is dropped when it exceeds the limit, not when it is complete, whatever command
+/// writes it. The commands run completely.
+#[test]
+fn a_reply_is_dropped_while_its_command_runs() {
+    const LIMITS: &str = "normal 1000000 0 0 pubsub 1000000 0 0";
+    const VALUES: usize = 200;
+    let args = ["--client-output-buffer-limit", LIMITS];
+    let pantala = |backend: Backend| {
+        ["inline", "owner"]
+            .map(|execution| Server::pantala(backend, &[&args[..], &["--execution", execution]].concat()))
+    };
+    let value = "x".repeat(900_000);
+    let mget: Vec<&str> = std::iter::once("MGET").chain(std::iter::repeat_n("big", VALUES)).collect();
+    let script = format!(
+        "redis.call('INCR', 'ran') local one, all = redis.call('GET', 'big'), {{}} \
+         for i = 1, {VALUES} do all[i] = one end return all"
+    );
+    let eval = ["EVAL", &script, "2", "big", "ran"];
+    for server in Backend::all().iter().flat_map(|backend| pantala(*backend)).chain(Server::redis(&args)) {
+        let mut other = server.connect();
+        assert_eq!(other.command(&["SET", "big", &value]), Reply::ok());
+        let items: Vec<&str> = ["RPUSH", "list"].into_iter().chain(std::iter::repeat_n(&value[..1000], 100)).collect();
+        (0..50).for_each(|_| assert!(!other.command(&items).is_error()));
+        let peak = server.peak_resident_bytes();
+        let is_closed = |other: &mut Client, client: &mut Client, what: &str| {
+            assert_eq!(client.read_to_end(), b"", "{what}");
+            eventually(what, || pending_bytes(other, "long").is_none());
+        };
+        for words in [&mget[..], &["LRANGE", "list", "0", "-1"], &eval] {
+            let mut client = named(&server, "long", None);
+            client.send(words);
+            is_closed(&mut other, &mut client, words[0]);
+        }
+        // The transaction also runs on the thread that releases its last shard.
+        for is_held in [false, true] {
+            let mut client = named(&server, "long", None);
+            assert_eq!(client.call("MULTI"), Reply::ok());
+            (0..VALUES).for_each(|_| assert_eq!(client.call("GET big").text(), "QUEUED"));
+            assert_eq!(client.call("INCR ran").text(), "QUEUED");
+            let mut holder = server.connect();
+            if is_held {
+                holder.send(&["EVAL", "for i = 1, 20000000 do local n = i end", "1", "big"]);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            client.send(&["EXEC"]);
+            is_closed(&mut other, &mut client, "EXEC");
+        }
+        assert_eq!(other.call("GET ran"), Reply::bulk("3"));
+        // The reply to a blocked client.
+        let mut client = named(&server, "long", None);
+        client.send(&["BLPOP", "queue", "0"]);
+        eventually("it is blocked", || other.call("INFO clients").text().contains("\r\nblocked_clients:1\r\n"));
+        assert_eq!(other.command(&["RPUSH", "queue", &value.repeat(2)]), Reply::Integer(1));
+        is_closed(&mut other, &mut client, "BLPOP");
+        assert_eq!(other.call("EXISTS queue"), Reply::Integer(0));
+        let taken = server.peak_resident_bytes().saturating_sub(peak);
+        assert!(taken < 4 * STUCK_BYTES as u64, "{taken} bytes more");
+        let closed = server.log().matches("overcoming of output buffer limits").count();
+        assert_eq!(closed, 6);
+    }
+}
+
 /// A transaction in which a reply exceeds the limit runs completely; then its connection is closed.
 #[test]
 fn an_endless_reply_aborts_no_transaction() {

@@ -1,6 +1,8 @@
 //! Encodes replies into the connection's output buffer. Every command handler writes through a
 //! [`Reply`].
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 use pantala_base::number::{Decimal, INTEGER_LEN_MAX, write_u64_before};
 
@@ -107,13 +109,16 @@ pub struct Deferred {
 ///
 /// The encoder doesn't check the grammar: the caller must write as many elements as it announced.
 /// If the memory for a large bulk can't be allocated, this bulk and later large bulks are dropped,
-/// and [`finish`](Reply::finish) replaces the reply with an error.
+/// and [`finish`](Reply::finish) replaces the reply with an error. A reply that exceeds its limit
+/// ([`limited`](Reply::limited)) is aborted: the bytes so far, and all later ones, are dropped.
 #[derive(Debug)]
 pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
     version: Version,
     /// Position of the reply's first byte in `out`.
     start: usize,
+    /// Maximum length of `out`, bytes; `None`: no limit. Read only when `out` must grow.
+    bytes_max: Option<&'a AtomicU64>,
     failure: Failure,
 }
 
@@ -123,7 +128,7 @@ enum Failure {
     No,
     /// A bulk's memory couldn't be allocated.
     Memory,
-    /// The command aborted the reply ([`Reply::abort`]).
+    /// The reply exceeded its limit ([`Reply::abort`]).
     TooLong,
 }
 
@@ -141,8 +146,17 @@ impl<'a> Reply<'a> {
     /// Creates an encoder that appends to `out`.
     #[inline]
     pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
+        Self::limited(out, version, None)
+    }
+
+    /// Creates an encoder that aborts the reply ([`abort`](Reply::abort)) when `out` must grow for
+    /// a bulk and would exceed `bytes_max`, including the bytes before the reply. So `out` may
+    /// become as long as its capacity, which is at most about twice the limit. The caller must call
+    /// [`finish`](Reply::finish).
+    #[inline]
+    pub fn limited(out: &'a mut Vec<u8>, version: Version, bytes_max: Option<&'a AtomicU64>) -> Self {
         let start = out.len();
-        Self { out, version, start, failure: Failure::No }
+        Self { out, version, start, bytes_max, failure: Failure::No }
     }
 
     /// Ends a reply that may contain large bulks. Replaces it with an error if an allocation failed
@@ -164,8 +178,9 @@ impl<'a> Reply<'a> {
     }
 
     /// Aborts a reply that exceeds the connection's output buffer limit: discards the elements
-    /// written so far. [`finish`](Reply::finish) writes an error instead, and the connection is
-    /// closed. The caller writes nothing more to this reply.
+    /// written so far. [`finish`](Reply::finish) discards the later ones too and writes an error
+    /// instead, and the connection is closed. A caller that can stop writes nothing more to this
+    /// reply.
     #[cold]
     pub fn abort(&mut self) {
         self.out.truncate(self.start);
@@ -190,15 +205,44 @@ impl<'a> Reply<'a> {
         self.out.len()
     }
 
-    /// Removes the bytes written since `position`.
+    /// Removes the bytes written since `position`. If this is the whole reply, it hasn't failed any
+    /// more.
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(position);
+        if position == self.start {
+            self.failure = Failure::No;
+        }
     }
 
     /// Appends encoded bytes.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
+        self.reserve(bytes.len());
         self.out.extend_from_slice(bytes);
+    }
+
+    /// Reserves memory for more bytes.
+    #[inline]
+    fn reserve(&mut self, bytes: usize) {
+        if self.out.capacity() - self.out.len() < bytes {
+            self.grow(bytes);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, bytes: usize) {
+        self.abort_if_over(bytes);
+        self.out.reserve(bytes);
+    }
+
+    /// Aborts the reply if it would exceed its limit with more bytes. Returns whether it does.
+    fn abort_if_over(&mut self, bytes: usize) -> bool {
+        let is_over = self.bytes_max.is_some_and(|max| (self.out.len() + bytes) as u64 > max.load(Relaxed));
+        if is_over {
+            self.abort();
+        }
+        is_over
     }
 
     /// Writes `+OK`.
@@ -247,7 +291,7 @@ impl<'a> Reply<'a> {
         if bytes.len() >= LONG_BULK_BYTES {
             return self.long_bulk(bytes);
         }
-        self.out.reserve(bytes.len() + HEADER_LEN_MAX + 2);
+        self.reserve(bytes.len() + HEADER_LEN_MAX + 2);
         self.header(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
@@ -258,17 +302,20 @@ impl<'a> Reply<'a> {
         if bytes.len() >= LARGE_BULK_BYTES && !self.reserve_large(bytes.len()) {
             return;
         }
-        self.out.reserve(bytes.len() + HEADER_LEN_MAX + 2);
+        self.reserve(bytes.len() + HEADER_LEN_MAX + 2);
         self.header(b'$', bytes.len());
         append_long(self.out, bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Reserves the memory for a large bulk. If this fails, or failed before, records the failure
-    /// and returns false.
+    /// Reserves the memory for a large bulk. If this fails or the bulk exceeds the limit, records
+    /// the failure and returns false. Returns false if the reply has failed before.
     #[cold]
     fn reserve_large(&mut self, len: usize) -> bool {
         let needed = len + HEADER_LEN_MAX + 2;
+        if self.failure != Failure::No || self.abort_if_over(needed) {
+            return false;
+        }
         let (written, capacity) = (self.out.len(), self.out.capacity());
         if capacity - written < needed && written <= capacity / 2 {
             // A new allocation, because growing the present one might copy all of it, including its
@@ -281,9 +328,8 @@ impl<'a> Reply<'a> {
                 *self.out = larger;
             }
         }
-        let found = self.failure == Failure::No
-            && ((len < EXACT_BULK_BYTES || self.out.len() > len) && self.out.try_reserve(needed).is_ok()
-                || self.out.try_reserve_exact(needed).is_ok());
+        let found = (len < EXACT_BULK_BYTES || self.out.len() > len) && self.out.try_reserve(needed).is_ok()
+            || self.out.try_reserve_exact(needed).is_ok();
         if !found {
             self.failure = Failure::Memory;
         }
@@ -421,6 +467,10 @@ impl<'a> Reply<'a> {
     /// first.
     #[expect(clippy::needless_pass_by_value, reason = "taken by value, so that a length can't be inserted twice")]
     pub fn patch(&mut self, deferred: Deferred, len: usize) {
+        // The elements of an aborted reply were discarded.
+        if self.failure == Failure::TooLong {
+            return;
+        }
         let Deferred { position, kind, per_element } = deferred;
         let end = self.out.len();
         self.header(kind, len * per_element);
@@ -450,7 +500,7 @@ impl<'a> Reply<'a> {
 
     #[inline]
     fn line(&mut self, kind: u8, text: &[u8]) {
-        self.out.reserve(text.len() + 3);
+        self.reserve(text.len() + 3);
         self.out.push(kind);
         self.out.extend_from_slice(text);
         self.out.extend_from_slice(b"\r\n");

@@ -260,3 +260,29 @@ fn a_large_bulk_replaces_a_mostly_empty_buffer() {
         assert!(out.capacity() < out.len() + 2 * HEADER_LEN_MAX);
     }
 }
+
+#[test]
+fn a_reply_is_aborted_when_it_exceeds_its_limit() {
+    const MAX: u64 = 10_000;
+    let error = b"-ERR The reply is longer than client-output-buffer-limit allows\r\n";
+    let limit = AtomicU64::new(MAX);
+    for (len, count) in [(20, 1000), (5_000, 10), (70_000, 3), (1 << 22, 1)] {
+        let mut out = b"+OK\r\n".to_vec();
+        let mut reply = Reply::limited(&mut out, Version::Resp3, Some(&limit));
+        let (outer, inner) = (reply.defer_array(), reply.defer_map());
+        (0..count).for_each(|_| reply.bulk(&vec![b'x'; len]));
+        reply.patch(inner, count / 2);
+        reply.patch(outer, 1);
+        reply.finish();
+        assert_eq!(out, [b"+OK\r\n", &error[..]].concat(), "{count} of {len} bytes");
+        assert!(out.capacity() < 2 * MAX as usize + 100, "{count} of {len} bytes: {}", out.capacity());
+    }
+    // A reply within the limit is complete, and so is a reply after an aborted one was rolled back.
+    let mut out = Vec::new();
+    let mut reply = Reply::limited(&mut out, Version::Resp2, Some(&limit));
+    reply.bulk(&[b'x'; 20_000]);
+    reply.truncate(0);
+    reply.bulk(b"short");
+    reply.finish();
+    assert_eq!(out, b"$5\r\nshort\r\n");
+}

@@ -1,7 +1,7 @@
 //! A keyed command's view of the keyspace: the shards that it holds, and the databases in them.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pantala_base::Random;
 use pantala_resp::Args;
@@ -56,12 +56,20 @@ impl<'a> Access<'a> {
     }
 
     /// Returns the maximum length of a reply, including pending replies before it in the same
-    /// buffer. A handler aborts a longer reply ([`pantala_resp::Reply::abort`]), because its
-    /// connection will be closed. As in Redis, replies in scripts are not limited.
+    /// buffer. A handler that can stop aborts a longer reply ([`pantala_resp::Reply::abort`]),
+    /// because its connection will be closed. The encoder aborts the replies of all others when its
+    /// buffer grows.
     pub fn reply_bytes_max(&self) -> usize {
-        let max_bytes =
-            if self.session.in_script { u64::MAX } else { self.keyspace.tuning.reply_bytes_max.load(Relaxed) };
+        let max_bytes = self.reply_limit().map_or(u64::MAX, |max_bytes| max_bytes.load(Relaxed));
         usize::try_from(max_bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the place of [`Access::reply_bytes_max`]. `None`: no limit, because the reply isn't
+    /// output of a client: a script or the primary has called the command.
+    #[inline]
+    pub(crate) fn reply_limit(&self) -> Option<&'a AtomicU64> {
+        let is_output = !(self.session.in_script | self.session.of_primary);
+        is_output.then_some(&self.keyspace.tuning.reply_bytes_max)
     }
 
     /// Returns a random number generator, seeded by the key's shard. A command whose change depends

@@ -582,7 +582,7 @@ fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
     let Handler::Keyed(handler) = call.command.handler else {
         unreachable!("only keyed commands are routed to shards");
     };
-    let mut reply = Reply::new(reply, call.session.version);
+    let mut reply = Reply::limited(reply, call.session.version, access.reply_limit());
     handler(access, &call.args, &mut reply);
     reply.finish();
 }

@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pantala_engine::blocking::{Waiter, Woken};
+use pantala_engine::client::ReplyMode;
 use pantala_engine::command::Flags;
 use pantala_engine::effect::Seen;
 use pantala_engine::message::Unblock;
 use pantala_engine::slowlog::Sender;
-use pantala_resp::{Reply, Version};
+use pantala_resp::{Reply, Version, is_aborted};
 use pantala_runtime::EventLoop;
 
 use super::{Abandon, Blocked, Clients, State, note_unsynced_until, slow};
@@ -139,6 +140,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 self.reactor.clock.now_ms,
             );
             self.tally.end_blocked(waiter.command(), took);
+        }
+        if is_aborted(&connection.output[before..]) && connection.session.reply_mode == ReplyMode::On {
+            return self.close_over_limit(index);
         }
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
         connection.end_reply(before);

@@ -33,7 +33,7 @@ pub use following::check_follower;
 use frozen::Frozen;
 use limits::Limits;
 pub use memory::Memory;
-pub use output::{limit_stranger, output_limit};
+pub use output::{drop_over_limit, limit_stranger, output_limit};
 pub use unsynced::{note_unsynced, note_unsynced_until};
 
 /// The work for which a connection has requested shards.

@@ -1,6 +1,7 @@
 //! Enforces the output limits of connections, and the limit on the memory of all clients when
 //! output is added.
 
+use pantala_engine::client::ReplyMode;
 use pantala_runtime::EventLoop;
 use pantala_session::State;
 use pantala_session::access::must_log_in;
@@ -8,6 +9,7 @@ use pantala_session::output::PIECE_BYTES;
 
 use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
+use crate::host::Server;
 
 /// Maximum unsent output of a client that must authenticate and has not, bytes, as in Redis.
 const STRANGER_OUTPUT_BYTES_MAX: usize = 1024;
@@ -83,6 +85,18 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             self.reactor.server.log_output_limit(&connection.session.client);
         }
         self.close(index);
+    }
+}
+
+/// Drops the output from `before` on: a reply that was aborted, or a part of which was
+/// ([`pantala_resp::Reply::abort`]). The connection will be closed after the output before it. Does
+/// nothing if the client wants no reply.
+#[cold]
+pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, before: usize) {
+    if connection.session.reply_mode == ReplyMode::On {
+        server.log_output_limit(&connection.session.client);
+        connection.output.truncate(before);
+        connection.session.close_after_reply = true;
     }
 }
 

@@ -11,6 +11,7 @@ use pantala_resp::{Reply, is_aborted};
 use pantala_runtime::EventLoop;
 
 use super::{Connection, Dispatcher};
+use crate::clients::drop_over_limit;
 use crate::clients::primary::note_error;
 use crate::clients::slow;
 use crate::stats::Outcome;
@@ -25,6 +26,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let (transaction, watching) = (session.transaction.take(), session.watching.take());
         session.publish_transaction();
         let Some(transaction) = transaction else { return };
+        let start = output.len();
         let is_intact =
             watching.is_none_or(|watching| watching.is_intact(&mut self.clients.executor.look(&view, owned, now_ms)));
         if !is_intact && !faults::hits(Fault::BlindExec) {
@@ -36,6 +38,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         self.refresh_rules(index);
         self.clients.executor.begin_unit();
+        let mut is_over_limit = false;
         for (at, queued) in transaction.queue().iter().enumerate() {
             faults::pause(Fault::PauseHolding);
             if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
@@ -44,7 +47,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.reacquire(&needed, owned);
                 }
             }
-            self.run_queued(index, &transaction, queued, owned, now_ms);
+            is_over_limit |= self.run_queued(index, &transaction, queued, owned, now_ms);
             if queued.command.flags.contains(Flags::ADMIN) {
                 self.refresh_rules(index);
             }
@@ -53,6 +56,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
             connection.end_exec();
             connection.session.keep_ended(transaction);
+            if is_over_limit {
+                drop_over_limit(connection, self.clients.reactor.server, start);
+            }
         }
     }
 
@@ -75,7 +81,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Runs one command of a transaction.
+    /// Runs one command of a transaction. Returns whether its reply was aborted because it exceeds
+    /// the output limit.
     fn run_queued(
         &mut self,
         index: u32,
@@ -83,15 +90,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         queued: &Queued,
         owned: &mut Vec<Ownership>,
         now_ms: i64,
-    ) {
+    ) -> bool {
         let command = queued.command;
         if self.rejects_queued(index, transaction, queued) {
-            return;
+            return false;
         }
         if command.flags.contains(Flags::UNSUBSCRIBES) {
             self.deliver_before_unsubscribing(index);
         }
-        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return false };
         let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();
         let began = self.stopwatch.begin(command, transaction.args(queued).len(), bytes);
         let (args, before) = (transaction.args(queued), connection.output.len());
@@ -140,9 +147,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
             Handler::Transaction(_) | Handler::Container => unreachable!("runs at once, or not at all: never queued"),
         }
-        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return false };
         let reply = &connection.output[before..];
-        connection.session.close_after_reply |= is_aborted(reply);
+        let is_over_limit = is_aborted(reply);
         let outcome = self.clients.tally.outcome(command, reply);
         if outcome == Outcome::Failed {
             note_error(&connection.session, command, reply);
@@ -155,5 +162,6 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             let args = transaction.args(queued);
             slow::note(keyspace, Sender::Client(client), command, &args, took, now_ms);
         }
+        is_over_limit
     }
 }

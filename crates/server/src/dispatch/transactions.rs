@@ -13,7 +13,7 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use pantala_engine::client::{AllShards, Session};
+use pantala_engine::client::{AllShards, ReplyMode, Session};
 use pantala_engine::command::{Command, Flags, Handler, ScriptForm, TransactionPart};
 use pantala_engine::exec::Exec;
 use pantala_engine::executor::Ran;
@@ -38,7 +38,7 @@ use super::window::Entry;
 use super::{Connection, Dispatcher, State};
 use crate::clients::primary::note_error;
 use crate::clients::slow::{self, Words};
-use crate::clients::{Abandon, Clients, note_unsynced};
+use crate::clients::{Abandon, Clients, drop_over_limit, note_unsynced};
 use crate::host::Server;
 use crate::reactor::Reactor;
 use crate::reactor::hold_unsynced;
@@ -269,10 +269,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// shard.
     pub(super) fn write_exec_replies(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
         self.clients.tally.begin_window();
+        let mut is_over_limit = false;
         for (queued, ran, part) in exec.replies(reply) {
-            if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
-                connection.session.close_after_reply |= is_aborted(part);
-            }
+            is_over_limit |= is_aborted(part);
             if ran.is_denied {
                 self.clients.tally.count_reply(part);
                 continue;
@@ -307,6 +306,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
         }
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
+        if is_over_limit && connection.session.reply_mode == ReplyMode::On {
+            let end = connection.output.len();
+            return drop_over_limit(connection, self.clients.reactor.server, end);
+        }
         if replies_wanted(&mut connection.session) {
             connection.output.extend_from_slice(reply);
         }
@@ -422,6 +425,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 let scripted = self.run_script(index, &call, &mut owned, now_ms);
                 let took = began.map(|began| began.elapsed());
                 self.clients.executor.release_shards(owned, now_ms);
+                if let Some(connection) = &mut self.clients.reactor.connections[index as usize]
+                    && is_aborted(&connection.output[before..])
+                {
+                    drop_over_limit(connection, self.clients.reactor.server, before);
+                }
                 match scripted {
                     None => return self.gather_for_script(index, call.widened(), has_waited),
                     Some(scripted) if scripted.is_counted => self.clients.tally.expect_counted(),

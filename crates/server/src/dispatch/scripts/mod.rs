@@ -395,9 +395,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         let mut scripted = Scripted { is_counted: false };
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
-            let version = connection.session.version;
-            let mut reply = Reply::new(&mut connection.output, version);
+            let limit = &self.clients.executor.keyspace().tuning.reply_bytes_max;
+            let (version, limit) = (connection.session.version, connection.session.primary.is_none().then_some(limit));
+            let mut reply = Reply::limited(&mut connection.output, version, limit);
             scripted.is_counted = state.answer(call.program.name(), &mut reply);
+            reply.finish();
         }
         let bytes = state.used_bytes();
         return_state(kind, state);
