@@ -288,6 +288,38 @@ fn an_endless_reply_is_aborted_at_the_limit() {
     }
 }
 
+/// Messages that a worker can't deliver, because it runs a script, count towards the limits of its
+/// subscribers.
+#[test]
+fn messages_in_flight_to_a_subscriber_are_limited() {
+    const MESSAGES: usize = 400;
+    let args = ["--client-output-buffer-limit", "pubsub 8mb 0 0"];
+    let pantala = |backend: &Backend| Server::pantala(*backend, &[&args[..], &["--workers", "1"]].concat());
+    for server in Backend::all().iter().map(pantala).chain(Server::redis(&args)) {
+        let mut other = server.connect();
+        let (mut long, mut short) = (named(&server, "long", Some("news")), named(&server, "short", Some("weather")));
+        let mut by_pattern = named(&server, "pattern", None);
+        by_pattern.command(&["PSUBSCRIBE", "n*"]);
+        let script = format!(
+            "local message = string.rep('x', 1000000) for i = 1, {MESSAGES} do redis.call('PUBLISH', 'news', message) end \
+             return redis.call('PUBLISH', 'weather', 'fine')"
+        );
+        let peak = server.peak_resident_bytes();
+        assert_eq!(other.command(&["EVAL", &script, "0"]), Reply::Integer(1));
+        let taken = server.peak_resident_bytes().saturating_sub(peak);
+        assert!(taken < 150 * MIB as u64, "{taken} bytes more");
+        for client in [&mut long, &mut by_pattern] {
+            assert!(client.ends_within(PATIENCE));
+        }
+        assert_eq!(short.receive(), Reply::Array(["message", "weather", "fine"].map(Reply::bulk).to_vec()));
+        assert!(server.log().contains("overcoming of output buffer limits"));
+        // The worker has caught up: the limit applies to new messages.
+        let mut again = named(&server, "again", Some("news"));
+        assert_eq!(other.call("PUBLISH news last"), Reply::Integer(1));
+        assert_eq!(again.receive(), Reply::Array(["message", "news", "last"].map(Reply::bulk).to_vec()));
+    }
+}
+
 /// A single reply is dropped when it exceeds the limit, not when it is complete, whatever command
 /// writes it. The commands run completely.
 #[test]

@@ -56,6 +56,9 @@ pub struct Tuning {
     /// `client-output-buffer-limit` for `normal` and `pubsub`, or `u64::MAX` if one of them has no
     /// limit.
     pub reply_bytes_max: AtomicU64,
+    /// Maximum length of the messages in flight to a subscriber, bytes: the hard limit of
+    /// `client-output-buffer-limit` for `pubsub`, or `u64::MAX`.
+    pub pubsub_bytes_max: AtomicU64,
     /// `lazyfree-lazy-eviction`.
     pub lazyfree_lazy_eviction: AtomicBool,
     /// `lazyfree-lazy-expire`.
@@ -160,6 +163,7 @@ impl Tuning {
         Tuning {
             proto_max_bulk_len: AtomicU64::new(512 * 1024 * 1024),
             reply_bytes_max: AtomicU64::new(u64::MAX),
+            pubsub_bytes_max: AtomicU64::new(u64::MAX),
             lazyfree_lazy_eviction: AtomicBool::new(false),
             lazyfree_lazy_expire: AtomicBool::new(false),
             lazyfree_lazy_server_del: AtomicBool::new(false),

@@ -75,6 +75,8 @@ impl Server {
         let hard_bytes = [&settings.output_limit_normal, &settings.output_limit_pubsub].map(|limit| limit.hard_bytes);
         let reply_bytes_max = if hard_bytes.contains(&0) { u64::MAX } else { hard_bytes[0].max(hard_bytes[1]) };
         tuning.reply_bytes_max.store(reply_bytes_max, Relaxed);
+        let pubsub_bytes_max = if hard_bytes[1] == 0 { u64::MAX } else { hard_bytes[1] };
+        tuning.pubsub_bytes_max.store(pubsub_bytes_max, Relaxed);
         tuning.lazyfree_lazy_eviction.store(settings.lazyfree_lazy_eviction, Relaxed);
         tuning.lazyfree_lazy_expire.store(settings.lazyfree_lazy_expire, Relaxed);
         tuning.lazyfree_lazy_server_del.store(settings.lazyfree_lazy_server_del, Relaxed);

@@ -28,6 +28,8 @@ use tracking::Tracking;
 pub trait Workers: Send + Sync {
     /// Sends a published message to a worker, for its subscribers.
     fn publish(&self, worker: u32, published: Arc<Published>);
+    /// Closes a subscriber for exceeding its output limit.
+    fn close_over_limit(&self, subscriber: Listener);
     /// Sends a command to a connection that runs `MONITOR`.
     fn show(&self, monitor: Listener, line: Arc<[u8]>);
 }

@@ -20,18 +20,24 @@
 //! its earlier writes have taken effect. If subscribers of several workers receive a message, the
 //! publisher holds a lock of the channel's stripe while it sends the message to these workers. So
 //! all subscribers receive the messages on a channel in the same order.
+//!
+//! The messages in flight to a worker count towards the output limits of its subscribers
+//! (`backlog`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use crossbeam::utils::CachePadded;
 use pantala_base::glob;
 
 use crate::events::Events;
 
 pub use crate::clients::listener::{KINDS, Kind, Listener};
 
+mod backlog;
 mod patterns;
+use backlog::Backlog;
 use patterns::Patterns;
 
 /// Number of stripes of the board, a power of two. There are many, so that publishers on different
@@ -115,6 +121,8 @@ pub struct PubSub {
     patterns: RwLock<Patterns>,
     /// Rooms by worker and kind.
     rooms: Box<[[Mutex<Room>; KINDS.len()]]>,
+    /// Messages in flight, by worker.
+    backlogs: Box<[CachePadded<Backlog>]>,
 }
 
 /// Locks a mutex. A panic of another holder is ignored, because the data is consistent at all
@@ -135,6 +143,7 @@ impl PubSub {
             order: [order(), order()],
             patterns: RwLock::default(),
             rooms: (0..workers).map(|_| Default::default()).collect(),
+            backlogs: (0..workers).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -233,7 +242,9 @@ impl PubSub {
         let are_several = counts.iter().filter(|count| **count > 0).count() > 1;
         let _in_order = are_several.then(|| lock(&self.order[usize::from(kind == Kind::Shard)][self.number(channel)]));
         for (worker, _) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            events.workers.publish(worker as u32, Arc::clone(&published));
+            if self.count_sent(events, worker, &published) {
+                events.workers.publish(worker as u32, Arc::clone(&published));
+            }
         }
         receivers
     }

@@ -165,6 +165,10 @@ impl Workers for Arc<[WorkerPort]> {
         self[worker as usize].send(Message::Published(published));
     }
 
+    fn close_over_limit(&self, subscriber: Listener) {
+        self[subscriber.worker as usize].send(Message::OverLimit(subscriber.connection));
+    }
+
     fn show(&self, monitor: Listener, line: Arc<[u8]>) {
         self[monitor.worker as usize].send(Message::Monitored(monitor.connection, line));
     }

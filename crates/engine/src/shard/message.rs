@@ -41,6 +41,8 @@ pub enum Message {
     Kill(u64, u64),
     /// A published message for subscribers of this worker.
     Published(Arc<Published>),
+    /// Closes a subscriber (token): the messages in flight to it exceed its output limit.
+    OverLimit(u64),
     /// A command for a connection (token) that runs `MONITOR`.
     Monitored(u64, Arc<[u8]>),
     /// A connection (token) that follows the stream of effects has more to read.

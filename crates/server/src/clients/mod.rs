@@ -34,6 +34,7 @@ use frozen::Frozen;
 use limits::Limits;
 pub use memory::Memory;
 pub use output::{drop_over_limit, limit_stranger, output_limit};
+pub use published::close_subscriber;
 pub use unsynced::{note_unsynced, note_unsynced_until};
 
 /// The work for which a connection has requested shards.

@@ -36,6 +36,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let version = connection.session.version;
             self.hand(index, encoded.of(published, pattern, version));
         });
+        keyspace.pubsub().count_delivered(self.reactor.number, published.iter().map(|message| &**message));
         published.clear();
     }
 
@@ -89,6 +90,16 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         } else {
             self.reactor.list(index);
         }
+    }
+}
+
+/// Closes the subscriber with the token `wanted`: the messages in flight to it exceed its output
+/// limit.
+pub fn close_subscriber<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, wanted: u64) {
+    match clients.reactor.find_token(wanted) {
+        Some(index) if clients.frozen.holds(index) => clients.frozen.defer(Deferred::OverLimit(wanted)),
+        Some(index) => clients.close_over_limit(index),
+        None => {}
     }
 }
 

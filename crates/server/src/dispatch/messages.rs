@@ -15,7 +15,7 @@ use pantala_session::replies::replies_wanted;
 
 use super::{Connection, Dispatcher, State, ending, loading, whole};
 use crate::clients::primary::{self, note_error};
-use crate::clients::{note_unsynced_until, slow};
+use crate::clients::{close_subscriber, note_unsynced_until, slow};
 use crate::reactor::hold_unsynced;
 use crate::reactor::{index_of, kind_of};
 
@@ -67,6 +67,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.clients.after(happened);
                 }
                 Message::Published(_) => unreachable!("handled above"),
+                Message::OverLimit(wanted) => close_subscriber(&mut self.clients, wanted),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
                 Message::Effects(wanted) => self.clients.follow(wanted),
                 Message::Told(news) => self.clients.send_invalidations(news),
