@@ -79,10 +79,18 @@ impl<'a> Content<'a> {
     }
 
     fn for_each(self, mut visit: impl FnMut(Element<'a>, f64)) {
+        self.all(|member, score| {
+            visit(member, score);
+            true
+        });
+    }
+
+    /// Returns whether all members satisfy `is`. Stops at the first that doesn't.
+    fn all(self, mut is: impl FnMut(Element<'a>, f64) -> bool) -> bool {
         match self {
-            Content::Nothing => {}
-            Content::Sorted(set) => set.iter().for_each(|(member, score)| visit(member, score)),
-            Content::Plain(set) => set.for_each(|member| visit(member, 1.0)),
+            Content::Nothing => true,
+            Content::Sorted(set) => set.iter().all(|(member, score)| is(member, score)),
+            Content::Plain(set) => set.all(|member| is(member, 1.0)),
         }
     }
 }
@@ -327,19 +335,15 @@ fn union(sources: &[Source<'_>], aggregate: Aggregate) -> Builder {
 /// Calls `visit` with the common members of all sources until it returns `false`.
 fn intersect(sources: &[Source<'_>], aggregate: Aggregate, mut visit: impl FnMut(&[u8], f64) -> bool) {
     let Some((shortest, others)) = sources.split_first() else { return };
-    let mut more = true;
-    shortest.content.for_each(|member, score| {
-        if !more {
-            return;
-        }
+    shortest.content.all(|member, score| {
         member.with_bytes(|member| {
             let mut joined = zero_if_nan(shortest.weight * score);
             for other in others {
-                let Some(score) = other.content.score(member) else { return };
+                let Some(score) = other.content.score(member) else { return true };
                 joined = aggregate.join(joined, score * other.weight);
             }
-            more = visit(member, joined);
-        });
+            visit(member, joined)
+        })
     });
 }
 

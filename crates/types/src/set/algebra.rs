@@ -40,7 +40,7 @@ pub fn each_intersection(views: Views<'_, '_>, limit: usize, mut visit: impl FnM
     sets.sort_by_key(|set| set.len());
     let Some((smallest, others)) = sets.split_first() else { return 0 };
     let (mut found, mut room) = (0, Vec::new());
-    for_each_while(*smallest, |element| {
+    smallest.all(|element| {
         if others.iter().all(|other| other.contains_element(element, &mut room)) {
             found += 1;
             visit(element);
@@ -116,15 +116,10 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
 
 /// Returns whether the set has a member that isn't an integer.
 fn has_text(set: SetView<'_>) -> bool {
-    let mut found = false;
-    for_each_while(set, |element| {
-        found = match element {
-            Element::Int(_) => false,
-            Element::Bytes(bytes) => crate::parse_i64(bytes).is_none(),
-        };
-        !found
-    });
-    found
+    !set.all(|element| match element {
+        Element::Int(_) => true,
+        Element::Bytes(bytes) => crate::parse_i64(bytes).is_some(),
+    })
 }
 
 /// Visits the members of the first set that no other set has. Returns their number.
@@ -194,13 +189,4 @@ fn sets_to_search<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
     let mut others: Vec<_> = views[1..].iter().flatten().copied().collect();
     others.sort_by_key(|set| std::cmp::Reverse(set.len()));
     Some(others)
-}
-
-/// Visits all members, until `visit` returns false.
-fn for_each_while<'a>(set: SetView<'a>, mut visit: impl FnMut(Element<'a>) -> bool) {
-    match set {
-        SetView::IntSet(set) => set.iter().all(|value| visit(Element::Int(value))),
-        SetView::Packed(pack) => pack.iter().all(visit),
-        SetView::Table(table) => table.iter().all(|member| visit(member.element())),
-    };
 }

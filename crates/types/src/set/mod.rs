@@ -148,6 +148,15 @@ impl<'a> SetView<'a> {
         }
     }
 
+    /// Returns whether all members satisfy `is`. Stops at the first that doesn't.
+    pub fn all(self, mut is: impl FnMut(Element<'a>) -> bool) -> bool {
+        match self {
+            SetView::IntSet(set) => set.iter().all(|value| is(Element::Int(value))),
+            SetView::Packed(pack) => pack.iter().all(is),
+            SetView::Table(table) => table.iter().all(|member| is(member.element())),
+        }
+    }
+
     /// Continues a scan, like [`Table::scan`]. A small set is visited in one call.
     pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>)) -> u64 {
         match self {

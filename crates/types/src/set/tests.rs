@@ -183,3 +183,20 @@ fn large_sets_of_integers_are_combined_in_linear_time() {
     );
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
+
+#[test]
+fn a_visit_stops_at_the_first_member_that_fails() {
+    for (members, encoding) in [(0..100, Encoding::Intset), (0..1000, Encoding::Hashtable)] {
+        let mut set = Set::empty();
+        for member in members {
+            set.add(member.to_string().as_bytes(), 512);
+        }
+        let mut visited = 0;
+        let all = set.view().all(|_| {
+            visited += 1;
+            visited < 5
+        });
+        assert_eq!((set.view().encoding(), all, visited), (encoding, false, 5));
+        assert!(set.view().all(|_| true));
+    }
+}
