@@ -48,7 +48,7 @@ impl Builder {
         }
         let mut pack = Pack::new();
         for (member, score) in SortedSet::Large(Box::new(self.set)).view().iter() {
-            member.with_bytes(|member| packed::insert(&mut pack, member, score));
+            member.with_bytes(|member| packed::push(&mut pack, member, score));
         }
         SortedSet::Packed(pack)
     }

@@ -89,6 +89,16 @@ pub(super) fn insert(pack: &mut Pack<OneWay>, member: &[u8], score: f64) {
         }
         at = view.next(score_at);
     }
+    insert_at(pack, at, member, score);
+}
+
+/// Adds a new member after all others, where it must belong.
+pub(super) fn push(pack: &mut Pack<OneWay>, member: &[u8], score: f64) {
+    let end = pack.as_ref().end();
+    insert_at(pack, end, member, score);
+}
+
+fn insert_at(pack: &mut Pack<OneWay>, at: usize, member: &[u8], score: f64) {
     pack.insert(at, member);
     let score_at = pack.as_ref().next(at);
     insert_score(pack, score_at, score);
@@ -136,6 +146,17 @@ mod tests {
         let mut pack = Pack::new();
         insert(&mut pack, b"m", -0.0);
         assert!(score_at(pack.as_ref(), 2).is_sign_positive(), "as in a listpack");
+    }
+
+    #[test]
+    fn members_pushed_in_order_equal_inserted_ones() {
+        let (mut pushed, mut inserted) = (Pack::new(), Pack::new());
+        for number in 0..300 {
+            let (member, score) = (format!("m{number:03}"), f64::from(number / 2) + 0.5);
+            push(&mut pushed, member.as_bytes(), score);
+            insert(&mut inserted, member.as_bytes(), score);
+        }
+        assert_eq!(pushed, inserted);
     }
 
     #[test]
