@@ -15,6 +15,9 @@ use crate::arguments::is_option;
 use crate::elements::write;
 use crate::errors;
 
+/// The limits under which no set is packed.
+const UNPACKED: PackLimits = PackLimits { entries: 0, value_bytes: 0 };
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Union,
@@ -155,8 +158,6 @@ pub fn zintercard(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
 }
 
 fn reply_result(access: &mut Access<'_>, args: &Args<'_>, operation: Operation, reply: &mut Reply<'_>) {
-    /// The result is iterated only once, so packing it isn't worthwhile.
-    const UNPACKED: PackLimits = PackLimits { entries: 0, value_bytes: 0 };
     let name = match operation {
         Operation::Union => "zunion",
         Operation::Intersection => "zinter",
@@ -165,6 +166,7 @@ fn reply_result(access: &mut Access<'_>, args: &Args<'_>, operation: Operation, 
     let Some(keys) = keys_of(access, args, 1, name, reply) else { return };
     let held = access.held(&keys, has_members);
     let Some((sources, options)) = sources(held, args, 1, Form::Reply, operation, reply) else { return };
+    // The result is iterated only once, so packing it isn't worthwhile.
     let result = run(&sources, operation, options.aggregate, UNPACKED);
     let members = result.view().iter();
     if options.with_scores {
@@ -315,7 +317,7 @@ fn run(sources: &[Source<'_>], operation: Operation, aggregate: Aggregate, limit
             });
             builder.finish(limits)
         }
-        Operation::Difference => difference(sources).finish(limits),
+        Operation::Difference => difference(sources, limits),
     }
 }
 
@@ -348,15 +350,109 @@ fn intersect(sources: &[Source<'_>], aggregate: Aggregate, mut visit: impl FnMut
 }
 
 /// Returns the members that only the first source has.
-fn difference(sources: &[Source<'_>]) -> Builder {
+fn difference(sources: &[Source<'_>], limits: PackLimits) -> SortedSet {
+    let Some((first, others)) = sources.split_first() else { return SortedSet::empty() };
+    let mut others: Vec<Content<'_>> = others.iter().map(|source| source.content).collect();
+    if is_removal_cheaper(first.content, &others) {
+        return difference_by_removal(first.content, &others, limits);
+    }
+    others.sort_by_key(|other| std::cmp::Reverse(other.len()));
+    difference_by_search(first.content, &others, limits)
+}
+
+/// Chooses the cheaper of two ways to compute a difference, as Redis does.
+fn is_removal_cheaper(first: Content<'_>, others: &[Content<'_>]) -> bool {
+    let search_work = first.len().saturating_mul(others.len() + 1) / 2;
+    let removal_work = first.len() + others.iter().map(|other| other.len()).sum::<usize>();
+    search_work > removal_work
+}
+
+/// Searches the other sources for each member of the first.
+fn difference_by_search(first: Content<'_>, others: &[Content<'_>], limits: PackLimits) -> SortedSet {
     let mut builder = Builder::with_capacity(0);
-    let Some((first, others)) = sources.split_first() else { return builder };
-    first.content.for_each(|member, score| {
+    first.for_each(|member, score| {
         member.with_bytes(|member| {
-            if others.iter().all(|other| other.content.score(member).is_none()) {
+            if others.iter().all(|other| other.score(member).is_none()) {
                 builder.merge(member, score, |same| same);
             }
         });
     });
-    builder
+    builder.finish(limits)
+}
+
+/// Removes all members of the other sources from a copy of the first.
+fn difference_by_removal(first: Content<'_>, others: &[Content<'_>], limits: PackLimits) -> SortedSet {
+    let mut builder = Builder::with_capacity(first.len());
+    first.for_each(|member, score| member.with_bytes(|member| builder.merge(member, score, |same| same)));
+    let mut rest = builder.finish(UNPACKED);
+    for other in others {
+        let has_rest = other.all(|member, _| {
+            member.with_bytes(|member| rest.remove(member));
+            !rest.is_empty()
+        });
+        if !has_rest {
+            break;
+        }
+    }
+    if rest.view().len() >= first.len() / 2 {
+        return rest.packed_within(limits);
+    }
+    // The memory of removed members is freed only with their set, so copy the few others.
+    let mut builder = Builder::with_capacity(rest.view().len());
+    for (member, score) in rest.view().iter() {
+        member.with_bytes(|member| builder.merge(member, score, |same| same));
+    }
+    builder.finish(limits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a sorted set of these members, with the members as scores.
+    fn set_of(members: impl Iterator<Item = u32>) -> SortedSet {
+        let mut builder = Builder::with_capacity(0);
+        members.for_each(|member| builder.merge(member.to_string().as_bytes(), f64::from(member), |same| same));
+        builder.finish(PackLimits::DEFAULT)
+    }
+
+    #[test]
+    fn both_ways_to_compute_a_difference_agree() {
+        let first = set_of(0..1000);
+        let mut plain = Set::empty();
+        for member in 900..2000 {
+            plain.add(member.to_string().as_bytes(), 512);
+        }
+        let sorted = [set_of(0..10), set_of((0..1000).step_by(7)), set_of(5..5), set_of(3000..4000)];
+        let mut others: Vec<Content<'_>> = sorted.iter().map(|set| Content::Sorted(set.view())).collect();
+        others.extend([Content::Plain(plain.view()), Content::Nothing]);
+        for count in 0..=others.len() {
+            let others = &others[..count];
+            let first = Content::Sorted(first.view());
+            let expected = (0..1000).filter(|member| {
+                let member = member.to_string();
+                others.iter().all(|other| other.score(member.as_bytes()).is_none())
+            });
+            let expected = set_of(expected);
+            assert_eq!(difference_by_search(first, others, PackLimits::DEFAULT), expected);
+            assert_eq!(difference_by_removal(first, others, PackLimits::DEFAULT), expected);
+        }
+        let all = [Content::Sorted(first.view()), Content::Plain(plain.view())];
+        assert!(difference_by_removal(all[0], &all, PackLimits::DEFAULT).is_empty());
+        let most = set_of(0..800);
+        let rest = difference_by_removal(all[0], &[Content::Sorted(most.view())], PackLimits::DEFAULT);
+        assert_eq!(rest, set_of(800..1000));
+        assert!(rest.allocated_bytes() < first.allocated_bytes() / 2, "{}", rest.allocated_bytes());
+    }
+
+    #[test]
+    fn the_way_depends_on_the_lengths_as_in_redis() {
+        let (large, small) = (set_of(0..1000), set_of(0..1));
+        let (large, small) = (Content::Sorted(large.view()), Content::Sorted(small.view()));
+        // The choice depends on the lengths only: 1000 * (others + 1) / 2 against 1000 + others.
+        for (others, is_cheaper) in [(1, false), (2, true), (100, true)] {
+            assert_eq!(is_removal_cheaper(large, &vec![small; others]), is_cheaper, "{others}");
+        }
+        assert!(!is_removal_cheaper(small, &vec![large; 100]));
+    }
 }

@@ -9,13 +9,12 @@ use crate::pack::Pack;
 pub struct Builder {
     set: LargeSet,
     ids: Vec<u32>,
-    len_bytes_max: usize,
 }
 
 impl Builder {
     /// Returns a builder with space for about this many members.
     pub fn with_capacity(members: usize) -> Self {
-        Builder { set: LargeSet::new(members), ids: Vec::with_capacity(members), len_bytes_max: 0 }
+        Builder { set: LargeSet::new(members), ids: Vec::with_capacity(members) }
     }
 
     /// Returns the number of members so far.
@@ -33,21 +32,29 @@ impl Builder {
     pub fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) {
         if let Some(id) = self.set.merge(member, score, merge) {
             self.ids.push(id);
-            self.len_bytes_max = self.len_bytes_max.max(member.len());
         }
     }
 
     /// Returns the set, packed if the limits allow it.
     pub fn finish(mut self, limits: PackLimits) -> SortedSet {
-        if self.is_empty() {
+        self.set.build_tree(&self.ids);
+        SortedSet::Large(Box::new(self.set)).packed_within(limits)
+    }
+}
+
+impl SortedSet {
+    /// Returns the set, packed if the limits allow it.
+    pub fn packed_within(self, limits: PackLimits) -> Self {
+        let SortedSet::Large(set) = &self else { return self };
+        if set.is_empty() {
             return SortedSet::empty();
         }
-        self.set.build_tree(&self.ids);
-        if self.ids.len() as u64 > limits.entries || self.len_bytes_max as u64 > limits.value_bytes {
-            return SortedSet::Large(Box::new(self.set));
+        let is_short = |len: usize| len as u64 <= limits.value_bytes;
+        if set.len() as u64 > limits.entries || !self.view().iter().all(|(member, _)| is_short(member.len())) {
+            return self;
         }
         let mut pack = Pack::new();
-        for (member, score) in SortedSet::Large(Box::new(self.set)).view().iter() {
+        for (member, score) in self.view().iter() {
             member.with_bytes(|member| packed::push(&mut pack, member, score));
         }
         SortedSet::Packed(pack)
