@@ -78,6 +78,16 @@ impl Frozen {
         }
     }
 
+    /// Adjusts `rest` before the nodes in a range that have no entries are removed. Each of them
+    /// was kept before it changed, so none is within `rest`.
+    pub(super) fn before_removals(&mut self, nodes: &VecDeque<Node>, range: Range<usize>) {
+        if range.start < self.rest.start {
+            let before = nodes.range(range.start..range.end.min(self.rest.start));
+            let removed = before.filter(|node| node.len() == 0).count();
+            self.rest = self.rest.start - removed..self.rest.end - removed;
+        }
+    }
+
     fn is_near_front(&self, number: usize) -> bool {
         number - self.rest.start < self.rest.end - number
     }

@@ -6,6 +6,7 @@
 //! decompresses its node, and calls [`Quicklist::restore_depth`] after nodes moved or changed.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::frozen::Frozen;
 use super::node::{Node, NodeLimit};
@@ -414,18 +415,15 @@ impl Quicklist {
     /// Removes at most `most` elements equal to a value, from the front or the back. Returns the
     /// number of removed elements.
     pub(super) fn remove_equal(&mut self, wanted: Element<'_>, most: usize, backward: bool, limit: NodeLimit) -> usize {
-        let mut removed = 0;
+        let (mut removed, mut visited, nodes) = (0, 0, self.nodes.len());
         let has_cut = self.cut.get_mut().is_some();
-        let mut number = if backward { self.nodes.len() } else { 0 };
-        while removed < most {
-            if backward {
-                if number == 0 {
-                    break;
-                }
-                number -= 1;
-            } else if number >= self.nodes.len() {
-                break;
-            }
+        // Nodes without entries stay in the list until the end, so that one pass removes them all.
+        let mut emptied: Option<Range<usize>> = None;
+        // The last visited node with entries.
+        let mut last = None;
+        while removed < most && visited < nodes {
+            let number = if backward { nodes - 1 - visited } else { visited };
+            visited += 1;
             let node = &self.nodes[number];
             // Usually nothing matches. A compressed node then stays compressed, and a cut needs no
             // copy of it.
@@ -434,45 +432,62 @@ impl Quicklist {
             } else {
                 self.change(number, |node| remove_equal_in(node, wanted, most - removed, backward))
             };
+            if count == 0 {
+                last = Some(number);
+                continue;
+            }
             removed += count;
-            let node_removed = if self.nodes[number].len() == 0 {
-                self.remove_node(number);
-                true
+            let left = if backward { number.checked_sub(1) } else { last };
+            let merged = left.filter(|&left| self.nodes[number].len() > 0 && self.merge(left, number, limit));
+            if self.plain_depth > 0 {
+                // If removals move this node to an end, `restore_depth` decompresses it.
+                self.compress_in_middle(merged.unwrap_or(number));
+            }
+            if self.nodes[number].len() > 0 {
+                last = Some(number);
             } else {
-                count > 0 && self.merge(number, limit)
-            };
-            if count > 0 {
-                self.restore_depth(number);
+                let range = emptied.get_or_insert(number..number + 1);
+                *range = range.start.min(number)..range.end.max(number + 1);
             }
-            if !backward && !node_removed {
-                number += 1;
-            }
+        }
+        if let Some(range) = emptied {
+            self.remove_empty_nodes(range);
+        }
+        if removed > 0 {
+            self.restore_depth(0);
         }
         removed
     }
 
-    /// Merges a node into the one before it if both are small, so that removals don't leave many
-    /// small nodes. Returns whether it merged them.
-    fn merge(&mut self, number: usize, limit: NodeLimit) -> bool {
-        if number == 0 {
-            return false;
+    /// Moves the entries of a node to a node before it if both are small, so that removals don't
+    /// leave many small nodes. Only empty nodes may be between them. Returns whether it moved them.
+    fn merge(&mut self, left: usize, right: usize, limit: NodeLimit) -> bool {
+        let (before, after) = (&self.nodes[left], &self.nodes[right]);
+        let fits = before.entry_bytes() + after.entry_bytes() <= limit.bytes / 2
+            && before.len() + after.len() <= limit.entries;
+        if fits {
+            let moved = self.change(right, std::mem::take);
+            self.change(left, |node| node.append(&moved));
         }
-        let (left, right) = (&self.nodes[number - 1], &self.nodes[number]);
-        let fits =
-            left.entry_bytes() + right.entry_bytes() <= limit.bytes / 2 && left.len() + right.len() <= limit.entries;
-        if !fits {
-            return false;
-        }
+        fits
+    }
+
+    /// Removes the nodes in a range that have no entries. They must have been changed by
+    /// [`Quicklist::change`].
+    fn remove_empty_nodes(&mut self, range: Range<usize>) {
         if let Some(cut) = self.cut.get_mut() {
-            cut.before_removal(&self.nodes, number);
+            cut.before_removals(&self.nodes, range.clone());
         }
-        if let Some(mut right) = self.nodes.remove(number) {
-            self.node_bytes -= right.allocated_bytes();
-            self.len -= right.len();
-            right.decompress();
-            self.change(number - 1, |node| node.append(&right));
+        let mut kept = range.start;
+        for number in range.clone() {
+            if self.nodes[number].len() > 0 {
+                self.nodes.swap(kept, number);
+                kept += 1;
+            } else {
+                self.node_bytes -= self.nodes[number].allocated_bytes();
+            }
         }
-        true
+        self.nodes.drain(kept..range.end);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of lists against a plain model.
 
 use super::*;
+use crate::cut::PieceMax;
 use crate::testing::Random;
 
 fn text(random: &mut Random) -> Vec<u8> {
@@ -242,4 +243,38 @@ fn ranges_as_in_redis() {
     assert_eq!(resolve(-6, 5), None);
     assert_eq!(resolve(i64::MIN, 5), None);
     assert_eq!(resolve(-5, 5), Some(0));
+}
+
+/// One pass removes all nodes that become empty, at either end and in the middle, and a cut still
+/// reads the elements of its start.
+#[test]
+fn a_removal_empties_many_nodes() {
+    for (setting, plain_depth) in [(1, 0), (2, 0), (2, 2), (-1, 1)] {
+        let limit = NodeLimit { plain_depth, ..NodeLimit::from_setting(setting) };
+        for backward in [false, true] {
+            for (most, expected) in [(usize::MAX, 1500), (700, 700), (1, 1)] {
+                let mut list = List::empty();
+                let value = |number: usize| if number % 4 == 1 { format!("kept {number}") } else { "x".repeat(3000) };
+                let mut model: Vec<Vec<u8>> = (0..2000).map(|number| value(number).into_bytes()).collect();
+                model.iter().for_each(|value| list.push(End::Right, value, limit));
+                let before = model.clone();
+                assert!(list.view().begin_cut());
+                assert_eq!(list.remove_equal(value(0).as_bytes(), most, backward, limit), expected);
+                for _ in 0..expected {
+                    let at = if backward {
+                        model.iter().rposition(|other| *other == before[0])
+                    } else {
+                        model.iter().position(|other| *other == before[0])
+                    };
+                    model.remove(at.unwrap());
+                }
+                check(&list, &model, limit);
+                let mut cut = Vec::new();
+                list.view().read_cut(PieceMax { elements: usize::MAX, bytes: usize::MAX }, |run| {
+                    run.pack.range(run.first, run.end).for_each(|element| cut.push(element.to_vec()));
+                });
+                assert!(cut == before, "the cut lost an element");
+            }
+        }
+    }
 }
