@@ -166,8 +166,9 @@ fn stream(groups: usize) -> usize {
         let limits = NodeLimits { bytes: 4096, entries: 100 };
         stream.append(NewId::Given(StreamId { ms: number + 1, seq: 0 }), 1, fields.into_iter(), &limits).unwrap();
     }
-    for group in 0..groups {
+    for _ in 0..groups {
         assert!(stream.create_group(b"group", StreamId::MIN, 0));
+        let group = stream.group_number(b"group").unwrap();
         stream.deliver(group, b"consumer", usize::MAX, 1, false, |_, _| {});
     }
     on_heap(&Value::Stream(Box::new(stream))) + size_of::<Stream>()

@@ -80,7 +80,7 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
                 write_entry(pending.id, fields, reply);
             }
         });
-        claims.finish(&stream.groups()[group], is_raised);
+        claims.finish(stream.group_at(group), is_raised);
         (delivery(created), ())
     });
     reply.patch(claimed, count);
@@ -119,7 +119,7 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
                 claimed.push(pending.id);
             }
         });
-        claims.finish(&stream.groups()[group], false);
+        claims.finish(stream.group_at(group), false);
         reply.array(3);
         write_id(done.next, reply);
         reply.array(claimed.len());

@@ -5,7 +5,7 @@ use pantala_engine::client::LocalContext;
 use pantala_engine::db::{Change, Missing};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
-use pantala_types::stream::{ENTRIES_READ_UNKNOWN, Stream, StreamId};
+use pantala_types::stream::{ENTRIES_READ_UNKNOWN, GroupNumber, Stream, StreamId};
 
 use super::ids::{INVALID_ID, parse_id_or_end};
 use super::{StreamBox, change, metadata, no_group_of_key};
@@ -185,7 +185,7 @@ fn change_group<R>(
     args: &Args<'_>,
     reply: &mut Reply<'_>,
     event: &'static Event,
-    work: impl FnOnce(&mut Stream, usize) -> (bool, R),
+    work: impl FnOnce(&mut Stream, GroupNumber) -> (bool, R),
 ) -> Option<R> {
     let key = access.first_key(args, 2);
     let done = change(&mut access.db(&key), &key, |stream| {

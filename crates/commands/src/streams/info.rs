@@ -35,7 +35,7 @@ pub fn xinfo_consumers(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Rep
 /// `XINFO GROUPS key`.
 pub fn xinfo_groups(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     with_stream(access, args, reply, |stream, reply| {
-        reply.array(stream.groups().len());
+        reply.array(stream.groups_len());
         for group in stream.groups() {
             reply.map(6);
             reply.bulk(b"name");
@@ -124,7 +124,7 @@ fn summarize(stream: &Stream, reply: &mut Reply<'_>) {
     reply.map(10);
     write_overview(stream, reply);
     reply.bulk(b"groups");
-    reply.integer(stream.groups().len() as i64);
+    reply.integer(stream.groups_len() as i64);
     reply.bulk(b"first-entry");
     if stream.range(StreamId::MIN, StreamId::MAX, 1, |id, fields| write_entry(id, fields, reply)) == 0 {
         reply.null();
@@ -159,7 +159,7 @@ fn write_full(stream: &Stream, count: usize, reply: &mut Reply<'_>) {
     let shown = stream.range(StreamId::MIN, StreamId::MAX, count, |id, fields| write_entry(id, fields, reply));
     reply.patch(entries, shown);
     reply.bulk(b"groups");
-    reply.array(stream.groups().len());
+    reply.array(stream.groups_len());
     for group in stream.groups() {
         reply.map(7);
         reply.bulk(b"name");

@@ -320,7 +320,7 @@ impl<'a> Options<'a> {
                     delivered.record(id);
                     write_entry(id, fields, reply);
                 });
-                delivered.finish(&stream.groups()[group], &done);
+                delivered.finish(stream.group_at(group), &done);
                 done
             } else {
                 // `NEW` is the only ID without a next one, and was handled above.

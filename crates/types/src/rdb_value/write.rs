@@ -262,7 +262,7 @@ fn write_stream_tail(stream: &Stream, writer: &mut Writer<'_>) {
         write_id(id, writer);
     }
     writer.length(counters.entries_added);
-    writer.length(stream.groups().len() as u64);
+    writer.length(stream.groups_len() as u64);
     for group in stream.groups() {
         write_group(group, writer);
     }

@@ -5,6 +5,7 @@
 //! other consumers, and the oldest entry of a group without visiting its consumers.
 
 use super::id::StreamId;
+use super::named::{HasName, Named, Place};
 use super::ordered::{Keyed, Ordered};
 
 /// An unknown `entries-read` (Redis's `SCG_INVALID_ENTRIES_READ`).
@@ -52,6 +53,12 @@ pub struct Consumer {
     pub(super) pending: Ordered<StreamId>,
 }
 
+impl HasName for Consumer {
+    fn name(&self) -> &[u8] {
+        &self.name
+    }
+}
+
 impl Consumer {
     /// Returns its name.
     pub fn name(&self) -> &[u8] {
@@ -85,11 +92,15 @@ pub struct Group {
     /// node. A read sets the hint. Any other change of `last_id` clears it.
     pub(super) cursor: Option<(StreamId, usize)>,
     pub(super) pel: Ordered<Nack>,
-    slots: Vec<Option<Consumer>>,
-    /// Numbers of the consumers, ordered by name.
-    order: Vec<ConsumerNumber>,
+    consumers: Named<Consumer>,
     /// Heap memory of the consumers' names and pending entries in bytes.
     consumer_bytes: usize,
+}
+
+impl HasName for Group {
+    fn name(&self) -> &[u8] {
+        &self.name
+    }
 }
 
 impl Group {
@@ -100,8 +111,7 @@ impl Group {
             entries_read,
             cursor: None,
             pel: Ordered::default(),
-            slots: Vec::new(),
-            order: Vec::new(),
+            consumers: Named::default(),
             consumer_bytes: 0,
         }
     }
@@ -146,98 +156,66 @@ impl Group {
 
     pub(super) fn describe(&self, nack: &Nack) -> Pending<'_> {
         let Nack { id, delivered_ms, deliveries, consumer } = *nack;
-        Pending { id, consumer: self.at(consumer).map_or(&[], Consumer::name), delivered_ms, deliveries }
+        Pending { id, consumer: self.consumers.get(consumer).map_or(&[], Consumer::name), delivered_ms, deliveries }
     }
 
     /// Returns the number of consumers.
     pub fn consumers_len(&self) -> usize {
-        self.order.len()
+        self.consumers.len()
     }
 
     /// Iterates over the consumers, ordered by name.
     pub fn consumers(&self) -> impl Iterator<Item = &Consumer> {
-        self.order.iter().filter_map(|&number| self.at(number))
+        self.consumers.iter()
     }
 
     /// Returns the consumer with a name.
     pub fn consumer(&self, name: &[u8]) -> Option<&Consumer> {
-        self.at(self.number_of(name)?)
+        self.consumers.get(self.number_of(name)?)
     }
 
     /// Returns the size of its heap memory in bytes, including names.
     pub(super) fn allocated_bytes(&self) -> usize {
-        self.name.len()
-            + self.pel.allocated_bytes()
-            + self.consumer_bytes
-            + self.slots.capacity() * size_of::<Option<Consumer>>()
-            + self.order.capacity() * size_of::<ConsumerNumber>()
-    }
-
-    fn at(&self, number: ConsumerNumber) -> Option<&Consumer> {
-        self.slots.get(number as usize)?.as_ref()
-    }
-
-    fn at_mut(&mut self, number: ConsumerNumber) -> Option<&mut Consumer> {
-        self.slots.get_mut(number as usize)?.as_mut()
-    }
-
-    fn search(&self, name: &[u8]) -> Result<usize, usize> {
-        self.order.binary_search_by(|&number| self.at(number).map_or(&[][..], Consumer::name).cmp(name))
+        self.name.len() + self.pel.allocated_bytes() + self.consumer_bytes + self.consumers.allocated_bytes()
     }
 
     pub(super) fn number_of(&self, name: &[u8]) -> Option<ConsumerNumber> {
-        self.search(name).ok().map(|at| self.order[at])
+        self.consumers.number_of(name)
     }
 
     /// Returns the number of the consumer with a name, and whether it was created. Creates the
     /// consumer if necessary. Sets its time of last activity to `now_ms`.
     pub(super) fn touch_consumer(&mut self, name: &[u8], now_ms: i64) -> (ConsumerNumber, bool) {
-        match self.search(name) {
-            Ok(at) => {
-                let number = self.order[at];
-                if let Some(consumer) = self.at_mut(number) {
-                    consumer.seen_ms = now_ms;
-                }
+        match self.consumers.search(name) {
+            Ok(place) => {
+                let number = self.consumers.number_at(place);
+                self.consumers[number].seen_ms = now_ms;
                 (number, false)
             }
-            Err(at) => (self.add_consumer(at, name, now_ms), true),
+            Err(place) => (self.add_consumer(place, name, now_ms), true),
         }
     }
 
     /// Creates a consumer. Returns `false` if the name exists.
     pub(super) fn create_consumer(&mut self, name: &[u8], now_ms: i64) -> bool {
-        match self.search(name) {
+        match self.consumers.search(name) {
             Ok(_) => false,
-            Err(at) => {
-                self.add_consumer(at, name, now_ms);
+            Err(place) => {
+                self.add_consumer(place, name, now_ms);
                 true
             }
         }
     }
 
-    fn add_consumer(&mut self, at: usize, name: &[u8], now_ms: i64) -> ConsumerNumber {
-        let consumer = Consumer { name: name.into(), seen_ms: now_ms, pending: Ordered::default() };
+    fn add_consumer(&mut self, place: Place, name: &[u8], now_ms: i64) -> ConsumerNumber {
         self.consumer_bytes += name.len();
-        let has_free = self.order.len() < self.slots.len();
-        let number = match has_free.then(|| self.slots.iter().position(Option::is_none)).flatten() {
-            Some(free) => {
-                self.slots[free] = Some(consumer);
-                free
-            }
-            None => {
-                self.slots.push(Some(consumer));
-                self.slots.len() - 1
-            }
-        } as ConsumerNumber;
-        self.order.insert(at, number);
-        number
+        self.consumers.insert(place, Consumer { name: name.into(), seen_ms: now_ms, pending: Ordered::default() })
     }
 
     /// Removes a consumer with its pending entries. Returns their number.
     pub(super) fn remove_consumer(&mut self, name: &[u8]) -> Option<usize> {
-        let at = self.search(name).ok()?;
-        let number = self.order.remove(at);
-        let consumer = self.slots[number as usize].take()?;
+        let place = self.consumers.search(name).ok()?;
+        let consumer = self.consumers.remove(place)?;
         self.consumer_bytes -= consumer.name.len() + consumer.pending.allocated_bytes();
         for id in consumer.pending() {
             if let Some(place) = self.pel.find(id) {
@@ -249,7 +227,7 @@ impl Group {
 
     /// Changes the pending entries of a consumer, and updates the running sum.
     fn with_pending(&mut self, number: ConsumerNumber, change: impl FnOnce(&mut Ordered<StreamId>)) {
-        let Some(consumer) = self.slots.get_mut(number as usize).and_then(Option::as_mut) else { return };
+        let Some(consumer) = self.consumers.get_mut(number) else { return };
         let before = consumer.pending.allocated_bytes();
         change(&mut consumer.pending);
         self.consumer_bytes = self.consumer_bytes + consumer.pending.allocated_bytes() - before;
@@ -313,7 +291,7 @@ impl Group {
 
     /// Returns the lowest id, at least `from`, of a consumer's pending entries.
     pub(super) fn next_of(&self, consumer: ConsumerNumber, from: StreamId) -> Option<StreamId> {
-        let pending = &self.at(consumer)?.pending;
+        let pending = &self.consumers.get(consumer)?.pending;
         pending.ceil(from).map(|place| *pending.get(place))
     }
 }
@@ -321,7 +299,7 @@ impl Group {
 impl PartialEq for Group {
     fn eq(&self, other: &Self) -> bool {
         (&self.name, self.last_id, self.entries_read) == (&other.name, other.last_id, other.entries_read)
-            && self.consumers().eq(other.consumers())
+            && self.consumers == other.consumers
             && self.pending_from(StreamId::MIN).eq(other.pending_from(StreamId::MIN))
     }
 }

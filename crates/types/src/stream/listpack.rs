@@ -86,10 +86,7 @@ impl Stream {
         if !orphans.is_empty() {
             return Err(Corrupt);
         }
-        let at = self.groups.binary_search_by(|known| known.name().cmp(group.name())).err().ok_or(Corrupt)?;
-        self.group_bytes += group.allocated_bytes();
-        self.groups.insert(at, group);
-        Ok(())
+        if self.add_group(group) { Ok(()) } else { Err(Corrupt) }
     }
 }
 

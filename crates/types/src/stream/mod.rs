@@ -5,7 +5,7 @@
 //!
 //! | item | bytes |
 //! | --- | --- |
-//! | [`Stream`] | `size_of::<Stream>()`, less than 200 |
+//! | [`Stream`] | `size_of::<Stream>()`, less than 210 |
 //! | node of up to 100 entries | 72, and one allocation of its entries |
 //! | entry with the same field names as the first entry of its node | 1, and per value 1 and its bytes |
 //! | pending entry | 40 in its group and 16 in its consumer (Redis: about 100) |
@@ -31,6 +31,7 @@
 //! | `node` | the entries of one node |
 //! | `ordered` | sorted sequences: the nodes of a stream, the pending entries |
 //! | `group` | groups and consumers |
+//! | `named` | sequences ordered by name: the groups of a stream, the consumers of a group |
 //! | `reading` | ranges, and delivery to consumers |
 //! | `trim` | trimming and deletion |
 //! | `counters` | the counters, and a group's lag derived from them |
@@ -43,6 +44,7 @@ mod frozen;
 mod group;
 mod id;
 mod listpack;
+mod named;
 mod node;
 mod ordered;
 mod radix;
@@ -64,6 +66,7 @@ use crate::collection::{Collection, PackedForm};
 use crate::cut::{CutCell, CutId, CutState, PieceMax};
 use crate::{Encoding, OutOfMemory, Value};
 use frozen::Frozen;
+use named::Named;
 use node::{Node, room_for};
 use ordered::Ordered;
 
@@ -81,6 +84,9 @@ pub struct NodeLimits {
     /// limit.
     pub entries: u64,
 }
+
+/// The number of a group in its stream, valid while the group exists.
+pub type GroupNumber = u32;
 
 /// The reason why an entry wasn't added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +109,7 @@ pub struct Stream {
     /// Heap memory of all nodes in bytes.
     node_bytes: usize,
     counters: Counters,
-    /// Ordered by name.
-    groups: Vec<Group>,
+    groups: Named<Group>,
     /// Heap memory of all groups in bytes.
     group_bytes: usize,
     cut: CutCell<Frozen>,
@@ -142,20 +147,33 @@ impl Stream {
         radix::nodes(self.nodes.iter().map(|node| node.first))
     }
 
-    /// Returns the groups, ordered by name.
-    pub fn groups(&self) -> &[Group] {
-        &self.groups
+    /// Returns the number of groups.
+    pub fn groups_len(&self) -> usize {
+        self.groups.len()
     }
 
-    /// Returns the index of a group, valid until groups are added or removed.
+    /// Iterates over the groups, ordered by name.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter()
+    }
+
+    /// Returns the number of a group, valid while the group exists.
     #[inline]
-    pub fn group_number(&self, name: &[u8]) -> Option<usize> {
-        self.groups.binary_search_by(|group| group.name().cmp(name)).ok()
+    pub fn group_number(&self, name: &[u8]) -> Option<GroupNumber> {
+        self.groups.number_of(name)
+    }
+
+    /// Returns the group with a number.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn group_at(&self, number: GroupNumber) -> &Group {
+        &self.groups[number]
     }
 
     /// Returns the group with a name.
     pub fn group(&self, name: &[u8]) -> Option<&Group> {
-        self.group_number(name).map(|number| &self.groups[number])
+        self.groups.get(self.group_number(name)?)
     }
 
     /// Returns the id that a new entry would get.
@@ -293,30 +311,33 @@ impl Stream {
         }
         // After the last id was lowered, an id that occurred before may occur again, so the
         // positions that groups have stored are no longer valid.
-        for group in &mut self.groups {
-            group.cursor = None;
-        }
+        self.groups.for_each_mut(|group| group.cursor = None);
     }
 
     /// Creates a group. Returns `false` if the name exists.
     pub fn create_group(&mut self, name: &[u8], last_id: StreamId, entries_read: i64) -> bool {
-        let Err(at) = self.groups.binary_search_by(|group| group.name().cmp(name)) else { return false };
-        let group = Group::new(name, last_id, entries_read);
+        self.add_group(Group::new(name, last_id, entries_read))
+    }
+
+    /// Adds a group. Returns `false` if the name exists.
+    fn add_group(&mut self, group: Group) -> bool {
+        let Err(place) = self.groups.search(group.name()) else { return false };
         self.group_bytes += group.allocated_bytes();
-        self.groups.insert(at, group);
+        self.groups.insert(place, group);
         true
     }
 
     /// Removes a group. Returns whether it existed.
     pub fn destroy_group(&mut self, name: &[u8]) -> bool {
-        let Some(number) = self.group_number(name) else { return false };
-        let group = self.groups.remove(number);
+        let Some(group) = self.groups.search(name).ok().and_then(|place| self.groups.remove(place)) else {
+            return false;
+        };
         self.group_bytes -= group.allocated_bytes();
         true
     }
 
     /// Sets the last id that a group has read.
-    pub fn set_group_id(&mut self, group: usize, last_id: StreamId, entries_read: i64) {
+    pub fn set_group_id(&mut self, group: GroupNumber, last_id: StreamId, entries_read: i64) {
         let group = &mut self.groups[group];
         group.last_id = last_id;
         group.entries_read = entries_read;
@@ -325,7 +346,7 @@ impl Stream {
 
     /// Raises the last id that a group has read (`XCLAIM LASTID`). Returns `false`, with nothing
     /// changed, if the group has read this id or a higher one.
-    pub fn raise_group_id(&mut self, group: usize, last_id: StreamId) -> bool {
+    pub fn raise_group_id(&mut self, group: GroupNumber, last_id: StreamId) -> bool {
         let group = &mut self.groups[group];
         let is_raised = last_id > group.last_id;
         if is_raised {
@@ -336,24 +357,28 @@ impl Stream {
     }
 
     /// Creates a consumer. Returns `false` if the name exists.
-    pub fn create_consumer(&mut self, group: usize, name: &[u8], now_ms: i64) -> bool {
+    pub fn create_consumer(&mut self, group: GroupNumber, name: &[u8], now_ms: i64) -> bool {
         self.change_group(group, |_, _, group| group.create_consumer(name, now_ms))
     }
 
     /// Removes a consumer with its pending entries. Returns their number, or `None` if there is no
     /// such consumer.
-    pub fn remove_consumer(&mut self, group: usize, name: &[u8]) -> Option<usize> {
+    pub fn remove_consumer(&mut self, group: GroupNumber, name: &[u8]) -> Option<usize> {
         self.change_group(group, |_, _, group| group.remove_consumer(name))
     }
 
     /// Removes a pending entry. Returns whether there was one.
-    pub fn acknowledge(&mut self, group: usize, id: StreamId) -> bool {
+    pub fn acknowledge(&mut self, group: GroupNumber, id: StreamId) -> bool {
         self.change_group(group, |_, _, group| group.acknowledge(id))
     }
 
     /// Changes a group, and updates the running sum.
     #[inline]
-    fn change_group<R>(&mut self, group: usize, change: impl FnOnce(&Ordered<Node>, &Counters, &mut Group) -> R) -> R {
+    fn change_group<R>(
+        &mut self,
+        group: GroupNumber,
+        change: impl FnOnce(&Ordered<Node>, &Counters, &mut Group) -> R,
+    ) -> R {
         let group = &mut self.groups[group];
         let before = group.allocated_bytes();
         let result = change(&self.nodes, &self.counters, group);
@@ -441,7 +466,7 @@ impl Collection for Box<Stream> {
         size_of::<Stream>()
             + self.nodes.allocated_bytes()
             + self.node_bytes
-            + self.groups.capacity() * size_of::<Group>()
+            + self.groups.allocated_bytes()
             + self.group_bytes
     }
 

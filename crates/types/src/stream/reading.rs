@@ -1,11 +1,11 @@
 //! Ranges of a stream, and the delivery of its entries to consumers.
 
-use super::Stream;
 use super::counters::Counters;
 use super::group::{ConsumerNumber, Group, Nack, Pending};
 use super::id::StreamId;
 use super::node::{Entry, Fields, Node, Reader};
 use super::ordered::{Ordered, Place};
+use super::{GroupNumber, Stream};
 
 /// The outcome of a delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Stream {
     /// there are unread entries. The entries become pending unless `noack`.
     pub fn deliver(
         &mut self,
-        group: usize,
+        group: GroupNumber,
         consumer: &[u8],
         count: usize,
         now_ms: i64,
@@ -179,7 +179,7 @@ impl Stream {
     /// that no longer exist in the stream have no fields. Creates the consumer if necessary.
     pub fn redeliver(
         &mut self,
-        group: usize,
+        group: GroupNumber,
         consumer: &[u8],
         start: StreamId,
         count: usize,
@@ -214,7 +214,7 @@ impl Stream {
     /// former state. Returns whether the claim created the consumer.
     pub fn claim(
         &mut self,
-        group: usize,
+        group: GroupNumber,
         ids: &[StreamId],
         options: &Claim<'_>,
         mut visit: impl FnMut(Pending<'_>, Option<Fields<'_>>),
@@ -233,7 +233,7 @@ impl Stream {
     /// count as claimed. Visits them as [`Stream::claim`] does.
     pub fn claim_pending(
         &mut self,
-        group: usize,
+        group: GroupNumber,
         start: StreamId,
         count: usize,
         attempts: usize,

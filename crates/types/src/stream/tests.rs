@@ -195,7 +195,7 @@ fn groups_and_consumers_stay_consistent() {
                     simple(&mut stream, next..next + 1 + random.below(5));
                 }
                 4 | 5 => {
-                    let before = stream.groups()[0].last_id();
+                    let before = stream.group_at(0).last_id();
                     let count = 1 + random.below(9) as usize;
                     let mut expected = ids(&stream);
                     expected.retain(|&id| id > before);
@@ -205,7 +205,7 @@ fn groups_and_consumers_stay_consistent() {
                     assert_eq!((done.entries, shown), (expected.len(), expected));
                 }
                 6 => {
-                    let known = stream.groups()[0].pending_from(some).any(|found| found.id == some);
+                    let known = stream.group_at(0).pending_from(some).any(|found| found.id == some);
                     assert_eq!(stream.acknowledge(0, some), known);
                 }
                 7 => {
@@ -236,7 +236,7 @@ fn groups_and_consumers_stay_consistent() {
         assert!(Stream::clone(&stream) == stream);
         let restored = restore(&stream).unwrap();
         assert_eq!(ids(&restored), ids(&stream));
-        for (mine, theirs) in restored.groups().iter().zip(stream.groups()) {
+        for (mine, theirs) in restored.groups().zip(stream.groups()) {
             assert!(mine.pending_from(StreamId::MIN).eq(theirs.pending_from(StreamId::MIN)));
             assert!(mine.consumers().map(Consumer::name).eq(theirs.consumers().map(Consumer::name)));
         }
@@ -412,7 +412,7 @@ fn no_id_after_the_last() {
 /// The costs in the table at the head of `mod.rs`.
 #[test]
 fn costs_in_bytes() {
-    assert!(size_of::<Stream>() < 200, "{}", size_of::<Stream>());
+    assert!(size_of::<Stream>() < 210, "{}", size_of::<Stream>());
     assert_eq!(size_of::<Node>(), 72);
     assert_eq!((size_of::<group::Nack>(), size_of::<Option<Consumer>>()), (40, 72));
     let mut stream = Stream::default();
@@ -463,7 +463,7 @@ fn claims_show_the_new_state_of_entries_and_the_former_state_of_deleted_ones() {
         shown.push((id, consumer.to_vec(), delivered_ms, deliveries, fields.is_some()));
     });
     assert_eq!(shown, [(id(1, 0), b"second".to_vec(), 7, 2, true), (id(2, 0), b"first".to_vec(), 5, 1, false)]);
-    assert_eq!(stream.groups()[0].pending_len(), 2);
+    assert_eq!(stream.group_at(0).pending_len(), 2);
     assert!(!stream.raise_group_id(0, id(3, 0)));
     assert!(stream.raise_group_id(0, id(3, 1)));
 }
