@@ -35,7 +35,7 @@ pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<
     let (held, at_ms) = (entry.held(), entry.expire_at_ms());
     let value = match held.view::<Hash>() {
         // Expired fields aren't written; a hash with only expired fields doesn't exist.
-        Some(hash) if hash.may_have_expired(now_ms) => {
+        Some(hash) if hash.has_expired(now_ms) => {
             (hash.len_at(now_ms) > 0).then_some(ValueRef::HashAt(hash, now_ms))?
         }
         // `to_write` returns a value for every type, so this never returns `None`.

@@ -112,6 +112,27 @@ pub(super) fn with_view(
     with_fields(access, args, Fields::All, reply, missing, work);
 }
 
+/// Calls `work` like [`with_view`], with the current time. On a replica and during a pause, when
+/// expired fields aren't deleted, the hash contains them, and `work` must skip them.
+pub(super) fn with_unfiltered(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    missing: impl FnOnce(&mut Reply<'_>),
+    work: impl FnOnce(HashView<'_>, i64, &mut Reply<'_>),
+) {
+    let now_ms = access.now_ms();
+    if !access.keyspace().tuning.keeps_expired(now_ms) {
+        return with_view(access, args, reply, missing, |hash, reply| work(hash, now_ms, reply));
+    }
+    let key = access.first_key(args, 1);
+    match access.db(&key).read_as::<Hash>(&key) {
+        Ok(Some(hash)) => work(hash, now_ms, reply),
+        Ok(None) => missing(reply),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
 /// Calls `work` like [`with_view`], but deletes only those expired fields that are among `fields`.
 /// So `work` must not read other fields.
 #[inline]
@@ -127,11 +148,18 @@ pub(super) fn with_fields(
     let now_ms = access.now_ms();
     let keeps_expired = access.keyspace().tuning.keeps_expired(now_ms);
     match access.db(&key).read_as::<Hash>(&key) {
-        Ok(Some(view)) if !view.may_have_expired(now_ms) => return work(view, reply),
+        Ok(Some(view)) if !view.has_expired(now_ms) => return work(view, reply),
         Ok(Some(view)) if keeps_expired => {
-            // During a pause and on a replica no field is deleted, so `work` is called with a copy
-            // without the expired fields.
-            return match view.without_expired(now_ms) {
+            // During a pause and on a replica no field is deleted, so `work` must not see expired
+            // fields. If none of the named fields is expired, it doesn't.
+            let rest = match fields {
+                Fields::All => view.without_expired(now_ms),
+                Fields::Named { .. } if !fields.names().any(|field| view.is_expired(field, now_ms)) => {
+                    return work(view, reply);
+                }
+                Fields::Named { .. } => Ok(view.without_expired_of(fields.names(), now_ms)),
+            };
+            return match rest {
                 Ok(rest) if rest.is_empty() => missing(reply),
                 Ok(rest) => work(rest.view(), reply),
                 Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
@@ -184,7 +212,8 @@ pub fn hmget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `HLEN key`.
 pub fn hlen(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    with_view(access, args, reply, |reply| reply.integer(0), |hash, reply| reply.integer(hash.len() as i64));
+    let zero = |reply: &mut Reply<'_>| reply.integer(0);
+    with_unfiltered(access, args, reply, zero, |hash, now_ms, reply| reply.integer(hash.len_at(now_ms) as i64));
 }
 
 /// `HEXISTS key field`.

@@ -267,7 +267,16 @@ fn a_pause_keeps_expired_fields_but_hides_them() {
     server.now_ms += 5;
     server.keyspace.tuning.paused_until_ms.store(server.now_ms + 1, Relaxed);
     let heap_bytes = server.heap_bytes();
-    server.expect(&[("HGET h a", "$-1"), ("HGETALL h", "*2 b 2"), ("HTTL h FIELDS 2 a b", "*2 :-2 :-1")]);
+    server.expect(&[
+        ("HGET h a", "$-1"),
+        ("HGET h b", "2"),
+        ("HMGET h b a b c", "*4 2 $-1 2 $-1"),
+        ("HEXISTS h a", ":0"),
+        ("HLEN h", ":1"),
+        ("HSCAN h 0", "*2 0 *2 b 2"),
+        ("HGETALL h", "*2 b 2"),
+        ("HTTL h FIELDS 2 a b", "*2 :-2 :-1"),
+    ]);
     assert_eq!(server.heap_bytes(), heap_bytes);
     server.now_ms += 1;
     server.expect(&[("HGET h a", "$-1")]);

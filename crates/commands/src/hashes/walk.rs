@@ -6,7 +6,7 @@ use pantala_resp::{Args, Reply, Version};
 use pantala_types::HashView;
 use pantala_types::pack::Element;
 
-use super::fields::with_view;
+use super::fields::{with_unfiltered, with_view};
 use crate::arguments::{is_option, signed_count};
 use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
 use crate::errors;
@@ -60,16 +60,18 @@ pub fn hvals(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`.
 pub fn hscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(cursor) = parse_cursor(args.at(2)) else { return reply.error("ERR invalid cursor") };
-    with_view(access, args, reply, reply_empty_page, |hash, reply| {
+    with_unfiltered(access, args, reply, reply_empty_page, |hash, now_ms, reply| {
         let options = match ScanOptions::parse(args, true) {
             Ok(options) => options,
             Err(error) => return reply.error(error),
         };
+        let has_expired = hash.has_expired(now_ms);
+        let is_expired = |field: Element<'_>| has_expired && field.with_bytes(|field| hash.is_expired(field, now_ms));
         reply_page(reply, cursor, &options, |cursor, page| {
             let (mut seen, mut written) = (0, 0);
             let next = hash.scan(cursor, &mut |field, value| {
                 seen += 1;
-                if options.matches(field) {
+                if options.matches(field) && !is_expired(field) {
                     write(field, page);
                     written += 1;
                     if !options.no_values {

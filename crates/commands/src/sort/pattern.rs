@@ -63,7 +63,7 @@ pub(super) fn look_up<R>(
         Some(field) => {
             let hash = held.view::<Hash>()?;
             // An expired field doesn't exist.
-            if hash.may_have_expired(now_ms) && hash.expiry(field).is_some_and(|at_ms| at_ms <= now_ms) {
+            if hash.has_expired(now_ms) && hash.is_expired(field, now_ms) {
                 return None;
             }
             hash.get(field).map(|value| {

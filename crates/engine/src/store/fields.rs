@@ -8,8 +8,8 @@
 //!
 //! Each database of a shard has an unordered list of keys whose hashes may have fields with a TTL.
 //! Active expiry walks the list, and removes a key from it if the key's value is no longer such a
-//! hash. So deletions of keys need not update the list. A hash knows whether any of its fields may
-//! have expired. If none has, a visit to the hash costs only a lookup.
+//! hash. So deletions of keys need not update the list. A hash knows whether any of its fields has
+//! expired. If none has, a visit to the hash costs only a lookup.
 //!
 //! A key on the list uses 20 to 25 bytes in addition to its length.
 
@@ -62,15 +62,24 @@ impl<'a, 'b> Fields<'a, 'b> {
         Fields::Named { args, first, step: 1 }
     }
 
+    /// Iterates over the named fields. Returns none for [`Fields::All`].
+    pub fn names(self) -> impl Iterator<Item = &'a [u8]> {
+        let (args, first, step) = match self {
+            Fields::All => (None, 0, 1),
+            Fields::Named { args, first, step } => (Some(args), first, step),
+        };
+        args.into_iter().flat_map(move |args| (first..args.len()).step_by(step).map(|index| args.at(index)))
+    }
+
     /// Deletes these fields from a hash if they have expired, and some other expired fields. Calls
     /// `removed` with each deleted field and returns their number.
     fn expire(self, hash: &mut Hash, now_ms: i64, mut removed: impl FnMut(&[u8])) -> usize {
-        let Fields::Named { args, first, step } = self else { return hash.expire(now_ms, usize::MAX, removed) };
+        let Fields::Named { .. } = self else { return hash.expire(now_ms, usize::MAX, removed) };
         let mut expired = hash.expire(now_ms, DUE_PER_COMMAND, &mut removed);
-        if hash.view().may_have_expired(now_ms) {
-            for index in (first..args.len()).step_by(step) {
-                if hash.expire_field(args.at(index), now_ms) {
-                    removed(args.at(index));
+        if hash.view().has_expired(now_ms) {
+            for field in self.names() {
+                if hash.expire_field(field, now_ms) {
+                    removed(field);
                     expired += 1;
                 }
             }
@@ -206,7 +215,7 @@ impl Db<'_> {
             // Checked through a shared view first, because a mutable one makes a running snapshot
             // encode the entry.
             let Some(hash) = entry.as_ref().held().view::<Hash>() else { return false };
-            if hash.has_expiring_fields() && !hash.may_have_expired(now_ms) {
+            if hash.has_expiring_fields() && !hash.has_expired(now_ms) {
                 return true;
             }
             let Some(hash) = entry.heap_mut().filter(|value| is_timed(value)).and_then(Hash::of_mut) else {
@@ -215,7 +224,7 @@ impl Db<'_> {
             if !hash.view().has_expiring_fields() {
                 return false;
             }
-            if left == 0 || !hash.view().may_have_expired(now_ms) {
+            if left == 0 || !hash.view().has_expired(now_ms) {
                 return true;
             }
             let before = hash.allocated_bytes();

@@ -8,9 +8,9 @@
 //!
 //! When a field is removed or its time changes, its old entry stays in the heap. The entry is then
 //! *stale*: no field with the entry's hash has the entry's time. A stale entry is removed when it
-//! reaches the top of the heap and its time has passed, or when the heap is rebuilt because more
-//! than half of its entries are stale. Changing a time takes O(log n), and so does finding each
-//! expired field.
+//! reaches the top of the heap, or when the heap is rebuilt because more than half of its entries
+//! are stale. So the top is never stale, and shows whether any field is expired. Changing a time
+//! takes O(log n), and so does finding each expired field.
 //!
 //! # Cost
 //!
@@ -64,10 +64,9 @@ impl ExpiringHash {
         self.times.len()
     }
 
-    /// Returns whether there may be an expired field. The result can be true because of a stale
-    /// heap entry.
+    /// Returns whether there is an expired field.
     #[inline]
-    pub(super) fn may_have_expired(&self, now_ms: i64) -> bool {
+    pub(super) fn has_expired(&self, now_ms: i64) -> bool {
         self.due.peek().is_some_and(|Reverse((at, _))| *at <= now_ms)
     }
 
@@ -101,8 +100,8 @@ impl ExpiringHash {
         while expired < most {
             let Some(&Reverse((at, hash))) = self.due.peek().filter(|Reverse((at, _))| *at <= now_ms) else { break };
             self.due.pop();
-            let Some(index) = self.times.find(hash, |pair| time_of(pair) == at) else { continue };
-            if let Some(pair) = self.times.remove(index) {
+            let found = self.times.find(hash, |pair| time_of(pair) == at);
+            if let Some(pair) = found.and_then(|index| self.times.remove(index)) {
                 self.fields.remove(pair.field());
                 removed(pair.field());
                 expired += 1;
@@ -123,10 +122,16 @@ impl ExpiringHash {
         self.fields.remove(field)
     }
 
-    /// Rebuilds the heap if most of it is stale.
+    /// Removes stale entries from the top of the heap, and rebuilds the heap if most of it is
+    /// stale.
     fn sweep(&mut self) {
         if self.due.len() > self.times.len() * 2 + STALE_MIN {
             self.due = self.times.iter_hashed().map(|(hash, pair)| Reverse((time_of(pair), hash))).collect();
+        }
+        while let Some(&Reverse((at, hash))) = self.due.peek()
+            && self.times.find(hash, |pair| time_of(pair) == at).is_none()
+        {
+            self.due.pop();
         }
     }
 

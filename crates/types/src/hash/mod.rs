@@ -140,24 +140,21 @@ impl<'a> HashView<'a> {
     }
 
     /// Returns the number of fields that aren't expired at `now_ms`. Checks all expiry times if any
-    /// may have passed.
+    /// has passed.
     pub fn len_at(self, now_ms: i64) -> usize {
         match self {
-            HashView::Expiring(expiring) if expiring.may_have_expired(now_ms) => {
-                self.len() - expiring.expired_len(now_ms)
-            }
+            HashView::Expiring(expiring) if expiring.has_expired(now_ms) => self.len() - expiring.expired_len(now_ms),
             _ => self.len(),
         }
     }
 
     /// Visits the fields and values as [`Self::for_each`] does, except those expired at `now_ms`.
     pub fn for_each_at(self, now_ms: i64, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
-        if !self.may_have_expired(now_ms) {
+        if !self.has_expired(now_ms) {
             return self.for_each(visit);
         }
         self.for_each(|field, value| {
-            let time = field.with_bytes(|field| self.expiry(field));
-            if time.is_none_or(|at_ms| at_ms > now_ms) {
+            if !field.with_bytes(|field| self.is_expired(field, now_ms)) {
                 visit(field, value);
             }
         });
@@ -172,11 +169,11 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Returns whether some fields may be expired. Readers must hide expired fields until
+    /// Returns whether any field is expired. Readers must hide expired fields until
     /// [`Hash::expire`] removes them.
     #[inline]
-    pub fn may_have_expired(self, now_ms: i64) -> bool {
-        matches!(self, HashView::Expiring(expiring) if expiring.may_have_expired(now_ms))
+    pub fn has_expired(self, now_ms: i64) -> bool {
+        matches!(self, HashView::Expiring(expiring) if expiring.has_expired(now_ms))
     }
 
     /// Returns a copy without the expired fields.
@@ -191,6 +188,23 @@ impl<'a> HashView<'a> {
         };
         copy.expire(now_ms, usize::MAX, |_| {});
         Ok(copy)
+    }
+
+    /// Returns whether a field is expired at `now_ms`.
+    pub fn is_expired(self, field: &[u8], now_ms: i64) -> bool {
+        self.expiry(field).is_some_and(|at_ms| at_ms <= now_ms)
+    }
+
+    /// Returns a copy of those of `fields` that aren't expired, without their expiry times.
+    pub fn without_expired_of<'f>(self, fields: impl Iterator<Item = &'f [u8]>, now_ms: i64) -> Hash {
+        const LIMITS: HashLimits = HashLimits { entries_max: 128, value_bytes_max: 64 };
+        let mut copy = Hash::empty();
+        for field in fields.filter(|field| !self.is_expired(field, now_ms)) {
+            if let Some(value) = self.get(field) {
+                value.with_bytes(|value| copy.set(field, value, LIMITS));
+            }
+        }
+        copy
     }
 
     /// Returns whether any field has an expiry time.
