@@ -49,23 +49,45 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Copies the elements of a key, in their order.
-    pub(super) fn copy_of(access: &mut Access<'_>, key: &Key<'_>) -> Self {
+    /// Copies the elements of a key, in their order. If they keep it, copies only those that
+    /// `LIMIT` selects, in the order of the reply.
+    pub(super) fn copy_of(access: &mut Access<'_>, key: &Key<'_>, options: &Options<'_>) -> Self {
         let mut elements = Elements::default();
         let mut db = access.db(key);
         let Some(entry) = db.find(key) else { return elements };
         let held = entry.held();
         if let Some(list) = held.view::<List>() {
-            elements.ends.reserve(list.len());
-            list.for_each(|element| elements.push(element));
+            let (start, count) = elements.select(list.len(), options);
+            let backward = options.unsorted && options.descending;
+            let start = if backward { list.len().saturating_sub(start + 1) } else { start };
+            list.visit_count(start, backward, count, |element| elements.push(element));
         } else if let Some(set) = held.view::<Set>() {
-            elements.ends.reserve(set.len());
-            set.for_each(|element| elements.push(element));
+            let (start, mut count) = elements.select(set.len(), options);
+            let mut index = 0;
+            // The order of a set has no meaning.
+            set.all(|element| {
+                if index >= start && count > 0 {
+                    elements.push(element);
+                    count -= 1;
+                }
+                index += 1;
+                count > 0
+            });
         } else if let Some(set) = held.view::<SortedSet>() {
-            elements.ends.reserve(set.len());
-            set.iter().for_each(|(member, _)| elements.push(member));
+            let (start, count) = elements.select(set.len(), options);
+            let reverse = options.unsorted && options.descending;
+            let ranks = if reverse { set.len() - start - count..set.len() - start } else { start..start + count };
+            set.range(ranks, reverse).for_each(|(member, _)| elements.push(member));
         }
         elements
+    }
+
+    /// Returns the index of the first element to copy and the number of elements to copy, of `len`
+    /// elements. Reserves space for them.
+    fn select(&mut self, len: usize, options: &Options<'_>) -> (usize, usize) {
+        let range = if options.unsorted { options.range(len) } else { 0..len };
+        self.ends.reserve(range.len());
+        (range.start, range.len())
     }
 
     fn push(&mut self, element: Element<'_>) {
@@ -85,21 +107,14 @@ impl Elements {
     }
 
     /// Returns the numbers of the selected elements, in order.
-    pub(super) fn order(
-        &self,
-        access: &mut Access<'_>,
-        options: &Options<'_>,
-        source: Source,
-    ) -> Result<Vec<u32>, NotAScore> {
+    pub(super) fn order(&self, access: &mut Access<'_>, options: &Options<'_>) -> Result<Vec<u32>, NotAScore> {
         // A collection has fewer than 2^32 elements.
         let mut order: Vec<u32> = (0..self.len() as u32).collect();
-        let range = options.range(order.len());
         if options.unsorted {
-            // The order of a set has no meaning.
-            if options.descending && source != Source::Set {
-                order.reverse();
-            }
-        } else if !options.alpha {
+            return Ok(order);
+        }
+        let range = options.range(order.len());
+        if !options.alpha {
             let scores = self.scores(access, options)?;
             // Elements with equal scores are ordered by their bytes, so that the order is unique.
             sort_by(&mut order, options.descending, |one, two| {

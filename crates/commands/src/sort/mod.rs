@@ -59,8 +59,8 @@ fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &
         options.alpha = true;
         options.by = None;
     }
-    let elements = Elements::copy_of(access, &key);
-    let Ok(order) = elements.order(access, &options, source) else { return reply.error(NOT_A_SCORE) };
+    let elements = Elements::copy_of(access, &key, &options);
+    let Ok(order) = elements.order(access, &options) else { return reply.error(NOT_A_SCORE) };
     match options.store {
         None => answer(access, &elements, &order, &options, reply),
         Some(store) => {

@@ -29,6 +29,11 @@ fn sort_orders_elements() {
         ("SORT list BY nosort", "*4 3 1 10 2"),
         ("SORT list BY nosort DESC", "*4 2 10 1 3"),
         ("SORT list BY nosort DESC LIMIT 1 2", "*2 10 1"),
+        ("SORT list BY nosort DESC LIMIT 3 9", "*1 3"),
+        ("SORT list BY nosort DESC LIMIT 4 9", "*0"),
+        ("SORT list BY nosort LIMIT 1 2", "*2 1 10"),
+        ("SORT list BY nosort LIMIT 4 1", "*0"),
+        ("SORT list BY nosort LIMIT 0 0", "*0"),
         ("SORT list BY missing_*", "*4 1 10 2 3"),
         ("SORT missing", "*0"),
         ("SORT missing BY nosort GET #", "*0"),
@@ -43,10 +48,29 @@ fn sorted_sets_keep_their_order() {
         ("SORT zset", "*4 1 2 3 10"),
         ("SORT zset BY nosort", "*4 10 3 2 1"),
         ("SORT zset BY nosort DESC LIMIT 1 2", "*2 2 3"),
+        ("SORT zset BY nosort DESC LIMIT 3 9", "*1 10"),
+        ("SORT zset BY nosort DESC LIMIT 4 9", "*0"),
+        ("SORT zset BY nosort LIMIT 1 2", "*2 3 2"),
+        ("SORT zset BY nosort LIMIT 4 1", "*0"),
         ("SORT zset BY nosort LIMIT 0 1 GET t_*", "*1 $-1"),
         ("SORT zset BY nosort STORE to", ":4"),
         ("LRANGE to 0 -1", "*4 10 3 2 1"),
     ]);
+}
+
+/// `LIMIT` without sorting splits a set into parts, in either direction.
+#[test]
+fn parts_of_an_unsorted_set() {
+    let mut server = server();
+    server.run(&(0..1000).fold("SADD set".to_owned(), |command, member| format!("{command} m{member}")));
+    for direction in ["ASC", "DESC"] {
+        let all = server.list(&format!("SORT set BY nosort {direction}"));
+        let mut parts = Vec::new();
+        for start in [0, 300, 600, 900, 1200] {
+            parts.extend(server.list(&format!("SORT set BY nosort {direction} LIMIT {start} 300")));
+        }
+        assert_eq!((all.len(), parts), (1000, all));
+    }
 }
 
 #[test]
