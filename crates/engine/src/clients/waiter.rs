@@ -69,8 +69,8 @@ pub struct Waiter {
     pub(crate) worker: u32,
     /// The token by which the worker finds the connection.
     pub connection: u64,
-    /// The keys on which the command blocks, without duplicates, each as the index of its argument
-    /// and its place.
+    /// The keys on which the command blocks, without duplicates and ordered by shard, each as the
+    /// index of its argument and its place.
     keys: SmallVec<[(usize, KeyPlace); 1]>,
     /// Place of the destination key.
     pub(crate) destination: Option<KeyPlace>,
@@ -120,6 +120,7 @@ impl Waiter {
                 keys.push((index, place(key)));
             }
         }
+        keys.sort_by_key(|(_, place)| place.shard);
         Waiter {
             ticket: origin.ticket,
             claimed: AtomicBool::new(false),
@@ -176,17 +177,17 @@ impl Waiter {
         Args::new(&self.bytes, &self.ranges)
     }
 
-    /// Returns the shards of the keys, without duplicates.
+    /// Returns the shards of the keys, ascending and without duplicates.
     pub(crate) fn shards(&self) -> SmallVec<[u32; 4]> {
         let mut shards: SmallVec<[u32; 4]> = self.keys.iter().map(|(_, place)| place.shard).collect();
-        shards.sort_unstable();
         shards.dedup();
         shards
     }
 
     /// Returns the keys in a shard.
     pub(crate) fn keys_in(&self, shard: u32) -> impl Iterator<Item = &[u8]> {
-        let keys = self.keys.iter().filter(move |(_, place)| place.shard == shard);
+        let first = self.keys.partition_point(|(_, place)| place.shard < shard);
+        let keys = self.keys[first..].iter().take_while(move |(_, place)| place.shard == shard);
         keys.map(|(index, _)| self.ranges[*index].of(&self.bytes))
     }
 }

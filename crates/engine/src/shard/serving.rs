@@ -30,17 +30,23 @@ impl Executor<'_> {
     /// Serves the ready keys of held shards. May add more shards to `owned`. `now_ms` is the start
     /// of the command that made the keys ready. A key that has expired since then counts as
     /// missing, as in Redis.
+    ///
+    /// Passes over the shards, because a served key may make keys of any held shard ready, and may
+    /// add shards. The last pass serves no key.
     pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
-        let mut at = 0;
-        while at < owned.len() {
-            let shard = owned[at].shard();
-            match self.keyspace().shard(&mut owned[at]).waiters.take_ready() {
-                None => at += 1,
-                Some(key) => {
-                    self.has_served = true;
-                    self.serve_key(owned, shard, &key, now_ms.max(self.clock.now_ms()));
-                    at = 0;
-                }
+        let mut has_served = true;
+        while has_served {
+            has_served = false;
+            let mut at = 0;
+            while at < owned.len() {
+                let shard = owned[at].shard();
+                let Some(key) = self.keyspace().shard(&mut owned[at]).waiters.take_ready() else {
+                    at += 1;
+                    continue;
+                };
+                has_served = true;
+                self.has_served = true;
+                self.serve_key(owned, shard, &key, now_ms.max(self.clock.now_ms()));
             }
         }
     }
@@ -73,9 +79,10 @@ impl Executor<'_> {
             }
             faults::pause(Fault::PauseHolding);
             if self.wake(owned, &waiter, key, now_ms) {
-                for ownership in owned.iter_mut() {
-                    let shard = ownership.shard();
-                    keyspace.shard(ownership).waiters.remove(shard, &waiter);
+                for shard in waiter.shards() {
+                    if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
+                        keyspace.shard(&mut owned[index]).waiters.remove(shard, &waiter);
+                    }
                 }
             }
         }
