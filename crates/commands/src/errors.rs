@@ -39,6 +39,9 @@ pub(crate) const HASH_FULL: &str = "ERR a hash holds at most 4294967295 fields";
 /// A set has the maximum number of members.
 pub(crate) const SET_FULL: &str = "ERR a set holds at most 4294967295 members";
 
+/// A sorted set has no room for the new members.
+pub(crate) const SORTED_SET_FULL: &str = "ERR a sorted set holds at most 32 GiB of members and scores";
+
 /// Returns the error reply for a failed change of a string.
 pub(crate) fn edit_error(error: EditError) -> &'static str {
     match error {

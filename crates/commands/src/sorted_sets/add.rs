@@ -78,7 +78,8 @@ struct Tally {
     updated: i64,
     /// The new score of the last member, or `None` if an option prevented the update.
     score: Option<f64>,
-    not_a_number: bool,
+    /// The reason why members were not added.
+    error: Option<&'static str>,
 }
 
 impl Tally {
@@ -92,7 +93,7 @@ impl Tally {
 pub(crate) fn add_scores<'m>(
     access: &mut Access<'_>,
     args: &Args<'_>,
-    mut members: impl Iterator<Item = (&'m [u8], f64)>,
+    mut members: impl ExactSizeIterator<Item = (&'m [u8], f64)>,
     options: AddOptions,
     count_changed: bool,
     reply: &mut Reply<'_>,
@@ -105,6 +106,10 @@ pub(crate) fn add_scores<'m>(
     };
     let result = access.db(&key).change_as(&key, missing, |set: &mut SortedSet| {
         let mut tally = Tally::default();
+        if !set.view().has_room(members.len()) {
+            tally.error = Some(errors::SORTED_SET_FULL);
+            return (Change::none(), tally);
+        }
         let first = members.next();
         if let Some((member, _)) = first
             && set.is_empty()
@@ -124,7 +129,7 @@ pub(crate) fn add_scores<'m>(
                 Added::Same(score) => Some(score),
                 Added::Skipped => None,
                 Added::NotANumber => {
-                    tally.not_a_number = true;
+                    tally.error = Some("ERR resulting score is not a number (NaN)");
                     None
                 }
             };
@@ -138,8 +143,8 @@ pub(crate) fn add_scores<'m>(
             return false;
         }
     };
-    if tally.not_a_number {
-        reply.error("ERR resulting score is not a number (NaN)");
+    if let Some(error) = tally.error {
+        reply.error(error);
         return tally.has_changed();
     }
     match (options.incr, tally.score) {

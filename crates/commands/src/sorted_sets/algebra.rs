@@ -167,7 +167,9 @@ fn reply_result(access: &mut Access<'_>, args: &Args<'_>, operation: Operation, 
     let held = access.held(&keys, has_members);
     let Some((sources, options)) = sources(held, args, 1, Form::Reply, operation, reply) else { return };
     // The result is iterated only once, so packing it isn't worthwhile.
-    let result = run(&sources, operation, options.aggregate, UNPACKED);
+    let Some(result) = run(&sources, operation, options.aggregate, UNPACKED) else {
+        return reply.error(errors::SORTED_SET_FULL);
+    };
     let members = result.view().iter();
     if options.with_scores {
         return reply_pairs(members, reply);
@@ -187,7 +189,9 @@ fn store_result(
     let (destination, limits) = (access.first_key(args, 1), pack_limits(access));
     let held = access.held(&keys, has_members);
     let Some((sources, options)) = sources(held, args, 2, Form::Store, operation, reply) else { return };
-    let result = run(&sources, operation, options.aggregate, limits);
+    let Some(result) = run(&sources, operation, options.aggregate, limits) else {
+        return reply.error(errors::SORTED_SET_FULL);
+    };
     store(access, &destination, result, event, reply);
 }
 
@@ -306,9 +310,10 @@ fn parse_options(
     Ok(options)
 }
 
-fn run(sources: &[Source<'_>], operation: Operation, aggregate: Aggregate, limits: PackLimits) -> SortedSet {
-    match operation {
-        Operation::Union => union(sources, aggregate).finish(limits),
+/// Returns the result of an operation; `None` if it is too large for a sorted set.
+fn run(sources: &[Source<'_>], operation: Operation, aggregate: Aggregate, limits: PackLimits) -> Option<SortedSet> {
+    Some(match operation {
+        Operation::Union => union(sources, aggregate)?.finish(limits),
         Operation::Intersection => {
             let mut builder = Builder::with_capacity(0);
             intersect(sources, aggregate, |member, score| {
@@ -318,20 +323,28 @@ fn run(sources: &[Source<'_>], operation: Operation, aggregate: Aggregate, limit
             builder.finish(limits)
         }
         Operation::Difference => difference(sources, limits),
-    }
+    })
 }
 
-/// Returns the union. Scores are merged in the order of the sources, shortest first.
-fn union(sources: &[Source<'_>], aggregate: Aggregate) -> Builder {
+/// Returns the union; `None` if it is too large. Scores are merged in the order of the sources,
+/// shortest first.
+fn union(sources: &[Source<'_>], aggregate: Aggregate) -> Option<Builder> {
     let longest = sources.last().map_or(0, |source| source.content.len());
     let mut builder = Builder::with_capacity(longest);
     for source in sources {
-        source.content.for_each(|member, score| {
-            let score = zero_if_nan(source.weight * score);
-            member.with_bytes(|member| builder.merge(member, score, |before| aggregate.join(before, score)));
+        let fits = source.content.all(|member, score| {
+            let has_room = builder.has_room();
+            if has_room {
+                let score = zero_if_nan(source.weight * score);
+                member.with_bytes(|member| builder.merge(member, score, |before| aggregate.join(before, score)));
+            }
+            has_room
         });
+        if !fits {
+            return None;
+        }
     }
-    builder
+    Some(builder)
 }
 
 /// Calls `visit` with the common members of all sources until it returns `false`.

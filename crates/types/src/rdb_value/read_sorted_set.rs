@@ -91,6 +91,9 @@ impl Members {
         if score.is_nan() {
             return Err(NOT_A_SCORE);
         }
+        if !self.set.has_room() {
+            return Err(Error::Corrupt("sorted set of more than 32 GiB"));
+        }
         let len = self.set.len();
         self.set.merge(member, score, |same| same);
         if self.set.len() == len { Err(Error::Corrupt("duplicate member")) } else { Ok(()) }

@@ -27,8 +27,19 @@ impl Builder {
         self.ids.is_empty()
     }
 
+    /// Returns whether another member can be added ([`SortedSetView::has_room`]). A part of an
+    /// existing set always fits.
+    ///
+    /// [`SortedSetView::has_room`]: super::SortedSetView::has_room
+    pub fn has_room(&self) -> bool {
+        self.set.has_room(1)
+    }
+
     /// Adds a member with `score`. If the member exists, passes its score to `merge` and replaces
     /// it by the result.
+    ///
+    /// # Panics
+    /// If there is no room ([`Self::has_room`]).
     pub fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) {
         if let Some(id) = self.set.merge(member, score, merge) {
             self.ids.push(id);

@@ -62,6 +62,12 @@ impl LargeSet {
         self.len() == 0
     }
 
+    /// Returns whether this many members of any length can be added.
+    #[inline]
+    pub(super) fn has_room(&self, members: usize) -> bool {
+        self.records.has_room(members)
+    }
+
     #[inline]
     fn hash(&self, member: &[u8]) -> u64 {
         pantala_dict::hash_key(self.seed, member)

@@ -151,6 +151,17 @@ impl<'a> SortedSetView<'a> {
         self.len() == 0
     }
 
+    /// Returns whether this many members of any length can be added: the members and scores of a
+    /// set use at most 32 GiB, members of more than 254 bytes not included. Callers check this
+    /// before they add the first member.
+    #[inline]
+    pub fn has_room(self, members: usize) -> bool {
+        match self {
+            SortedSetView::Packed(_) => true,
+            SortedSetView::Large(set) => set.has_room(members),
+        }
+    }
+
     /// Returns the score of a member.
     #[inline]
     pub fn score(self, member: &[u8]) -> Option<f64> {

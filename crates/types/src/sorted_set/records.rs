@@ -104,10 +104,20 @@ impl Records {
         }
     }
 
+    /// Returns whether this many records of any length can be added. Callers check this before
+    /// they add the first one.
+    #[inline]
+    pub(super) fn has_room(&self, records: usize) -> bool {
+        /// Bytes of a chunk that are used before the next one is added.
+        const USED_BYTES_MIN: usize = CHUNK_BYTES - UNITS_MAX * UNIT_BYTES;
+        let new = records.saturating_mul(UNITS_MAX * UNIT_BYTES) / USED_BYTES_MIN + 1;
+        new <= CHUNKS_MAX.saturating_sub(self.chunks.len())
+    }
+
     /// Adds a record and returns its id.
     ///
     /// # Panics
-    /// If the records would exceed 32 GiB.
+    /// If there is no room ([`Self::has_room`]).
     pub(super) fn add(&mut self, member: &[u8], score: f64) -> u32 {
         let short = member.len() <= SHORT_MAX;
         let len = if short { HEAD_BYTES + member.len() } else { LONG_INDEX_AT + size_of::<u32>() };
@@ -242,6 +252,19 @@ mod tests {
         let long: usize = records.long.iter().map(|member| member.len()).sum();
         assert_eq!(records.bytes, chunks + long);
         assert!(counted(&records) <= records.bytes);
+    }
+
+    #[test]
+    fn room_ends_at_the_bound() {
+        let mut records = Records::new();
+        assert!(records.has_room(1_000_000));
+        // Records of 264 bytes are in chunks of at least 61 records.
+        assert!(records.has_room((CHUNKS_MAX - 1) * 61) && !records.has_room(CHUNKS_MAX * 62));
+        assert!(!records.has_room(usize::MAX));
+        records.chunks.resize(CHUNKS_MAX - 2, Vec::new());
+        assert!(records.has_room(61) && !records.has_room(10_000));
+        records.chunks.resize(CHUNKS_MAX, Vec::new());
+        assert!(!records.has_room(1));
     }
 
     #[test]
