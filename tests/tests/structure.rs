@@ -1,6 +1,7 @@
-//! Tests of the source code: its layers, its sizes and its prose. They run no server.
+//! Tests of the source code: its layers, sizes, prose and packages. They run no server.
 
 mod engine_layers;
 mod layers;
+mod packages;
 mod rooms;
 mod tidy;
