@@ -56,6 +56,7 @@ mod replication_trouble;
 mod resident_memory;
 mod scan;
 mod scripting;
+mod secrets;
 mod sentinel;
 mod server_commands;
 mod shard_handover;

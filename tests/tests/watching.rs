@@ -40,7 +40,6 @@ fn a_monitor_sees_commands_as_in_redis() {
         b"NOSUCH a",
         b"AUTH x",
         b"AUTH default pw",
-        b"AUTH a b c",
         b"HELLO 3 AUTH default pw",
         b"HELLO 2 auth default x SETNAME foo",
         b"CONFIG GET port",

@@ -80,6 +80,7 @@ pub(crate) const ACL_DRYRUN: Command = Command {
         Argument::string("command"),
         Argument::string("arg").optional().multiple(),
     ],
+    secrets: Some(super::secrets::acl_dryrun),
     handler: Handler::Local(crate::acl::dryrun),
     ..MANAGING
 };

@@ -11,10 +11,15 @@ fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
     args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
 }
 
-/// Returns whether an argument of `AUTH` is secret. As in Redis, all arguments are, unless there
-/// are more than two, which is a syntax error.
-pub(super) fn auth(args: &Args<'_>, index: usize) -> bool {
-    index > 0 && args.len() <= 3
+/// Returns whether an argument of `AUTH` is secret: all of them. Redis shows them if there are more
+/// than two, which is a syntax error, for example a password with an unquoted space.
+pub(super) fn auth(_: &Args<'_>, index: usize) -> bool {
+    index > 0
+}
+
+/// Returns whether an argument of `ACL DRYRUN` is secret: those of a command that takes passwords.
+pub(super) fn acl_dryrun(args: &Args<'_>, index: usize) -> bool {
+    index > 3 && ["AUTH", "HELLO", "ACL", "CONFIG", "MIGRATE"].iter().any(|command| is(args, 3, command))
 }
 
 /// Returns whether an argument of `HELLO` is secret: the two after `AUTH`.
@@ -63,11 +68,13 @@ mod tests {
     fn secret_arguments_are_recognized() {
         assert_eq!(secrets("AUTH p"), ".*");
         assert_eq!(secrets("AUTH u p"), ".**");
-        assert_eq!(secrets("AUTH a b c"), "....");
+        assert_eq!(secrets("AUTH a b c"), ".***");
         assert_eq!(secrets("HELLO 3 auth u p SETNAME n"), "...**..");
         assert_eq!(secrets("HELLO 3 SETNAME auth AUTH u p"), ".....**");
         assert_eq!(secrets("ACL SETUSER u >p on"), "..***");
         assert_eq!(secrets("ACL GETUSER u"), "...");
+        assert_eq!(secrets("ACL DRYRUN u hello 3 AUTH u p"), "....****");
+        assert_eq!(secrets("ACL DRYRUN u SET k v"), "......");
         assert_eq!(secrets("CONFIG SET port 1 requirepass p"), ".....*");
         assert_eq!(secrets("MIGRATE h p key 9 5000 AUTH p"), ".......*");
         assert_eq!(secrets("MIGRATE h p key 9 5000 COPY auth2 u p"), "........**");

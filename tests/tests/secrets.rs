@@ -1,0 +1,100 @@
+//! Passwords of users, of the server and of keys appear in no log, in no reply to another client,
+//! and in no output of `MONITOR` or `SLOWLOG`. A script's text is shown, with whatever it contains.
+
+use pantala_tests::{Client, Reply, Server, for_each_backend};
+
+/// Part of every password below.
+const SECRET: &str = "hunter2";
+
+/// Commands that contain a password, each of which takes another path through the server.
+const COMMANDS: &[&str] = &[
+    "ACL SETUSER max on >hunter2 +@all ~*",
+    "AUTH max hunter2",
+    "AUTH default hunter2",
+    "AUTH hunter2",
+    "AUTH max my hunter2",
+    "AUTH nobody hunter2",
+    "HELLO 2 AUTH max hunter2",
+    "HELLO 2 AUTH max hunter2-wrong SETNAME name",
+    "CONFIG SET requirepass hunter2",
+    "CONFIG SET masterauth hunter2",
+    "CONFIG SET masteruser hunter2-user",
+    "CONFIG SET tls-key-file-pass hunter2",
+    "CONFIG SET tls-client-key-file-pass hunter2",
+    "CONFIG SET maxmemory 0 masterauth hunter2",
+    "CONFIG SET masterauth hunter2 nosuch 1",
+    "ACL SETUSER max <hunter2",
+    "ACL SETUSER max <hunter2",
+    "ACL SETUSER max +nosuch >hunter2",
+    "ACL SETUSER max >hunter2 (",
+    "ACL DRYRUN max AUTH hunter2",
+    "ACL DRYRUN max HELLO 3 AUTH max hunter2",
+    "SET key value",
+    "MIGRATE 127.0.0.1 1 key 0 100 AUTH hunter2",
+    "MIGRATE 127.0.0.1 1 key 0 100 COPY AUTH2 hunter2-user hunter2",
+    "MIGRATE 127.0.0.1 1  0 100 AUTH2 hunter2-user hunter2 KEYS key",
+    "MULTI",
+    "AUTH max hunter2",
+    "ACL SETUSER max >hunter2-2",
+    "CONFIG SET masterauth hunter2",
+    "MIGRATE 127.0.0.1 1 key 0 100 AUTH hunter2",
+    "EXEC",
+    "ACL SETUSER limited on >hunter2 +ping +auth",
+    "AUTH limited hunter2",
+    // All denied, and therefore in `ACL LOG`.
+    "CONFIG SET masterauth hunter2",
+    "ACL SETUSER max >hunter2",
+    "MIGRATE 127.0.0.1 1 key 0 100 AUTH hunter2",
+];
+
+/// Commands whose replies show other clients, past commands or the server's state.
+const REPORTS: &[&str] = &[
+    "SLOWLOG GET 1000",
+    "ACL LOG 1000",
+    "ACL LIST",
+    "ACL GETUSER max",
+    "CLIENT LIST",
+    "INFO everything",
+    "LATENCY DOCTOR",
+    "MEMORY DOCTOR",
+    "CONFIG GET maxmemory*",
+];
+
+/// Panics if a text contains the secret, as such or as bytes that `Debug` shows as numbers.
+#[track_caller]
+fn assert_hidden(what: &str, text: &str) {
+    let numbers = SECRET.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(", ");
+    assert!(!text.contains(SECRET) && !text.contains(&numbers), "{what}: {text}");
+}
+
+#[test]
+fn passwords_are_never_shown() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--slowlog-log-slower-than", "0", "--loglevel", "debug"]);
+        let mut monitor = server.connect();
+        assert_eq!(monitor.call("MONITOR"), Reply::ok());
+        let mut observer = server.connect();
+        observer.call("CONFIG SET slowlog-max-len 1000");
+        let mut client: Client = server.connect();
+        for command in COMMANDS {
+            client.call(command);
+        }
+        assert_eq!(observer.call("PING end").text(), "end");
+        let mut shown = Vec::new();
+        while !shown.last().is_some_and(|line: &String| line.contains("\"end\"")) {
+            shown.push(monitor.receive().text());
+        }
+        assert!(shown.iter().any(|line| line.contains("\"(redacted)\"")), "{shown:?}");
+        assert_hidden("MONITOR", &shown.join("\n"));
+        let slow = observer.call("SLOWLOG GET 1000");
+        // It lacks denied calls and the queuing of a transaction's commands.
+        assert!(slow.elements().len() > COMMANDS.len() / 2, "{} entries", slow.elements().len());
+        for report in REPORTS {
+            let reply = observer.call(report);
+            assert!(!reply.is_error(), "{report}: {reply:?}");
+            assert_hidden(report, &format!("{reply:?}"));
+        }
+        assert!(!server.log().is_empty());
+        assert_hidden("the log", &server.log());
+    });
+}
