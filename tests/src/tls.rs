@@ -186,6 +186,15 @@ impl Tunnel {
     /// If no port is free.
     #[must_use]
     pub fn open(to: u16, config: Arc<ClientConfig>, piece_bytes: usize) -> Tunnel {
+        Tunnel::open_to(("127.0.0.1", to), config, piece_bytes)
+    }
+
+    /// Opens a tunnel to an address and a port, as [`Tunnel::open`] does.
+    ///
+    /// # Panics
+    /// If no port is free.
+    #[must_use]
+    pub fn open_to(to: (&'static str, u16), config: Arc<ClientConfig>, piece_bytes: usize) -> Tunnel {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
         let port = listener.local_addr().expect("it has an address").port();
         let seen = Arc::new(Mutex::new(Seen::default()));
@@ -249,12 +258,12 @@ impl Tunnel {
 /// Forwards one connection in both directions until the server ends it.
 fn forward(
     plain: &TcpStream,
-    to: u16,
+    to: (&str, u16),
     config: Arc<ClientConfig>,
     piece_bytes: usize,
     seen: &Mutex<Seen>,
 ) -> io::Result<()> {
-    let mut outer = TcpStream::connect(("127.0.0.1", to))?;
+    let mut outer = TcpStream::connect(to)?;
     outer.set_nodelay(true)?;
     outer.set_nonblocking(true)?;
     let mut tls = ClientConnection::new(config, "localhost".try_into().expect("a name")).map_err(io::Error::other)?;

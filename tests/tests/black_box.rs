@@ -49,6 +49,7 @@ mod propagation;
 mod protocol;
 mod pubsub;
 mod real_clients;
+mod remote_hosts;
 mod replication_chains;
 mod replication_primary;
 mod replication_replica;
