@@ -87,6 +87,29 @@ impl Certificates {
         self.openssl(&args);
     }
 
+    /// Makes a certificate that the authority has signed, and that expired in 2020.
+    ///
+    /// # Panics
+    /// If openssl fails.
+    pub fn sign_expired(&self, name: &str) {
+        let settings = format!(
+            "[ca]\ndefault_ca=made\n[made]\ndatabase={folder}/index\nserial={folder}/serial\nnew_certs_dir={folder}\n\
+             policy=any\ndefault_md=sha256\nx509_extensions=names\n[any]\ncommonName=supplied\n\
+             [names]\nbasicConstraints=critical,CA:FALSE\nsubjectAltName=DNS:localhost,IP:127.0.0.1\n",
+            folder = self.folder.path().display()
+        );
+        for (file, text) in [("ca.cnf", settings.as_str()), ("index", ""), ("serial", "01\n")] {
+            fs::write(self.path(file), text).expect("it is written");
+        }
+        let (request, key_file, subject) = (self.file("request"), self.key(name), format!("/CN={name}"));
+        let ask = ["req", "-config", &self.file("cnf"), "-new", "-nodes", "-subj", &subject];
+        self.openssl(&[&ask[..], &EC, &["-keyout", &key_file, "-out", &request]].concat());
+        let sign = ["ca", "-batch", "-notext", "-config", &self.file("ca.cnf"), "-cert", &self.cert("ca")];
+        let dates = ["-startdate", "20200101000000Z", "-enddate", "20200201000000Z"];
+        let files = ["-keyfile", &self.key("ca"), "-in", &request, "-out", &self.cert(name)];
+        self.openssl(&[&sign[..], &dates, &files].concat());
+    }
+
     /// Runs openssl.
     ///
     /// # Panics

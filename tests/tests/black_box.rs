@@ -66,6 +66,7 @@ mod snapshots;
 mod starts;
 mod ties;
 mod tls;
+mod tls_trouble;
 mod tracking;
 mod transactions;
 mod trouble;

@@ -1,0 +1,224 @@
+//! TLS in trouble: certificates that have expired or are replaced by garbage, clients that stall in
+//! a handshake, and renegotiation.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pantala_tests::following::info;
+use pantala_tests::server::free_port;
+use pantala_tests::tls::{Certificates, Tunnel};
+use pantala_tests::waiting::eventually;
+use pantala_tests::{Backend, Client, Reply, Server, for_all_backends, for_each_backend};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts a server with an encrypted port and the certificate `name`. Returns the port, too.
+fn start(backend: Backend, certificates: &Certificates, name: &str, more: &[&str]) -> (Server, u16) {
+    let port = free_port();
+    let args = certificates.server_args(port, name);
+    let args: Vec<&str> = args.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    (Server::pantala(backend, &args), port)
+}
+
+fn tunnel(certificates: &Certificates, port: u16, name: &str) -> Tunnel {
+    Tunnel::open(port, certificates.client_config(Some(name)), usize::MAX)
+}
+
+fn set(client: &mut Client, certificates: &Certificates, name: &str) -> Reply {
+    let (cert, key) = (certificates.cert(name), certificates.key(name));
+    client.command(&["CONFIG", "SET", "tls-cert-file", &cert, "tls-key-file", &key])
+}
+
+fn days_left(server: &Server) -> i64 {
+    info(server, "server", "tls_certificate_days_left").parse().expect("a number")
+}
+
+/// As in Redis, a server may use an expired certificate; its clients reject it. Pantala logs a
+/// warning. The certificates of clients are checked by the server.
+#[test]
+fn expired_certificates() {
+    let Some(certificates) = Certificates::make() else { return };
+    certificates.sign_expired("expired");
+    for_each_backend(|backend| {
+        let (mut server, port) = start(backend, &certificates, "expired", &[]);
+        let mut admin = server.connect();
+        let tunnel_of = |name| tunnel(&certificates, port, name);
+        assert!(server.log().contains("the certificate of tls-cert-file has expired"), "{}", server.log());
+        assert!(days_left(&server) < 0);
+        let client = tunnel_of("client");
+        client.connect().read_to_end();
+        assert!(client.failure().contains("expired"));
+        // Another certificate at run time makes it usable; the expired one is accepted again.
+        assert_eq!(set(&mut admin, &certificates, "server"), Reply::ok());
+        assert!(days_left(&server) > 0);
+        let mut open = client.connect();
+        assert_eq!(open.call("PING").text(), "PONG");
+        assert_eq!(set(&mut admin, &certificates, "expired"), Reply::ok());
+        assert_eq!(open.call("PING").text(), "PONG", "connections stay open");
+        client.connect().read_to_end();
+        assert!(client.failure().contains("expired"));
+        // A client with an expired certificate.
+        assert_eq!(set(&mut admin, &certificates, "server"), Reply::ok());
+        let mut late = tunnel_of("expired").connect();
+        late.send(&["SET", "key", "value"]);
+        assert_eq!(late.read_to_end(), b"");
+        assert_eq!(admin.call("EXISTS key"), Reply::Integer(0));
+        server.assert_sound();
+    });
+}
+
+/// The files are overwritten with garbage, emptied, deleted, or replaced by directories while the
+/// server runs: the loaded certificate stays in use, also after an attempt to load the files again.
+#[test]
+fn files_replaced_by_garbage_at_run_time() {
+    let Some(certificates) = Certificates::make() else { return };
+    let copy = |extension: &str| {
+        let (from, to) = (certificates.path("server"), certificates.path("copy"));
+        std::fs::copy(from.with_extension(extension), to.with_extension(extension)).expect("it is copied");
+    };
+    let valid_cert = std::fs::read(certificates.cert("server")).expect("it is read");
+    for_each_backend(|backend| {
+        copy("crt");
+        copy("key");
+        let (mut server, port) = start(backend, &certificates, "copy", &[]);
+        let mut admin = server.connect();
+        let client = tunnel(&certificates, port, "client");
+        let mut first = client.connect();
+        assert_eq!(first.call("PING").text(), "PONG");
+        let before = client.certificate();
+        // The start of a certificate, and files of other kinds.
+        let garbage: [&[u8]; 4] = [b"", b"\0\xff\x80garbage", &valid_cert[..valid_cert.len() / 2], b"[a]\nb = 1\n"];
+        for extension in ["crt", "key"] {
+            let file = certificates.path("copy").with_extension(extension);
+            for content in garbage.iter().map(Some).chain([None, None]) {
+                match content {
+                    Some(content) => std::fs::write(&file, content).expect("it is written"),
+                    // First without the file, then with a directory.
+                    None if file.is_file() => std::fs::remove_file(&file).expect("it is removed"),
+                    None => std::fs::create_dir(&file).expect("it is created"),
+                }
+                // A handshake needs no file.
+                assert_eq!(client.connect().call("PING").text(), "PONG");
+                assert!(set(&mut admin, &certificates, "copy").is_error(), "{extension}: {content:?}");
+                assert_eq!(client.connect().call("PING").text(), "PONG");
+                assert_eq!(client.certificate(), before);
+                assert!(days_left(&server) > 0);
+            }
+            std::fs::remove_dir(&file).expect("it is removed");
+            copy(extension);
+        }
+        assert_eq!(set(&mut admin, &certificates, "copy"), Reply::ok());
+        assert_eq!(first.call("PING").text(), "PONG", "it stays open");
+        server.assert_sound();
+    });
+}
+
+/// Without any timeout configured, clients that stall in a handshake are closed after ten seconds.
+/// Meanwhile other clients are served and others finish their handshakes.
+#[test]
+fn stalled_handshakes_are_closed_and_delay_no_client() {
+    const CLIENTS: usize = 60;
+    /// Limit of a handshake, and the time by which a busy host may exceed it.
+    const HANDSHAKE: Duration = Duration::from_secs(10);
+    const LATE: Duration = Duration::from_secs(30);
+    let Some(certificates) = Certificates::make() else { return };
+    for_all_backends(|backend| {
+        let (mut server, port) = start(backend, &certificates, "server", &["--workers", "2"]);
+        let client = tunnel(&certificates, port, "client");
+        let mut open = client.connect();
+        assert_eq!(open.call("PING").text(), "PONG");
+        // Starts of a record with a ClientHello, of different lengths.
+        const HELLO: [u8; 11] = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3];
+        let begin = Instant::now();
+        let mut stalled: Vec<TcpStream> = (0..CLIENTS)
+            .map(|number| {
+                let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+                socket.write_all(&HELLO[..number % HELLO.len()]).expect("the server reads");
+                socket.set_read_timeout(Some(HANDSHAKE + LATE)).expect("a socket takes a timeout");
+                socket
+            })
+            .collect();
+        for _ in 0..20 {
+            assert_eq!(open.call("PING").text(), "PONG");
+            assert_eq!(client.connect().call("PING").text(), "PONG");
+        }
+        for socket in &mut stalled {
+            let mut rest = Vec::new();
+            // An error means that the server has reset the connection, or the timeout.
+            let _ = socket.read_to_end(&mut rest);
+            let elapsed = begin.elapsed();
+            assert!(elapsed < HANDSHAKE + LATE, "still open after {elapsed:?}");
+            assert!(elapsed > HANDSHAKE / 2, "closed after {elapsed:?}");
+        }
+        assert_eq!(open.call("PING").text(), "PONG", "it is not closed");
+        eventually("the connections are gone", || {
+            let count: usize = info(&server, "clients", "connected_clients").parse().expect("a number");
+            count < CLIENTS / 2
+        });
+        server.assert_sound();
+    });
+}
+
+/// TLS 1.2 lets a client start another handshake. As in Redis, the server rejects it; the client
+/// ends.
+#[test]
+fn renegotiation_is_rejected() {
+    let Some(certificates) = Certificates::make() else { return };
+    for_each_backend(|backend| {
+        let (mut server, port) = start(backend, &certificates, "server", &["--tls-auth-clients", "no"]);
+        let mut other = tunnel(&certificates, port, "client").connect();
+        let mut client = Command::new(certificates.program())
+            .args(["s_client", "-tls1_2", "-connect", &format!("127.0.0.1:{port}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("openssl starts");
+        let mut input = client.stdin.take().expect("it is piped");
+        let mut output = BufReader::new(client.stdout.take().expect("it is piped"));
+        input.write_all(b"PING\r\n").expect("it reads");
+        let mut lines = Vec::new();
+        while !lines.last().is_some_and(|line: &String| line.starts_with("+PONG")) {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).expect("it is text"), 0, "{lines:?}");
+            lines.push(line);
+        }
+        // openssl takes an input that starts with R as the request for another handshake.
+        input.write_all(b"R\n").expect("it reads");
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = client.try_wait().expect("a child can be waited for") {
+                break status;
+            }
+            if Instant::now() > deadline {
+                let _ = client.kill();
+                panic!("openssl still runs");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let (mut rest, mut errors) = (String::new(), String::new());
+        output.read_to_string(&mut rest).expect("it is text");
+        client.stderr.take().expect("it is piped").read_to_string(&mut errors).expect("it is text");
+        let shown = rest + &errors;
+        assert!(!status.success() && shown.contains("no renegotiation"), "{status}: {shown}");
+        assert_eq!(other.call("PING").text(), "PONG");
+        server.assert_sound();
+    });
+}
+
+/// There is no cluster bus that `tls-cluster` could encrypt, so it can't be turned on.
+#[test]
+fn tls_cluster_is_rejected_at_run_time() {
+    let Some(certificates) = Certificates::make() else { return };
+    for cluster in ["no", "yes"] {
+        let (server, _) = start(Backend::Epoll, &certificates, "server", &["--cluster-enabled", cluster]);
+        let mut admin = server.connect();
+        let rejected = admin.call("CONFIG SET tls-cluster yes");
+        assert!(rejected.is_error() && rejected.text().contains("'tls-cluster'"), "{rejected:?}");
+        assert_eq!(admin.call("CONFIG SET tls-cluster no"), Reply::ok());
+        let value = admin.call("CONFIG GET tls-cluster");
+        assert_eq!(value.elements()[1].text(), "no");
+    }
+}
