@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use pantala_tests::server::READY_MAX;
 use pantala_tests::waiting::eventually;
-use pantala_tests::{Backend, Client, Server, binary};
+use pantala_tests::{Backend, Client, Reply, Server, binary};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -280,4 +280,35 @@ fn heap_addresses_differ_from_run_to_run() {
     let (one, other) = (address(), address());
     assert!(one.starts_with("table: 0x"), "{one}");
     assert_ne!(one, other);
+}
+
+/// `shutdown-on-sigint` and `shutdown-on-sigterm`, set at the start and at run time.
+#[test]
+fn signals_shut_down_as_configured() {
+    const POINTS: &str = "3600 1";
+    for (at_start, at_run_time, save, signal, is_saved) in [
+        ("", "", POINTS, Signal::TERM, true),
+        ("", "", "", Signal::TERM, false),
+        ("shutdown-on-sigterm nosave", "", POINTS, Signal::TERM, false),
+        ("shutdown-on-sigterm nosave", "", POINTS, Signal::INT, true),
+        ("shutdown-on-sigint save", "", "", Signal::INT, true),
+        ("shutdown-on-sigint save", "", "", Signal::TERM, false),
+        ("shutdown-on-sigint save", "shutdown-on-sigint default", "", Signal::INT, false),
+        ("", "shutdown-on-sigterm nosave now force", POINTS, Signal::TERM, false),
+    ] {
+        let what = format!("{at_start:?}, {at_run_time:?}, save {save:?}, {signal:?}");
+        let mut args = vec!["--save", save];
+        let directive = at_start.split_once(' ').map(|(name, value)| (format!("--{name}"), value));
+        args.extend(directive.iter().flat_map(|(name, value)| [name.as_str(), *value]));
+        let mut server = Server::pantala(Backend::Epoll, &args);
+        let mut client = server.connect();
+        assert_eq!(client.call("SET key value"), Reply::ok());
+        if let Some((name, value)) = at_run_time.split_once(' ') {
+            assert_eq!(client.command(&["CONFIG", "SET", name, value]), Reply::ok(), "{what}");
+        }
+        server.signal(signal);
+        let status = server.wait_exit(READY_MAX);
+        assert_eq!(status.code(), Some(0), "{what}: {}", server.log());
+        assert_eq!(server.folder().join("dump.rdb").exists(), is_saved, "{what}");
+    }
 }
