@@ -46,11 +46,16 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
                 reply_members(set.iter(), with_scores, reply);
             } else if count >= 0 {
                 let chosen = distinct_below(&mut random, wanted as usize, len);
-                reply_members(chosen.into_iter().map(|rank| pick(set, rank)), with_scores, reply);
+                reply_members(picked(set, chosen).into_iter(), with_scores, reply);
             } else if wanted > REPEATED_PICKS_MAX {
                 reply.error(errors::OUT_OF_RANGE);
             } else {
-                let picks = (0..wanted as usize).map(|_| pick(set, random.below(len as u64) as usize));
+                // Finding a rank in a listpack takes a scan, so collect all members once.
+                let all: Vec<_> = if is_packed(set) { set.iter().collect() } else { Vec::new() };
+                let picks = (0..wanted as usize).map(|_| {
+                    let rank = random.below(len as u64) as usize;
+                    all.get(rank).copied().unwrap_or_else(|| pick(set, rank))
+                });
                 reply_repeated(picks, with_scores, reply_bytes_max, reply);
             }
         },
@@ -60,6 +65,20 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
 /// Returns the member with a rank, which must exist.
 fn pick(set: SortedSetView<'_>, rank: usize) -> (Element<'_>, f64) {
     set.range(rank..rank + 1, false).next().unwrap_or((Element::Bytes(b""), 0.0))
+}
+
+fn is_packed(set: SortedSetView<'_>) -> bool {
+    matches!(set, SortedSetView::Packed(_))
+}
+
+/// Returns the members with these ranks, which must exist and ascend. Scans a listpack once.
+fn picked(set: SortedSetView<'_>, ranks: Vec<usize>) -> Vec<(Element<'_>, f64)> {
+    if !is_packed(set) {
+        return ranks.into_iter().map(|rank| pick(set, rank)).collect();
+    }
+    let mut ranks = ranks.into_iter().peekable();
+    let members = set.iter().enumerate();
+    members.filter_map(|(rank, member)| ranks.next_if_eq(&rank).map(|_| member)).collect()
 }
 
 /// Replies with members that may repeat. Aborts the reply if it exceeds `reply_bytes_max`.

@@ -152,6 +152,25 @@ fn encoding_changes_at_the_limits() {
 }
 
 #[test]
+fn random_members_of_a_listpack() {
+    let mut server = TestServer::new(1);
+    for index in 0..100 {
+        server.run(&format!("ZADD z {index} {index}"));
+    }
+    assert_eq!(server.run("OBJECT ENCODING z"), "listpack");
+    for count in [1, 50, 99] {
+        let pairs = server.list(&format!("ZRANDMEMBER z {count} WITHSCORES"));
+        let members: std::collections::HashSet<_> = pairs.iter().step_by(2).collect();
+        assert_eq!(members.len(), count);
+        assert!(pairs.chunks(2).all(|pair| pair[0] == pair[1]), "{pairs:?}");
+    }
+    let pairs = server.list("ZRANDMEMBER z -5000 WITHSCORES");
+    assert_eq!(pairs.len(), 10_000);
+    assert!(pairs.chunks(2).all(|pair| pair[0] == pair[1]));
+    assert_eq!(pairs.iter().collect::<std::collections::HashSet<_>>().len(), 100, "each member is picked");
+}
+
+#[test]
 fn random_members_and_zscan() {
     let mut server = TestServer::new(1);
     for index in 0..1000 {
