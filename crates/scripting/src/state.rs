@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use mlua_sys::lua51 as ffi;
 use pantala_resp::{Args, Reply, Version};
 
@@ -235,8 +235,8 @@ impl State {
             return;
         }
         let table = libraries.table();
-        let gone = |id: &u64| table.libraries().all(|library| library.id != *id);
-        let gone: Vec<u64> = self.loaded.keys().copied().filter(gone).collect();
+        let known: HashSet<u64> = table.libraries().map(|library| library.id).collect();
+        let gone: Vec<u64> = self.loaded.keys().copied().filter(|id| !known.contains(id)).collect();
         for id in gone {
             self.forget_library(id);
         }
