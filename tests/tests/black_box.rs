@@ -4,6 +4,7 @@
 //! `cargo test -p pantala-tests --test black_box pubsub::` runs those of one file.
 
 mod acl;
+mod acl_clients;
 mod acl_differential;
 mod append_only;
 mod atomicity;

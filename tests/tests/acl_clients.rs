@@ -1,0 +1,337 @@
+//! Users as client libraries manage them: the subjects of the ACL tests of redis-py, go-redis and
+//! Jedis, with both protocols. Each reply must be that of redis-server.
+
+use pantala_tests::transcript::assert_as_redis;
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+
+/// Calls of the libraries' tests. Their replies contain neither times nor random text.
+const CALLS: &[&str] = &[
+    "ACL WHOAMI",
+    "ACL LIST",
+    "ACL USERS",
+    "ACL GETUSER default",
+    "ACL GETUSER nobody",
+    "ACL CAT",
+    "ACL CAT testcategory",
+    "ACL DELUSER lib",
+    // A user without rules, and one after `reset`.
+    "ACL SETUSER lib",
+    "ACL GETUSER lib",
+    "ACL SETUSER lib reset off",
+    "ACL LIST",
+    "ACL SETUSER lib reset on nopass",
+    "ACL GETUSER lib",
+    // Passwords: added, removed, and as hashes.
+    "ACL SETUSER lib reset on >pass1 >pass2",
+    "ACL SETUSER lib <pass2",
+    "ACL GETUSER lib",
+    "ACL SETUSER lib <pass2",
+    "ACL SETUSER lib #5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8",
+    "ACL GETUSER lib",
+    "ACL SETUSER lib !5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8",
+    "ACL SETUSER lib #5e88",
+    "ACL SETUSER lib #5E884898DA28047151D0E56F8DC6292773603D0D6AABBDD62A11EF721D1542D8",
+    "ACL SETUSER lib resetpass",
+    "ACL GETUSER lib",
+    // Categories, commands, keys, channels and selectors, set at once and in several calls.
+    "ACL SETUSER lib reset on >pass1 +@set +@hash -@geo +get +mget -hset ~cache:* ~objects:* &message:*",
+    "ACL GETUSER lib",
+    "ACL SETUSER lib +@list +mset ~more:* %R~read:* %W~write:* (%RW~both:* +get)",
+    "ACL GETUSER lib",
+    "ACL SETUSER lib (+set ~a) (-@all +@read ~b &c)",
+    "ACL GETUSER lib",
+    "ACL SETUSER lib clearselectors resetkeys resetchannels",
+    "ACL GETUSER lib",
+    "ACL SETUSER lib reset +@all ~* -@string +incr -debug +debug|digest",
+    "ACL GETUSER lib",
+    "ACL LIST",
+    // Rules without a prefix are errors, and change nothing.
+    "ACL SETUSER lib list",
+    "ACL SETUSER lib get",
+    "ACL SETUSER lib +nosuch",
+    "ACL SETUSER lib +@nosuch",
+    "ACL GETUSER lib",
+    // Dry runs.
+    "ACL SETUSER lib reset nopass allkeys allchannels +set -get",
+    "ACL DRYRUN lib SET key value",
+    "ACL DRYRUN lib set key value",
+    "ACL DRYRUN lib GET key",
+    "ACL DRYRUN lib SET key",
+    "ACL DRYRUN lib nosuch key",
+    "ACL DRYRUN nobody GET key",
+    "ACL SETUSER lib reset nopass ~a* +@all",
+    "ACL DRYRUN lib GET b",
+    "ACL DRYRUN lib PUBLISH c m",
+    "ACL DELUSER lib nobody",
+    "ACL DELUSER lib",
+    "ACL USERS",
+    "ACL GENPASS 0",
+    "ACL GENPASS 4097",
+    "ACL GENPASS x",
+];
+
+/// Sorts the words of each text: the order of a user's commands differs between processes of
+/// redis-server.
+fn with_sorted_words(reply: Reply) -> Reply {
+    let all = |replies: Vec<Reply>| replies.into_iter().map(with_sorted_words).collect();
+    match reply {
+        Reply::Bulk(bytes) => {
+            let mut words: Vec<&[u8]> = bytes.split(|byte| *byte == b' ').collect();
+            words.sort_unstable();
+            Reply::Bulk(words.join(&b' '))
+        }
+        Reply::Array(replies) => Reply::Array(all(replies)),
+        Reply::Map(replies) => Reply::Map(all(replies)),
+        Reply::Set(replies) => Reply::Set(all(replies)),
+        other => other,
+    }
+}
+
+#[test]
+fn replies_to_client_libraries_are_those_of_redis() {
+    assert_as_redis(&[], |server, version| {
+        let mut client = server.connect();
+        client.call(&format!("HELLO {version}"));
+        let mut lines: Vec<String> =
+            CALLS.iter().map(|words| format!("{words}: {:?}", with_sorted_words(client.call(words)))).collect();
+        // Pantala's categories also have commands of later versions.
+        for (category, command) in [("read", "get"), ("write", "set"), ("scripting", "eval"), ("admin", "acl|setuser")]
+        {
+            let commands = client.call(&format!("ACL CAT {category}"));
+            lines.push(format!("{command}: {}", commands.elements().contains(&Reply::bulk(command))));
+        }
+        lines
+    });
+}
+
+/// Returns the fields of an entry of `ACL LOG` that the libraries read.
+fn entries(admin: &mut Client, count: &str) -> Vec<[String; 5]> {
+    let reply = admin.call(&format!("ACL LOG {count}"));
+    let field = |entry: &Reply, name: &str| {
+        let items = entry.elements();
+        let at = items.iter().position(|item| *item == Reply::bulk(name)).unwrap_or_else(|| panic!("no {name}"));
+        items[at + 1].clone()
+    };
+    let entry = |entry: &Reply| {
+        assert!(field(entry, "age-seconds").text().parse::<f64>().is_ok_and(|age| age >= 0.0), "{entry:?}");
+        let client = field(entry, "client-info").text();
+        assert!(client.starts_with("id=") && client.contains(" addr=") && client.contains(" cmd="), "{client}");
+        ["count", "reason", "context", "object", "username"].map(|name| field(entry, name).text())
+    };
+    reply.elements().iter().map(entry).collect()
+}
+
+#[test]
+fn the_log_combines_similar_entries() {
+    for_each_backend(|backend| {
+        for version in [2, 3] {
+            let server = Server::pantala(backend, &[]);
+            let mut admin = server.connect();
+            let mut user = server.connect();
+            for client in [&mut admin, &mut user] {
+                client.call(&format!("HELLO {version}"));
+            }
+            let rules = "ACL SETUSER lib on >foo +set +eval +multi +exec ~object:1234";
+            assert_eq!(admin.call(rules), Reply::ok());
+            assert_eq!(user.call("AUTH lib foo"), Reply::ok());
+            for _ in 0..10 {
+                assert!(user.call("GET foo").text().starts_with("NOPERM "));
+            }
+            assert!(user.call("SET other 1").text().starts_with("NOPERM "));
+            assert_eq!(user.call("SET object:1234 1"), Reply::ok());
+            assert_eq!(user.call("MULTI"), Reply::ok());
+            assert!(user.call("INCR foo").text().starts_with("NOPERM "));
+            assert!(user.call("EXEC").text().starts_with("EXECABORT "));
+            let script = "return redis.pcall('get', 'object:1234')";
+            assert!(user.command(&["EVAL", script, "0"]).is_error());
+            let all = [
+                ["1", "command", "lua", "get", "lib"],
+                ["1", "command", "multi", "incr", "lib"],
+                ["1", "key", "toplevel", "other", "lib"],
+                ["10", "command", "toplevel", "get", "lib"],
+            ];
+            assert_eq!(entries(&mut admin, "10"), all);
+            assert_eq!(entries(&mut admin, "2"), all[..2]);
+            assert_eq!(admin.call("ACL LOG RESET"), Reply::ok());
+            assert!(entries(&mut admin, "10").is_empty());
+        }
+    });
+}
+
+#[test]
+fn logins_follow_the_state_of_the_user() {
+    let server = Server::pantala(Backend::Epoll, &[]);
+    let mut admin = server.connect();
+    let mut set = |rules: &str| assert_eq!(admin.call(&format!("ACL SETUSER lib {rules}")), Reply::ok(), "{rules}");
+    let login = |password: &str| {
+        let mut client = server.connect();
+        (client.call(&format!("AUTH lib {password}")), client)
+    };
+    #[track_caller]
+    fn assert_rejected((reply, _): (Reply, Client)) {
+        assert!(reply.text().starts_with("WRONGPASS "), "{reply:?}");
+    }
+    assert_rejected(login("secret"));
+    set(">secret");
+    assert_rejected(login("secret"));
+    set("on +acl");
+    let (reply, mut client) = login("secret");
+    assert_eq!((reply, client.call("ACL WHOAMI").text()), (Reply::ok(), "lib".to_owned()));
+    assert_rejected(login("wrong-password"));
+    // A library may send an empty password.
+    assert_rejected(login(""));
+    // Permissions change while the client is connected.
+    assert!(client.call("SET foo bar").text().ends_with("has no permissions to run the 'set' command"));
+    set("+SET");
+    assert!(client.call("SET foo bar").text().contains("no permissions to access one of the keys"));
+    set("allcommands ~foo:* ~bar:*");
+    for (key, is_allowed) in [("foo:1", true), ("bar:2", true), ("zap:3", false)] {
+        assert_eq!(client.call(&format!("SET {key} a")) == Reply::ok(), is_allowed, "{key}");
+    }
+    set("-ping");
+    assert_eq!(client.call("INCR foo:counter"), Reply::Integer(1));
+    assert!(client.call("PING").text().ends_with("has no permissions to run the 'ping' command"));
+    set("<secret");
+    assert_rejected(login("secret"));
+    set("nopass");
+    assert_eq!(login("any").0, Reply::ok());
+    assert_eq!(login("").0, Reply::ok());
+    assert_eq!(admin.call("ACL DELUSER lib"), Reply::Integer(1));
+    assert_rejected(login("any"));
+}
+
+/// A transaction's keys are checked again when `EXEC` runs it: the permission for a key is revoked
+/// after the command was queued.
+#[test]
+fn keys_of_a_transaction_are_checked_when_it_runs() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+        let mut admin = server.connect();
+        assert_eq!(admin.call("SET secret 1"), Reply::ok());
+        assert_eq!(admin.call("ACL SETUSER lib on nopass +@all ~*"), Reply::ok());
+        let mut client = server.connect();
+        assert_eq!(client.call("AUTH lib x"), Reply::ok());
+        for command in ["MULTI", "GET secret", "SET open 1", "EVAL return(redis.call('get',KEYS[1])) 1 secret"] {
+            assert!(!client.call(command).is_error(), "{command}");
+        }
+        assert_eq!(admin.call("ACL SETUSER lib resetkeys ~open"), Reply::ok());
+        let replies = client.call("EXEC");
+        let replies = replies.elements();
+        assert!(replies[0].text().starts_with("NOPERM ") && replies[2].text().starts_with("NOPERM "), "{replies:?}");
+        assert_eq!(replies[1], Reply::ok());
+    });
+}
+
+/// As in Redis 7.0, the names of keys are visible to users who may not read them, by commands that
+/// have no key and in invalidations.
+#[test]
+fn names_of_keys_are_visible() {
+    for_each_backend(|backend| {
+        let servers = [Some(Server::pantala(backend, &[])), Server::redis(&[])];
+        for server in servers.iter().flatten() {
+            let mut admin = server.connect();
+            assert_eq!(admin.call("ACL SETUSER lib on nopass +@all ~open"), Reply::ok());
+            let mut client = server.connect();
+            for command in ["AUTH lib x", "HELLO 3", "CLIENT TRACKING on BCAST"] {
+                assert!(!client.call(command).is_error(), "{command}");
+            }
+            assert_eq!(admin.call("SET secret 1"), Reply::ok());
+            let invalidated = Reply::Array(vec![Reply::bulk("secret")]);
+            assert_eq!(client.receive(), Reply::Push(vec![Reply::bulk("invalidate"), invalidated]));
+            assert_eq!(client.call("RANDOMKEY").text(), "secret");
+            assert!(client.call("GET secret").text().starts_with("NOPERM "));
+        }
+    });
+}
+
+/// `ACL LOAD` by a client whose own user is replaced, loses its channels, or is gone. As in Redis
+/// 7.0, the client receives the reply and is closed in each case.
+#[test]
+fn a_client_may_load_a_file_that_replaces_its_own_user() {
+    const OTHERS: &str = "user default on nopass ~* &* +@all\n";
+    const BEFORE: &str = "user lib on nopass +@all ~* &*\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("users.acl");
+    let args = ["--aclfile", path.to_str().expect("UTF-8")];
+    for_each_backend(|backend| {
+        for after in [BEFORE, "user lib on nopass +@all ~* resetchannels\n", ""] {
+            let run = |server: &Server| {
+                let mut client = server.connect();
+                for command in ["AUTH lib x", "HELLO 3", "SUBSCRIBE channel"] {
+                    assert!(!client.call(command).is_error(), "{command}");
+                }
+                std::fs::write(&path, format!("{OTHERS}{after}")).expect("written");
+                client.send(&["ACL", "LOAD"]);
+                let rest = client.read_to_end();
+                assert_eq!(server.connect().call("PING").text(), "PONG");
+                std::fs::write(&path, format!("{OTHERS}{BEFORE}")).expect("written");
+                rest
+            };
+            std::fs::write(&path, format!("{OTHERS}{BEFORE}")).expect("written");
+            let mut server = Server::pantala(backend, &args);
+            assert_eq!(run(&server), b"+OK\r\n", "{after}");
+            server.assert_sound();
+            if let Some(redis) = Server::redis(&args) {
+                assert_eq!(run(&redis), b"+OK\r\n", "redis-server: {after}");
+            }
+        }
+    });
+}
+
+/// ACL files that are malformed in one line: nothing changes, and the error names the line.
+#[test]
+fn malformed_files_change_nothing() {
+    const VALID: &str = "user default on nopass ~* &* +@all\nuser keep on nopass +get\n";
+    let many_selectors = format!("user a on {}", "(+get ~a) ".repeat(2000));
+    let long_name = format!("user {} on", "n".repeat(100_000));
+    let many_users: String = (0..20_000).map(|number| format!("user u{number} on nopass +get ~a{number}\n")).collect();
+    for_each_backend(|backend| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("users.acl");
+        std::fs::write(&path, VALID).expect("written");
+        let mut server = Server::pantala(backend, &["--aclfile", path.to_str().expect("UTF-8")]);
+        let mut admin = server.connect();
+        let before = admin.call("ACL LIST");
+        for line in [
+            &b"user"[..],
+            b"user ",
+            b"USER a on",
+            b"junk",
+            b"\xef\xbb\xbfuser a on",
+            b"user a on \0 +get",
+            b"user a\0b on",
+            b"user a on\tnopass",
+            b"user \"a b\" on",
+            b"user a on (+get",
+            b"user a on +get)",
+            b"user a on ((+get))",
+            b"user a on %X~a",
+            b"user a on %",
+            b"user a on #abc",
+            b"user a on <absent",
+            b"user a on +@nosuch",
+            b"user a on +nosuch",
+            b"user a on +get|x|y",
+            b"user a on +config|get|x",
+            b"user a on allkeys ~a",
+            b"user a on allchannels &a",
+            b"user a on\nuser a off",
+        ] {
+            // The line is the third, or the fourth in the last case.
+            let file = [VALID.as_bytes(), line, b"\nuser last on nopass +@all\n"].concat();
+            std::fs::write(&path, file).expect("written");
+            let error = admin.call("ACL LOAD").text();
+            let number = if line.ends_with(b"off") { 4 } else { 3 };
+            let names = [":{}:", ":{} ", "line {}."].map(|form| form.replace("{}", &number.to_string()));
+            let is_named = names.iter().any(|name| error.contains(name));
+            assert!(error.starts_with("ERR ") && is_named, "{}: {error}", line.escape_ascii());
+            assert_eq!(admin.call("ACL LIST"), before, "{}", line.escape_ascii());
+        }
+        for (more, count) in [(many_selectors.as_str(), 1), (&long_name, 1), (&many_users, 20_000), ("\n\n", 0)] {
+            std::fs::write(&path, format!("{VALID}{more}\n")).expect("written");
+            assert_eq!(admin.call("ACL LOAD"), Reply::ok());
+            assert_eq!(admin.call("ACL USERS").elements().len(), 2 + count);
+        }
+        server.assert_sound();
+    });
+}
