@@ -14,6 +14,9 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, fo
 
 use super::dump::sealed;
 
+mod connections;
+mod values;
+
 /// Longer than any of these commands takes on a busy host.
 const COMMAND_MAX: Duration = Duration::from_secs(20);
 
@@ -42,6 +45,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("CVE-2021-32761", "BITFIELD string SET u63 18446744073709551615 1"),
     ("CVE-2021-32761", "BITPOS string 1 -9223372036854775808 9223372036854775807"),
     ("CVE-2021-29477", "LCS string other IDX MINMATCHLEN 9223372036854775807 WITHMATCHLEN"),
+    ("CVE-2021-32625", "LCS string other LEN IDX MINMATCHLEN -9223372036854775808"),
 ];
 
 #[test]
@@ -216,7 +220,7 @@ fn empty_requests_have_no_reply() {
 /// CVE-2025-67733: a line break in a script's reply must not start another reply.
 #[test]
 fn scripts_inject_no_replies() {
-    const TEXT: &str = "ERR a\\r\\n+INJECTED\\r\\n:1\\r\\n";
+    const TEXT: &str = "ERR a\\r\\n+INJECTED\\r\\n:1\\r\\n\\0\\r\\n+INJECTED\\r\\n";
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &[]);
         let mut client = server.connect();
@@ -410,6 +414,8 @@ fn failing_logins_do_not_starve_other_clients() {
     /// Total of all clients.
     const LOGINS: usize = 10_000;
     const CLIENTS: usize = 4;
+    /// Maximum median time of another client's commands, on a busy host.
+    const MEDIAN_MAX: Duration = Duration::from_millis(50);
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--requirepass", "secret", "--workers", "2"]);
         let mut client = server.connect();
@@ -422,14 +428,17 @@ fn failing_logins_do_not_starve_other_clients() {
                 assert!(reply.text().starts_with("WRONGPASS"), "{reply:?}");
             }
         };
+        let mut times = Vec::new();
         std::thread::scope(|scope| {
             let attackers: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || fail(number))).collect();
             while attackers.iter().any(|attacker| !attacker.is_finished()) {
                 let begin = Instant::now();
                 assert_eq!(client.call("PING").text(), "PONG");
-                assert!(begin.elapsed() < COMMAND_MAX);
+                times.push(begin.elapsed());
             }
         });
+        times.sort();
+        assert!(times[times.len() / 2] < MEDIAN_MAX && times[times.len() - 1] < COMMAND_MAX, "{times:?}");
         assert_eq!(client.call("ACL LOG 1000000").elements().len(), 128, "acllog-max-len");
         server.assert_sound();
     });

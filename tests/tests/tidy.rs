@@ -229,3 +229,38 @@ fn tests_named_in_the_semantics_exist() {
     }
     assert!(missing.is_empty() && named > 20, "{named} tests named, missing: {missing:?}");
 }
+
+/// Every row of the tables of attacks in docs/security.md has a test file or a reason for having
+/// none, and a test file contains the number of each attack whose test it is alone.
+#[test]
+fn attacks_have_tests() {
+    let root = workspace_root();
+    let page = std::fs::read_to_string(root.join("docs/security.md")).expect("the page is there");
+    let section = page.split("\n## ").find(|section| section.starts_with("Published attacks")).expect("the section");
+    let (mut rows, mut wrong) = (0, Vec::new());
+    for row in section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---")) {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [numbers, .., tests] = cells[..] else { panic!("{row}") };
+        if tests == "test" || tests.starts_with("none: ") {
+            continue;
+        }
+        rows += 1;
+        let files: Vec<String> = tests
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .map(|file| root.join("tests/tests").join(file.trim_end_matches(".rs")).with_extension("rs"))
+            .map(|path| std::fs::read_to_string(path).unwrap_or_default())
+            .collect();
+        let names_all = numbers
+            .split([',', ' '])
+            .filter(|number| number.starts_with("20"))
+            .all(|number| files.iter().any(|text| text.contains(&format!("CVE-{number}"))));
+        // Other files test a subject as a whole, and name no number.
+        let is_of_attacks = files.len() == 1 && (tests.contains("known_attacks") || tests.contains("escapes"));
+        if files.is_empty() || files.iter().any(String::is_empty) || (is_of_attacks && !names_all) {
+            wrong.push(row);
+        }
+    }
+    assert!(wrong.is_empty() && rows > 40, "{rows} rows with tests, wrong:\n{}", wrong.join("\n"));
+}

@@ -206,6 +206,17 @@ const GREEDY: &[(&str, &str, u64)] = &[
         "cut",
         128,
     ),
+    // CVE-2022-24834: encoded values of more than 2^31 bytes.
+    (
+        "local s, t = string.rep('x', 67108864), {} for i = 1, 40 do t[i] = s end return cjson.encode(t)",
+        "not enough memory",
+        768,
+    ),
+    (
+        "local s, t = string.rep('x', 67108864), {} for i = 1, 40 do t[i] = s end return cmsgpack.pack(t)",
+        "not enough memory",
+        768,
+    ),
 ];
 
 #[test]
