@@ -4,12 +4,15 @@
 //! manager installs the manifest's packages. The workloads run there against a server.
 //!
 //! A workload is a program that reads the server's port from `PANTALA_PORT`, prints a line for each
-//! check, and exits with 1 if a check fails.
+//! check, and exits with 1 if a check fails. If the port is encrypted, `PANTALA_TLS_CA`,
+//! `PANTALA_TLS_CERT` and `PANTALA_TLS_KEY` name PEM files, and `PANTALA_TLS_STORE` a file in PKCS
+//! #12 format, with the password `PANTALA_TLS_STORE_PASS`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::tls::Certificates;
 use crate::{Server, binary, tool};
 
 /// Maximum duration of one step of an installation, including downloads.
@@ -27,7 +30,12 @@ pub struct Ecosystem {
     pub install: &'static [&'static [&'static str]],
     /// Command lines that run workloads, in the copied directory.
     pub workloads: &'static [&'static [&'static str]],
+    /// Those of them that can also use TLS.
+    pub encrypted: &'static [&'static [&'static str]],
 }
+
+/// Password of a file in PKCS #12 format, which Java requires.
+const STORE_PASSWORD: &str = "workload";
 
 impl Ecosystem {
     /// Copies the directory and installs its packages. If the language is missing, prints a
@@ -65,14 +73,53 @@ impl Ecosystem {
     /// If one exits with a status other than 0, prints no check, or exceeds its time limit.
     pub fn run(&self, folder: &Path, server: &mut Server) {
         for line in self.workloads {
-            let mut command = command(line, folder);
-            command.env("PANTALA_PORT", server.port().to_string());
-            let ran = tool::run_to_end(&mut command, b"", WORKLOAD_MAX);
-            println!("{}", ran.output.trim_end());
-            assert!(ran.success, "{}: {line:?} fails:\n{}\nthe server:\n{}", self.name, ran.errors, server.log());
-            assert!(ran.output.lines().any(|line| line.starts_with("ok ")), "{}: {line:?} checked nothing", self.name);
-            server.assert_sound();
+            let port = server.port();
+            self.run_one(line, folder, server, port, &[]);
         }
+    }
+
+    /// Runs the workloads that can use TLS on an encrypted port of `server`, with the client's
+    /// certificate.
+    ///
+    /// # Panics
+    /// Like [`Ecosystem::run`], or if openssl fails.
+    pub fn run_encrypted(&self, folder: &Path, server: &mut Server, port: u16, certificates: &Certificates) {
+        let store = certificates.file("client.p12");
+        let (ca, cert, key) = (certificates.cert("ca"), certificates.cert("client"), certificates.key("client"));
+        let pass = format!("pass:{STORE_PASSWORD}");
+        certificates.openssl(&[
+            "pkcs12",
+            "-export",
+            "-in",
+            &cert,
+            "-inkey",
+            &key,
+            "-out",
+            &store,
+            "-passout",
+            pass.as_str(),
+        ]);
+        let environment = [
+            ("PANTALA_TLS_CA", ca.as_str()),
+            ("PANTALA_TLS_CERT", &cert),
+            ("PANTALA_TLS_KEY", &key),
+            ("PANTALA_TLS_STORE", &store),
+            ("PANTALA_TLS_STORE_PASS", STORE_PASSWORD),
+        ];
+        for line in self.encrypted {
+            self.run_one(line, folder, server, port, &environment);
+        }
+    }
+
+    fn run_one(&self, line: &[&str], folder: &Path, server: &mut Server, port: u16, environment: &[(&str, &str)]) {
+        let mut command = command(line, folder);
+        command.env("PANTALA_PORT", port.to_string()).envs(environment.iter().copied());
+        let ran = tool::run_to_end(&mut command, b"", WORKLOAD_MAX);
+        println!("{}", ran.output.trim_end());
+        let how = if environment.is_empty() { "" } else { " over TLS" };
+        assert!(ran.success, "{}: {line:?}{how} fails:\n{}\nthe server:\n{}", self.name, ran.errors, server.log());
+        assert!(ran.output.lines().any(|line| line.starts_with("ok ")), "{}: {line:?} checked nothing", self.name);
+        server.assert_sound();
     }
 }
 

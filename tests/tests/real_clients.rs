@@ -3,6 +3,8 @@
 //! `PANTALA_CLIENTS_AGAINST=redis`.
 
 use pantala_tests::ecosystem::Ecosystem;
+use pantala_tests::server::free_port;
+use pantala_tests::tls::Certificates;
 use pantala_tests::{Server, for_each_backend};
 
 const NODE: Ecosystem = Ecosystem {
@@ -10,6 +12,7 @@ const NODE: Ecosystem = Ecosystem {
     programs: &["node", "npm"],
     install: &[&["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]],
     workloads: &[&["node", "ioredis.mjs"], &["node", "bullmq.mjs"]],
+    encrypted: &[&["node", "ioredis.mjs"], &["node", "bullmq.mjs"]],
 };
 
 const PYTHON: Ecosystem = Ecosystem {
@@ -24,6 +27,7 @@ const PYTHON: Ecosystem = Ecosystem {
         &["venv/bin/python", "rq_queue.py"],
         &["venv/bin/python", "celery_tasks.py"],
     ],
+    encrypted: &[&["venv/bin/python", "redis_py.py"], &["venv/bin/python", "rq_queue.py"]],
 };
 
 const GO: Ecosystem = Ecosystem {
@@ -31,6 +35,7 @@ const GO: Ecosystem = Ecosystem {
     programs: &["go"],
     install: &[&["go", "build", "-o", "workload", "."]],
     workloads: &[&["./workload"]],
+    encrypted: &[&["./workload"]],
 };
 
 const JAVA: Ecosystem = Ecosystem {
@@ -41,21 +46,30 @@ const JAVA: Ecosystem = Ecosystem {
         &["javac", "-cp", "jars/*", "-d", "out", "Check.java", "JedisWork.java", "RedissonWork.java"],
     ],
     workloads: &[&["java", "-cp", "out:jars/*", "JedisWork"], &["java", "-cp", "out:jars/*", "RedissonWork"]],
+    encrypted: &[&["java", "-cp", "out:jars/*", "JedisWork"]],
 };
 
 fn run(ecosystem: &Ecosystem) {
     let Some(folder) = ecosystem.installed() else { return };
+    let Some(certificates) = Certificates::make() else { return };
+    // Arguments of an encrypted port, which only some of the workloads use.
+    let tls_port = free_port();
+    let tls = certificates.server_args(tls_port, "server");
+    let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
     match std::env::var("PANTALA_CLIENTS_AGAINST").as_deref() {
         Ok("redis") => {
-            if let Some(mut server) = Server::redis(&[]) {
+            if let Some(mut server) = Server::redis(&tls) {
                 ecosystem.run(&folder, &mut server);
+                ecosystem.run_encrypted(&folder, &mut server, tls_port, &certificates);
             }
         }
         Ok(other) => panic!("PANTALA_CLIENTS_AGAINST is {other:?}: must be redis"),
         Err(_) => for_each_backend(|backend| {
             // With two workers and eight shards, commands on several keys involve shards of both
             // workers.
-            ecosystem.run(&folder, &mut Server::pantala(backend, &["--workers", "2", "--shards", "8"]));
+            let mut server = Server::pantala(backend, &[&tls[..], &["--workers", "2", "--shards", "8"]].concat());
+            ecosystem.run(&folder, &mut server);
+            ecosystem.run_encrypted(&folder, &mut server, tls_port, &certificates);
         }),
     }
 }

@@ -3,6 +3,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -23,7 +25,23 @@ const (
 var ctx = context.Background()
 
 func client(protocol int) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + os.Getenv("PANTALA_PORT"), Protocol: protocol})
+	address := "127.0.0.1:" + os.Getenv("PANTALA_PORT")
+	return redis.NewClient(&redis.Options{Addr: address, Protocol: protocol, TLSConfig: certificates()})
+}
+
+// certificates returns nil unless the port is encrypted.
+func certificates() *tls.Config {
+	authority := os.Getenv("PANTALA_TLS_CA")
+	if authority == "" {
+		return nil
+	}
+	text, err := os.ReadFile(authority)
+	ok(err)
+	roots := x509.NewCertPool()
+	must(roots.AppendCertsFromPEM(text), "no certificate in %s", authority)
+	own, err := tls.LoadX509KeyPair(os.Getenv("PANTALA_TLS_CERT"), os.Getenv("PANTALA_TLS_KEY"))
+	ok(err)
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{own}}
 }
 
 // must fails a check with this message unless the condition holds.

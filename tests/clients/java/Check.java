@@ -1,3 +1,7 @@
+import java.io.FileInputStream;
+import java.io.InputStream;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
@@ -5,6 +9,10 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLSocketFactory;
+import javax.net.ssl.TrustManagerFactory;
 
 /** What both workloads need: the server's port, a named check, threads that hand on what they threw. */
 final class Check {
@@ -22,7 +30,39 @@ final class Check {
         void run(int number) throws Exception;
     }
 
+    private static final SSLSocketFactory ENCRYPTED = encryption();
+
     private Check() {}
+
+    /** Returns sockets with the client's certificate, or null unless the port is encrypted. */
+    static SSLSocketFactory encrypted() {
+        return ENCRYPTED;
+    }
+
+    private static SSLSocketFactory encryption() {
+        String authority = System.getenv("PANTALA_TLS_CA");
+        if (authority == null) {
+            return null;
+        }
+        char[] password = System.getenv("PANTALA_TLS_STORE_PASS").toCharArray();
+        try (InputStream certificate = new FileInputStream(authority);
+                InputStream own = new FileInputStream(System.getenv("PANTALA_TLS_STORE"))) {
+            KeyStore trusted = KeyStore.getInstance("PKCS12");
+            trusted.load(null, null);
+            trusted.setCertificateEntry("ca", CertificateFactory.getInstance("X.509").generateCertificate(certificate));
+            TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            trust.init(trusted);
+            KeyStore store = KeyStore.getInstance("PKCS12");
+            store.load(own, password);
+            KeyManagerFactory keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+            keys.init(store, password);
+            SSLContext context = SSLContext.getInstance("TLS");
+            context.init(keys.getKeyManagers(), trust.getTrustManagers(), null);
+            return context.getSocketFactory();
+        } catch (Exception why) {
+            throw new IllegalStateException(why);
+        }
+    }
 
     /** Runs one check; ends the program with 1 where it fails. */
     static void check(String name, Body body) {

@@ -7,6 +7,9 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import javax.net.ssl.SSLSocketFactory;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.JedisPubSub;
 import redis.clients.jedis.Pipeline;
@@ -24,7 +27,10 @@ final class JedisWork {
     private static final int TURNS = 50;
 
     private static Jedis client() {
-        return new Jedis("127.0.0.1", Check.PORT);
+        SSLSocketFactory sockets = Check.encrypted();
+        DefaultJedisClientConfig config =
+                DefaultJedisClientConfig.builder().ssl(sockets != null).sslSocketFactory(sockets).build();
+        return new Jedis(new HostAndPort("127.0.0.1", Check.PORT), config);
     }
 
     private static void watchRetries() throws Exception {

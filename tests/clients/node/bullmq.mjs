@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { FlowProducer, Queue, QueueEvents, UnrecoverableError, Worker } from 'bullmq';
 import IORedis from 'ioredis';
-import { check, connection, port, until } from './check.mjs';
+import { check, connection, options, until } from './check.mjs';
 
 const JOBS = 300;
-const redis = new IORedis(port);
+const redis = new IORedis(options);
 await redis.flushall();
 
 /** A queue, its events, and what to close behind a check. */

@@ -1,8 +1,18 @@
 // Shared by both workloads: the server's port, a named check, a wait with a timeout.
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 
-export const port = Number(process.env.PANTALA_PORT);
-export const connection = { host: '127.0.0.1', port, maxRetriesPerRequest: null };
+const { PANTALA_PORT, PANTALA_TLS_CA, PANTALA_TLS_CERT, PANTALA_TLS_KEY } = process.env;
+
+/** Certificates, if the port is encrypted. */
+const tls = PANTALA_TLS_CA && {
+  ca: readFileSync(PANTALA_TLS_CA),
+  cert: readFileSync(PANTALA_TLS_CERT),
+  key: readFileSync(PANTALA_TLS_KEY),
+};
+
+export const options = { host: '127.0.0.1', port: Number(PANTALA_PORT), ...(tls && { tls }) };
+export const connection = { ...options, maxRetriesPerRequest: null };
 const WAIT_MAX_MS = 20_000;
 
 /** Runs one check. If it fails or hangs, prints its name and exits. */

@@ -1,9 +1,9 @@
 // ioredis: pipelines, transactions, scripts by name, scans, streams, messages.
 import assert from 'node:assert/strict';
 import Redis from 'ioredis';
-import { check, port, until } from './check.mjs';
+import { check, options, until } from './check.mjs';
 
-const redis = new Redis(port);
+const redis = new Redis(options);
 await redis.flushall();
 
 await check('a pipeline of 10,000 commands, its answers in order', async () => {
@@ -25,7 +25,7 @@ await check('an error in a pipeline stays where it belongs', async () => {
 
 await check('transactions with WATCH: of 8 clients none loses an increment', async () => {
   await redis.set('counter', 0);
-  const clients = Array.from({ length: 8 }, () => new Redis(port));
+  const clients = Array.from({ length: 8 }, () => new Redis(options));
   await Promise.all(clients.map(async (client) => {
     for (let n = 0; n < 25;) {
       await client.watch('counter');
@@ -62,14 +62,14 @@ await check('a scan finds every key once asked often', async () => {
 });
 
 await check('commands of one tick go together', async () => {
-  const auto = new Redis({ port, enableAutoPipelining: true });
+  const auto = new Redis({ ...options, enableAutoPipelining: true });
   const values = await Promise.all(Array.from({ length: 1000 }, (_, n) => auto.get(`key:${n}`)));
   values.forEach((value, n) => assert.equal(value, `value:${n}`));
   await auto.quit();
 });
 
 await check('more than 512 MiB in the commands of one tick', async () => {
-  const auto = new Redis({ port, enableAutoPipelining: true });
+  const auto = new Redis({ ...options, enableAutoPipelining: true });
   const value = 'x'.repeat(1 << 20);
   const numbers = Array.from({ length: 600 }, (_, n) => n);
   const stored = await Promise.all(numbers.map((n) => auto.set(`large:${n % 20}`, value)));
@@ -84,7 +84,7 @@ await check('a stream read by a group: each entry once', async () => {
   await redis.xgroup('CREATE', 'stream', 'readers', '0', 'MKSTREAM');
   const seen = [];
   const readers = ['a', 'b'].map(async (name) => {
-    const reader = new Redis(port);
+    const reader = new Redis(options);
     for (;;) {
       const got = await reader.xreadgroup('GROUP', 'readers', name, 'COUNT', 7, 'BLOCK', 200, 'STREAMS', 'stream', '>');
       if (!got) break;
@@ -102,7 +102,7 @@ await check('a stream read by a group: each entry once', async () => {
 });
 
 await check('messages by channel and pattern, in order', async () => {
-  const subscriber = new Redis(port);
+  const subscriber = new Redis(options);
   const heard = [];
   subscriber.on('message', (channel, text) => heard.push([channel, text]));
   subscriber.on('pmessage', (pattern, channel, text) => heard.push([pattern, channel, text]));

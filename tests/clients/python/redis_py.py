@@ -6,13 +6,13 @@ import time
 import redis
 from redis.exceptions import LockError, LockNotOwnedError, NoScriptError, ResponseError, WatchError
 
-from check import PORT, run, until
+from check import TO, run, until
 
 THREADS = 8
 
 
 def client(protocol=3):
-    return redis.Redis(port=PORT, protocol=protocol, decode_responses=True)
+    return redis.Redis(**TO, protocol=protocol, decode_responses=True)
 
 
 def together(body):

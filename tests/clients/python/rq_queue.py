@@ -8,9 +8,9 @@ from rq.job import JobStatus
 from rq.registry import FailedJobRegistry, FinishedJobRegistry, ScheduledJobRegistry
 
 import jobs
-from check import PORT, run, until
+from check import TO, run, until
 
-connection = redis.Redis(port=PORT)
+connection = redis.Redis(**TO)
 JOBS = 40
 
 
@@ -91,7 +91,7 @@ def two_processes_share_a_queue():
 
 
 def _work_shared():
-    own = redis.Redis(port=PORT)
+    own = redis.Redis(**TO)
     SimpleWorker([Queue("shared", connection=own)], connection=own).work(burst=True, logging_level="CRITICAL")
 
 
