@@ -158,6 +158,19 @@ fn a_client_that_is_logged_out_has_time_to_log_in_again() {
             assert_eq!(client.read_to_end(), b"");
             true
         });
+        // A client that need not log in any more is not closed.
+        eventually("the host is fast enough", || {
+            let connected = Instant::now();
+            let (mut early, mut admin) = (server.connect(), server.connect());
+            assert_eq!(admin.call("AUTH secret"), Reply::ok());
+            assert_eq!(admin.command(&["CONFIG", "SET", "requirepass", ""]), Reply::ok());
+            if connected.elapsed() >= TIMEOUT {
+                assert_eq!(admin.call("CONFIG SET requirepass secret"), Reply::ok());
+                return false;
+            }
+            assert!(early.is_open_after(TIMEOUT + Duration::from_millis(500)));
+            true
+        });
         server.assert_sound();
     });
 }

@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_base::purges;
 use pantala_runtime::EventLoop;
 use pantala_session::State;
+use pantala_session::access::must_log_in;
 
 use super::Control;
 use crate::aof::rewrite_if_due;
 use crate::clients::{check_follower, output_limit, primary};
 use crate::config::Settings;
 use crate::dispatch::{Connection, Dispatcher};
+use crate::host::Server;
 use crate::snapshot::save_if_due;
 
 impl Control {
@@ -88,7 +90,7 @@ fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
             if primary::look_after(&mut dispatcher.clients, index as u32) {
                 dispatcher.clients.close(index as u32);
             }
-        } else if unauthenticated_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
+        } else if unauthenticated_too_long(connection, reactor.server, &reactor.settings, reactor.clock.now_ms) {
             tracing::debug!("Closing a client that has not authenticated");
             dispatcher.clients.close(index as u32);
         } else if idle_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
@@ -106,11 +108,11 @@ fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
 }
 
 /// Returns whether `unauthenticated-timeout` has passed since the client connected or was logged
-/// out, and it has not authenticated, or has not finished its TLS handshake.
-fn unauthenticated_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
+/// out, and it must authenticate and has not, or has not finished its TLS handshake.
+fn unauthenticated_too_long(connection: &Connection, server: &Server, settings: &Settings, now_ms: i64) -> bool {
     let is_stranger = || {
         let is_handshaking = connection.socket.tls.as_ref().is_some_and(|layer| layer.is_handshaking());
-        is_handshaking || !connection.session.is_authenticated()
+        is_handshaking || must_log_in(&connection.session, server.keyspace().users())
     };
     settings.unauthenticated_timeout_s > 0
         && now_ms - connection.session.logged_out_ms() > i64::from(settings.unauthenticated_timeout_s) * 1000
