@@ -475,6 +475,30 @@ fn a_silent_replica_is_closed() {
     assert!(replica.0.read_to_end(&mut Vec::new()).is_ok(), "the server has closed it");
 }
 
+/// A replica that loads its snapshot acknowledges nothing but sends empty lines. It is not closed,
+/// even if it loads longer than `repl-timeout`.
+#[test]
+fn empty_lines_keep_a_loading_replica() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &[&PRIMARY[..], &["--repl-timeout", "2"]].concat());
+        let mut replica = ByHand::connect(&primary);
+        assert_eq!(replica.call("REPLCONF capa psync2"), "+OK");
+        replica.send("PSYNC ? -1");
+        let mut client = primary.connect();
+        eventually("it has attached", || number(&mut client, "replication", "connected_slaves") == 1);
+        eventually("it is online", || info(&mut client, "replication", "slave0").contains("state=online"));
+        let loaded = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < loaded {
+            client.call("INCR key");
+            replica.0.write_all(b"\n").expect("the primary reads");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert_eq!(number(&mut client, "replication", "connected_slaves"), 1, "{}", primary.log());
+        assert!(!primary.log().contains("Disconnecting timedout replica"), "{}", primary.log());
+        eventually("it is closed without them", || primary.log().contains("Disconnecting timedout replica"));
+    });
+}
+
 /// `redis-cli --rdb` and `redis-cli --replica`.
 #[test]
 fn redis_cli_copies_the_dataset() {

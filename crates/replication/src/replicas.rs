@@ -45,7 +45,7 @@ pub struct Replica {
     pub acked: u64,
     /// The number of bytes of the stream that it has on disk.
     pub synced: u64,
-    /// When it last acknowledged or came online, in ms of the monotonic clock.
+    /// When it last acknowledged, sent an empty line or came online, in ms of the monotonic clock.
     pub acked_ms: i64,
 }
 
@@ -133,6 +133,14 @@ impl Replicas {
         }
     }
 
+    /// Records that a replica has sent an empty line. While it loads a snapshot it acknowledges
+    /// nothing, and sends empty lines instead.
+    pub fn note_alive(&mut self, client: u64, now_ms: i64) {
+        if let Some(replica) = self.find(client) {
+            replica.acked_ms = now_ms;
+        }
+    }
+
     /// Returns the number of online replicas that have acknowledged this many bytes.
     #[must_use]
     pub fn acked(&self, offset: u64) -> usize {
@@ -210,6 +218,8 @@ mod tests {
         assert_eq!((replicas.synced(30), replicas.synced(31)), (1, 0));
         assert_eq!((replicas.acked(50), replicas.acked(0), replicas.acked(51)), (1, 2, 0));
         assert_eq!((replicas.good(1, 4500), replicas.good(3, 4500)), (1, 2));
+        replicas.note_alive(3, 4000);
+        assert_eq!((replicas.good(1, 4500), replicas.acked(50), replicas.acked(0)), (2, 1, 2));
         assert!(replicas.remove(1) && !replicas.remove(1));
         assert_eq!(replicas.len(), 2);
     }

@@ -126,7 +126,13 @@ impl Runner {
                 );
                 closes = true;
             }
-            What::Nothing => return connection.input.done(entry.end),
+            What::Nothing => {
+                if session.follows.is_some() {
+                    let server = d.clients.reactor.server;
+                    server.replication().note_alive(session.client.id, server.monotonic_ms());
+                }
+                return connection.input.done(entry.end);
+            }
         }
         if session.primary.is_some() && !matches!(entry.what, What::Broken(_)) {
             let command = match &entry.what {

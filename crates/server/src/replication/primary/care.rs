@@ -66,6 +66,11 @@ impl Replication {
         self.check_good_replicas(server);
     }
 
+    /// Records that a replica has sent an empty line: it is alive but still loads its snapshot.
+    pub(crate) fn note_alive(&self, client: u64, now_ms: i64) {
+        self.state().replicas.note_alive(client, now_ms);
+    }
+
     /// Removes a replica whose connection has closed.
     pub(super) fn removed(&self, server: &Server, client: u64) {
         {
