@@ -1,6 +1,8 @@
 //! Broken and hostile primaries: the replica keeps its dataset or follows again, applies no command
 //! twice, and doesn't crash.
 
+use std::time::Duration;
+
 use pantala_tests::following::info;
 use pantala_tests::staged::{EMPTY_RDB, ID, Scene, Sent, StagedPrimary, full_sync, stream};
 use pantala_tests::waiting::eventually;
@@ -275,4 +277,55 @@ fn a_replica_deletes_its_file_if_it_saves_nothing() {
         finish(&mut client, primary);
         replica.assert_sound();
     }
+}
+
+/// Makes the directory of a server's append-only file unusable, by a file in its place.
+fn block_append_only(server: &Server) {
+    let dir = server.folder().join("appendonlydir");
+    std::fs::rename(&dir, server.folder().join("former")).expect("renamed");
+    std::fs::write(&dir, "").expect("written");
+}
+
+/// A replica that can't reopen its append-only file after a full sync retries. `CONFIG SET
+/// appendonly yes` tries at once.
+#[test]
+fn an_append_only_file_is_reopened_after_a_full_sync() {
+    for_each_backend(|backend| {
+        for sets in [false, true] {
+            let primary = StagedPrimary::start(vec![Scene::streams(7, &stream(&["SELECT 0", "SET key 1"])).keeping()]);
+            let mut replica = Server::pantala(backend, &[&REPLICA[..], &["--appendonly", "yes"]].concat());
+            block_append_only(&replica);
+            let mut client = replica.connect();
+            follow(&mut client, &primary);
+            eventually("it can't be opened", || replica.log().contains("Failed enabling the AOF"));
+            if sets {
+                let reply = client.call("CONFIG SET appendonly yes");
+                assert!(reply.text().ends_with("Unable to turn on AOF. Check server logs."), "{reply:?}");
+            }
+            std::fs::remove_file(replica.folder().join("appendonlydir")).expect("removed");
+            if sets {
+                assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
+                assert_eq!(info(&replica, "persistence", "aof_enabled"), "1");
+            }
+            eventually("the replica follows", || client.call("GET key") == Reply::bulk("1"));
+            eventually("the base is written", || info(&replica, "persistence", "aof_rewrites") == "1");
+            assert_eq!(info(&replica, "persistence", "aof_enabled"), "1");
+            finish(&mut client, primary);
+            replica.assert_sound();
+        }
+    });
+}
+
+/// As in Redis, a replica exits if it can't reopen its append-only file after a full sync.
+#[test]
+fn a_replica_without_its_append_only_file_exits() {
+    let primary = StagedPrimary::start(vec![Scene::streams(7, &stream(&["SELECT 0", "SET key 1"])).keeping()]);
+    let mut replica = Server::pantala(Backend::all()[0], &[&REPLICA[..], &["--appendonly", "yes"]].concat());
+    block_append_only(&replica);
+    follow(&mut replica.connect(), &primary);
+    let status = replica.wait_exit(Duration::from_secs(40));
+    assert_eq!(status.code(), Some(1));
+    let log = replica.log();
+    assert_eq!(log.matches("Failed enabling the AOF").count(), 10, "{log}");
+    assert!(log.contains("but the AOF can't be turned on. Exiting now."), "{log}");
 }

@@ -396,8 +396,9 @@ impl Host for Server {
 
     fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
         let is_replica = self.keyspace.tuning.is_replica();
+        let names_appendonly = pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"appendonly"));
         let apply = |old: &Settings, new: &Settings| {
-            process::change_oom_score(&old.process, &new.process, is_replica, || self.apply(old, new))
+            process::change_oom_score(&old.process, &new.process, is_replica, || self.apply(old, new, names_appendonly))
         };
         self.config.set(pairs, client.address.is_local(), &apply).map_err(|reason| format!("ERR {reason}"))?;
         for port in self.keyspace.ports().iter() {

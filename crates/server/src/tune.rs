@@ -13,11 +13,12 @@ use crate::snapshot;
 
 impl Server {
     /// Applies those changes of the settings that readers don't notice by themselves: all of them,
-    /// or none.
+    /// or none. With `names_appendonly`, `appendonly yes` turns on an append-only file that is off,
+    /// even if the setting was `yes` before: it could not be reopened after a full sync then.
     ///
     /// # Errors
     /// A setting can't be applied. The server continues to run with the old settings.
-    pub fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
+    pub fn apply(&self, old: &Settings, new: &Settings, names_appendonly: bool) -> Result<(), Refusal> {
         if new.aof.is_on != old.aof.is_on && self.snapshots().loading.is_startup() {
             return Err(Refusal { directive: "appendonly", reason: "The dataset is being loaded".into() });
         }
@@ -31,7 +32,8 @@ impl Server {
             let refused = |_| Refusal { directive: new.tls.first_change(&old.tls), reason: reason.into() };
             process::Encryption::read(&new.tls).map_err(refused)?
         };
-        let place = if new.aof.is_on && !old.aof.is_on {
+        let is_off = || !self.snapshots().loading.is_startup() && self.snapshots().aof.state() == aof::State::Off;
+        let place = if new.aof.is_on && (!old.aof.is_on || names_appendonly && is_off()) {
             let refused = |reason: &str| Refusal { directive: "appendonly", reason: reason.into() };
             Some(aof::prepare(new).map_err(refused)?)
         } else {

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{Client, Endpoint, Session, Shutdown};
@@ -23,6 +24,11 @@ use crate::config::Settings;
 use crate::host::Server;
 use crate::process;
 use crate::snapshot::facts;
+
+/// Number of attempts of [`restart`], as in Redis.
+const RESTARTS_MAX: u32 = 10;
+/// Time between two attempts of [`restart`], as in Redis.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 /// Returns whether there are files to load at startup.
 pub fn has_files(server: &Server) -> bool {
@@ -235,13 +241,34 @@ fn sync(server: &Server) -> bool {
     synced.recv().unwrap_or(false)
 }
 
-/// Writes a new base if the file is on. Called after the dataset was replaced by another one.
+/// Turns the append-only file off and on again if `appendonly` is set, so that a new base is
+/// written. Called after the dataset was replaced by another one. As in Redis, several attempts are
+/// made, and the process exits if all of them fail: a replica must not run without the file that
+/// its operator relies on.
 pub fn restart(server: &Server) {
     if server.snapshots().aof.state() != State::Off {
         turn_off(server);
-        match prepare(&server.config().settings()) {
-            Ok(place) => turn_on(server, place),
-            Err(error) => tracing::error!("The append-only file is off after the dataset was replaced: {error}"),
-        }
     }
+    for attempt in 1..=RESTARTS_MAX {
+        // `CONFIG SET` must not turn the file on or off at the same time.
+        let restarted = server.config().while_unchanged(|settings| {
+            if !settings.aof.is_on || server.snapshots().aof.state() != State::Off {
+                return Ok(());
+            }
+            prepare(settings).map(|place| turn_on(server, place))
+        });
+        if restarted.is_ok() || server.is_stopping() {
+            return;
+        }
+        tracing::warn!(
+            "Failed enabling the AOF after successful master synchronization! Trying it again in one second. (attempt \
+             {attempt} of {RESTARTS_MAX})"
+        );
+        std::thread::sleep(RESTART_AFTER);
+    }
+    tracing::error!(
+        "FATAL: this replica instance finished the synchronization with its master, but the AOF can't be turned on. \
+         Exiting now."
+    );
+    std::process::exit(1);
 }

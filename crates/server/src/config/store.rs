@@ -135,6 +135,12 @@ impl ConfigStore {
         Ok(())
     }
 
+    /// Calls `work` with the current settings. No change runs at the same time.
+    pub fn while_unchanged<R>(&self, work: impl FnOnce(&Settings) -> R) -> R {
+        let _values = self.lock();
+        work(&self.settings())
+    }
+
     /// Sets `replicaof` after the command `REPLICAOF`, to a primary's host and port or to none.
     pub fn note_replica_of(&self, primary: Option<(&str, u16)>) {
         let mut values = self.lock();

@@ -60,11 +60,14 @@ pub(super) fn load(
         Some(mut owned) => {
             let loaded = if replica.forget(server, term) {
                 server.replication().start_history("the server follows another stream");
-                let replaced = while_alive(socket, || replace(server, received, &mut owned)).map_err(Some);
-                delete_former_file(server);
-                // The append-only file contains effects on the former dataset.
-                aof::restart(server);
-                replaced
+                let replaced = while_alive(socket, || {
+                    let replaced = replace(server, received, &mut owned);
+                    delete_former_file(server);
+                    // The append-only file contains effects on the former dataset.
+                    aof::restart(server);
+                    replaced
+                });
+                replaced.map_err(Some)
             } else {
                 Err(None)
             };
