@@ -905,3 +905,29 @@ fn checksums_locate_damage_and_are_switched_at_run_time() {
     assert_eq!(server.connect().call("EXISTS key:3 key:4"), Reply::Integer(1));
     assert_eq!(bytes().len(), last);
 }
+
+/// A rewrite that ends because the file is turned off has not failed, so it doesn't delay the next
+/// one.
+#[test]
+fn aborted_rewrites_delay_no_other_rewrite() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let args = ["--dir", &text(dir.path()), "--save", "", "--workers", "2", "--rdb-key-save-delay", "10000000"];
+        let server = Server::pantala(backend, &args);
+        let mut client = server.connect();
+        must(&mut client, "DEBUG POPULATE 100 key 10");
+        for round in 1..=4 {
+            must(&mut client, "CONFIG SET appendonly yes");
+            eventually("the rewrite has started", || server.log().matches("file rewriting started").count() == round);
+            must(&mut client, "CONFIG SET appendonly no");
+            eventually("the rewrite has ended", || info(&mut client, "aof_rewrite_in_progress") == "0");
+        }
+        assert_eq!(info(&mut client, "aof_rewrites_consecutive_failures"), "0");
+        assert_eq!(info(&mut client, "aof_last_bgrewrite_status"), "ok");
+        // Only a rewrite that waits for another snapshot is subject to the delay after failures.
+        must(&mut client, "BGSAVE");
+        must(&mut client, "CONFIG SET appendonly yes rdb-key-save-delay 0");
+        eventually("the base is written", || server.log().contains("AOF rewrite finished successfully"));
+        shut_down(server);
+    });
+}

@@ -61,6 +61,15 @@ impl Base {
     }
 }
 
+/// The reason why a rewrite has ended without a base.
+#[derive(Debug)]
+pub enum Unfinished {
+    /// It was aborted, because the append-only file was turned off or the server stops.
+    Aborted,
+    /// It has failed, for this reason.
+    Failed(String),
+}
+
 /// Runs `BGREWRITEAOF`. Returns the reply.
 ///
 /// # Errors
@@ -132,6 +141,7 @@ fn is_delayed(server: &Server) -> bool {
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let Some(shared) = server.snapshots().background.server() else { return };
     let aof = &server.snapshots().aof;
+    aof.rewrites.has_failed.store(false, Relaxed);
     let mut handle = lock(&aof.writer);
     let inbox = handle.as_ref().map_or_else(Arc::default, |handle| Arc::clone(&handle.inbox));
     let started = Arc::new(Mutex::new(()));
@@ -149,7 +159,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
             aof.rewrites.is_scheduled.store(true, Relaxed);
             return;
         }
-        Err(NotStarted::Thread(error)) => return note_ended(server, &Err(error.to_string())),
+        Err(NotStarted::Thread(error)) => return note_ended(server, &Err(Unfinished::Failed(error.to_string()))),
     };
     tracing::info!("Background append only file rewriting started");
     let Some(reader) = reader else { return };
@@ -159,11 +169,17 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
             Ok(begun) => *handle = Some(begun),
             Err(error) => {
                 tracing::warn!("Can't write the append only file: {error}");
-                server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
+                fail(server);
             }
         },
     }
     drop(starting);
+}
+
+/// Ends the running rewrite, because its increment can't be written.
+pub(super) fn fail(server: &Server) {
+    server.snapshots().aof.rewrites.has_failed.store(true, Relaxed);
+    server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
 }
 
 /// Returns the limit on the bytes that the writer thread is behind: a number that is never reached,
@@ -179,7 +195,8 @@ pub fn waking(inbox: &Arc<Inbox>) -> pantala_engine::effect::log::Wake {
 }
 
 /// Records the end of a rewrite. After a success, deletes the files that the rewrite has replaced.
-pub fn note_ended(server: &Server, outcome: &Result<(), String>) {
+/// As in Redis, an aborted rewrite doesn't count as failed, so it doesn't delay the next one.
+pub fn note_ended(server: &Server, outcome: &Result<(), Unfinished>) {
     let (aof, now_ms) = (&server.snapshots().aof, server.monotonic_ms());
     let rewrites = &aof.rewrites;
     let took_ms = now_ms - rewrites.since_ms.load(Relaxed);
@@ -194,15 +211,16 @@ pub fn note_ended(server: &Server, outcome: &Result<(), String>) {
             }
             aof.written.base_bytes.store(aof.written.current_bytes.load(Relaxed), Relaxed);
         }
-        Err(why) => {
+        Err(Unfinished::Aborted) => tracing::info!("Background AOF rewrite aborted"),
+        Err(Unfinished::Failed(why)) => {
             tracing::warn!("Background AOF rewrite failed: {why}");
             rewrites.failures.fetch_add(1, Relaxed);
             rewrites.failed_ms.store(now_ms, Relaxed);
-            // Without a base the written increment is useless, so the rewrite is retried.
-            if aof.state() == State::AwaitsBase {
-                rewrites.is_scheduled.store(true, Relaxed);
-            }
         }
+    }
+    // Without a base the written increment is useless, so the rewrite is retried.
+    if outcome.is_err() && aof.state() == State::AwaitsBase {
+        rewrites.is_scheduled.store(true, Relaxed);
     }
     rewrites.is_running.store(false, Relaxed);
 }
@@ -285,10 +303,14 @@ impl Rewriting {
         Ok(())
     }
 
-    fn end(&mut self, outcome: Result<Written, Failure>) -> Result<Base, String> {
-        outcome.map_err(|failure| failure.to_string())?;
-        let Some((path, file)) = &mut self.file else { return Err("it was not opened".to_owned()) };
-        file.flush().and_then(|()| file.sync()).map_err(|error| error.to_string())?;
+    fn end(&mut self, outcome: Result<Written, Failure>) -> Result<Base, Unfinished> {
+        let has_failed = self.server.snapshots().aof.rewrites.has_failed.load(Relaxed);
+        outcome.map_err(|failure| match failure {
+            Failure::Aborted if !has_failed => Unfinished::Aborted,
+            failure => Unfinished::Failed(failure.to_string()),
+        })?;
+        let Some((path, file)) = &mut self.file else { return Err(Unfinished::Failed("it was not opened".to_owned())) };
+        file.flush().and_then(|()| file.sync()).map_err(|error| Unfinished::Failed(error.to_string()))?;
         Ok(Base { path: path.clone(), is_rdb: self.commands.is_none(), bytes: file.len() })
     }
 }
@@ -335,9 +357,9 @@ impl Consumer for Rewriting {
                 // If the stream was cut, the effects after the cut are in an increment. Installing
                 // only the base would make this increment history, so the base is deleted instead.
                 (false, Some(place)) if !self.has_cut => {
-                    place.install(base.described(), false, 0).map_err(|error| error.to_string())
+                    place.install(base.described(), false, 0).map_err(|error| Unfinished::Failed(error.to_string()))
                 }
-                _ => Err("the append-only file was turned off".to_owned()),
+                _ => Err(Unfinished::Aborted),
             };
             installed.inspect_err(|_| base.discard())
         });

@@ -37,8 +37,10 @@ pub struct Rewrites {
     /// Whether a rewrite is scheduled: it waits for another snapshot to end, or is a retry after a
     /// failure.
     pub is_scheduled: AtomicBool,
-    /// Number of successful and failed rewrites since startup.
+    /// Number of rewrites that have ended since startup.
     pub count: AtomicU64,
+    /// Whether the last rewrite that was started was ended because its increment can't be written.
+    pub has_failed: AtomicBool,
     /// Number of failed rewrites since the last successful one.
     pub failures: AtomicU64,
     /// When the last failed rewrite ended, in ms of the monotonic clock.
@@ -54,6 +56,7 @@ impl Default for Rewrites {
             since_ms: AtomicI64::new(0),
             is_scheduled: AtomicBool::new(false),
             count: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             failed_ms: AtomicI64::new(0),
             last_took_s: AtomicI64::new(-1),

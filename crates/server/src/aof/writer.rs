@@ -34,11 +34,10 @@ use pantala_persistence::aof::writing::Taken;
 
 use super::directory::SystemDisk;
 use super::gate::UNWRITTEN_BYTES_MAX;
-use super::rewrite::{self, Base};
+use super::rewrite::{self, Base, Unfinished};
 use super::state::{State, lock};
 use crate::config::AppendFsync;
 use crate::host::Server;
-use crate::snapshot::Purpose;
 
 /// Maximum number of bytes that are read and written together.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
@@ -51,8 +50,8 @@ const DELAY_MIN: Duration = Duration::from_secs(2);
 pub enum Order {
     /// The stream was cut. Effects after the cut are written to a new increment.
     Cut(Reader),
-    /// The snapshot of the last cut is on disk or has failed.
-    Base(Result<Base, String>),
+    /// The snapshot of the last cut is on disk, or was aborted or has failed.
+    Base(Result<Base, Unfinished>),
     /// Write and sync all effects committed so far, then reply.
     Sync(Sender<bool>),
     /// Write and sync all effects committed so far, then call this with `true`. If a write or sync
@@ -214,7 +213,7 @@ struct Writer {
     /// A cut that the reader has not reached yet.
     cut: Option<Reader>,
     /// The result of the last cut's snapshot, if it has ended.
-    base: Option<Result<Base, String>>,
+    base: Option<Result<Base, Unfinished>>,
     /// When the file was last synced, or a sync was last skipped.
     synced_at: Instant,
     /// When the last write or sync failed.
@@ -263,7 +262,7 @@ impl Writer {
                     aof.set_write_error(&server, 0);
                 }
                 if is_rewriting {
-                    rewrite::note_ended(&server, &Err("the append-only file was turned off".to_owned()));
+                    rewrite::note_ended(&server, &Err(Unfinished::Aborted));
                 }
                 return;
             }
@@ -487,7 +486,7 @@ impl Writer {
             }
             Err(error) => {
                 tracing::warn!("Can't open a new AOF increment: {error}");
-                server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
+                rewrite::fail(server);
                 if self.writing.is_lost() && !was_lost {
                     self.note_failed(server, "sync", &error);
                 }
@@ -496,15 +495,15 @@ impl Writer {
     }
 
     /// Makes a snapshot the base.
-    fn install(&mut self, server: &Arc<Server>, base: Result<Base, String>) {
+    fn install(&mut self, server: &Arc<Server>, base: Result<Base, Unfinished>) {
         let aof = &server.snapshots().aof;
         let is_current = lock(&aof.writer).as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox));
         let installed = base.and_then(|base| {
             // A thread that is ending must not touch the files of the next writer thread.
             let installed = if is_current || aof.state() == State::Off {
-                self.writing.install(aof.place().as_mut(), base.described())
+                self.writing.install(aof.place().as_mut(), base.described()).map_err(Unfinished::Failed)
             } else {
-                Err("the append-only file was turned off".to_owned())
+                Err(Unfinished::Aborted)
             };
             installed.inspect_err(|_| base.discard())
         });
