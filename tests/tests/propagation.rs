@@ -135,6 +135,38 @@ fn a_string_that_only_grew_is_propagated() {
     });
 }
 
+/// Fields that a command finds expired are propagated as deleted before the command. If the command
+/// then fails, it isn't propagated.
+#[test]
+fn expired_fields_are_propagated_before_the_command() {
+    for_each_backend(|backend| {
+        let mut subject = Server::pantala(backend, &["--workers", "2"]);
+        let (mut client, mut stream) = (subject.connect(), EffectStream::attach(&subject));
+        assert_eq!(client.call("DEBUG SET-ACTIVE-EXPIRE 0"), Reply::ok());
+        let setup = "DEL h ;; HSET h a 1 n x ;; PEXPIRE h 100000 ;; HPEXPIRE h 1 FIELDS 1 a ;; @sleep 5";
+        for (command, expected) in [
+            ("HINCRBY h n 1", &["HDEL h a"][..]),
+            ("HINCRBYFLOAT h n 1", &["HDEL h a"]),
+            ("HSETNX h n 1", &["HDEL h a"]),
+            ("HDEL h a", &["HDEL h a"]),
+            ("HGET h a", &["HDEL h a"]),
+            ("HDEL h n ;; HSET h b 1", &["MULTI", "HDEL h a", "HDEL h n", "EXEC", "HSET h b 1"]),
+        ] {
+            play(setup, &subject, &mut client, &mut stream);
+            let effects = play(command, &subject, &mut client, &mut stream);
+            assert_eq!(effects.iter().map(show_effect).collect::<Vec<_>>(), expected, "{command}");
+        }
+        // The key is deleted with its last field, so the new one has no TTL.
+        let setup = "DEL h ;; HSET h a 1 ;; PEXPIRE h 100000 ;; HPEXPIRE h 1 FIELDS 1 a ;; @sleep 5";
+        play(setup, &subject, &mut client, &mut stream);
+        let effects = play("HSET h b 1", &subject, &mut client, &mut stream);
+        let shown: Vec<String> = effects.iter().map(show_effect).collect();
+        assert_eq!(shown, ["MULTI", "HDEL h a", "HSET h b 1", "EXEC"]);
+        assert_eq!(client.call("PTTL h"), Reply::Integer(-1));
+        subject.assert_sound();
+    });
+}
+
 /// How often two servers' digests are compared before they count as different.
 const DIGESTS_MAX: usize = 3;
 

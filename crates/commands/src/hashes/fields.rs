@@ -169,8 +169,7 @@ pub(super) fn with_fields(
         Ok(None) => return missing(reply),
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     }
-    // Can't fail: the key holds a hash (checked above).
-    let _ = access.db(&key).expire_fields(&key, fields);
+    access.db(&key).expire_fields(&key, fields);
     match access.db(&key).write_as::<Hash>(&key) {
         Ok(Some(view)) => work(view, reply),
         _ => missing(reply),

@@ -260,6 +260,23 @@ fn a_command_on_named_fields_expires_a_bounded_number_of_others() {
     server.expect(&[("HLEN h", ":5"), ("HGET h 4994", "2"), ("HTTL h FIELDS 1 4988", "*1 :-1")]);
 }
 
+/// A hash whose last field has expired is deleted before a command sets another field, so the new
+/// hash doesn't inherit the TTL of the key.
+#[test]
+fn the_last_expired_field_deletes_the_key_first() {
+    for command in ["HSET h b 2", "HSETNX h b 2", "HINCRBY h b 2", "HINCRBYFLOAT h b 2"] {
+        let mut server = TestServer::new(1);
+        server.expect(&[("HSET h a 1", ":1"), ("PEXPIRE h 100000", ":1"), ("HPEXPIRE h 5 FIELDS 1 a", "*1 :1")]);
+        server.now_ms += 5;
+        server.run(command);
+        server.expect(&[("HGETALL h", "*2 b 2"), ("PTTL h", ":-1")]);
+    }
+    let mut server = TestServer::new(1);
+    server.expect(&[("HSET h a 1 b 2", ":2"), ("PEXPIRE h 100000", ":1"), ("HPEXPIRE h 5 FIELDS 1 a", "*1 :1")]);
+    server.now_ms += 5;
+    server.expect(&[("HSET h a 3", ":1"), ("HGETALL h", "*4 b 2 a 3"), ("PTTL h", ":99995")]);
+}
+
 #[test]
 fn a_pause_keeps_expired_fields_but_hides_them() {
     let mut server = TestServer::new(1);

@@ -18,7 +18,8 @@
 //! | group deleted | woken | – | – | the command | `XGROUP DESTROY` |
 //! | expired | woken | raised, if the key had not expired when `WATCH` was called | invalidated | `DEL` or `UNLINK` | a lookup |
 //! | expired actively | woken by the caller | not raised; `EXEC` checks for expiry itself | invalidated | `DEL` or `UNLINK` | active expiry |
-//! | fields expired | woken by the caller | – | invalidated | `HDEL`s, added by the caller | active expiry |
+//! | fields found expired | woken | raised | invalidated | `HDEL`s, added by the caller | a lookup |
+//! | fields expired actively | woken by the caller | – | invalidated | `HDEL`s, added by the caller | active expiry |
 //! | evicted | woken | raised | invalidated | `DEL` or `UNLINK` | `maxmemory` |
 //!
 //! A *raised* watch makes the `EXEC` of its client fail. After the sinks, the change's events are
@@ -126,7 +127,8 @@ enum Kind {
     GroupDeleted,
     Expired,
     ExpiredActively,
-    FieldsExpired,
+    FieldsFoundExpired,
+    FieldsExpiredActively,
     Evicted,
 }
 
@@ -196,9 +198,14 @@ impl Change {
         Change::with_event(Kind::ExpiredActively, &Event(EventClass::Expired, "expired"))
     }
 
+    /// Returns the change of a hash whose fields a lookup found expired.
+    pub(crate) const fn fields_found_expired() -> Self {
+        Change::with_event(Kind::FieldsFoundExpired, HEXPIRED)
+    }
+
     /// Returns the change of a hash whose fields active expiry deleted.
-    pub(crate) const fn fields_expired() -> Self {
-        Change::with_event(Kind::FieldsExpired, HEXPIRED)
+    pub(crate) const fn fields_expired_actively() -> Self {
+        Change::with_event(Kind::FieldsExpiredActively, HEXPIRED)
     }
 
     /// Returns the change of an evicted key.
@@ -222,17 +229,6 @@ impl Change {
     #[inline]
     pub const fn when(self, is_made: bool) -> Self {
         if is_made { self } else { Change::none() }
-    }
-
-    /// Puts the event `hexpired` before the command's own events. Used for a hash whose expired
-    /// fields were deleted just before the command.
-    pub(crate) fn after_expired_fields(mut self) -> Self {
-        if self.is_none() {
-            return Change::event(HEXPIRED);
-        }
-        assert!(self.events[1].is_none(), "a change with more than two events");
-        self.events[1] = self.events[0].replace(HEXPIRED);
-        self
     }
 
     /// Marks the change as one that added the key, if `is_new` is true.
@@ -330,8 +326,8 @@ fn commit_to_sinks(
             waiters.watches.expired(db, bytes);
             waiters.tracked.expired(hash, bytes, broadcasts);
         }
-        Kind::ExpiredActively | Kind::FieldsExpired => waiters.tracked.expired(hash, bytes, broadcasts),
-        Kind::Evicted => {
+        Kind::ExpiredActively | Kind::FieldsExpiredActively => waiters.tracked.expired(hash, bytes, broadcasts),
+        Kind::FieldsFoundExpired | Kind::Evicted => {
             waiters.note(db, bytes);
             waiters.watches.changed(db, bytes);
             waiters.tracked.changed(hash, bytes, broadcasts);

@@ -118,8 +118,6 @@ impl Executor<'_> {
         }
         match std::mem::take(&mut lowest.form) {
             Form::Rewritten => self.unit.batch.append(&mut lowest.rewritten, false),
-            // A read that deleted expired fields has changed its key too. The deletions are
-            // propagated, but the read itself is not.
             Form::Verbatim if is_changed && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) => {
                 debug_assert!(
                     !access.is_random,

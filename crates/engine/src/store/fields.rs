@@ -1,8 +1,10 @@
 //! Expiry of hash fields, by commands and by active expiry.
 //!
 //! Before a command on some fields of a hash runs, the expired fields among them are deleted
-//! ([`Db::change_hash`]). The command also deletes a bounded number of other expired fields. Active
-//! expiry deletes the rest.
+//! ([`Db::expire_fields`]), together with a bounded number of other expired fields. Active expiry
+//! deletes the rest. The deletion is a change of its own, which precedes the command's change: a
+//! hash that loses its last field is deleted with its TTL, and the command finds no key. A command
+//! that then fails propagates only the deletion.
 //!
 //! # Active expiry
 //!
@@ -151,7 +153,7 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
 }
 
 impl Db<'_> {
-    /// Deletes the expired fields among `fields` of the hash at a key, and changes the hash as
+    /// Deletes the expired fields among `fields` of the hash at a key, and then changes the hash as
     /// [`Db::change_as`] does.
     ///
     /// # Errors
@@ -164,36 +166,42 @@ impl Db<'_> {
         fields: Fields<'_, '_>,
         work: impl FnOnce(&mut Hash) -> (Change, R),
     ) -> Result<Option<R>, WrongType> {
-        let (tuning, now_ms, of_primary) = (&self.store.tuning, self.now_ms, self.of_primary);
-        let is_journaled = tuning.is_journaled();
-        let (mut names, mut has_expired) = (Vec::new(), false);
-        let result = self.change_as(key, missing, |hash: &mut Hash| {
-            if !matches!(hash, Hash::Expiring(_)) || of_primary {
-                return work(hash);
-            }
-            let expired = fields.expire(hash, now_ms, |field| {
+        if self.figures.timed_hashes.get() > 0 {
+            self.expire_fields(key, fields);
+        }
+        self.change_as(key, missing, work)
+    }
+
+    /// Deletes the expired fields among `fields` of the hash at a key, and the key with its last
+    /// field. Does nothing if the key holds no hash.
+    #[cold]
+    pub fn expire_fields(&mut self, key: &Key<'_>, fields: Fields<'_, '_>) {
+        let (store, now_ms) = (self.store, self.now_ms);
+        // A primary propagates the deletion of its expired fields.
+        if self.of_primary {
+            return;
+        }
+        // Checked through a shared view first, because a mutable one makes a running snapshot
+        // encode the entry.
+        let found = self.find(key);
+        if !found.is_some_and(|entry| entry.held().view::<Hash>().is_some_and(|hash| hash.has_expired(now_ms))) {
+            return;
+        }
+        let is_journaled = store.tuning.is_journaled();
+        let (mut names, mut expired) = (Vec::new(), 0);
+        // Can't fail: the key holds a hash.
+        let _ = self.change_as(key, Missing::Skip, |hash: &mut Hash| {
+            expired = fields.expire(hash, now_ms, |field| {
                 if is_journaled {
                     names.push(field.to_vec());
                 }
             });
-            has_expired = expired > 0;
-            let (change, result) = work(hash);
-            (if has_expired { change.after_expired_fields() } else { change }, result)
+            (Change::fields_found_expired().when(expired > 0), ())
         });
-        if has_expired {
+        if expired > 0 {
             self.waiters.note_expired(now_ms);
         }
-        names.iter().for_each(|field| self.waiters.field_expired(tuning, self.db, key.bytes, field));
-        result
-    }
-
-    /// Deletes the expired fields among `fields` of the hash at a key.
-    ///
-    /// # Errors
-    /// [`WrongType`] if the key holds another type.
-    #[cold]
-    pub fn expire_fields(&mut self, key: &Key<'_>, fields: Fields<'_, '_>) -> Result<(), WrongType> {
-        self.change_hash(key, Missing::Skip, fields, |_| (Change::none(), ())).map(|_| ())
+        names.iter().for_each(|field| self.waiters.field_expired(&store.tuning, self.db, key.bytes, field));
     }
 
     /// Returns whether any hash of this database in this shard has fields with a TTL.
@@ -239,7 +247,7 @@ impl Db<'_> {
                 removed.into_heap().into_iter().for_each(|value| store.dispose(value, false));
             }
             if expired > 0 {
-                commit(store, waiters, db, &key, Change::fields_expired().of_gone_key(is_gone));
+                commit(store, waiters, db, &key, Change::fields_expired_actively().of_gone_key(is_gone));
             }
             !is_gone && has_times
         });

@@ -156,7 +156,6 @@ fn a_change_keeps_its_events_in_order() {
     let names = |change: &Change| change.event_names();
     let change = Change::event(&Event(EventClass::Stream, "xadd")).and(&Event(EventClass::Stream, "xtrim"));
     assert_eq!(names(&change.of_new_key(true).of_gone_key(true)), ["new", "xadd", "xtrim", "del"]);
-    assert_eq!(names(&Change::event(&Event(EventClass::Hash, "hdel")).after_expired_fields()), ["hexpired", "hdel"]);
-    assert_eq!(names(&Change::none().after_expired_fields().of_gone_key(true)), ["hexpired", "del"]);
+    assert_eq!(names(&Change::fields_found_expired().of_gone_key(true)), ["hexpired", "del"]);
     assert_eq!(names(&Change::event(&Event(EventClass::Set, "sadd")).when(false)), [""; 0]);
 }
