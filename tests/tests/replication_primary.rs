@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::effects::wait_for_expiry;
+use pantala_tests::following::wait_until_applied;
 use pantala_tests::waiting::{PATIENCE, eventually};
 use pantala_tests::writers::write_until;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, for_each_backend, tool};
@@ -128,6 +129,47 @@ fn redis_follows_by_a_snapshot_of_known_length() {
         assert!(primary.log().contains("target: disk"), "{}", primary.log());
         let files = std::fs::read_dir(primary.folder()).expect("a folder").count();
         assert_eq!(files, 1, "only the log is left");
+    });
+}
+
+/// Changes of the function libraries reach the stream in the order in which they ran, also those
+/// within transactions.
+#[test]
+fn changes_of_libraries_are_ordered() {
+    const ROUNDS: usize = 150;
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &[&PRIMARY[..], &["--workers", "2"]].concat());
+        let replica = Server::pantala(backend, &[]);
+        follow(&replica, &primary);
+        let (mut client, mut reader) = (primary.connect(), replica.connect());
+        // Pauses between the commands of a transaction make the race likely.
+        client.call("DEBUG FAULT pause-holding 300");
+        let load = |writer: usize, round: usize| {
+            let body = format!("callback=function() return '{writer}:{round}' end");
+            let text = format!("#!lua name=lib\nredis.register_function{{function_name='f', {body}}}");
+            ["FUNCTION", "LOAD", "REPLACE", &text].map(str::to_owned).to_vec()
+        };
+        let mut writers: Vec<Client> = (0..4).map(|_| primary.connect()).collect();
+        for round in 0..ROUNDS {
+            std::thread::scope(|scope| {
+                for (number, writer) in writers.iter_mut().enumerate() {
+                    scope.spawn(move || {
+                        if number % 2 == 0 {
+                            return assert_eq!(writer.command(&load(number, round)).text(), "lib");
+                        }
+                        let key = format!("key:{number}");
+                        let sets = vec![vec!["INCR".to_owned(), key]; 5];
+                        let ends = ["MULTI", "EXEC"].map(|word| vec![word.to_owned()]);
+                        let parts = [&ends[..1], &[load(number, round)], &sets[..], &ends[1..]];
+                        let replies = writer.pipeline(&parts.concat());
+                        assert_eq!(replies.last().map(|reply| reply.elements().len()), Some(6));
+                    });
+                }
+            });
+            wait_until_applied(&replica, &primary);
+            let [ours, theirs] = [&mut client, &mut reader].map(|client| client.call("FUNCTION LIST WITHCODE"));
+            assert_eq!(ours, theirs, "round {round}");
+        }
     });
 }
 

@@ -124,4 +124,6 @@ pub struct Unit {
     pub(crate) batch: Batch,
     /// Nesting depth of running transactions and scripts, whose commands form one unit.
     pub(crate) depth: u32,
+    /// Whether the unit has the effect of a command without shards (`FUNCTION LOAD`, `PUBLISH`).
+    pub(crate) has_local: bool,
 }

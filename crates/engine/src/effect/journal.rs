@@ -306,9 +306,9 @@ impl Journal {
         self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
-    /// Serializes changes of the function libraries with cuts, because these changes hold no shard.
-    /// A change holds the lock until its effect is committed. A cut holds it until the libraries
-    /// are copied for its snapshot. The lock must be taken after shards, never before.
+    /// Serializes changes of the function libraries, which hold no shard, with each other and with
+    /// cuts. A change holds the lock until its unit is committed, a cut until the libraries are
+    /// copied for its snapshot. The lock must be taken after shards, never before.
     pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
         lock(&self.shared.libraries)
     }

@@ -69,9 +69,14 @@ impl Executor<'_> {
         if self.unit.depth > 0 {
             return;
         }
+        let has_local = std::mem::take(&mut self.unit.has_local);
         if self.keyspace().tuning.is_journaled() {
             self.gather_deletions(owned);
-            self.commit_unit(owned);
+            if has_local {
+                self.commit_unit_without_shards(owned);
+            } else {
+                self.commit_unit(owned);
+            }
         } else if !self.unit.batch.is_empty() {
             self.forget_unit(owned);
         }
@@ -164,10 +169,19 @@ impl Executor<'_> {
     fn commit_without_shards(&mut self, db: u32, args: &Args<'_>) {
         self.unit.batch.push_args(db, args);
         if self.unit.depth == 0 {
-            self.stream.observe(self.keyspace.journal().latest_without_shards());
-            self.commit_unit(&mut []);
-            self.keyspace.journal().note_without_shards(self.stream.clock());
+            self.commit_unit_without_shards(&mut []);
+        } else {
+            self.unit.has_local = true;
         }
+    }
+
+    /// Commits a unit with the effect of a command without shards. Its stamp is higher than those
+    /// of all earlier units of this kind, which no shard orders.
+    #[cold]
+    fn commit_unit_without_shards(&mut self, owned: &mut [Ownership]) {
+        self.stream.observe(self.keyspace.journal().latest_without_shards());
+        self.commit_unit(owned);
+        self.keyspace.journal().note_without_shards(self.stream.clock());
     }
 
     /// Calls `run` outside of the current transaction or script: the effects of `run` do not become

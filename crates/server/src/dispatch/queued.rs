@@ -16,6 +16,17 @@ use crate::clients::primary::note_error;
 use crate::clients::slow;
 use crate::stats::Outcome;
 
+/// Returns whether a queued command may change the function libraries.
+fn changes_libraries(queued: &Queued) -> bool {
+    matches!(queued.command.handler, Handler::Local(_)) && queued.command.flags.contains(Flags::WRITE)
+}
+
+/// Returns whether a queued command may wait for other workers, or run other connections' commands
+/// meanwhile. So it must not run under the lock of the function libraries.
+fn may_wait(queued: &Queued) -> bool {
+    matches!(queued.command.handler, Handler::Transaction(_)) || queued.command.flags.contains(Flags::ADMIN)
+}
+
 impl<L: EventLoop> Dispatcher<'_, L> {
     /// Runs the transaction of a connection on its shards, unless a watched key was changed.
     pub(super) fn execute_transaction(&mut self, index: u32, owned: &mut Vec<Ownership>, now_ms: i64) {
@@ -39,7 +50,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.refresh_rules(index);
         self.clients.executor.begin_unit();
         let mut is_over_limit = false;
+        let journal = self.clients.executor.keyspace().journal();
+        // Held from the first change of the function libraries until its effect is committed.
+        let mut order = None;
         for (at, queued) in transaction.queue().iter().enumerate() {
+            if may_wait(queued) {
+                order = None;
+            } else if order.is_none() && changes_libraries(queued) {
+                order = Some(journal.order_libraries());
+            }
             faults::pause(Fault::PauseHolding);
             if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
                 let mut needed = Vec::new();
@@ -53,6 +72,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
         }
         self.clients.executor.end_unit(owned);
+        drop(order);
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
             connection.end_exec();
             connection.session.keep_ended(transaction);
