@@ -130,3 +130,22 @@ fn the_tail_after_an_rdb_preamble_is_checked() {
         assert_eq!(last(&ran), last(&right));
     }
 }
+
+/// A manifest is never truncated, even if its first line is damaged.
+#[test]
+fn a_damaged_manifest_is_not_repaired() {
+    let second = "file a.1.incr.aof seq 1 type i\n";
+    for (name, first) in
+        [("a.manifest", "xile a.1.base.aof seq 1 type b\n"), ("a.copy", "\0ile a.1.base.aof\n"), ("a.manifest", "\n")]
+    {
+        let files = [(name, format!("{first}{second}")), ("a.1.base.aof", SET.to_owned())];
+        let folder = write_all(&files);
+        for options in [&[][..], &["--fix"], &["--truncate-to-timestamp", "100"]] {
+            let before = contents(folder.path());
+            let ran = run(Command::new(binary::pantala()).arg("check-aof"), folder.path(), options, name);
+            assert_eq!(ran.0, Some(1), "{name} {options:?}\n{}", ran.1);
+            assert!(ran.1.contains("FATAL AOF MANIFEST FILE ERROR"), "{name} {options:?}\n{}", ran.1);
+            assert_eq!(contents(folder.path()), before, "{name} {options:?}\n{}", ran.1);
+        }
+    }
+}

@@ -106,7 +106,7 @@ impl Report<'_> {
 fn check_path(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(), Stopped> {
     let mut file =
         File::open(path).map_err(|error| Stopped(format!("Cannot open file {}: {error}", path.display())))?;
-    if is_manifest(&mut file) {
+    if is_manifest(path, &mut file) {
         return check_parts(report, repair, path);
     }
     report.line("Start checking Old-Style AOF");
@@ -116,16 +116,23 @@ fn check_path(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<()
     Ok(())
 }
 
-/// Returns whether a file is a manifest, judging by its first line that is not a comment.
-fn is_manifest(file: &mut File) -> bool {
+/// Returns whether a file is a manifest, judging by its name, or by its first line that is not a
+/// comment. If that line is damaged, the other lines decide. A manifest is never truncated, because
+/// its files would no longer be loaded.
+fn is_manifest(path: &Path, file: &mut File) -> bool {
+    if path.extension().is_some_and(|extension| extension == "manifest") {
+        return true;
+    }
     let mut start = Vec::new();
-    if file.take(INPUT_BYTES as u64).read_to_end(&mut start).is_err() {
+    if file.take(INPUT_BYTES as u64).read_to_end(&mut start).is_err() || start.starts_with(RDB_SIGNATURE) {
         return false;
     }
-    start
-        .split(|byte| *byte == b'\n')
-        .find(|line| !line.starts_with(b"#"))
-        .is_some_and(|line| line.starts_with(b"file"))
+    let mut lines = start.split(|byte| *byte == b'\n').skip_while(|line| line.starts_with(b"#"));
+    match lines.next() {
+        Some(first) if first.starts_with(b"file") => true,
+        Some([b'*', ..]) | None => false,
+        Some(_) => lines.any(|line| line.starts_with(b"file ")),
+    }
 }
 
 fn is_rdb(path: &Path) -> bool {
