@@ -806,3 +806,31 @@ fn confirmed_subscriptions_are_seen_everywhere() {
         }
     });
 }
+
+/// A subscription doesn't receive messages that were published before it, not even those of its own
+/// connection, in the same pipeline or transaction.
+#[test]
+fn a_subscription_receives_no_earlier_message_of_its_connection() {
+    for_each_backend(|backend| {
+        // With one worker, the messages for the other subscriber are in this worker's mailbox.
+        let server = Server::pantala(backend, &["--workers", "1"]);
+        let (mut other, mut publisher) = (server.connect(), server.connect());
+        other.call("SUBSCRIBE c");
+        let words = |commands: &[&str]| -> Vec<Vec<String>> {
+            commands.iter().map(|command| command.split(' ').map(str::to_owned).collect()).collect()
+        };
+        let message = |text: &str| Reply::Array(["message", "c", text].map(Reply::bulk).to_vec());
+        for (commands, replies) in [
+            (&["PUBLISH c early", "SUBSCRIBE c"][..], 2),
+            (&["MULTI", "PUBLISH c early", "SUBSCRIBE c", "EXEC"], 4),
+            (&["PUBLISH c early", "MULTI", "SUBSCRIBE c", "EXEC"], 4),
+        ] {
+            let mut client = server.connect();
+            client.send_together(&words(commands));
+            (0..replies).for_each(|_| _ = client.receive());
+            publisher.call("PUBLISH c late");
+            assert_eq!(client.receive(), message("late"), "{commands:?}");
+            assert_eq!([other.receive(), other.receive()], ["early", "late"].map(message));
+        }
+    });
+}

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use pantala_engine::client::ReplyMode;
+use pantala_engine::command::{Command, Flags};
 use pantala_engine::message::Message;
 use pantala_engine::pubsub::Published;
 use pantala_engine::request::RequestNode;
@@ -18,6 +19,9 @@ use crate::clients::primary::{self, note_error};
 use crate::clients::{close_subscriber, note_unsynced_until, slow};
 use crate::reactor::hold_unsynced;
 use crate::reactor::{index_of, kind_of};
+
+/// Flags of commands that start or end subscriptions, or end a `MONITOR`.
+pub const SUBSCRIPTION_CHANGES: Flags = Flags::UNSUBSCRIBES.union(Flags::ANSWERS_MESSAGES);
 
 impl<L: EventLoop> Dispatcher<'_, L> {
     /// Handles messages from other workers and replies from this worker's executor.
@@ -237,15 +241,18 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.reactor.touch(index);
     }
 
-    /// Delivers all received pub/sub messages and `MONITOR` lines before a connection unsubscribes
-    /// or stops monitoring. Other messages wait for the next turn. Does nothing if the connection
-    /// neither subscribes nor monitors. May close the connection for exceeding its output limit,
-    /// but not within a transaction, whose reply comes first.
+    /// Delivers all received pub/sub messages and `MONITOR` lines before a command of
+    /// [`SUBSCRIPTION_CHANGES`] runs, because they were published before it: a new subscription
+    /// doesn't receive them, not even those of its own connection, and a former one does. Other
+    /// messages wait for the next turn. Does nothing if the command only ends subscriptions and the
+    /// connection has none. May close the connection for exceeding its output limit, but not within
+    /// a transaction, whose reply comes first.
     #[cold]
-    pub fn deliver_before_unsubscribing(&mut self, index: u32) {
+    pub fn deliver_before(&mut self, index: u32, command: &Command) {
         let listens =
             |connection: &Connection| connection.session.subscriptions.is_some() || connection.session.monitors;
-        if !self.clients.reactor.connections[index as usize].as_ref().is_some_and(listens) {
+        let subscribes = !command.flags.contains(Flags::UNSUBSCRIBES);
+        if !subscribes && !self.clients.reactor.connections[index as usize].as_ref().is_some_and(listens) {
             return;
         }
         // Messages that a script has received before are the older ones.

@@ -10,6 +10,7 @@ use pantala_engine::transaction::{Queued, Transaction};
 use pantala_resp::{Reply, is_aborted};
 use pantala_runtime::EventLoop;
 
+use super::messages::SUBSCRIPTION_CHANGES;
 use super::{Connection, Dispatcher};
 use crate::clients::drop_over_limit;
 use crate::clients::primary::note_error;
@@ -115,8 +116,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if self.rejects_queued(index, transaction, queued) {
             return false;
         }
-        if command.flags.contains(Flags::UNSUBSCRIBES) {
-            self.deliver_before_unsubscribing(index);
+        if command.flags.intersects(SUBSCRIPTION_CHANGES) {
+            self.deliver_before(index, command);
         }
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return false };
         let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();

@@ -30,7 +30,7 @@ use crate::config::Settings;
 use crate::dispatch::ending::acquire_all_for;
 use crate::dispatch::whole::rest;
 use crate::dispatch::window::{Entry, What, Window, classify};
-use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseReply, flags_of};
+use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseReply, SUBSCRIPTION_CHANGES, flags_of};
 use crate::reactor::token;
 use crate::stats::Outcome;
 
@@ -302,9 +302,9 @@ impl Runner {
             return true;
         }
         if let What::Local(command) = entry.what
-            && command.flags.contains(Flags::UNSUBSCRIBES)
+            && command.flags.intersects(SUBSCRIPTION_CHANGES)
         {
-            d.deliver_before_unsubscribing(entry.connection);
+            d.deliver_before(entry.connection, command);
         }
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return false };
         if connection.state != State::Open {
