@@ -471,3 +471,28 @@ fn a_forced_failover_during_a_script_leaves_equal_datasets() {
         assert_equal(&first, &second);
     });
 }
+
+/// If the thread of a promotion can't be started, writes wait until it can, and are in the stream.
+#[test]
+fn a_promotion_waits_for_its_thread() {
+    for_each_backend(|backend| {
+        let (Some(primary), Some(replica)) = (start(Kind::Pantala, backend), start(Kind::Pantala, backend)) else {
+            return;
+        };
+        follow(&replica, &primary);
+        let mut client = replica.connect();
+        if client.call("DEBUG FAULT no-thread 1000") != Reply::ok() {
+            return eprintln!("SKIPPED: no-thread: this build has no faults");
+        }
+        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+        let mut writer = replica.connect();
+        writer.send(&["SET", "key", "value"]);
+        assert!(!writer.has_reply_within(Duration::from_millis(500)), "the stream can't record it");
+        assert!(replica.log().contains("Can't start a thread"), "{}", replica.log());
+        assert_eq!(client.call("DEBUG FAULT no-thread 0"), Reply::ok());
+        assert_eq!(writer.receive(), Reply::ok());
+        follow(&primary, &replica);
+        assert_equal(&primary, &replica);
+        assert_eq!(info(&replica, "stats", "sync_full"), "0", "the history continues");
+    });
+}

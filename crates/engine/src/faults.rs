@@ -54,9 +54,11 @@ pub enum Fault {
     /// Calls that write, open or rename a file of the append-only file do not return while the
     /// fault is set.
     StuckDisk,
+    /// The thread of a promotion can't be started.
+    NoThread,
 }
 
-const ALL: [(&str, Fault); 17] = [
+const ALL: [(&str, Fault); 18] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -74,6 +76,7 @@ const ALL: [(&str, Fault); 17] = [
     ("slow-walk", Fault::SlowWalk),
     ("unkept-entry", Fault::UnkeptEntry),
     ("stuck-disk", Fault::StuckDisk),
+    ("no-thread", Fault::NoThread),
 ];
 
 impl Fault {

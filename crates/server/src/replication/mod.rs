@@ -76,6 +76,7 @@ use pantala_replication::{History, ReplId, Replicas};
 use crate::host::Server;
 pub use failover::Failovers;
 use primary::{Asker, Link, PendingShutdown, PendingWait};
+use promotion::Promotions;
 pub use replica::{Address, Phase, Replica, Shown, Transfer};
 use socket::Handover;
 
@@ -106,8 +107,7 @@ pub struct State {
     pub replicas: Replicas,
     links: Vec<Arc<Link>>,
     waits: Vec<PendingWait>,
-    /// Number of promotions in progress.
-    promotions: u32,
+    promotions: Promotions,
     /// The connections that have asked for data during a promotion.
     deferred: Vec<Asker>,
     /// Whether a replica has attached since the history got its ID.
@@ -172,7 +172,7 @@ impl Replication {
             replicas: Replicas::default(),
             links: Vec::new(),
             waits: Vec::new(),
-            promotions: 0,
+            promotions: Promotions::default(),
             deferred: Vec::new(),
             has_announced_id: false,
             next_id: None,

@@ -14,9 +14,11 @@
 //! it. The replicas of the server are disconnected, as in Redis. They learn the new ID when they
 //! attach again, without a full sync.
 
+use std::io;
 use std::time::Duration;
 
 use pantala_engine::client::Client;
+use pantala_engine::faults::{self, Fault};
 use pantala_engine::message::Message;
 use pantala_replication::ReplId;
 
@@ -41,11 +43,20 @@ pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(
     Ok(())
 }
 
+/// The promotions in progress.
+#[derive(Debug, Default)]
+pub(super) struct Promotions {
+    /// Their number.
+    pub(super) running: u32,
+    /// The terms of those whose threads couldn't be started yet.
+    unstarted: Vec<u64>,
+}
+
 /// Starts a promotion: holds back writes and requests for data. [`run`] must follow.
 pub(super) fn begin(server: &Server) {
     {
         let mut state = server.replication().state();
-        state.promotions += 1;
+        state.promotions.running += 1;
         state.next_id = Some(state.new_id());
     }
     // A `PING` would move the end of the stream, at which the former history ends.
@@ -56,7 +67,29 @@ pub(super) fn begin(server: &Server) {
 /// Completes a promotion on a thread of its own: makes the stream consist of this server's units
 /// (the effects of its own commands) again. Called after the role has changed.
 pub(super) fn run(server: &Server, term: u64) {
-    let Some(shared) = server.replication().server() else { return end(server) };
+    if let Err(error) = start(server, term) {
+        tracing::warn!("Can't start a thread: {error}. Writes wait for the promotion. Trying again.");
+    }
+}
+
+/// Starts the threads of promotions that couldn't be started before. The first worker calls this a
+/// few times a second.
+pub(super) fn retry(server: &Server) {
+    let unstarted = std::mem::take(&mut server.replication().state().promotions.unstarted);
+    for term in unstarted {
+        if start(server, term).is_ok() {
+            tracing::info!("Started the thread of the promotion.");
+        }
+    }
+}
+
+/// Starts the thread of a promotion. After an error, [`retry`] tries again: the stream would lack
+/// the effects of writes that run before it consists of this server's units.
+fn start(server: &Server, term: u64) -> io::Result<()> {
+    let Some(shared) = server.replication().server() else {
+        end(server);
+        return Ok(());
+    };
     let run = move || {
         let replica = &shared.replication().replica;
         let is_own = replica.wait_for_end(&shared, term) && !is_unchanged(&shared) && resume(&shared, term);
@@ -66,17 +99,20 @@ pub(super) fn run(server: &Server, term: u64) {
         }
         end(&shared);
     };
-    if let Err(error) = std::thread::Builder::new().name("pantala-promotion".into()).spawn(run) {
-        tracing::warn!("Can't start a thread: {error}. Replicas need a full sync.");
-        server.replication().start_history("the stream could not be continued");
-        end(server);
+    let started = match faults::hits(Fault::NoThread) {
+        true => Err(io::ErrorKind::WouldBlock.into()),
+        false => std::thread::Builder::new().name("pantala-promotion".into()).spawn(run).map(drop),
+    };
+    if started.is_err() {
+        server.replication().state().promotions.unstarted.push(term);
     }
+    started
 }
 
 /// Defers a request for data while a promotion is in progress. Otherwise returns it.
 pub(super) fn defer(replication: &Replication, asker: Asker) -> Option<Asker> {
     let mut state = replication.state();
-    if state.promotions == 0 {
+    if state.promotions.running == 0 {
         return Some(asker);
     }
     state.deferred.push(asker);
@@ -89,8 +125,8 @@ fn end(server: &Server) {
     let replication = server.replication();
     let deferred = {
         let mut state = replication.state();
-        state.promotions -= 1;
-        if state.promotions > 0 { Vec::new() } else { std::mem::take(&mut state.deferred) }
+        state.promotions.running -= 1;
+        if state.promotions.running > 0 { Vec::new() } else { std::mem::take(&mut state.deferred) }
     };
     replication.update_pings(server);
     release_writes(server);

@@ -9,7 +9,7 @@ use pantala_replication::{Replica, ReplicaState};
 use super::Link;
 use crate::config::primary::PrimarySettings;
 use crate::host::Server;
-use crate::replication::{Place, Replication, State};
+use crate::replication::{Place, Replication, State, promotion};
 
 impl Replication {
     /// Adds a replica. If there is no backlog, no stream has been kept so far, so a new history
@@ -53,7 +53,7 @@ impl Replication {
     pub(in crate::replication) fn update_pings(&self, server: &Server) {
         // The lock is held until the result is stored, so that the latest decision wins.
         let state = self.state();
-        let is_closing = self.failovers.is_running() || state.is_draining || state.promotions > 0;
+        let is_closing = self.failovers.is_running() || state.is_draining || state.promotions.running > 0;
         server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
     }
 
@@ -112,6 +112,7 @@ impl Replication {
 
     /// Runs the periodic work of replication. The first worker calls it a few times a second.
     pub fn look_after(&self, server: &Server) {
+        promotion::retry(server);
         self.sync_if_due(server);
         self.check_good_replicas(server);
         self.end_backlog_if_due(server);
