@@ -27,8 +27,7 @@ impl Builder {
         self.ids.is_empty()
     }
 
-    /// Returns whether another member can be added ([`SortedSetView::has_room`]). A part of an
-    /// existing set always fits.
+    /// Returns whether another member can be added ([`SortedSetView::has_room`]).
     ///
     /// [`SortedSetView::has_room`]: super::SortedSetView::has_room
     pub fn has_room(&self) -> bool {

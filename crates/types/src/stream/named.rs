@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A lookup takes two binary searches. An insertion or removal at any place moves the numbers of at
-//! most one chunk (1 KiB) and the table of chunks, which has 24 bytes per at least 64 items, but
-//! never an item.
+//! most one chunk (1 KiB) and the table of chunks, which has 24 bytes per about 32 items or more,
+//! but never an item.
 
 use std::ops::{Index, IndexMut};
 

@@ -27,8 +27,16 @@ pub(super) struct Backlog {
     bytes: AtomicU64,
     /// Whether the backlog is long, or was and has not become short since.
     is_long: AtomicBool,
-    /// Bytes in flight to each connection, of the messages sent while the backlog was long.
-    by_connection: Mutex<HashMap<u64, u64>>,
+    /// What is in flight to each connection, of the messages sent while the backlog was long.
+    by_connection: Mutex<HashMap<u64, InFlight>>,
+}
+
+/// The messages in flight to a connection.
+#[derive(Default)]
+struct InFlight {
+    bytes: u64,
+    /// Whether the connection will be closed.
+    is_closing: bool,
 }
 
 /// Returns the minimum length of an encoded message, bytes.
@@ -56,12 +64,14 @@ impl PubSub {
         let mut has_room = false;
         self.deliver(worker as u32, published, |connection, _| {
             let in_flight = by_connection.entry(connection).or_default();
-            if *in_flight <= bytes_max {
-                has_room = true;
-                *in_flight += bytes;
-                if *in_flight > bytes_max {
-                    events.workers.close_over_limit(Listener { worker: worker as u32, connection });
-                }
+            if in_flight.is_closing {
+                return;
+            }
+            has_room = true;
+            in_flight.bytes += bytes;
+            if in_flight.bytes > bytes_max {
+                in_flight.is_closing = true;
+                events.workers.close_over_limit(Listener { worker: worker as u32, connection });
             }
         });
         if !has_room {
@@ -92,7 +102,7 @@ impl PubSub {
             self.deliver(worker, first, |connection, _| {
                 if let Some(in_flight) = by_connection.get_mut(&connection) {
                     // Messages sent before the backlog became long are not counted.
-                    *in_flight = in_flight.saturating_sub(bytes);
+                    in_flight.bytes = in_flight.bytes.saturating_sub(bytes);
                 }
             });
         }
@@ -164,5 +174,12 @@ mod tests {
         assert_eq!(pubsub.backlogs[1].bytes.load(Relaxed), 0);
         assert!(lock(&pubsub.backlogs[1].by_connection).is_empty());
         assert_eq!(publish(b"a", 31), (31, 2));
+        // A lower limit closes the connections that already exceed it, and drops nothing before. In
+        // this test the closed connections stay subscribed, so they are closed again.
+        events.tuning.pubsub_bytes_max.store(u64::MAX, Relaxed);
+        assert_eq!(publish(b"a", 10), (41, 2));
+        events.tuning.pubsub_bytes_max.store(MIB as u64, Relaxed);
+        assert_eq!(publish(b"a", 1), (42, 4));
+        assert_eq!(publish(b"a", 1), (42, 4));
     }
 }
