@@ -493,17 +493,21 @@ fn a_script_delays_no_sync_of_other_workers() {
         let script = "local t = redis.call('TIME') local since = t[1] * 1000 + t[2] / 1000 \
                       repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > since + 2500";
         let mut writers: Vec<Client> = (0..6).map(|_| server.connect()).collect();
-        let began = std::time::Instant::now();
-        scripts.send(&["EVAL", script, "0"]);
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        for (number, writer) in writers.iter_mut().enumerate() {
-            writer.send(&["SET", &format!("k{number}"), "1"]);
-        }
-        // Some of them belong to the other worker.
-        let has_reply = |writer: &mut Client| writer.has_reply_within(std::time::Duration::from_millis(200));
-        let served = writers.iter_mut().map(has_reply).filter(|has_reply| *has_reply).count();
-        assert!(served > 0 || began.elapsed().as_millis() > 2400, "no reply within {:?}", began.elapsed());
-        assert_eq!(scripts.receive(), Reply::Null);
+        let mut is_served = || {
+            scripts.send(&["EVAL", script, "0"]);
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            for (number, writer) in writers.iter_mut().enumerate() {
+                writer.send(&["SET", &format!("k{number}"), "1"]);
+            }
+            // Some of them belong to the other worker.
+            let has_reply = |writer: &mut Client| writer.has_reply_within(std::time::Duration::from_millis(200));
+            let served = writers.iter_mut().map(has_reply).filter(|has_reply| *has_reply).count();
+            assert_eq!(scripts.receive(), Reply::Null);
+            writers.iter_mut().for_each(|writer| assert_eq!(writer.receive(), Reply::ok()));
+            served > 0
+        };
+        // A sync of a slow disk may take as long as the script.
+        assert!((0..4).any(|_| is_served()), "no reply while a script ran");
     });
 }
 

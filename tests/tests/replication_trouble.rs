@@ -21,6 +21,13 @@ fn follow(client: &mut Client, primary: &StagedPrimary) {
     assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
 }
 
+/// Sends `REPLICAOF` without waiting for the reply, which may have to wait for the full sync.
+fn start_to_follow(replica: &Server, primary: &StagedPrimary) -> Client {
+    let mut client = replica.connect();
+    client.send(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    client
+}
+
 /// Waits until the primary has had `scene` connections, and the replica has applied the stream up
 /// to offset `end`.
 #[track_caller]
@@ -295,8 +302,7 @@ fn an_append_only_file_is_reopened_after_a_full_sync() {
             let primary = StagedPrimary::start(vec![Scene::streams(7, &stream(&["SELECT 0", "SET key 1"])).keeping()]);
             let mut replica = Server::pantala(backend, &[&REPLICA[..], &["--appendonly", "yes"]].concat());
             block_append_only(&replica);
-            let mut client = replica.connect();
-            follow(&mut client, &primary);
+            let (mut client, _following) = (replica.connect(), start_to_follow(&replica, &primary));
             eventually("it can't be opened", || replica.log().contains("Failed enabling the AOF"));
             if sets {
                 let reply = client.call("CONFIG SET appendonly yes");
@@ -322,7 +328,7 @@ fn a_replica_without_its_append_only_file_exits() {
     let primary = StagedPrimary::start(vec![Scene::streams(7, &stream(&["SELECT 0", "SET key 1"])).keeping()]);
     let mut replica = Server::pantala(Backend::all()[0], &[&REPLICA[..], &["--appendonly", "yes"]].concat());
     block_append_only(&replica);
-    follow(&mut replica.connect(), &primary);
+    let _following = start_to_follow(&replica, &primary);
     let status = replica.wait_exit(Duration::from_secs(40));
     assert_eq!(status.code(), Some(1));
     let log = replica.log();
