@@ -16,8 +16,9 @@ use crate::{ciphers, files, sessions};
 /// OpenSSL has no limit.)
 pub const SESSIONS_MAX: usize = 1024 * 1024;
 
-/// Number of tickets sent after a TLS 1.3 handshake, as in OpenSSL. Each resumes one connection.
-const TICKETS: usize = 2;
+/// Number of tickets sent after a TLS 1.3 handshake. A ticket resumes one connection, which gets
+/// the next ticket. (OpenSSL sends two after a full handshake, and one after a resumed one.)
+const TICKETS: usize = 1;
 
 /// The server's side: accepts connections with one configuration.
 #[derive(Debug)]
