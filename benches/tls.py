@@ -30,6 +30,8 @@ ROWS = [
     ("GET, 10 KB, pipeline 1", True, "0:1", 1, 10240),
 ]
 IDLE_CLIENTS = 2000
+# Few keys would stay in the CPU's caches. Long values have a hundredth of the keys.
+KEYS = 1_000_000
 
 
 def certificates(folder):
@@ -89,7 +91,8 @@ class Server:
         """Returns CPU time per operation in us, and operations per second."""
         out = f"{self.folder}/out.json"
         words = [bench, "load", "-p", str(self.tls_port if tls else self.port), "-t", "1", "-c", "20"]
-        words += ["--pipeline", str(pipeline), "--ratio", ratio, "-d", str(size), "--key-maximum", "10000"]
+        words += ["--pipeline", str(pipeline), "--ratio", ratio, "-d", str(size)]
+        words += ["--key-maximum", str(KEYS if size < 1024 else KEYS // 100)]
         words += ["--distinct-client-seed", "--test-time", str(seconds), "--json-out-file", out]
         words += ["--tls", "--cacert", f"{self.folder}/ca.crt", "--sni", "localhost"] if tls else []
         before = self.cpu_us()
@@ -189,7 +192,7 @@ def main():
         print("| what | redis-server | Pantala | ratio |\n| --- | --- | --- | --- |")
         servers = {peer: Server(commands[peer], folder) for peer in peers}
         for server in servers.values():
-            server.load(given.bench, 1, False, "1:0", 30, 256)
+            server.load(given.bench, 8, False, "1:0", 30, 256)
         rates = {}
         for name, *row in ROWS:
 
