@@ -4,43 +4,14 @@
 use pantala::config::rewrite::rewrite_text;
 use pantala::config::table::names;
 use pantala::config::value::show;
-use pantala::config::{Host, HostDefaults, LoadError, Loaded, Sources, load};
-use std::io;
-use std::path::{Path, PathBuf};
+use pantala::config::{HostDefaults, LoadError, Loaded, Sources, load};
 
-/// A single file that exists under every name, so that it may include itself.
-struct OneFile<'a>(&'a [u8]);
-
-impl Host for OneFile<'_> {
-    fn read_file(&mut self, _: &Path) -> io::Result<Vec<u8>> {
-        Ok(self.0.to_vec())
-    }
-
-    fn read_stdin(&mut self) -> io::Result<Vec<u8>> {
-        Ok(Vec::new())
-    }
-
-    fn list_dir(&mut self, _: &Path) -> Vec<Vec<u8>> {
-        vec![b"a.conf".to_vec(), b".hidden".to_vec()]
-    }
-
-    fn change_dir(&mut self, _: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn current_dir(&mut self) -> PathBuf {
-        "/".into()
-    }
-
-    fn try_append(&mut self, _: &Path) -> io::Result<()> {
-        Ok(())
-    }
-}
+use crate::host::Files;
 
 fn read(text: &[u8]) -> Result<Loaded, LoadError> {
     let sources = Sources { file: Some("a.conf".into()), ..Sources::default() };
     let defaults = HostDefaults { workers: 2, shards: |workers| workers * 16, partitions: |_, shards| shards };
-    load(&sources, defaults, &mut OneFile(text))
+    load(&sources, defaults, &mut Files(Some(text)))
 }
 
 /// Runs the target on one input, and panics on a defect.

@@ -1,5 +1,5 @@
-//! What the fuzz targets check, each as a function of its input. The binaries in `tests/fuzz` pass
-//! these functions inputs of libFuzzer, which needs a nightly toolchain and a workspace of its own.
+//! The checks of the fuzz targets: a function per target. The binaries in `tests/fuzz` call these
+//! functions with libFuzzer's inputs, which needs a nightly toolchain and a separate workspace.
 //! Here a change of an interface fails the build of the workspace, and `cargo test` runs each
 //! target on random inputs.
 #![forbid(unsafe_code)]
@@ -7,6 +7,7 @@
 pub mod acl;
 pub mod aof;
 pub mod config;
+mod host;
 pub mod login;
 pub mod rdb;
 pub mod resp;

@@ -4,14 +4,13 @@
 //!
 //! The server is complete: a worker with its event loop serves one end of a pair of sockets.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use pantala::config::{ConfigStore, Host, HostDefaults, Sources, load};
+use pantala::config::{ConfigStore, HostDefaults, Sources, load};
 use pantala::host::{Facts, Server};
 use pantala::process::Kind;
 use pantala::renames::Renames;
@@ -20,6 +19,8 @@ use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_engine::message::Message;
 use pantala_resp::value::{Value, parse_reply};
 use pantala_runtime::{Backend, Doorbell, EpollLoop, EventLoop};
+
+use crate::host::Files;
 
 /// Maximum wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,35 +47,6 @@ const ERRORS: &[&str] = &[
 /// The start of the reply to a rejected `EXEC`, before the reason.
 const IN_EXEC: &str = "EXECABORT Transaction discarded because of: ";
 
-/// A host without files.
-struct NoFiles;
-
-impl Host for NoFiles {
-    fn read_file(&mut self, _: &Path) -> io::Result<Vec<u8>> {
-        Err(ErrorKind::NotFound.into())
-    }
-
-    fn read_stdin(&mut self) -> io::Result<Vec<u8>> {
-        Ok(Vec::new())
-    }
-
-    fn list_dir(&mut self, _: &Path) -> Vec<Vec<u8>> {
-        Vec::new()
-    }
-
-    fn change_dir(&mut self, _: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn current_dir(&mut self) -> PathBuf {
-        "/".into()
-    }
-
-    fn try_append(&mut self, _: &Path) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Starts a server with one worker and a random password, which no input contains.
 fn start() -> &'static Server {
     let mut password = [0; 32];
@@ -84,7 +56,7 @@ fn start() -> &'static Server {
         format!("port 0\nsave \"\"\nworkers 1\nshards 2\nrequirepass {password}\nuser ann on >{password} +@all\n");
     let sources = Sources { options: options.into_bytes(), ..Sources::default() };
     let defaults = HostDefaults { workers: 1, shards: |_| 2, partitions: |_, shards| shards };
-    let loaded = load(&sources, defaults, &mut NoFiles).expect("a valid configuration");
+    let loaded = load(&sources, defaults, &mut Files(None)).expect("a valid configuration");
     let facts = Facts {
         backend: Backend::Epoll,
         backend_reason: String::new(),

@@ -27,7 +27,7 @@ pub(super) struct Backlog {
     bytes: AtomicU64,
     /// Whether the backlog is long, or was and has not become short since.
     is_long: AtomicBool,
-    /// What is in flight to each connection, of the messages sent while the backlog was long.
+    /// The messages in flight to each connection that were sent while the backlog was long.
     by_connection: Mutex<HashMap<u64, InFlight>>,
 }
 
