@@ -129,6 +129,24 @@ fn a_snapshot_that_fails_is_reported() {
     });
 }
 
+#[test]
+fn the_next_snapshot_can_start_once_the_outcome_is_visible() {
+    const ROUNDS: usize = 200;
+    for_each_backend(|backend| {
+        let folder = folder();
+        let server = pantala(backend, &folder, &["--save", "", "--enable-protected-configs", "yes"]);
+        let mut client = server.connect();
+        assert_eq!(client.call("DEBUG POPULATE 1000"), Reply::ok());
+        std::fs::create_dir(folder.path().join("occupied")).expect("a folder");
+        for round in 0..ROUNDS {
+            let (name, outcome) = [("occupied", "err"), ("dump.rdb", "ok")][round % 2];
+            assert_eq!(client.call(&format!("CONFIG SET dbfilename {name}")), Reply::ok());
+            assert_eq!(client.call("BGSAVE").text(), "Background saving started", "round {round}");
+            eventually("the outcome is visible", || field(&mut client, "rdb_last_bgsave_status") == outcome);
+        }
+    });
+}
+
 /// Returns the replies to a client between a failed snapshot and the next one, and a reply after
 /// it.
 fn replies_after_a_failed_snapshot(server: &Server, folder: &TempDir) -> Vec<Reply> {
@@ -174,7 +192,7 @@ fn replies_after_a_failed_snapshot(server: &Server, folder: &TempDir) -> Vec<Rep
         })
         .collect();
     assert_eq!(client.call("CONFIG SET dbfilename dump.rdb"), Reply::ok());
-    client.call("BGSAVE");
+    assert_eq!(client.call("BGSAVE").text(), "Background saving started");
     wait_until_saved(&mut client);
     replies.push(client.call("INCR key"));
     replies

@@ -20,7 +20,7 @@ use super::writer::{self, Inbox, Order, annotated_s};
 use crate::config::{NEW_FILE_MODE, Settings};
 use crate::host::Server;
 use crate::snapshot::{
-    Consumer, Failure, JournalStart, NotStarted, Purpose, Written, start as start_snapshot, with_all_shards,
+    Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written, start as start_snapshot, with_all_shards,
 };
 
 /// Bytes between two syncs with `aof-rewrite-incremental-fsync`, as in Redis.
@@ -337,7 +337,7 @@ impl Consumer for Rewriting {
         self.write(&translated)
     }
 
-    fn finished(mut self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) {
+    fn finished(mut self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) -> Option<Record> {
         let ended = self.end(outcome);
         if let (Err(_), Some((path, _))) = (&ended, &self.file) {
             let _ = fs::remove_file(path);
@@ -349,7 +349,8 @@ impl Consumer for Rewriting {
         let is_written = aof.state() != State::Off;
         // The order is added under the lock, so a later `Stop` can't overtake it.
         if is_written && handle.as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox)) {
-            return self.inbox.order(Order::Base(ended));
+            self.inbox.order(Order::Base(ended));
+            return None;
         }
         drop(handle);
         let installed = ended.and_then(|base| {
@@ -364,6 +365,7 @@ impl Consumer for Rewriting {
             installed.inspect_err(|_| base.discard())
         });
         note_ended(server, &installed);
+        None
     }
 }
 

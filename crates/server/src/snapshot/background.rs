@@ -66,9 +66,15 @@ pub trait Consumer: Send {
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()>;
 
     /// Called last, and exactly once if the snapshot was started. Another snapshot can be started
-    /// only after this has returned.
-    fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration);
+    /// only after this has returned and all shards have been walked. Returns what records the
+    /// outcome. It is called at that moment, so that a client that sees the outcome can start the
+    /// next snapshot.
+    fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) -> Option<Record>;
 }
+
+/// Records the outcome of a snapshot. Runs while the running snapshot is locked, so it
+/// must not use [`Background`].
+pub type Record = Box<dyn FnOnce()>;
 
 /// A snapshot that the consumer has received completely.
 #[derive(Clone, Copy, Debug)]
@@ -257,8 +263,12 @@ impl Background {
         self.ended.notify_all();
     }
 
-    fn end(&self) {
-        *lock(&self.running) = None;
+    fn end(&self, record: Option<Record>) {
+        let mut running = lock(&self.running);
+        if let Some(record) = record {
+            record();
+        }
+        *running = None;
         self.ended.notify_all();
     }
 
@@ -321,7 +331,7 @@ pub fn start_filtered(
     let head = Head::of(whole, &facts);
     let running = background.begin(purpose, head.keys())?;
     let failed = |error| {
-        server.snapshots().background.end();
+        server.snapshots().background.end(None);
         NotStarted::Thread(error)
     };
     let reader = journal.map(|start| whole.cut_journal(&order, start.which, start.bytes_max, start.wake));
@@ -333,10 +343,8 @@ pub fn start_filtered(
     let run = move || {
         let background = &shared.snapshots().background;
         yield_to_workers();
-        if let Ok(work) = work.recv() {
-            work.run(consumer, background);
-        }
-        background.end();
+        let record = work.recv().ok().and_then(|work| work.run(consumer, background));
+        background.end(record);
     };
     if let Err(error) = std::thread::Builder::new().name("pantala-snapshot".into()).spawn(run) {
         reader.iter().for_each(|reader| server.keyspace().leave_journal(reader));
@@ -422,14 +430,16 @@ struct Work {
 
 impl Work {
     /// Passes the file to a consumer. Returns when the walk of the shards has ended, even if the
-    /// consumer has failed before that. Only then can the next snapshot start.
-    fn run(self, mut consumer: Box<dyn Consumer>, background: &Background) {
+    /// consumer has failed before that. Only then can the next snapshot start. The result is that
+    /// of [`Consumer::finished`].
+    fn run(self, mut consumer: Box<dyn Consumer>, background: &Background) -> Option<Record> {
         let Work { head, tail, input, running } = self;
         let outcome = write(&head, tail, &input, (&running, background), &mut *consumer);
         input.progress().discard();
-        consumer.finished(outcome, running.started.elapsed());
+        let record = consumer.finished(outcome, running.started.elapsed());
         background.note_finished(&running);
         while !matches!(input.next_part(), Next::End) {}
+        record
     }
 }
 

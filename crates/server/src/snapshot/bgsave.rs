@@ -10,7 +10,7 @@ use pantala_engine::access::Access;
 use pantala_engine::tuning::refusal::Refusals;
 use pantala_engine::whole::{self, Whole};
 
-use super::background::{Consumer, Failure, NotStarted, Purpose, Written, start, with_all_shards};
+use super::background::{Consumer, Failure, NotStarted, Purpose, Record, Written, start, with_all_shards};
 use super::file::{Target, Unfinished};
 use super::save::note_version;
 use crate::config::Settings;
@@ -271,31 +271,37 @@ impl Consumer for Saving {
         Ok(file.write(bytes)?)
     }
 
-    fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) {
+    fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) -> Option<Record> {
         let Saving { server, changes, target, file, .. } = *self;
-        let saves = &server.snapshots().saves;
-        saves.last_took_s.store(took.as_secs() as i64, Relaxed);
         // This snapshot is still the running one.
         let running = server.snapshots().background.running();
-        saves.last_forced_bytes.store(running.map_or(0, |running| running.forced_bytes()), Relaxed);
+        let forced_bytes = running.map_or(0, |running| running.forced_bytes());
         let finished = outcome.and_then(|written| {
             let file = file.ok_or(Failure::Io(io::ErrorKind::NotFound.into()))?;
             file.finish().map_err(|failed| Failure::Io(failed.into()))?;
             Ok(written)
         });
-        match finished {
+        match &finished {
             Ok(written) => {
                 note_version(written.version);
                 tracing::info!("DB saved on disk");
                 tracing::info!("Background saving terminated with success");
-                saves.note_saved(&server, changes);
             }
             Err(Failure::Aborted) => tracing::warn!("Background saving aborted"),
             Err(Failure::Io(error)) => {
                 tracing::warn!("Write error saving DB on disk '{}': {error}", target.path().display());
                 tracing::warn!("Background saving error");
-                saves.set_failed(&server, true);
             }
         }
+        Some(Box::new(move || {
+            let saves = &server.snapshots().saves;
+            saves.last_took_s.store(took.as_secs() as i64, Relaxed);
+            saves.last_forced_bytes.store(forced_bytes, Relaxed);
+            match finished {
+                Ok(_) => saves.note_saved(&server, changes),
+                Err(Failure::Aborted) => {}
+                Err(Failure::Io(_)) => saves.set_failed(&server, true),
+            }
+        }))
     }
 }

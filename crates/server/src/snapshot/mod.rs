@@ -43,8 +43,8 @@ use crate::process;
 pub use load::Counts;
 
 pub use background::{
-    Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Running, Written, start, start_filtered,
-    with_all_shards,
+    Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Record, Running, Written, start,
+    start_filtered, with_all_shards,
 };
 pub use bgsave::{Saves, reject_writes_on_error, save_if_due};
 pub use check::{Arguments, check_rdb, check_start};

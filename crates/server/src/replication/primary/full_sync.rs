@@ -35,7 +35,7 @@ use super::{Link, Phase};
 use crate::config::NEW_FILE_MODE;
 use crate::host::Server;
 use crate::replication::Replication;
-use crate::snapshot::{self, Consumer, Failure, JournalStart, NotStarted, Purpose, Written};
+use crate::snapshot::{self, Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written};
 
 /// Maximum size of the part of a snapshot that a feed keeps for its slowest reader, bytes.
 const FEED_BYTES_MAX: u64 = 8 * 1024 * 1024;
@@ -294,7 +294,7 @@ impl Consumer for FullSync {
         }
     }
 
-    fn finished(self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) {
+    fn finished(self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) -> Option<Record> {
         let FullSync { server, anchor, links, target, .. } = *self;
         if let Some(reader) = anchor.reader.lock().unwrap_or_else(PoisonError::into_inner).take() {
             server.keyspace().leave_journal(&reader);
@@ -314,6 +314,7 @@ impl Consumer for FullSync {
             }
         }
         server.replication().is_syncing.store(false, Relaxed);
+        None
     }
 }
 
