@@ -21,6 +21,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import peers
 
@@ -65,6 +66,13 @@ def call(client, *words):
     return peers.reply_line(client.makefile("rb"))
 
 
+def info(client):
+    """Returns the section `replication` of `INFO`."""
+    client.sendall(peers.encode("INFO", "replication"))
+    reader = client.makefile("rb")
+    return reader.read(int(reader.readline()[1:]) + len(b"\r\n"))
+
+
 @contextlib.contextmanager
 def in_state(arguments, server, client, state):
     """Brings a server into a state, and afterwards back to `off`."""
@@ -80,6 +88,9 @@ def in_state(arguments, server, client, state):
         yield
         follower.terminate()
         follower.join()
+        # The server records the stream until the backlog is released.
+        while b"repl_backlog_active:1" in info(client):
+            time.sleep(0.1)
     else:
         yield
 
@@ -90,6 +101,7 @@ def measure(arguments, server):
     with server.connect() as client:
         # The replica must not be disconnected when the machine is too slow for it.
         call(client, "CONFIG", "SET", "client-output-buffer-limit", "replica 0 0 0")
+        call(client, "CONFIG", "SET", "repl-backlog-ttl", "1")
         drive(arguments, server.port)
         for number in range(arguments.rounds):
             # The order rotates: each state comes first in every third round.

@@ -12,6 +12,10 @@ pub const POOLED_BYTES_MIN: usize = 64 * 1024;
 /// Maximum sum of the capacities of a pool's buffers, in bytes.
 const POOL_BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// Length in bytes up to which the capacity of a new buffer is a power of two. Buffers of few sizes
+/// are more likely to fit the next request.
+const ROUNDED_BYTES_MAX: usize = 1024 * 1024;
+
 /// Maximum ratio of a pooled buffer's capacity to the requested number of bytes.
 const EXCESS_MAX: usize = 2;
 
@@ -31,7 +35,8 @@ impl BufferPool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an empty buffer for at least `bytes` bytes.
+    /// Returns an empty buffer for at least `bytes` bytes. Its capacity is less than twice as much,
+    /// or equal to `bytes` if that is too little for the pool.
     pub fn take(&self, bytes: usize) -> Vec<u8> {
         if bytes >= POOLED_BYTES_MIN {
             let mut spare = self.spare();
@@ -41,6 +46,9 @@ impl BufferPool {
             if let Some(buffer) = found.and_then(|found| spare.buffers.remove(found)) {
                 spare.bytes -= buffer.capacity();
                 return buffer;
+            }
+            if bytes <= ROUNDED_BYTES_MAX {
+                return Vec::with_capacity(bytes.next_power_of_two());
             }
         }
         Vec::with_capacity(bytes)

@@ -13,7 +13,7 @@ const tls = PANTALA_TLS_CA && {
 
 export const options = { host: '127.0.0.1', port: Number(PANTALA_PORT), ...(tls && { tls }) };
 export const connection = { ...options, maxRetriesPerRequest: null };
-const WAIT_MAX_MS = 20_000;
+const WAIT_MAX_MS = 60_000;
 
 /** Runs one check. If it fails or hangs, prints its name and exits. */
 export async function check(name, body) {

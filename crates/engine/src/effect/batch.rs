@@ -83,7 +83,7 @@ impl Batch {
 }
 
 /// Appends a command as a RESP array of bulk strings.
-pub(crate) fn encode_args(bytes: &mut Vec<u8>, args: &Args<'_>) {
+fn encode_args(bytes: &mut Vec<u8>, args: &Args<'_>) {
     match args.as_canonical() {
         Some(sent) => bytes.extend_from_slice(sent),
         None => encode(bytes, args.len(), args.iter()),
@@ -94,13 +94,9 @@ pub(crate) fn encode_args(bytes: &mut Vec<u8>, args: &Args<'_>) {
 /// after a bulk string.
 const HEADER_BYTES_MAX: usize = 24;
 
-/// Returns a bound for the number of bytes that [`encode_args`] appends.
-#[inline]
+/// Returns a bound for the number of bytes that [`encode`] appends for a command.
 pub(crate) fn encoded_bytes_max(args: &Args<'_>) -> usize {
-    match args.as_canonical() {
-        Some(sent) => sent.len(),
-        None => args.iter().map(|arg| arg.len() + HEADER_BYTES_MAX).sum::<usize>() + HEADER_BYTES_MAX,
-    }
+    args.len_bytes() + (args.len() + 1) * HEADER_BYTES_MAX
 }
 
 /// Appends the words of a command as a RESP array of bulk strings.

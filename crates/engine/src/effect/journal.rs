@@ -373,7 +373,7 @@ impl Journal {
             let mut segment = lock(&shared.segments[worker as usize]);
             // Relaxed: the lock orders it before the thread counts these bytes as merged.
             shared.handed_over[worker as usize].fetch_add(stream.segment.len_bytes() as u64, Ordering::Relaxed);
-            segment.append(&mut stream.segment);
+            segment.append(&mut stream.segment, &shared.pool);
             segment.len_bytes() as u64
         };
         if handed_over >= HANDED_OVER_BYTES_MAX {

@@ -101,10 +101,13 @@ pub(crate) fn merge(
     let pieces = merged.finish();
     for Due { worker, parts, shared, .. } in due {
         for (mut part, shared) in parts.into_iter().zip(shared) {
-            if let Some(buffer) = shared {
+            let segment = &mut segments[worker];
+            if let Some(buffer) = shared
+                && segment.parts.is_empty()
+            {
                 part.bytes = pool.take(buffer.len());
             }
-            segments[worker].keep(part, pool);
+            segment.keep(part, pool);
         }
     }
     pieces
@@ -115,17 +118,19 @@ pub(crate) fn merge(
 fn take_whole(due: &mut Due, segment: &mut Segment, pool: &Arc<BufferPool>) -> Vec<Piece> {
     let mut pieces = Vec::with_capacity(due.parts.len());
     for (mut part, shared) in due.parts.drain(..).zip(due.shared.drain(..)) {
-        // The next epoch is likely to need about as much capacity.
-        let next = pool.take(shared.as_ref().map_or(part.bytes.len(), |buffer| buffer.len()));
-        let bytes = std::mem::replace(&mut part.bytes, next);
-        pieces.push(match shared {
+        let piece = match shared {
             Some(buffer) => {
                 let all = 0..buffer.len();
                 Piece::Part(buffer, all)
             }
-            None => Piece::Own(bytes),
-        });
+            None => Piece::Own(std::mem::take(&mut part.bytes)),
+        };
+        if segment.parts.is_empty() {
+            // The next epoch is likely to need about as much capacity.
+            part.bytes = pool.take(piece.len());
+        }
         segment.keep(part, pool);
+        pieces.push(piece);
     }
     pieces
 }
@@ -299,7 +304,7 @@ mod tests {
         }
         let merged = merge(&mut [stream.segment], 8, &mut Some(0));
         let ends: Vec<usize> = merged.iter().map(|piece| words(std::slice::from_ref(piece)).len()).collect();
-        assert_eq!(ends, [2, 3, 2], "the first part has grown, and has no spare capacity");
+        assert_eq!(ends, [1, 3, 3], "the first part has no capacity for a second unit");
     }
 
     /// Large units of two workers are handed over in the buffers in which they were recorded. Short
@@ -334,17 +339,17 @@ mod tests {
     /// A worker that has written nothing hands over nothing, even while an earlier unit waits.
     #[test]
     fn an_empty_segment_hides_no_later_unit() {
-        let (mut stream, mut segments) = (Stream::default(), [Segment::default()]);
+        let (mut stream, mut segments, pool) = (Stream::default(), [Segment::default()], BufferPool::default());
         let large = "l".repeat(PIECE_BYTES + 1);
         stream.push(1, &batch(&[(0, "first")]));
-        segments[0].append(&mut stream.segment);
+        segments[0].append(&mut stream.segment, &pool);
         assert_eq!(words(&merge(&mut segments, 2, &mut Some(0))), ["first"]);
         stream.push(10, &batch(&[(0, &large)]));
-        segments[0].append(&mut stream.segment);
+        segments[0].append(&mut stream.segment, &pool);
         assert!(merge(&mut segments, 10, &mut Some(0)).is_empty());
-        segments[0].append(&mut stream.segment);
+        segments[0].append(&mut stream.segment, &pool);
         stream.push(11, &batch(&[(0, &large)]));
-        segments[0].append(&mut stream.segment);
+        segments[0].append(&mut stream.segment, &pool);
         assert!(words(&merge(&mut segments, 12, &mut Some(0))) == [large.as_str(), &large]);
     }
 
@@ -371,10 +376,11 @@ mod tests {
                     streams[worker].push(clock, &batch(&[(db, &word)]));
                     units.push((db, word));
                     if random.below(8) == 0 {
-                        segments[worker].append(&mut streams[worker].segment);
+                        segments[worker].append(&mut streams[worker].segment, &pool);
                     }
                 }
-                let hand_over = |(segment, stream): (&mut Segment, &mut Stream)| segment.append(&mut stream.segment);
+                let hand_over =
+                    |(segment, stream): (&mut Segment, &mut Stream)| segment.append(&mut stream.segment, &pool);
                 segments.iter_mut().zip(&mut streams).for_each(hand_over);
                 let mut expected = Vec::new();
                 for (db, word) in units {

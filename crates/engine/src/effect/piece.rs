@@ -19,10 +19,23 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
+    /// Returns the piece, in a shorter buffer if its own is less than half full and can be pooled.
+    fn compact(self, pool: &BufferPool) -> Piece {
+        match self {
+            Piece::Own(bytes) if bytes.capacity() >= POOLED_BYTES_MIN && !is_worth_pooling(&bytes) => {
+                let mut shorter = pool.take(bytes.len());
+                shorter.extend_from_slice(&bytes);
+                pool.give(bytes);
+                Piece::Own(shorter)
+            }
+            piece => piece,
+        }
+    }
+
     /// Returns two pieces with the same bytes, for two logs. They share the memory unless it is
     /// small.
     pub(crate) fn into_two(self, pool: &Arc<BufferPool>) -> (Piece, Piece) {
-        match self {
+        match self.compact(pool) {
             Piece::Own(bytes) if bytes.capacity() < POOLED_BYTES_MIN => (Piece::Own(bytes.clone()), Piece::Own(bytes)),
             Piece::Own(bytes) => {
                 let range = 0..bytes.len();
@@ -34,7 +47,7 @@ impl Piece {
 
     /// Returns the bytes for readers. Adds their length to `kept_bytes` until they are dropped.
     pub(crate) fn into_shared(self, pool: &Arc<BufferPool>, kept_bytes: &Arc<AtomicU64>) -> Arc<SharedBytes> {
-        match self {
+        match self.compact(pool) {
             Piece::Own(bytes) if is_worth_pooling(&bytes) => {
                 let range = 0..bytes.len();
                 SharedBytes::part(&Arc::new(PooledBuffer::new(bytes, pool)), range, kept_bytes)

@@ -4,20 +4,24 @@
 use std::sync::Arc;
 
 use pantala_base::BufferPool;
+use pantala_base::pool::POOLED_BYTES_MIN;
 use pantala_resp::Args;
 
-use crate::effect::batch::{Batch, encode, encode_args, encoded_bytes_max};
+use crate::effect::batch::{Batch, encode, encoded_bytes_max};
 
 /// Capacity that an emptied part keeps, bytes: a few milliseconds of writes.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Maximum length in bytes of a part of a segment. A part may be longer if its buffer already has
-/// the capacity, or if it has a single unit.
-pub(crate) const PART_BYTES: usize = 256 * 1024;
+/// Length in bytes of a part of a segment, unless it has a single longer unit. With
+/// [`SPARE_BYTES`], it is the capacity of a pooled buffer.
+pub(crate) const PART_BYTES: usize = 124 * 1024;
 
 /// Capacity in bytes that a part, or a piece of the merged stream, has beyond [`PART_BYTES`]: for
 /// the rest of the last unit, and for `SELECT`s.
 pub(crate) const SPARE_BYTES: usize = 4 * 1024;
+
+/// Length in bytes from which a segment's only part is moved to another segment instead of copied.
+const MOVED_BYTES_MIN: usize = 64 * 1024;
 
 /// Number of units for which an emptied part keeps capacity: the number of short units that fit
 /// into [`KEPT_BYTES_MAX`].
@@ -97,6 +101,9 @@ pub(crate) struct Segment {
     /// A part without units occurs only as the only part.
     pub(crate) parts: Vec<Part>,
     bytes: usize,
+    /// Length in bytes of the units when all parts were last moved to another segment. The next
+    /// units are likely to need as much.
+    moved_bytes: usize,
 }
 
 impl Segment {
@@ -109,12 +116,13 @@ impl Segment {
         self.bytes
     }
 
-    /// Returns the part for the next unit, of at most `bytes` bytes.
+    /// Returns the part for the next `bytes` bytes. Only short parts grow. The allocator returns
+    /// large blocks to the kernel, so a long part that grew would cost page faults.
     #[inline]
     fn part_for(&mut self, bytes: usize, pool: &BufferPool) -> &mut Part {
         let has_room = self.parts.last().is_some_and(|last| {
             let end = last.bytes.len() + bytes;
-            end <= PART_BYTES || end <= last.bytes.capacity() || last.units.is_empty()
+            end <= last.bytes.capacity() || end < POOLED_BYTES_MIN
         });
         if !has_room {
             self.add_part(bytes, pool);
@@ -124,16 +132,29 @@ impl Segment {
 
     #[cold]
     fn add_part(&mut self, bytes: usize, pool: &BufferPool) {
+        if let Some(empty) = self.parts.pop_if(|last| last.units.is_empty()) {
+            pool.give(empty.bytes);
+        }
         // A stream with little traffic needs little memory.
-        let buffer = if self.parts.is_empty() { Vec::new() } else { pool.take(bytes.max(PART_BYTES + SPARE_BYTES)) };
+        let likely_bytes = if self.parts.is_empty() { self.moved_bytes } else { usize::MAX };
+        let buffer = pool.take(likely_bytes.min(PART_BYTES + SPARE_BYTES).max(bytes));
         self.parts.push(Part { bytes: buffer, units: Vec::new() });
     }
 
     /// Adds a unit of one effect, given as a command.
     fn push_args(&mut self, stamp: u64, db: u32, args: &Args<'_>, pool: &BufferPool) {
+        match args.as_canonical() {
+            Some(sent) => self.push_encoded(stamp, db, sent, pool),
+            None => self.push_decoded(stamp, db, args, pool),
+        }
+    }
+
+    /// Adds a unit of one effect, given as a command that must be encoded first: an inline command,
+    /// or one that another worker has run, whose request has only the arguments.
+    fn push_decoded(&mut self, stamp: u64, db: u32, args: &Args<'_>, pool: &BufferPool) {
         let part = self.part_for(encoded_bytes_max(args), pool);
         let before = part.bytes.len();
-        encode_args(&mut part.bytes, args);
+        encode(&mut part.bytes, args.len(), args.iter());
         part.end_unit(stamp, db, db);
         self.bytes += part.bytes.len() - before;
     }
@@ -166,8 +187,8 @@ impl Segment {
         self.bytes += part.bytes.len() - before;
     }
 
-    /// Appends all units of another segment, whose stamps must be later.
-    pub(crate) fn append(&mut self, other: &mut Segment) {
+    /// Appends all units of another segment, whose stamps must be later. Memory comes from `pool`.
+    pub(crate) fn append(&mut self, other: &mut Segment, pool: &BufferPool) {
         if other.is_empty() {
             // The other segment may have an empty part, which would hide the units after it from
             // [`Segment::take_before`].
@@ -178,10 +199,14 @@ impl Segment {
             // next.
             return std::mem::swap(self, other);
         }
-        self.bytes += std::mem::take(&mut other.bytes);
-        match (self.parts.last_mut(), other.parts.as_mut_slice()) {
-            (Some(last), [only]) if last.bytes.len() + only.bytes.len() <= PART_BYTES => last.append(only),
-            _ => self.parts.append(&mut other.parts),
+        let bytes = std::mem::take(&mut other.bytes);
+        self.bytes += bytes;
+        match other.parts.as_mut_slice() {
+            [only] if bytes < MOVED_BYTES_MIN => self.part_for(bytes, pool).append(only),
+            _ => {
+                other.moved_bytes = bytes;
+                self.parts.append(&mut other.parts);
+            }
         }
     }
 

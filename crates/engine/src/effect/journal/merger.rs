@@ -48,7 +48,7 @@ impl<'s> Merger<'s> {
             self.shared.has_units.store(false, Ordering::Release);
             let Some(epoch) = self.end_epoch() else { return };
             for (own, segment) in self.segments.iter_mut().zip(&self.shared.segments) {
-                own.append(&mut lock(segment));
+                own.append(&mut lock(segment), &self.shared.pool);
             }
             let taken: usize = self.segments.iter().map(Segment::len_bytes).sum();
             self.shared.merging_bytes.store(taken as u64, Ordering::Relaxed);
