@@ -834,3 +834,33 @@ fn a_subscription_receives_no_earlier_message_of_its_connection() {
         }
     });
 }
+
+/// Messages that a script has received are delivered before a later `SUBSCRIBE` of the pipeline. A
+/// script after that receives further messages.
+#[test]
+fn a_subscription_between_two_scripts_of_a_pipeline() {
+    const SCRIPT: &str = "redis.call('publish', 'c', ARGV[1])
+        local now = function() local time = redis.call('time') return time[1] * 1000000 + time[2] end
+        local ends = now() + 5000
+        repeat until now() > ends
+        return ARGV[1]";
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "1"]);
+        let mut client = server.connect();
+        client.call("HELLO 3");
+        client.call("SUBSCRIBE c");
+        let words = |words: &[&str]| -> Vec<String> { words.iter().map(|&word| word.to_owned()).collect() };
+        let message = |text: &str| Reply::Push(["message", "c", text].map(Reply::bulk).to_vec());
+        let subscribed = Reply::Push(vec![Reply::bulk("subscribe"), Reply::bulk("d"), Reply::Integer(2)]);
+        let expected = [Reply::bulk("first"), message("first"), subscribed, Reply::bulk("second"), message("second")];
+        for round in 0..5 {
+            client.send_together(&[
+                words(&["EVAL", SCRIPT, "0", "first"]),
+                words(&["SUBSCRIBE", "d"]),
+                words(&["EVAL", SCRIPT, "0", "second"]),
+            ]);
+            let received = expected.each_ref().map(|_| client.receive());
+            assert!(expected.iter().all(|reply| received.contains(reply)), "round {round}: {received:?}");
+        }
+    });
+}

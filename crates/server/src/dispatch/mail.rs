@@ -17,10 +17,10 @@ pub struct Mail {
     /// their shards, and request them again in the next turn.
     pub reset_gathered: Vec<RequestNode>,
     /// Messages that were received during a turn and are handled in the next.
-    pub received: Vec<Message>,
+    received: Vec<Message>,
     /// Number of messages at the front of `received` that are known to carry no shards, so that
     /// [`Mail::pass_on_shards`] skips them.
-    pub without_shards: usize,
+    without_shards: usize,
 }
 
 impl Mail {
@@ -34,6 +34,18 @@ impl Mail {
     #[inline]
     pub fn has_requests(&self) -> bool {
         !self.brought.is_empty() | !self.reset_gathered.is_empty()
+    }
+
+    /// Removes and returns the received messages.
+    pub fn take_received(&mut self) -> Vec<Message> {
+        self.without_shards = 0;
+        std::mem::take(&mut self.received)
+    }
+
+    /// Keeps messages for the next turn. No other messages may be pending.
+    pub fn keep_received(&mut self, messages: Vec<Message>) {
+        debug_assert!(self.received.is_empty() && self.without_shards == 0, "messages would be lost");
+        self.received = messages;
     }
 
     /// Hands shards over to the workers that have requested them, while this worker runs a script

@@ -39,8 +39,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // confirm below. So they must queue for their shards again before the worker reports that
         // it has settled (`super::pause`).
         self.mail.resume_reset(&mut self.clients.executor);
-        self.mail.without_shards = 0;
-        let left = std::mem::take(&mut self.mail.received).into_iter();
+        let left = self.mail.take_received().into_iter();
         for message in left.chain(
             self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive().map(|node| node.value),
         ) {
@@ -256,7 +255,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return;
         }
         // Messages that a script has received before are the older ones.
-        let (earlier, mut others) = (std::mem::take(&mut self.mail.received), Vec::new());
+        let (earlier, mut others) = (self.mail.take_received(), Vec::new());
         let later = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive();
         for message in earlier.into_iter().chain(later.map(|node| node.value)) {
             match message {
@@ -265,7 +264,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 other => others.push(other),
             }
         }
-        self.mail.received = others;
+        self.mail.keep_received(others);
     }
 
     /// Invalidates the keys that the turn has changed, for clients that track prefixes.
