@@ -10,9 +10,9 @@ use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::fields::Fields;
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
-use pantala_types::{Collection, Hash};
+use pantala_types::{Collection, Hash, HashView};
 
-use super::fields::with_fields;
+use super::fields::{with_fields, with_unfiltered};
 use crate::arguments::{integer, is_option, positive};
 use crate::expiry::{Base, Unit, invalid_expire, requested_expiry_ms};
 use crate::{errors, propagated};
@@ -251,7 +251,7 @@ fn reply_expiries(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Ba
             reply_all(&vec![NO_FIELD; args.len() - first], reply);
         }
     };
-    with_fields(access, args, Fields::from(args, 2), reply, missing, |hash, reply| {
+    let work = |hash: HashView<'_>, reply: &mut Reply<'_>| {
         let Some(first) = fields(args, 2, WRONG_NUMBER, reply) else { return };
         reply.array(args.len() - first);
         for index in first..args.len() {
@@ -259,10 +259,17 @@ fn reply_expiries(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Ba
             reply.integer(match (hash.get(field), hash.expiry(field)) {
                 (None, _) => NO_FIELD,
                 (_, None) => NO_EXPIRY,
+                (_, Some(at_ms)) if at_ms <= now_ms => NO_FIELD,
                 (_, Some(at_ms)) => in_unit(at_ms, unit, base, now_ms),
             });
         }
-    });
+    };
+    // If expired fields are kept, `with_fields` passes a copy without expiry times.
+    if access.keyspace().tuning.keeps_expired(now_ms) {
+        with_unfiltered(access, args, reply, missing, |hash, _, reply| work(hash, reply));
+    } else {
+        with_fields(access, args, Fields::from(args, 2), reply, missing, work);
+    }
 }
 
 /// Converts a deadline to the command's unit and base; seconds are rounded up.

@@ -278,6 +278,23 @@ fn the_last_expired_field_deletes_the_key_first() {
 }
 
 #[test]
+fn a_pause_hides_no_deadline_of_other_fields() {
+    let mut server = TestServer::new(1);
+    server.expect(&[
+        ("HSET h a 1 b 2 c 3", ":3"),
+        ("HPEXPIRE h 5 FIELDS 1 a", "*1 :1"),
+        ("HPEXPIRE h 100 FIELDS 1 b", "*1 :1"),
+    ]);
+    server.now_ms += 5;
+    server.keyspace.tuning.paused_until_ms.store(server.now_ms + 1, Relaxed);
+    server.expect(&[
+        ("HPTTL h FIELDS 4 a b c missing", "*4 :-2 :95 :-1 :-2"),
+        ("HPTTL h FIELDS 1 b", "*1 :95"),
+        ("HTTL h FIELDS 2 b a", "*2 :1 :-2"),
+    ]);
+}
+
+#[test]
 fn a_pause_keeps_expired_fields_but_hides_them() {
     let mut server = TestServer::new(1);
     server.expect(&[("HSET h a 1 b 2", ":2"), ("HPEXPIRE h 5 FIELDS 1 a", "*1 :1")]);
