@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::sync::Arc;
 
-use pantala_base::mailbox::{Chain, Node};
+use pantala_base::mailbox::Chain;
 use pantala_base::{Random, SystemClock};
 use pantala_resp::{Args, Reply};
 use smallvec::SmallVec;
@@ -34,7 +34,7 @@ use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::ownership::{Freed, Gate, Ownership};
-use crate::shard::request::{Request, RequestNode, Task};
+use crate::shard::request::{Request, RequestNode, Spare, Task};
 use crate::shard::telling::{remember, set_changer};
 use crate::store::eviction::Weights;
 
@@ -105,6 +105,8 @@ pub struct Executor<'k> {
     answers: Vec<RequestNode>,
     /// Requests of this worker's own connections that have gathered their shards or were rejected.
     brought: Vec<RequestNode>,
+    /// Memory for the next requests.
+    spare: Spare,
     /// Requests to start when the held shards are released.
     pub(crate) to_start: Vec<RequestNode>,
     /// The waiter of the last command, if it blocked.
@@ -143,6 +145,7 @@ impl<'k> Executor<'k> {
             deferred_shards: Vec::new(),
             answers: Vec::new(),
             brought: Vec::new(),
+            spare: Spare::default(),
             to_start: Vec::new(),
             blocked: None,
             woken: Vec::new(),
@@ -272,13 +275,10 @@ impl<'k> Executor<'k> {
         if owned.len() == self.shards.len() {
             return Ok(owned);
         }
-        let mut request = Request::new(session, self.worker, connection, now_ms);
-        request.may_be_rejected = may_be_rejected;
-        request.shards.extend_from_slice(&self.shards);
-        request.owned = owned;
-        request.task = Task::Gather;
+        let mut parcel = self.holding(owned, session, connection, now_ms, may_be_rejected);
+        parcel.value.task = Task::Gather;
         self.keyspace.count_contended(self.worker);
-        Err(Node::new(request))
+        Err(parcel)
     }
 
     /// Gathers the given shards for a connection of this worker. The connection waits for them.
@@ -287,11 +287,8 @@ impl<'k> Executor<'k> {
         match self.gather(shards, session, connection, now_ms, may_be_rejected) {
             Err(parcel) => self.resume(parcel),
             Ok(owned) => {
-                let mut request = Request::new(session, self.worker, connection, now_ms);
-                request.may_be_rejected = may_be_rejected;
-                request.shards.extend_from_slice(&self.shards);
-                request.owned = owned;
-                self.brought.push(Node::new(request));
+                let parcel = self.holding(owned, session, connection, now_ms, may_be_rejected);
+                self.brought.push(parcel);
             }
         }
     }

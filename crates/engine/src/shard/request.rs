@@ -142,6 +142,20 @@ impl Request {
         }
     }
 
+    /// Makes this an empty request, as [`Request::new`] does. Keeps the capacity of its vectors
+    /// unless it is large.
+    fn renew(&mut self, session: SessionView, worker: u32, connection: u64, now_ms: i64) {
+        *self = Request {
+            steps: emptied(&mut self.steps),
+            bytes: emptied(&mut self.bytes),
+            ranges: emptied(&mut self.ranges),
+            shards: emptied(&mut self.shards),
+            owned: emptied(&mut self.owned),
+            reply: emptied(&mut self.reply),
+            ..Request::new(session, worker, connection, now_ms)
+        };
+    }
+
     /// Advances the request's time to that of the clock (Unix time, ms). Called when the request
     /// has its shards, because a TTL counts from the execution of the command, not from its
     /// sending. The time never goes backwards.
@@ -202,6 +216,64 @@ impl Request {
     /// Returns the protocol version of the replies.
     pub fn version(&self) -> Version {
         self.session.version
+    }
+}
+
+/// Maximum capacity in bytes that each vector of a request keeps for the next request.
+const KEPT_BYTES_MAX: usize = 4096;
+/// Maximum number of requests that a worker keeps for later: more than the connections of one turn
+/// that usually meet a busy shard.
+const SPARE_MAX: usize = 64;
+
+/// Removes and returns a vector, without elements. Frees its memory if that is large.
+fn emptied<T>(vector: &mut Vec<T>) -> Vec<T> {
+    let mut vector = std::mem::take(vector);
+    vector.clear();
+    vector.shrink_to(KEPT_BYTES_MAX / size_of::<T>());
+    vector
+}
+
+/// A worker's requests whose replies were written, and vectors of ownerships. The next requests use
+/// their memory, so that a request usually needs no allocation.
+#[derive(Default)]
+pub(crate) struct Spare {
+    requests: Vec<RequestNode>,
+    owned: Vec<Vec<Ownership>>,
+}
+
+impl Spare {
+    /// Returns a request without commands.
+    pub(crate) fn request(&mut self, session: SessionView, worker: u32, connection: u64, now_ms: i64) -> RequestNode {
+        match self.requests.pop() {
+            Some(mut node) => {
+                node.value.renew(session, worker, connection, now_ms);
+                node
+            }
+            None => Node::new(Request::new(session, worker, connection, now_ms)),
+        }
+    }
+
+    /// Keeps a request whose reply was written.
+    pub(crate) fn keep_request(&mut self, node: RequestNode) {
+        if self.requests.len() < SPARE_MAX {
+            self.requests.push(node);
+        }
+    }
+
+    /// Keeps the vector of a request that ran on this worker. It must be empty.
+    pub(crate) fn keep_owned(&mut self, owned: Vec<Ownership>) {
+        debug_assert!(owned.is_empty(), "a request has not released its shards");
+        if self.owned.len() < SPARE_MAX {
+            self.owned.push(owned);
+        }
+    }
+
+    /// Adds a shard to those that a request has taken.
+    pub(crate) fn add_owned(&mut self, request: &mut Request, ownership: Ownership) {
+        if request.owned.capacity() == 0 {
+            request.owned = self.owned.pop().unwrap_or_default();
+        }
+        request.owned.push(ownership);
     }
 }
 

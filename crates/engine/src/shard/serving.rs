@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use pantala_base::Clock;
-use pantala_base::mailbox::Node;
 use pantala_resp::Reply;
 
 use crate::acl::Context;
@@ -20,7 +19,7 @@ use crate::shard::blocking::Blocking;
 use crate::shard::executor::{Call, Executor, access};
 use crate::shard::message::Message;
 use crate::shard::ownership::Ownership;
-use crate::shard::request::{Request, Task};
+use crate::shard::request::Task;
 use crate::store::db::Db;
 
 /// Initial capacity of the reply to a waiter, sufficient for a key and a short element.
@@ -142,11 +141,11 @@ impl Executor<'_> {
     }
 
     fn serve_when_free(&mut self, waiter: &Waiter, shard: u32, destination: u32, key: ReadyKey, now_ms: i64) {
-        let mut request = Request::new(waiter.session, self.worker(), waiter.connection, now_ms);
-        request.shards.extend([shard.min(destination), shard.max(destination)]);
-        request.task = Task::Serve(shard, key);
+        let mut parcel = self.new_request(waiter.session, waiter.connection, now_ms);
+        parcel.value.shards.extend([shard.min(destination), shard.max(destination)]);
+        parcel.value.task = Task::Serve(shard, key);
         self.keyspace().count_served_later(1);
-        self.to_start.push(Node::new(request));
+        self.to_start.push(parcel);
     }
 
     /// Serves a queue that [`Executor::serve_when_free`] has stopped. The request holds the key's
@@ -172,10 +171,10 @@ impl Executor<'_> {
                 self.free(ownership);
                 continue;
             }
-            let mut request = Request::new(waiter.session, self.worker(), waiter.connection, 0);
-            request.shards.push(shard);
-            request.task = Task::Withdraw(Arc::clone(waiter));
-            self.start(request);
+            let mut parcel = self.new_request(waiter.session, waiter.connection, 0);
+            parcel.value.shards.push(shard);
+            parcel.value.task = Task::Withdraw(Arc::clone(waiter));
+            self.start(parcel);
         }
     }
 

@@ -13,6 +13,7 @@ use pantala_resp::is_aborted;
 use pantala_runtime::EventLoop;
 use pantala_session::output::PIECE_BYTES_MIN;
 use pantala_session::replies::replies_wanted;
+use smallvec::SmallVec;
 
 use super::{Connection, Dispatcher, State, ending, loading, whole};
 use crate::clients::primary::{self, note_error};
@@ -187,7 +188,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             self.write_exec_replies(index, exec, &parcel.value.reply);
         }
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
-        let mut replies = Vec::new();
+        let mut replies: SmallVec<[_; 2]> = SmallVec::new();
         for parcel in &answers {
             replies.extend(parcel.value.replies().map(|(step, reply)| (&parcel.value, step, reply)));
         }
@@ -227,6 +228,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             let reply = std::mem::take(&mut answers[0].value.reply);
             connection.add_piece(reply);
         }
+        answers.drain(..).for_each(|parcel| self.clients.executor.recycle(parcel));
+        // Keeps the capacity.
+        connection.waits.answers = answers;
         connection.unpark();
         if connection.session.close_after_reply {
             connection.state = State::Closing;

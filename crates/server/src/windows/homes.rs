@@ -4,7 +4,7 @@
 //! commands were sent one by one, each of them would wait for another such script.
 
 use pantala_engine::keyspace::Execution;
-use pantala_engine::request::{Request, Step};
+use pantala_engine::request::{RequestNode, Step};
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
 use pantala_session::State;
@@ -96,7 +96,7 @@ impl Runner {
         }
         let keyspace = d.clients.executor.keyspace();
         let has_homes = keyspace.layout().execution == Execution::Owner;
-        let mut requests: Vec<Option<Request>> = Vec::new();
+        let mut requests: Vec<Option<RequestNode>> = Vec::new();
         requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
         let (view, token) = (connection.session.view(), connection.socket.token());
         // Pending output counts towards the connection's output limit.
@@ -110,12 +110,12 @@ impl Runner {
             let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
             requests[if has_homes { keyspace.home(place.shard) as usize } else { 0 }]
                 .get_or_insert_with(|| {
-                    let mut request =
-                        Request::new(view, d.clients.reactor.number, token, d.clients.reactor.clock.now_ms);
-                    request.reads_as = connection.session.reads_as.clone();
-                    request.reply_bytes_max = reply_bytes_max;
-                    request
+                    let mut parcel = d.clients.executor.new_request(view, token, d.clients.reactor.clock.now_ms);
+                    parcel.value.reads_as = connection.session.reads_as.clone();
+                    parcel.value.reply_bytes_max = reply_bytes_max;
+                    parcel
                 })
+                .value
                 .push_single(command, &args, place, sequence as u32);
             connection.session.client.set_command(command);
             d.clients.tally.count(command, Outcome::Ok);

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pantala_base::Clock;
-use pantala_base::mailbox::Node;
 use pantala_resp::Reply;
 
 use super::{Call, Executor, has_pending_events};
 use crate::acl::Context;
+use crate::command::SessionView;
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Execution;
@@ -83,9 +83,19 @@ impl Executor<'_> {
     }
 
     /// Starts a request that the worker has built itself (pipelines with `--execution owner`).
-    pub fn start(&mut self, request: Request) {
-        self.advance(Node::new(request));
+    pub fn start(&mut self, parcel: RequestNode) {
+        self.advance(parcel);
         self.free_all();
+    }
+
+    /// Returns a request without commands, for a connection of this worker.
+    pub fn new_request(&mut self, session: SessionView, connection: u64, now_ms: i64) -> RequestNode {
+        self.spare.request(session, self.worker, connection, now_ms)
+    }
+
+    /// Keeps the memory of a request of this worker whose reply was written.
+    pub fn recycle(&mut self, parcel: RequestNode) {
+        self.spare.keep_request(parcel);
     }
 
     /// Continues a request that arrived as a message, or came from [`Executor::gather`] or
@@ -122,8 +132,25 @@ impl Executor<'_> {
         !self.deferred_shards.is_empty()
     }
 
-    pub(super) fn request(&mut self, call: &Call<'_>) -> Request {
-        let mut request = Request::new(call.session, self.worker, call.connection, call.now_ms);
+    /// Returns a request for the shards in `self.shards` that holds `owned`, the first of them.
+    pub(super) fn holding(
+        &mut self,
+        owned: Vec<Ownership>,
+        session: SessionView,
+        connection: u64,
+        now_ms: i64,
+        may_be_rejected: bool,
+    ) -> RequestNode {
+        let mut parcel = self.new_request(session, connection, now_ms);
+        parcel.value.may_be_rejected = may_be_rejected;
+        parcel.value.shards.extend_from_slice(&self.shards);
+        parcel.value.owned = owned;
+        parcel
+    }
+
+    pub(super) fn request(&mut self, call: &Call<'_>) -> RequestNode {
+        let mut parcel = self.new_request(call.session, call.connection, call.now_ms);
+        let request = &mut parcel.value;
         request.shards.extend_from_slice(&self.shards);
         request.reads_as = call.reads_as.cloned();
         let args = request.push_args(&call.args);
@@ -135,7 +162,7 @@ impl Executor<'_> {
             reply_end: 0,
             took: None,
         });
-        request
+        parcel
     }
 
     /// Enqueues a call that needs the shards in `self.shards`. The call has taken `owned`, the
@@ -143,10 +170,10 @@ impl Executor<'_> {
     /// deadlock, because the taken shards are lower than those for which the request waits.
     #[cold]
     pub(super) fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
-        let mut request = self.request(call);
-        request.owned.append(owned);
+        let mut parcel = self.request(call);
+        parcel.value.owned.append(owned);
         self.keyspace.count_contended(self.worker);
-        self.advance(Node::new(request));
+        self.advance(parcel);
         self.free_all();
     }
 
@@ -172,7 +199,7 @@ impl Executor<'_> {
             match self.keyspace.gate(shard).take_or_enqueue(parcel) {
                 Taken::Owner(ownership, back) => {
                     parcel = back;
-                    parcel.value.owned.push(ownership);
+                    self.spare.add_owned(&mut parcel.value, ownership);
                     faults::pause(Fault::PauseTaking);
                 }
                 Taken::Enqueued => return,
@@ -246,6 +273,7 @@ impl Executor<'_> {
             self.keyspace.port(parcel.value.worker).send(Message::Answer(parcel));
         }
         self.to_free.append(&mut owned);
+        self.spare.keep_owned(owned);
     }
 
     fn run_steps(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) {
@@ -359,7 +387,7 @@ impl Executor<'_> {
                     }
                     granted += 1;
                     faults::pause(Fault::PauseTaking);
-                    parcel.value.owned.push(ownership);
+                    self.spare.add_owned(&mut parcel.value, ownership);
                     self.advance(parcel);
                     break;
                 }
