@@ -130,7 +130,10 @@ fn append_only_file(text: &mut Text, server: &Server) {
     let aof = &server.snapshots().aof;
     let (rewrites, written) = (&aof.rewrites, &aof.written);
     let is_on = aof.state() != State::Off;
-    let is_running = rewrites.is_running.load(Relaxed);
+    // The next snapshot can start only after the rewrite's snapshot has ended.
+    let running = server.snapshots().background.running();
+    let is_rewriting = running.is_some_and(|running| running.purpose == Purpose::Rewrite);
+    let is_running = rewrites.is_running.load(Relaxed) || is_rewriting;
     let status = |is_well: bool| if is_well { "ok" } else { "err" };
     let runs_s = (server.monotonic_ms() - rewrites.since_ms.load(Relaxed)) / 1000;
     text.field("aof_enabled", u8::from(is_on));
