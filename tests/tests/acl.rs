@@ -409,6 +409,40 @@ fn subscribers_who_lose_a_channel_are_disconnected() {
     });
 }
 
+/// Once a change of rules is acknowledged, no command of a pipeline that is running on another
+/// worker reads later writes.
+#[test]
+fn a_revoked_client_reads_nothing_that_is_written_later() {
+    const ROUNDS: usize = 15;
+    const READS: usize = 500;
+    for_each_backend(|backend| {
+        let server = start(backend, &[]);
+        let mut admin = admin(&server);
+        for round in 0..ROUNDS {
+            let change = ["ACL SETUSER ned resetkeys", "ACL SETUSER ned -get", "ACL DELUSER ned"][round % 3];
+            assert_eq!(admin.call("SET x earlier"), Reply::ok());
+            let mut ned = user(&server, "ned", "+@all allkeys");
+            let reads = pantala_tests::client::encode(&["GET", "x"]).repeat(READS);
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(move || {
+                    let mut seen = Vec::new();
+                    // Ends with an error reply, or when the connection is closed.
+                    while !seen.last().is_some_and(Reply::is_error) && ned.try_send_raw(&reads).is_ok() {
+                        let replies = (0..READS).map_while(|_| Some(ned.try_receive().ok()?.0));
+                        seen.extend(replies);
+                    }
+                    seen
+                });
+                std::thread::sleep(Duration::from_millis(20));
+                assert!(!admin.call(change).is_error());
+                assert_eq!(admin.call("SET x later"), Reply::ok());
+                let seen = reader.join().expect("the reader ends");
+                assert!(!seen.contains(&Reply::bulk("later")), "{change}: read after the change");
+            });
+        }
+    });
+}
+
 #[test]
 fn deleted_users_are_disconnected() {
     for_each_backend(|backend| {

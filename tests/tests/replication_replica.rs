@@ -72,6 +72,24 @@ fn count(server: &Server, is_over: &AtomicBool, number: usize) {
     }
 }
 
+/// The primary's commands need no permissions of the replica's default user.
+#[test]
+fn a_replica_with_a_restricted_default_user_follows() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &REPLICA);
+        let replica = Server::pantala(backend, &REPLICA);
+        follow(&replica, &primary);
+        let mut client = replica.connect();
+        assert_eq!(client.call("ACL SETUSER default resetkeys -@all +ping +info +debug +acl"), Reply::ok());
+        for number in 0..50 {
+            primary.connect().call(&format!("MSET a:{number} 1 b:{number} 2"));
+            primary.connect().call(&format!("SET c:{number} 3"));
+        }
+        wait_until_applied(&replica, &primary);
+        assert_same(&replica, &primary);
+    });
+}
+
 #[test]
 fn a_replica_of_redis_holds_what_its_primary_holds() {
     let test = "a_replica_of_redis_holds_what_its_primary_holds";

@@ -24,7 +24,7 @@ use pantala_base::{Random, SystemClock};
 use pantala_resp::{Args, Reply};
 use smallvec::SmallVec;
 
-use crate::acl::{Context, Denied};
+use crate::acl::Context;
 use crate::clients::waiter::{Origin, Waiter, Woken};
 use crate::command::{Command, Flags, Handler, KeyPlace, Route, SessionView};
 use crate::effect::{Seen, Stream, Unit};
@@ -181,7 +181,13 @@ impl<'k> Executor<'k> {
             cell.stats().commands.add(1);
             let owned = std::slice::from_mut(&mut ownership);
             let now_ms = self.time_of(call.now_ms, owned);
-            let blocked = self.execute_counted(call, now_ms, self.worker, owned, Blocking::Allowed, reply);
+            let blocked = match self.refuses(call, Context::TopLevel) {
+                None => self.execute_counted(call, now_ms, self.worker, owned, Blocking::Allowed, reply),
+                Some(denied) => {
+                    denied.reply_to(call, reply);
+                    None
+                }
+            };
             if cell.state(&mut ownership).waiters.has_pending_events() {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
@@ -218,7 +224,13 @@ impl<'k> Executor<'k> {
             return Ran::Parked;
         }
         let now_ms = self.time_of(call.now_ms, &mut owned);
-        let blocked = self.execute(call, now_ms, self.worker, &mut owned, Blocking::Allowed, reply);
+        let blocked = match self.refuses(call, Context::TopLevel) {
+            None => self.execute(call, now_ms, self.worker, &mut owned, Blocking::Allowed, reply),
+            Some(denied) => {
+                denied.reply_to(call, reply);
+                None
+            }
+        };
         if has_pending_events(keyspace, &mut owned) {
             self.finish(owned, call.now_ms);
             return self.ran(blocked, self.done());
@@ -458,8 +470,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Runs the slow path of [`Executor::run_handler`]: the journal is on, memory is limited, or
-    /// there are monitors or tracking clients.
+    /// Runs a call while the journal is on, memory is limited, or monitors or readers are watching.
     #[cold]
     fn run_watched(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         let keyspace = access.keyspace;
@@ -500,14 +511,6 @@ impl Executor<'_> {
         if keyspace.tuning.is_journaled() {
             self.commit(access, call);
         }
-    }
-
-    /// Checks a call's permissions for a second time, after it has waited, if ACL rules have
-    /// changed since the first check. If the call is now denied, logs and returns the denial.
-    #[inline]
-    pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
-        let changed = self.keyspace.changed_rules(&call.session)?;
-        self.keyspace.refuses(&changed, call, context)
     }
 
     /// Adds a blocking command to the waiter queues of its keys.

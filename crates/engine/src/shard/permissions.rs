@@ -1,17 +1,17 @@
 //! Permissions of users and their clients: the log of denied calls, subscribers that have lost a
-//! permission, and the second check of calls that have waited. [`crate::acl`] has the rules.
+//! permission, and the second check of calls whose shards are held. [`crate::acl`] has the rules.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_resp::Args;
+use pantala_resp::{Args, Reply};
 
 use crate::acl::{Catalog, Context, Denied, LogEntry, Reason, Revoked, Rules, Users};
 use crate::clients::client::Client;
 use crate::clients::listener::Kind;
 use crate::command::{Command, SessionView};
-use crate::shard::executor::Call;
+use crate::shard::executor::{Call, Executor};
 use crate::shard::keyspace::Keyspace;
 
 /// Returns a client's line in `CLIENT LIST` at a Unix time in ms, for `ACL LOG`.
@@ -101,11 +101,16 @@ impl Keyspace {
         if listeners.is_empty() { Vec::new() } else { self.clients().all().into_iter().filter(is_denied).collect() }
     }
 
-    /// Returns the rules for a second check of a call that has waited. Returns `None` if no rules
-    /// have changed since its first check.
+    /// Returns the rules for a second check of a call whose shards are held. Returns `None` if no
+    /// rules have changed since its first check, or if the call is from a replica's primary.
     #[inline]
     pub(crate) fn changed_rules(&self, session: &SessionView) -> Option<Changed> {
-        if session.permit.epoch() == self.users().epoch() { None } else { Some(Changed(self.rules_of(session.client))) }
+        if session.permit.epoch() == self.users().epoch() { None } else { self.rules_after_change(session) }
+    }
+
+    #[cold]
+    fn rules_after_change(&self, session: &SessionView) -> Option<Changed> {
+        (!session.of_primary).then(|| Changed(self.rules_of(session.client)))
     }
 
     /// Checks a call by changed rules, and logs a denial. Returns the reason if the call may not
@@ -124,5 +129,25 @@ impl Keyspace {
         let client = self.clients().find(client)?;
         let user = client.user().unwrap_or_else(|| Arc::clone(self.users().default_user()));
         (!user.is_deleted()).then(|| (client, user.rules()))
+    }
+}
+
+impl Executor<'_> {
+    /// Checks a call's permissions for a second time, with its shards held, if ACL rules have
+    /// changed since the first check. If the call is now denied, logs and returns the denial. So a
+    /// client that has received the reply to a change of rules, and then writes a key, knows that
+    /// no revoked client reads what it has written.
+    #[inline]
+    pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
+        let changed = self.keyspace.changed_rules(&call.session)?;
+        self.keyspace.refuses(&changed, call, context)
+    }
+}
+
+impl Denied {
+    /// Writes the error reply to a denied call.
+    #[cold]
+    pub(crate) fn reply_to(self, call: &Call<'_>, reply: &mut Vec<u8>) {
+        Reply::new(reply, call.session.version).error(&self.message(call.command.full_name));
     }
 }

@@ -317,8 +317,7 @@ impl Executor<'_> {
                 now_ms: request.now_ms,
             };
             if let Some(denied) = self.refuses(&call, Context::TopLevel) {
-                let message = denied.message(call.command.full_name);
-                Reply::new(&mut reply, request.session.version).error(&message);
+                denied.reply_to(&call, &mut reply);
                 step.reply_end = reply.len();
                 continue;
             }
