@@ -132,6 +132,22 @@ fn clients_are_served_while_the_dataset_is_loaded() {
     }
 }
 
+/// Clients that connect as soon as the port is open are served once a small dataset is loaded, as
+/// by redis-server: they need not expect `-LOADING`.
+#[test]
+fn a_small_dataset_is_loaded_before_the_first_reply() {
+    for_all_backends(|backend| {
+        let (folder, _) = dataset(backend);
+        for appendonly in ["no", "yes"] {
+            for _ in 0..3 {
+                let args = ["--dir", path(&folder), "--save", "", "--appendonly", appendonly];
+                let server = Server::pantala_loading(backend, &args);
+                assert_eq!(server.connect().call("DBSIZE"), Reply::Integer(KEYS), "{appendonly}");
+            }
+        }
+    });
+}
+
 /// The server reads the snapshot at the start of an append-only file in large pieces. The last
 /// piece extends into the commands, whose bytes are then read again, but must not be counted again.
 #[test]

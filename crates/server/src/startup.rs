@@ -162,7 +162,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
     let ended = if has_dataset {
-        // The workers serve connections while the dataset is being loaded.
+        // The workers serve connections while the dataset is being loaded, unless that is short.
         run_workers(&server, &settings, sandbox.as_ref(), doorbells, || {
             load(&mut owned)?;
             server.port(server.facts().first_io_worker).send(Message::Release(owned));
@@ -270,6 +270,7 @@ fn run_worker<L: EventLoop>(
     let _ = ready.send(());
     drop(ready);
     drop(barrier.read());
+    loading::wait_while_short(server);
     worker.run()
 }
 

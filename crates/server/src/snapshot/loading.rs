@@ -10,6 +10,16 @@ use pantala_engine::tuning::refusal::Refusals;
 
 use crate::host::Server;
 
+/// A load at startup is short until it has read this many bytes: the default of Redis's
+/// `loading-process-events-interval-bytes`.
+const SHORT_BYTES: u64 = 2 * 1024 * 1024;
+
+/// Number of pauses after which a load is not short, whatever it has read.
+const SHORT_PAUSES_MAX: u32 = 4000;
+
+/// Time between two looks at a short load.
+const SHORT_PAUSE: Duration = Duration::from_micros(250);
+
 /// The progress of a load.
 #[derive(Debug, Default)]
 pub struct Loading {
@@ -71,6 +81,12 @@ impl Loading {
     /// is incomplete.
     pub fn is_startup(&self) -> bool {
         self.is_startup.load(Relaxed)
+    }
+
+    /// Returns whether the dataset is being loaded at startup and little has been read. A load that
+    /// is delayed on purpose is not short.
+    fn is_short(&self) -> bool {
+        self.is_startup() && self.delay.load(Relaxed) == 0 && self.loaded_bytes() < SHORT_BYTES
     }
 
     /// Sets `key-load-delay`: n > 0 sleeps n µs per key, -n sleeps 1 µs per n keys, 0 does not
@@ -136,6 +152,18 @@ pub fn end(server: &Server) {
     server.snapshots().loading.is_startup.store(false, Relaxed);
 }
 
+/// Waits while the load at startup is short. So clients of a server with a small dataset, which may
+/// connect before it is loaded, never get `-LOADING`: Redis too serves no client before that.
+pub fn wait_while_short(server: &Server) {
+    let loading = &server.snapshots().loading;
+    for _ in 0..SHORT_PAUSES_MAX {
+        if server.is_stopping() || !loading.is_short() {
+            break;
+        }
+        std::thread::sleep(SHORT_PAUSE);
+    }
+}
+
 /// A file that is loaded. Counts the bytes that are read, and fails when the server stops.
 pub struct Watched<'f> {
     /// The file.
@@ -169,5 +197,18 @@ mod tests {
         let progress = loading.progress(1_000).expect("it is running");
         assert_eq!((progress.left_s, progress.loaded_percent), (1, 24.75));
         assert_eq!(loading.progress(1_010).expect("it is running").left_s, 30);
+    }
+
+    #[test]
+    fn only_the_start_of_an_undelayed_load_at_startup_is_short() {
+        let loading = Loading::default();
+        assert!(!loading.is_short(), "no load is running");
+        loading.is_startup.store(true, Relaxed);
+        assert!(loading.is_short());
+        loading.set_delay(1);
+        assert!(!loading.is_short());
+        loading.set_delay(0);
+        loading.set_loaded_bytes(SHORT_BYTES);
+        assert!(!loading.is_short());
     }
 }
