@@ -7,12 +7,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{UnbufferedClientConnection, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use crate::ciphers;
 use crate::connection::{Connection, Failure};
 use crate::options::{Identity, Options};
 use crate::server::{identity, provider, roots};
+use crate::{anchors, ciphers};
 
 /// The client's side: creates connections with one configuration.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Client {
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
     pub fn new(options: &Options) -> Result<Self, String> {
-        let (provider, verifier) = verifier(options)?;
+        let (provider, verifier, _) = verifier(options)?;
         Client::with_verifier(options, provider, verifier)
     }
 
@@ -38,8 +38,8 @@ impl Client {
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
     pub fn of_link(options: &Options) -> Result<Self, String> {
-        let (provider, verifier) = verifier(options)?;
-        Client::with_verifier(options, provider, Arc::new(AnyName(verifier)))
+        let (provider, inner, roots) = verifier(options)?;
+        Client::with_verifier(options, provider, Arc::new(AnyName { inner, roots }))
     }
 
     fn with_verifier(
@@ -90,18 +90,24 @@ impl Client {
     }
 }
 
-/// Returns the provider, and the verifier of servers' certificates.
-fn verifier(options: &Options) -> Result<(Arc<CryptoProvider>, Arc<WebPkiServerVerifier>), String> {
-    let provider = provider(options)?;
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots(options)?, Arc::clone(&provider))
+/// What checks the certificates of servers: the provider, the verifier and the authorities.
+type Checks = (Arc<CryptoProvider>, Arc<WebPkiServerVerifier>, Arc<RootCertStore>);
+
+fn verifier(options: &Options) -> Result<Checks, String> {
+    let (provider, roots) = (provider(options)?, roots(options)?);
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
         .build()
         .map_err(|error| format!("Failed to configure CA certificate(s) file/directory: {error}"))?;
-    Ok((provider, verifier))
+    Ok((provider, verifier, roots))
 }
 
-/// A verifier that checks everything but the server's name.
+/// A verifier that checks everything but the server's name, and also accepts the authorities' own
+/// certificates.
 #[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
+struct AnyName {
+    inner: Arc<WebPkiServerVerifier>,
+    roots: Arc<RootCertStore>,
+}
 
 impl ServerCertVerifier for AnyName {
     fn verify_server_cert(
@@ -113,10 +119,13 @@ impl ServerCertVerifier for AnyName {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         // rustls checks the name last, so this error means that everything else is valid.
-        match self.0.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
+        match self.inner.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),
+            Err(error) if anchors::is_trusted(&error, certificate, &self.roots, now) => {
+                Ok(ServerCertVerified::assertion())
+            }
             checked => checked,
         }
     }
@@ -127,7 +136,7 @@ impl ServerCertVerifier for AnyName {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
+        self.inner.verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -136,10 +145,10 @@ impl ServerCertVerifier for AnyName {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
+        self.inner.verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.inner.supported_verify_schemes()
     }
 }

@@ -32,6 +32,7 @@
 //! host and has the comparison.
 #![forbid(unsafe_code)]
 
+mod anchors;
 mod ciphers;
 pub mod client;
 pub mod connection;

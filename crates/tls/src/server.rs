@@ -10,7 +10,7 @@ use rustls::{RootCertStore, ServerConfig};
 
 use crate::connection::{Connection, Failure};
 use crate::options::{AuthClients, Identity, Options};
-use crate::{ciphers, files, sessions};
+use crate::{anchors, ciphers, files, sessions};
 
 /// Maximum number of sessions kept for resumption if `tls-session-cache-size` is 0. (In this case
 /// OpenSSL has no limit.)
@@ -117,9 +117,12 @@ fn verifier(options: &Options, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn
     if options.auth_clients == AuthClients::No {
         return Ok(WebPkiClientVerifier::no_client_auth());
     }
-    let mut builder = WebPkiClientVerifier::builder_with_provider(roots(options)?, Arc::clone(provider));
+    let roots = roots(options)?;
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider));
     if options.auth_clients == AuthClients::Optional {
         builder = builder.allow_unauthenticated();
     }
-    builder.build().map_err(|error| format!("Failed to configure CA certificate(s) file/directory: {error}"))
+    let inner =
+        builder.build().map_err(|error| format!("Failed to configure CA certificate(s) file/directory: {error}"))?;
+    Ok(Arc::new(anchors::Clients { inner, roots }))
 }
