@@ -104,7 +104,7 @@ fn command() -> Command {
         Arg::new(name).long(name).value_name(value).help(help)
     };
     Command::new("pantala")
-        .version(concat!(env!("CARGO_PKG_VERSION"), " (behaves as Redis 7.0.15)"))
+        .version(concat!(env!("CARGO_PKG_VERSION"), " (behaves as Redis server v=7.0.15)"))
         .about("A Redis-compatible in-memory data store that uses every core from one process")
         .override_usage(
             "pantala [/path/to/redis.conf] [OPTIONS] [--DIRECTIVE VALUE...] [-]\n       \
@@ -221,7 +221,10 @@ mod tests {
             );
         }
         for version in [printed(&["--version"]), printed(&["-v"]), printed(&["-V"])] {
-            assert_eq!(version, format!("pantala {} (behaves as Redis {REDIS_VERSION})\n", env!("CARGO_PKG_VERSION")));
+            assert_eq!(
+                version,
+                format!("pantala {} (behaves as Redis server v={REDIS_VERSION})\n", env!("CARGO_PKG_VERSION"))
+            );
         }
         // A password may look like an option.
         assert_eq!(lines(&["--requirepass", "--help"]), [r#"requirepass "--help""#]);
