@@ -390,6 +390,27 @@ fn debug_sleep_sleeps() {
     assert!(start_time.elapsed() >= Duration::from_millis(300));
 }
 
+/// While `DEBUG SLEEP` runs, no client is served, whatever its worker and its command.
+#[test]
+fn debug_sleep_stops_all_workers() {
+    let server = start();
+    let mut clients: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(|client| client.set_read_timeout(Duration::from_millis(50)));
+    let mut sleeper = server.connect();
+    sleeper.send(&["DEBUG", "SLEEP", "2"]);
+    let mut probe = server.connect();
+    probe.set_read_timeout(Duration::from_millis(50));
+    eventually("the server sleeps", || {
+        probe.send(&["GET", "key"]);
+        probe.try_receive().is_err()
+    });
+    for client in &mut clients {
+        client.send(&["PING"]);
+        assert!(client.try_receive().is_err(), "it is served");
+    }
+    assert_eq!(sleeper.receive(), Reply::ok());
+}
+
 /// `DEBUG LOG` and `DEBUG SET-SKIP-CHECKSUM-VALIDATION`, in both servers: a payload with a wrong
 /// checksum is restored, and one that is damaged elsewhere is still rejected.
 #[test]

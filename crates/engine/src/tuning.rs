@@ -136,6 +136,8 @@ pub struct Tuning {
     pub skips_checksums: AtomicBool,
     /// `DEBUG AOF-FLUSH-SLEEP`: delay before each write to the append-only file, µs.
     pub aof_flush_delay_us: AtomicU64,
+    /// `DEBUG SLEEP`: while a worker runs it, no worker serves clients.
+    pub is_asleep: AtomicBool,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
     /// End of all pauses, including lasting ones (Unix time, ms; 0: not paused). The former end
@@ -200,6 +202,7 @@ impl Tuning {
             cron_is_paused: AtomicBool::new(false),
             skips_checksums: AtomicBool::new(false),
             aof_flush_delay_us: AtomicU64::new(0),
+            is_asleep: AtomicBool::new(false),
             scripts_may_debug: AtomicBool::new(false),
             paused_until_ms: AtomicI64::new(0),
             clients_paused_until_ms: AtomicI64::new(0),

@@ -25,6 +25,7 @@
 //! can't be handled within the script are deferred until it has ended.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pantala_engine::ownership::Ownership;
@@ -73,6 +74,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
             // A client that has received the reply of CONFIG SET must find the new settings on
             // every worker, so they are reloaded before any command of this turn.
             control.reload_if_changed(dispatcher);
+            wait_while_asleep(dispatcher);
             dispatcher.clients.handle_all(&mut events);
             evict_if_due(dispatcher);
             if dispatcher.memory.is_behind() | !dispatcher.clients.garbage.is_empty() {
@@ -111,6 +113,17 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         dispatcher.clients.reactor.poll(Some(if may_sleep { timeout } else { Duration::ZERO }), events)?;
         journal.attend(number);
         Ok(())
+    }
+}
+
+/// Time between two looks at a sleeping server.
+const ASLEEP_PAUSE: Duration = Duration::from_micros(500);
+
+/// Waits while another worker runs `DEBUG SLEEP`.
+#[inline]
+fn wait_while_asleep<L: EventLoop>(dispatcher: &Dispatcher<'_, L>) {
+    while dispatcher.clients.reactor.server.keyspace().tuning.is_asleep.load(Relaxed) {
+        std::thread::sleep(ASLEEP_PAUSE);
     }
 }
 
