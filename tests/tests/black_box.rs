@@ -23,6 +23,7 @@ mod command_table;
 mod connections;
 mod differential;
 mod digest;
+mod direct_loads;
 mod dump;
 mod encrypted_links;
 mod eviction;

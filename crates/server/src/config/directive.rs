@@ -104,6 +104,8 @@ pub struct Directive {
     /// The consequence of ignoring the directive, if it isn't supported and ignoring it is unsafe.
     /// Any value other than the default then prevents startup.
     pub unsafe_to_ignore: Option<&'static str>,
+    /// The one value that isn't supported, if the directive is supported with all others.
+    pub unserved: Option<&'static str>,
 }
 
 impl Directive {
@@ -119,6 +121,7 @@ impl Directive {
             own: false,
             hidden: false,
             unsafe_to_ignore: None,
+            unserved: None,
         }
     }
 
@@ -155,6 +158,11 @@ impl Directive {
     /// Marks the directive as unsafe to ignore. `meaning` is the consequence, as a clause.
     pub const fn unsafe_to_ignore(self, meaning: &'static str) -> Self {
         Directive { unsafe_to_ignore: Some(meaning), ..self }
+    }
+
+    /// Marks a value as not supported.
+    pub const fn without(self, value: &'static str) -> Self {
+        Directive { unserved: Some(value), ..self }
     }
 
     /// Marks the directive as Pantala's own.

@@ -35,6 +35,9 @@ pub struct ReplicaSettings {
     /// `replica-refuse-empty-primary`: keep the dataset if the primary's dataset is empty and has
     /// another replication history.
     pub refuses_empty_primary: bool,
+    /// `repl-diskless-load on-empty-db`: load a snapshot while it is received, without a file, if
+    /// the dataset is empty.
+    pub loads_directly_if_empty: bool,
     /// Delete the RDB file after a sync, unless the server saves its data (`rdb-del-sync-files`).
     pub deletes_sync_files: bool,
 }
@@ -55,6 +58,7 @@ impl ReplicaSettings {
             ignores_maxmemory: values.bool("replica-ignore-maxmemory"),
             flushes_lazily: values.bool("replica-lazy-flush"),
             refuses_empty_primary: values.bool("replica-refuse-empty-primary"),
+            loads_directly_if_empty: values.text("repl-diskless-load") == b"on-empty-db",
             deletes_sync_files: values.bool("rdb-del-sync-files"),
         }
     }

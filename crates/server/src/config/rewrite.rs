@@ -6,7 +6,7 @@
 //! unsupported directives stay unchanged, for a version that supports them. An unreadable line
 //! becomes a comment, as in Redis.
 
-use super::directive::State;
+use super::directive::{Directive, State};
 use super::quote::{quote, split, trim};
 use super::table::{DIRECTIVES, find};
 use super::value::lines;
@@ -48,6 +48,10 @@ pub fn rewrite_text(old: &[u8], values: &Values, users: &[Vec<u8>]) -> Vec<u8> {
         }
         let name = split(line).and_then(|words| words.into_iter().next());
         match name.as_ref().and_then(|name| find(name)) {
+            // The line stays if its value isn't supported and the default applies instead.
+            Some(found)
+                if is_unserved(found.directive(), line)
+                    && *values.at(found.index) == default_value(found.directive()) => {}
             Some(found) => places[found.index].push_back(at),
             None if name.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(b"user")) => user_places.push_back(at),
             None if name.is_some_and(|name| FILE_ONLY.iter().any(|known| known.eq_ignore_ascii_case(&name))) => {}
@@ -83,6 +87,12 @@ pub fn rewrite_text(old: &[u8], values: &Values, users: &[Vec<u8>]) -> Vec<u8> {
     }
     kept.extend(appended);
     join(&kept)
+}
+
+/// Returns whether a line sets the directive to the value that isn't supported.
+fn is_unserved(directive: &Directive, line: &[u8]) -> bool {
+    let (Some(unserved), Some(words)) = (directive.unserved, split(line)) else { return false };
+    words.get(1).is_some_and(|word| word.eq_ignore_ascii_case(unserved.as_bytes()))
 }
 
 /// Returns the line of a user, quoting words that would otherwise be parsed differently.

@@ -73,9 +73,13 @@ impl Values {
         }
     }
 
-    /// Returns whether `value` is unavailable because the directive isn't supported.
+    /// Returns whether `value` is unavailable because the directive or the value isn't supported.
     pub fn is_unsupported_value(&self, index: usize, value: &Value) -> bool {
-        DIRECTIVES[index].state == State::Known && *value != self.values[index]
+        match DIRECTIVES[index] {
+            Directive { state: State::Known, .. } => *value != self.values[index],
+            Directive { unserved: Some(unserved), .. } => *value == Value::Text(unserved.into()),
+            _ => false,
+        }
     }
 
     /// Returns the index of the directive `name` in the table. Panics if there is none, because

@@ -2,6 +2,9 @@
 //! snapshot, and hands the socket over to a worker when the stream starts. When the link is lost,
 //! the thread starts again.
 //!
+//! With `repl-diskless-load on-empty-db` and an empty dataset, a snapshot is loaded while it
+//! arrives (`incoming.rs`); otherwise it is received to a file first.
+//!
 //! Unlike a worker, this thread may block, so an attempt is plain sequential code. The stream,
 //! which is most of the work, is processed by a worker.
 
@@ -18,6 +21,8 @@ use pantala_engine::client::{NewPrimary, PrimaryLink};
 use pantala_persistence::rdb::{Check, Reader};
 use pantala_replication::replica::{Credentials, Handshake, Header, Identity, Outcome, Payload, Position, Step};
 
+use super::incoming::Incoming;
+use super::load::Direct;
 use super::relay::Origin;
 use super::replica::{Address, Known, Phase, Replica, Transfer, Wanted};
 use super::socket::{Socket, is_timeout};
@@ -44,7 +49,7 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 const REJECTED: &str = "Failover target rejected psync request";
 
 /// The reason for the end of an attempt.
-enum End {
+pub(super) enum End {
     /// An error, which is logged. The thread retries.
     Failed(String),
     /// `REPLICAOF` has changed the primary, or the server stops.
@@ -91,7 +96,7 @@ pub(super) fn run(server: &Weak<Server>) {
 }
 
 /// One attempt to follow a primary.
-struct Attempt<'s> {
+pub(super) struct Attempt<'s> {
     server: &'s Arc<Server>,
     term: u64,
     known: Option<Known>,
@@ -136,10 +141,8 @@ impl Attempt<'_> {
             }
             Outcome::Full(position) => {
                 self.enter(Phase::Sync)?;
-                let mut received = self.receive(&mut wire)?;
-                self.refuse_empty(&received, position)?;
-                let stream_db = load::load(self.server, self.term, &mut received, &mut wire.socket)
-                    .map_err(|why| why.map_or(End::Unwanted, End::Failed))?;
+                let payload = self.wait_for_payload(&mut wire)?;
+                let stream_db = self.load(&mut wire, payload, position)?;
                 // The offset of a primary without PSYNC is unknown, so it counts from 0.
                 let offset = position.map_or(0, |position| position.offset);
                 let known = position.map(|position| Known { position, db: stream_db });
@@ -152,15 +155,58 @@ impl Attempt<'_> {
         }
     }
 
+    /// Waits for the start of a snapshot.
+    fn wait_for_payload(&self, wire: &mut Wire) -> Result<Payload, End> {
+        loop {
+            match Header::parse(&wire.line(self)?).map_err(End::Failed)? {
+                Header::Waiting => {}
+                Header::Payload(payload) => return Ok(payload),
+            }
+        }
+    }
+
+    /// Receives a snapshot and loads it. Returns the database that the stream has selected at the
+    /// snapshot's offset.
+    fn load(&self, wire: &mut Wire, mut payload: Payload, position: Option<Position>) -> Result<u32, End> {
+        let failed = |why: Option<String>| why.map_or(End::Unwanted, End::Failed);
+        let loads_directly = self.server.config().settings().replica.loads_directly_if_empty;
+        if loads_directly && !load::has_keys(self.server) {
+            log_start(payload.length(), "parser");
+            let mut incoming = Incoming::new(self, wire, payload);
+            let loaded = load::load_directly(self.server, self.term, &mut incoming);
+            if let Some(End::Unwanted) = incoming.take_end() {
+                return Err(End::Unwanted);
+            }
+            match loaded.map_err(failed)? {
+                Direct::Loaded(stream_db) => return Ok(stream_db),
+                // A client of this writable replica has just written.
+                Direct::HasKeys => payload = incoming.into_payload(),
+            }
+        }
+        let mut received = self.receive(wire, payload)?;
+        self.refuse_empty(&received, position)?;
+        load::load(self.server, self.term, &mut received, &mut wire.socket).map_err(failed)
+    }
+
+    /// Publishes how much of a snapshot was received.
+    pub(super) fn show(&self, transfer: Transfer) {
+        self.replica().show_transfer(self.term, transfer, self.server.now_ms());
+    }
+
+    /// Counts bytes of a snapshot that were loaded.
+    pub(super) fn count_loaded(&self, bytes: u64) {
+        self.server.snapshots().loading.add_loaded_bytes(bytes);
+    }
+
     /// Rejects a snapshot that has no keys and another history, if `replica-refuse-empty-primary`
     /// is set and this server has keys. The primary may have restarted without its data.
     fn refuse_empty(&self, received: &Received, position: Option<Position>) -> Result<(), End> {
-        let keyspace = self.server.keyspace();
         if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
             return Ok(());
         }
         let id_of = |position: Position| position.id;
         let is_same = self.known.map(|known| id_of(known.position)) == position.map(id_of) && position.is_some();
+        let keyspace = self.server.keyspace();
         let keys: u64 = (0..keyspace.databases()).map(|db| keyspace.database_size(db).0).sum();
         if is_same || keys == 0 {
             return Ok(());
@@ -260,18 +306,9 @@ impl Attempt<'_> {
     }
 
     /// Receives a snapshot to a file and checks it. Does not change the dataset.
-    fn receive(&self, wire: &mut Wire) -> Result<Received, End> {
-        let mut payload = loop {
-            match Header::parse(&wire.line(self)?).map_err(End::Failed)? {
-                Header::Waiting => {}
-                Header::Payload(payload) => break payload,
-            }
-        };
+    fn receive(&self, wire: &mut Wire, mut payload: Payload) -> Result<Received, End> {
         let total_bytes = payload.length();
-        match total_bytes {
-            Some(bytes) => tracing::info!("MASTER <-> REPLICA sync: receiving {bytes} bytes from master to disk"),
-            None => tracing::info!("MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF to disk"),
-        }
+        log_start(total_bytes, "disk");
         let mut received = Received::create(&self.settings)?;
         let now_ms = self.server.now_ms();
         let limits = load::limits(self.server);
@@ -296,8 +333,7 @@ impl Attempt<'_> {
                 is_checked = check.feed(&part).map_err(|error| wrong(error.to_string()))?;
                 received.file.write_all(&part)?;
                 read_bytes += part.len() as u64;
-                let transfer = Transfer { total_bytes, read_bytes };
-                self.replica().show_transfer(self.term, transfer, self.server.now_ms());
+                self.show(Transfer { total_bytes, read_bytes });
             }
             if is_over {
                 break;
@@ -331,6 +367,14 @@ impl Attempt<'_> {
     }
 }
 
+/// Logs that a snapshot starts to arrive, as Redis does.
+fn log_start(total_bytes: Option<u64>, to: &str) {
+    match total_bytes {
+        Some(bytes) => tracing::info!("MASTER <-> REPLICA sync: receiving {bytes} bytes from master to {to}"),
+        None => tracing::info!("MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF to {to}"),
+    }
+}
+
 /// A received snapshot. Dropping it deletes the file.
 pub(super) struct Received {
     pub(super) file: File,
@@ -360,8 +404,8 @@ impl Drop for Received {
 }
 
 /// The socket, and bytes read from it.
-struct Wire {
-    socket: Socket,
+pub(super) struct Wire {
+    pub(super) socket: Socket,
     buffer: Vec<u8>,
     /// Number of consumed bytes of the buffer.
     at: usize,
@@ -371,7 +415,7 @@ struct Wire {
 impl Wire {
     /// Reads more bytes from the socket. Fails if the attempt isn't wanted any more or the primary
     /// is silent for too long.
-    fn read(&mut self, attempt: &Attempt<'_>) -> Result<(), End> {
+    pub(super) fn read(&mut self, attempt: &Attempt<'_>) -> Result<(), End> {
         self.buffer.drain(..self.at);
         self.at = 0;
         loop {
@@ -416,7 +460,7 @@ impl Wire {
 
     /// Passes the bytes read to `payload`, which appends the snapshot's bytes among them to `into`.
     /// Returns whether the snapshot is complete.
-    fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
+    pub(super) fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
         let (taken, is_over) = payload.feed(&self.buffer[self.at..], into);
         self.at += taken;
         is_over

@@ -10,15 +10,17 @@ use pantala_engine::command::Permit;
 use pantala_engine::functions::RestorePolicy;
 use pantala_engine::message::Message;
 use pantala_engine::ownership::Ownership;
+use pantala_engine::whole::Whole;
 use pantala_resp::Version;
 use pantala_types::rdb_value::Limits;
 
+use super::incoming::Incoming;
 use super::link::Received;
 use super::socket::Socket;
 use crate::aof;
 use crate::host::Server;
 use crate::snapshot::load as file;
-use crate::snapshot::load::Duty;
+use crate::snapshot::load::{Counts, Duty, Loaded};
 use crate::snapshot::loading;
 
 /// The session with which the link thread accesses the dataset.
@@ -53,45 +55,109 @@ pub(super) fn load(
     received: &mut Received,
     socket: &mut Socket,
 ) -> Result<u32, Option<String>> {
-    let replica = &server.replication().replica;
-    loading::begin(server, false);
-    let loaded = match replica.take_all(server) {
-        None => Err(None),
-        Some(mut owned) => {
-            let loaded = if replica.forget(server, term) {
-                server.replication().start_history("the server follows another stream");
-                let replaced = while_alive(socket, || {
-                    let replaced = replace(server, received, &mut owned);
-                    delete_former_file(server);
-                    // The append-only file contains effects on the former dataset.
-                    aof::restart(server);
-                    replaced
-                });
-                replaced.map_err(Some)
-            } else {
-                Err(None)
-            };
-            server.port(server.facts().first_io_worker).send(Message::Release(owned));
-            loaded
+    let loaded = with_dataset(server, |owned| {
+        if !forget(server, term) {
+            return None;
         }
-    };
-    loading::end(server);
-    loaded.map(|()| received.stream_db)
+        Some(while_alive(socket, || {
+            let total_bytes = received.file.metadata().map_or(0, |data| data.len());
+            server.snapshots().loading.note_total_bytes(total_bytes);
+            let replaced = replace(server, owned, "disk", |whole| {
+                file::load(server, &received.file, whole, Duty::Store).map_err(|error| error.to_string())
+            });
+            delete_former_file(server);
+            // The append-only file contains effects on the former dataset.
+            aof::restart(server);
+            replaced
+        }))
+    });
+    loaded.flatten().ok_or(None)?.map(|_| received.stream_db).map_err(Some)
 }
 
-fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Result<(), String> {
+/// The result of [`load_directly`].
+pub(super) enum Direct {
+    /// The snapshot was loaded. The database is the one that the stream has selected at the
+    /// snapshot's offset.
+    Loaded(u32),
+    /// This server has keys, so nothing was read.
+    HasKeys,
+}
+
+/// Loads a snapshot while it is received, if the dataset is empty.
+///
+/// # Errors
+/// As [`load`].
+pub(super) fn load_directly(
+    server: &Server,
+    term: u64,
+    incoming: &mut Incoming<'_, '_>,
+) -> Result<Direct, Option<String>> {
+    let loaded = with_dataset(server, |owned| {
+        if has_keys(server) {
+            return Some(Ok(Direct::HasKeys));
+        }
+        if !forget(server, term) {
+            return None;
+        }
+        server.snapshots().loading.note_total_bytes(incoming.total_bytes().unwrap_or(0));
+        let replaced = replace(server, owned, "socket", |whole| incoming.load(server, whole));
+        if replaced.is_ok() {
+            while_alive(incoming.socket(), || aof::restart(server));
+        }
+        let db_of = |counts: Counts| counts.stream_db().filter(|db| *db < server.keyspace().databases()).unwrap_or(0);
+        Some(replaced.map(|counts| Direct::Loaded(db_of(counts))))
+    });
+    loaded.flatten().ok_or(None)?.map_err(Some)
+}
+
+/// Returns whether this server has keys, expired or not.
+pub(super) fn has_keys(server: &Server) -> bool {
+    let keyspace = server.keyspace();
+    (0..keyspace.databases()).any(|db| keyspace.database_size(db).0 > 0)
+}
+
+/// Acquires all shards and calls `work` with them. Commands that need the dataset get `-LOADING`
+/// meanwhile. Returns `None` if the server stops.
+fn with_dataset<R>(server: &Server, work: impl FnOnce(&mut [Ownership]) -> R) -> Option<R> {
+    loading::begin(server, false);
+    let done = server.replication().replica.take_all(server).map(|mut owned| {
+        let done = work(&mut owned);
+        server.port(server.facts().first_io_worker).send(Message::Release(owned));
+        done
+    });
+    loading::end(server);
+    done
+}
+
+/// Ends the former history. Returns `false` if the term is no longer the current one.
+fn forget(server: &Server, term: u64) -> bool {
+    let is_current = server.replication().replica.forget(server, term);
+    if is_current {
+        server.replication().start_history("the server follows another stream");
+    }
+    is_current
+}
+
+/// Replaces the dataset by a snapshot, which `read` stores. `source` is its source, for the log. If
+/// that fails, the dataset is empty afterwards.
+fn replace(
+    server: &Server,
+    owned: &mut [Ownership],
+    source: &str,
+    read: impl FnOnce(&mut Whole<'_>) -> Result<Loaded, String>,
+) -> Result<Counts, String> {
     let (keyspace, began) = (server.keyspace(), Instant::now());
     let settings = server.config().settings();
     let mut access = keyspace.access(&SESSION, owned, server.now_ms());
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data");
     access.flush(0..keyspace.databases(), settings.replica.flushes_lazily);
     tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
-    server.snapshots().loading.note_total_bytes(received.file.metadata().map_or(0, |data| data.len()));
-    let mut loaded = file::load(server, &received.file, &mut access.whole(), Duty::Store)
-        .and_then(|loaded| {
-            file::restore_libraries(server, loaded.libraries, RestorePolicy::Flush).map(|()| loaded.counts)
+    let loaded = read(&mut access.whole())
+        .and_then(|Loaded { libraries, counts, .. }| {
+            let restored = file::restore_libraries(server, libraries, RestorePolicy::Flush);
+            restored.map(|()| counts).map_err(|error| error.to_string())
         })
-        .map_err(|error| format!("Failed trying to load the MASTER synchronization DB from disk: {error}"));
+        .map_err(|error| format!("Failed trying to load the MASTER synchronization DB from {source}: {error}"));
     if loaded.is_err() {
         // An incomplete dataset must not be served.
         access.flush(0..keyspace.databases(), false);
@@ -99,11 +165,11 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
     access.whole().measure();
     // The replicas of this server were disconnected, so the load is not propagated.
     access.propagate_nothing();
-    if let Ok(counts) = &mut loaded {
+    if let Ok(counts) = &loaded {
         server.snapshots().note_loaded(counts);
         tracing::info!("DB loaded from the master: {:.3} seconds", began.elapsed().as_secs_f64());
     }
-    loaded.map(|_| ())
+    loaded
 }
 
 /// Deletes the RDB file of an earlier dataset if `rdb-del-sync-files` is set and the server saves

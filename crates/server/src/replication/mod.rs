@@ -57,6 +57,7 @@
 //! ([`pantala_engine::client::PrimaryLink`], `clients/primary.rs`).
 
 mod failover;
+mod incoming;
 mod link;
 mod load;
 mod primary;

@@ -112,6 +112,12 @@ struct Place {
 }
 
 impl Counts {
+    /// Returns the database that the stream has selected at the snapshot's offset, if the snapshot
+    /// states it.
+    pub fn stream_db(&self) -> Option<u32> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).db
+    }
+
     /// Records a part of the file's place, if the auxiliary field `name` contains one.
     fn note_place(&self, name: &[u8], value: &[u8]) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,16 +207,32 @@ pub struct Loaded {
 /// # Errors
 /// The file can't be read or is damaged. Some of its entries may have been stored.
 pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> Result<Loaded, LoadError> {
+    let file_bytes = file.metadata()?.len();
+    load_from(server, Watched { file, server }, Some(file_bytes), whole, duty)
+}
+
+/// Reads a snapshot from a source and handles its entries as `duty` says. `total_bytes` is the
+/// snapshot's length, if it is known.
+///
+/// # Errors
+/// The source fails, or the snapshot is damaged. Some of its entries may have been stored.
+pub fn load_from(
+    server: &Server,
+    source: impl Read,
+    total_bytes: Option<u64>,
+    whole: &mut Whole<'_>,
+    duty: Duty,
+) -> Result<Loaded, LoadError> {
     let settings = server.config().settings();
     let limits = load_limits(server.keyspace().tuning.rdb_limits());
-    let file_bytes = file.metadata()?.len();
     let checks = settings.rdb_checksum && !server.keyspace().tuning.skips_checksums.load(Relaxed);
-    let reader = Reader::new(Some(file_bytes), server.keyspace().databases(), limits.string_bytes_max, checks);
+    let reader = Reader::new(total_bytes, server.keyspace().databases(), limits.string_bytes_max, checks);
     let counts = Counts::default();
     let (now_ms, policy) = (whole.now_ms(), server.keyspace().tuning.access_policy());
     let loader = Loader { limits, now_ms, policy, duty, counts: &counts, server };
-    // One loader suffices for a small file.
-    let threads = if file_bytes <= BATCH_BYTES as u64 { 1 } else { settings.workers.min(LOADERS_MAX) };
+    // One loader suffices for a small snapshot.
+    let is_small = total_bytes.is_some_and(|bytes| bytes <= BATCH_BYTES as u64);
+    let threads = if is_small { 1 } else { settings.workers.min(LOADERS_MAX) };
     let keyspace = server.keyspace();
     let (libraries, end) = std::thread::scope(|scope| {
         let parts = whole.parts(threads);
@@ -226,7 +248,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
             feeds.push(Feed { batch: Batch::default(), feed });
         }
         let part_of = |key: &[u8]| firsts.partition_point(|first| *first <= keyspace.place(key).shard) - 1;
-        let read = read_all(Watched { file, server }, reader, &mut feeds, &counts, part_of);
+        let read = read_all(source, reader, &mut feeds, &loader, part_of);
         drop(feeds);
         let stored = loaders
             .into_iter()
@@ -248,17 +270,17 @@ pub fn load_limits(limits: Limits) -> Limits {
 /// Reads to the end of the snapshot and sends its entries to the loaders. Returns the libraries and
 /// the offset of the end.
 fn read_all(
-    mut file: Watched<'_>,
+    mut source: impl Read,
     mut reader: Reader,
     feeds: &mut [Feed],
-    counts: &Counts,
+    loader: &Loader<'_>,
     part_of: impl Fn(&[u8]) -> usize,
 ) -> Result<(Libraries, u64), LoadError> {
     let mut input = vec![0; INPUT_BYTES];
     let mut libraries = Libraries::new();
     loop {
         match reader.next_piece()? {
-            Next::NeedsInput => match file.read(&mut input) {
+            Next::NeedsInput => match source.read(&mut input) {
                 Ok(0) => reader.end_input(),
                 Ok(len) => reader.feed(&input[..len])?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -266,10 +288,10 @@ fn read_all(
             },
             Next::Piece(_, Piece::Aux(name, value)) => {
                 log_aux(name, value);
-                counts.note_place(name, value);
+                loader.counts.note_place(name, value);
                 if name == b"used-mem" {
                     let bytes = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                    file.server.snapshots().loading.note_used_bytes(bytes.unwrap_or(0));
+                    loader.server.snapshots().loading.note_used_bytes(bytes.unwrap_or(0));
                 }
             }
             Next::Piece(_, Piece::Database(_)) => {}

@@ -64,15 +64,21 @@ impl Loading {
         }
         let (total_bytes, loaded_bytes) = (self.total_bytes.load(Relaxed), self.loaded_bytes.load(Relaxed));
         let passed_s = u64::try_from(now_s - started_s).unwrap_or(0);
-        let left_bytes = total_bytes.saturating_sub(loaded_bytes);
+        let used_bytes = self.used_bytes.load(Relaxed);
+        // If the length is unknown, the memory usage is a rough estimate of it, as in Redis.
+        let (percent, left_bytes) = match (total_bytes, used_bytes) {
+            (0, 0) => (0.0, 1),
+            (0, used) => (percentage(loaded_bytes, used).min(99.99), used.saturating_sub(loaded_bytes).max(1)),
+            (total, _) => (percentage(loaded_bytes, total), total.saturating_sub(loaded_bytes)),
+        };
         // As Redis estimates it.
         let left_s = u128::from(passed_s) * u128::from(left_bytes) / u128::from(loaded_bytes + 1);
         Some(Progress {
             started_s,
             total_bytes,
             loaded_bytes,
-            loaded_percent: loaded_bytes as f64 * 100.0 / total_bytes.max(1) as f64,
-            used_bytes: self.used_bytes.load(Relaxed),
+            loaded_percent: percent,
+            used_bytes,
             left_s: if passed_s == 0 { 1 } else { u64::try_from(left_s).unwrap_or(u64::MAX) },
         })
     }
@@ -128,10 +134,19 @@ impl Loading {
         self.loaded_bytes.store(bytes, Relaxed);
     }
 
+    /// Adds to the number of bytes that have been read.
+    pub fn add_loaded_bytes(&self, bytes: u64) {
+        self.loaded_bytes.fetch_add(bytes, Relaxed);
+    }
+
     /// Notes the length of all files to load.
     pub fn note_total_bytes(&self, bytes: u64) {
         self.total_bytes.store(bytes, Relaxed);
     }
+}
+
+fn percentage(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole as f64
 }
 
 /// Starts a load: commands that need the dataset are rejected until [`end`].
@@ -178,7 +193,7 @@ impl Read for Watched<'_> {
             return Err(io::Error::other("the server is stopping"));
         }
         let len = self.file.read(buf)?;
-        self.server.snapshots().loading.loaded_bytes.fetch_add(len as u64, Relaxed);
+        self.server.snapshots().loading.add_loaded_bytes(len as u64);
         Ok(len)
     }
 }
@@ -197,6 +212,13 @@ mod tests {
         let progress = loading.progress(1_000).expect("it is running");
         assert_eq!((progress.left_s, progress.loaded_percent), (1, 24.75));
         assert_eq!(loading.progress(1_010).expect("it is running").left_s, 30);
+        loading.note_total_bytes(0);
+        let shown = |loading: &Loading| loading.progress(1_010).map(|shown| (shown.left_s, shown.loaded_percent));
+        assert_eq!(shown(&loading), Some((0, 0.0)));
+        loading.note_used_bytes(400);
+        assert_eq!(shown(&loading), Some((30, 24.75)));
+        loading.note_used_bytes(90);
+        assert_eq!(shown(&loading), Some((0, 99.99)));
     }
 
     #[test]

@@ -1,0 +1,212 @@
+//! `repl-diskless-load on-empty-db`: a replica without keys loads the snapshot while it arrives,
+//! and is empty again if that fails.
+
+use pantala_tests::following::{PRIMARY, assert_same, follow, info, wait_for_link};
+use pantala_tests::staged::{EMPTY_RDB, ID, Scene, StagedPrimary, full_sync, stream};
+use pantala_tests::waiting::eventually;
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+
+/// Arguments of a replica.
+const REPLICA: [&str; 6] = ["--workers", "2", "--shards", "12", "--repl-diskless-load", "on-empty-db"];
+
+/// The end mark of a snapshot of unknown length.
+const MARK: &str = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn";
+
+/// A snapshot with the key `k`, and without a checksum.
+const SNAPSHOT: &[u8] = b"REDIS0010\xfe\0\0\x01k\x05value\xff\0\0\0\0\0\0\0\0";
+
+/// Texts of the log that tell how a snapshot was received.
+const DIRECTLY: &str = "to parser";
+const TO_FILE: &str = "to disk";
+
+/// Returns the bytes of a full sync with a snapshot of unknown length.
+fn marked(rdb: &[u8]) -> Vec<u8> {
+    let head = format!("+FULLRESYNC {ID} 7\r\n$EOF:{MARK}\r\n");
+    [head.as_bytes(), rdb, MARK.as_bytes()].concat()
+}
+
+/// Adds keys of several sizes and databases, a key with a TTL, and a library.
+fn fill(primary: &Server) {
+    let mut client = primary.connect();
+    let script = "for i = 1, 20000 do redis.call('SET', 'k' .. i, string.rep('v', i % 300)) end \
+                  for i = 1, 500 do redis.call('RPUSH', 'l', i) redis.call('ZADD', 'z', i, i) end";
+    assert!(!client.command(&["EVAL", script, "3", "k", "l", "z"]).is_error());
+    client.command(&["SET", "large", &"x".repeat(3_000_000)]);
+    for words in ["SELECT 3", "SET other 1 EX 10000"] {
+        assert_eq!(client.call(words), Reply::ok());
+    }
+    let function = "function_name='f', callback=function() return 7 end, flags={'no-writes'}";
+    client.command(&["FUNCTION", "LOAD", &format!("#!lua name=lib\nredis.register_function{{{function}}}")]);
+}
+
+#[test]
+fn a_replica_without_keys_loads_from_the_socket() {
+    for_each_backend(|backend| {
+        for sends_file in [false, true] {
+            let is_diskless = if sends_file { "no" } else { "yes" };
+            let args = [&PRIMARY[..], &["--repl-diskless-sync", is_diskless]].concat();
+            let Some(primary) = Server::redis(&args) else { return };
+            fill(&primary);
+            let more = ["--appendonly", if sends_file { "yes" } else { "no" }];
+            let mut replica = Server::pantala(backend, &[&REPLICA[..], &more].concat());
+            follow(&replica, &primary);
+            assert!(replica.log().contains(DIRECTLY), "{}", replica.log());
+            assert_eq!(replica.connect().call("FCALL f 0"), Reply::Integer(7));
+            assert_same(&replica, &primary);
+            // The stream is applied from the right offset.
+            primary.connect().call("INCR later");
+            assert_same(&replica, &primary);
+            // A replica with keys receives the next snapshot to a file.
+            primary.connect().call("DEBUG CHANGE-REPL-ID");
+            primary.connect().call("CLIENT KILL TYPE replica");
+            eventually("another full sync", || replica.log().contains(TO_FILE));
+            wait_for_link(&replica);
+            assert_same(&replica, &primary);
+            assert_eq!(info(&primary, "stats", "sync_full"), "2");
+            replica.assert_sound();
+        }
+    });
+}
+
+#[test]
+fn pantala_sends_to_a_replica_without_keys() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &[&PRIMARY[..], &["--enable-debug-command", "yes"]].concat());
+        fill(&primary);
+        let pantala = Server::pantala(backend, &REPLICA);
+        let redis = Server::redis(&REPLICA[4..]);
+        for replica in [&pantala].into_iter().chain(&redis) {
+            follow(replica, &primary);
+            assert_same(replica, &primary);
+        }
+        assert!(pantala.log().contains(DIRECTLY));
+    });
+}
+
+/// A damaged or truncated snapshot leaves the replica empty, and the next attempt succeeds. As in
+/// Redis, if the link breaks; redis-server exits if a complete snapshot is damaged.
+#[test]
+fn a_failed_load_leaves_the_replica_empty() {
+    let head = format!("+FULLRESYNC {ID} 7\r\n");
+    let behind = |rest: &[u8]| Scene::answers([head.as_bytes(), rest].concat());
+    let cut = &SNAPSHOT[..20];
+    let last = || Scene::answers([full_sync(7, SNAPSHOT), stream(&["SELECT 0", "SET later 1"])].concat()).keeping();
+    let broken = || {
+        vec![
+            // The connection ends after a key, and then within the end mark.
+            behind(&[format!("$EOF:{MARK}\r\n").as_bytes(), cut].concat()),
+            Scene::answers(marked(SNAPSHOT).split_last().expect("bytes").1),
+            behind(&[b"$1000\r\n", cut].concat()),
+        ]
+    };
+    let damaged = || {
+        vec![
+            // An unknown version, a wrong checksum, a value that is longer than the snapshot.
+            Scene::answers(full_sync(7, b"REDIS9999\xff\0\0\0\0\0\0\0\0")),
+            Scene::answers(full_sync(7, &[&SNAPSHOT[..SNAPSHOT.len() - 8], &[1; 8]].concat())),
+            Scene::answers(marked(cut)),
+            Scene::answers(marked(b"not a snapshot at all")),
+            // A string that declares a length greater than memory.
+            behind(b"$1000000\r\nREDIS0010\0\x81\x7f\xff\xff\xff\xff\xff\xff\xffx"),
+        ]
+    };
+    let check = |replica: &Server, mut scenes: Vec<Scene>| {
+        scenes.push(last());
+        let count = scenes.len();
+        let primary = StagedPrimary::start(scenes);
+        let mut client = replica.connect();
+        assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
+        let mut dirty = 0;
+        eventually_slowly("the last snapshot is loaded", || {
+            let reply = client.call("DBSIZE");
+            let is_last = primary.sent().len() == count;
+            dirty += usize::from(!is_last && matches!(reply, Reply::Integer(1..)));
+            is_last && client.call("GET later") == Reply::bulk("1")
+        });
+        assert_eq!(dirty, 0, "an incomplete dataset was visible");
+        assert_eq!(client.call("GET k"), Reply::bulk("value"));
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(2));
+        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+        let asked = primary.finish();
+        assert!(asked.iter().all(|psync| !psync.starts_with(ID)), "{asked:?}");
+    };
+    for scenes in [broken(), damaged()] {
+        let mut replica = Server::pantala(Backend::all()[0], &REPLICA);
+        check(&replica, scenes);
+        replica.assert_sound();
+    }
+    if let Some(redis) = Server::redis(&["--repl-diskless-load", "on-empty-db"]) {
+        check(&redis, broken());
+    }
+}
+
+/// Repeats a check until it succeeds: for scenes with several attempts, one a second.
+#[track_caller]
+fn eventually_slowly(what: &str, mut done: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !done() {
+        assert!(began.elapsed().as_secs() < 60, "not within a minute: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// Starts to follow a primary whose snapshot stops in the middle, and waits for the load.
+fn load_half(replica: &Server) -> (Client, StagedPrimary) {
+    let half = &marked(SNAPSHOT)[..marked(SNAPSHOT).len() - 30];
+    let primary = StagedPrimary::start(vec![Scene::answers(half).keeping()]);
+    let mut client = replica.connect();
+    assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
+    eventually("the load has started", || {
+        let reply = client.call("GET k");
+        matches!(reply, Reply::Error(text) if text.starts_with("LOADING"))
+    });
+    (client, primary)
+}
+
+/// While the snapshot arrives, commands on the dataset reply `-LOADING`; the server can be stopped.
+#[test]
+fn commands_are_rejected_while_the_snapshot_arrives() {
+    for_each_backend(|backend| {
+        let check = |replica: &mut Server| {
+            let (mut client, primary) = load_half(replica);
+            assert_eq!(client.call("PING").text(), "LOADING Redis is loading the dataset in memory");
+            assert_eq!(info(replica, "persistence", "loading"), "1");
+            assert_eq!(info(replica, "persistence", "async_loading"), "0");
+            assert_eq!(info(replica, "replication", "master_sync_in_progress"), "1");
+            client.send(&["SHUTDOWN", "NOSAVE", "NOW"]);
+            replica.wait_exit(std::time::Duration::from_secs(20));
+            let _ = primary.finish();
+        };
+        // redis-server replies only while bytes arrive, so it can't be compared.
+        check(&mut Server::pantala(backend, &REPLICA));
+    });
+}
+
+/// A primary that falls silent within its snapshot is given up after `repl-timeout`.
+#[test]
+fn a_silent_primary_ends_the_load() {
+    let replica = Server::pantala(Backend::all()[0], &[&REPLICA[..], &["--repl-timeout", "1"]].concat());
+    let (mut client, primary) = load_half(&replica);
+    eventually("the load has ended", || client.call("DBSIZE") == Reply::Integer(0));
+    assert!(replica.log().contains("from socket: Timeout connecting to the MASTER"), "{}", replica.log());
+    let _ = primary.finish();
+}
+
+#[test]
+fn swapdb_is_rejected_and_keeps_the_default() {
+    let replica = Server::pantala(Backend::all()[0], &["--repl-diskless-load", "swapdb"]);
+    assert!(replica.log().contains("'repl-diskless-load swapdb' isn't served yet"), "{}", replica.log());
+    let mut client = replica.connect();
+    let shown = |client: &mut Client| client.call("CONFIG GET repl-diskless-load").elements()[1].text();
+    assert_eq!(shown(&mut client), "disabled");
+    let reply = client.call("CONFIG SET repl-diskless-load swapdb").text();
+    assert!(reply.ends_with("Pantala doesn't serve 'repl-diskless-load swapdb' yet: it stays as it is"), "{reply}");
+    assert_eq!(client.call("CONFIG SET repl-diskless-load on-empty-db"), Reply::ok());
+    assert_eq!(shown(&mut client), "on-empty-db");
+    let primary = StagedPrimary::start(vec![Scene::answers(full_sync(7, EMPTY_RDB)).keeping()]);
+    assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
+    wait_for_link(&replica);
+    assert!(replica.log().contains(DIRECTLY));
+    assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+    let _ = primary.finish();
+}
