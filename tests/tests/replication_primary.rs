@@ -459,6 +459,35 @@ fn the_protocol_is_that_of_redis() {
     });
 }
 
+/// A replica that acknowledges more than the stream has confirms no write. (redis-server 7.0 counts
+/// it: there, one wrong offset confirms all later writes.)
+#[test]
+fn a_replica_that_lies_about_its_offset_is_not_counted() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &[&PRIMARY[..], &["--repl-ping-replica-period", "3600"]].concat());
+        let mut replica = ByHand::connect(&primary);
+        assert_eq!(replica.call("REPLCONF capa psync2"), "+OK");
+        replica.send("PSYNC ? -1");
+        let mut client = primary.connect();
+        eventually("it has attached", || number(&mut client, "replication", "connected_slaves") == 1);
+        eventually("it is online", || info(&mut client, "replication", "slave0").contains("state=online"));
+        for offset in ["9223372036854775807", "99999999", "-5"] {
+            replica.send(&format!("REPLCONF ACK {offset}"));
+            replica.send(&format!("REPLCONF ACK {offset} FACK {offset}"));
+        }
+        eventually("it is noticed", || primary.log().contains("behind the end of the stream"));
+        assert_eq!(client.call("SET key value"), Reply::ok());
+        assert_eq!(client.call("WAIT 1 300"), Reply::Integer(0));
+        assert_eq!(client.call("WAITAOF 0 1 300").elements()[1], Reply::Integer(0));
+        assert!(info(&mut client, "replication", "slave0").contains("offset=0,"));
+        assert_eq!(primary.log().matches("behind the end of the stream").count(), 1);
+        // An honest acknowledgement counts.
+        let end = number(&mut client, "replication", "master_repl_offset");
+        replica.send(&format!("REPLCONF ACK {end}"));
+        assert_eq!(client.call("WAIT 1 10000"), Reply::Integer(1));
+    });
+}
+
 /// A client that has received the reply to a write sees this write in the offset of `INFO` and
 /// `ROLE`, because tools wait until a replica has that offset. When no write is pending, the offset
 /// is the end of the stream.

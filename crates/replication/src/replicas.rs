@@ -47,6 +47,8 @@ pub struct Replica {
     pub synced: u64,
     /// When it last acknowledged, sent an empty line or came online, in ms of the monotonic clock.
     pub acked_ms: i64,
+    /// Whether it has acknowledged bytes that the stream doesn't have.
+    pub has_lied: bool,
 }
 
 impl Replica {
@@ -61,6 +63,7 @@ impl Replica {
             acked: 0,
             synced: 0,
             acked_ms: now_ms,
+            has_lied: false,
         }
     }
 
@@ -124,13 +127,17 @@ impl Replicas {
     }
 
     /// Records a replica's acknowledgement: it has `offset` bytes, and `synced` of them on disk.
-    /// Acknowledged offsets never decrease.
-    pub fn ack(&mut self, client: u64, offset: i64, synced: i64, now_ms: i64) {
-        if let Some(replica) = self.find(client) {
-            replica.acked = replica.acked.max(offset.max(0) as u64);
-            replica.synced = replica.synced.max(synced.max(0) as u64);
-            replica.acked_ms = now_ms;
-        }
+    /// Acknowledged offsets never decrease. An offset behind `end`, the end of the stream, is
+    /// ignored, because no replica can have these bytes. Returns `false` if that happens for the
+    /// first time on this link.
+    pub fn ack(&mut self, client: u64, (offset, synced): (i64, i64), end: u64, now_ms: i64) -> bool {
+        let Some(replica) = self.find(client) else { return true };
+        let possible = |bytes: i64| u64::try_from(bytes).ok().filter(|bytes| *bytes <= end).unwrap_or(0);
+        replica.acked = replica.acked.max(possible(offset));
+        replica.synced = replica.synced.max(possible(synced));
+        replica.acked_ms = now_ms;
+        let is_wrong = offset.max(synced).max(0) as u64 > end;
+        !is_wrong || std::mem::replace(&mut replica.has_lied, true)
     }
 
     /// Records that a replica has sent an empty line. While it loads a snapshot it acknowledges
@@ -212,9 +219,9 @@ mod tests {
         replicas.add(replica(2, ReplicaState::SendBulk));
         replicas.add(replica(3, ReplicaState::Online));
         for client in [1, 2] {
-            replicas.ack(client, 50, 30, 3000);
+            assert!(replicas.ack(client, (50, 30), 50, 3000));
         }
-        replicas.ack(1, 20, 20, 3000);
+        assert!(replicas.ack(1, (20, 20), 50, 3000));
         assert_eq!((replicas.synced(30), replicas.synced(31)), (1, 0));
         assert_eq!((replicas.acked(50), replicas.acked(0), replicas.acked(51)), (1, 2, 0));
         assert_eq!((replicas.good(1, 4500), replicas.good(3, 4500)), (1, 2));
@@ -225,13 +232,25 @@ mod tests {
     }
 
     #[test]
+    fn offsets_behind_the_end_of_the_stream_are_ignored() {
+        let mut replicas = Replicas::default();
+        replicas.add(replica(1, ReplicaState::Online));
+        assert!(replicas.ack(1, (i64::MIN, -1), 100, 2000));
+        assert!(!replicas.ack(1, (101, 0), 100, 2000));
+        assert!(replicas.ack(1, (i64::MAX, i64::MAX), 100, 3000), "it is reported once");
+        assert_eq!((replicas.acked(1), replicas.synced(1), replicas.good(0, 3000)), (0, 0, 1));
+        assert!(replicas.ack(1, (100, 99), 100, 3000));
+        assert_eq!((replicas.acked(100), replicas.synced(99), replicas.synced(100)), (1, 1, 0));
+    }
+
+    #[test]
     fn lines_are_those_of_redis() {
         let mut replicas = Replicas::default();
         replicas.add(replica(1, ReplicaState::WaitStart(1000)));
         replicas.add(replica(2, ReplicaState::SendBulk));
         replicas.add(replica(3, ReplicaState::Online));
         replicas.find(3).expect("it is there").handshake.address = Some(b"example.org".to_vec());
-        replicas.ack(3, 17, 0, 2000);
+        replicas.ack(3, (17, 0), 17, 2000);
         let expected = "slave0:ip=10.0.0.1,port=6380,state=wait_bgsave,offset=0,lag=0\r\n\
                         slave1:ip=10.0.0.1,port=6380,state=send_bulk,offset=0,lag=0\r\n\
                         slave2:ip=example.org,port=6380,state=online,offset=17,lag=3\r\n";

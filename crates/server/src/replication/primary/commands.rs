@@ -277,9 +277,17 @@ impl Replication {
     /// Records a replica's acknowledgement.
     fn acked(&self, server: &Server, client: u64, offset: i64, synced: i64) {
         let now_ms = server.monotonic_ms();
+        // Read before the lock is taken. An honest replica acknowledges only bytes that it has
+        // received, which are before the end.
+        let end = server.keyspace().journal().held().0.end;
         let link = {
             let mut state = self.state();
-            state.replicas.ack(client, offset, synced, now_ms);
+            if !state.replicas.ack(client, (offset, synced), end, now_ms) {
+                let name = state.replicas.find(client).map_or_else(String::new, |replica| replica.address());
+                tracing::warn!(
+                    "Replica {name} acknowledges offset {offset}, behind the end of the stream, {end}: ignored"
+                );
+            }
             state.links.iter().find(|link| link.client == client).map(Arc::clone)
         };
         if let Some(link) = link {
