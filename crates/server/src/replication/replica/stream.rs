@@ -85,6 +85,9 @@ impl Replica {
         let keyspace = server.keyspace();
         self.in_term(term, |state| {
             (state.known, state.is_own) = (None, false);
+            // Until the snapshot is loaded, Sentinel must not prefer this replica.
+            self.progress.applied.store(0, Relaxed);
+            self.progress.received.store(0, Relaxed);
             keyspace.journal().hold_stream(&keyspace.tuning);
         })
     }
