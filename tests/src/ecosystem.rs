@@ -10,6 +10,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::tls::Certificates;
@@ -34,6 +35,9 @@ pub struct Ecosystem {
     pub encrypted: &'static [&'static [&'static str]],
 }
 
+/// The languages whose packages this process has tried to install, with the copied directories.
+static INSTALLED: Mutex<Vec<(&str, Option<PathBuf>)>> = Mutex::new(Vec::new());
+
 /// Password of a file in PKCS #12 format, which Java requires.
 const STORE_PASSWORD: &str = "workload";
 
@@ -46,6 +50,17 @@ impl Ecosystem {
     /// With `CI=true`, if the language is installed and the installation of packages fails.
     #[must_use]
     pub fn installed(&self) -> Option<PathBuf> {
+        // Tests of one language share the directory, and may run at the same time.
+        let mut all = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, folder)) = all.iter().find(|(name, _)| *name == self.name) {
+            return folder.clone();
+        }
+        let folder = self.install();
+        all.push((self.name, folder.clone()));
+        folder
+    }
+
+    fn install(&self) -> Option<PathBuf> {
         if let Some(missing) = self.programs.iter().find(|program| tool::on_path(program).is_none()) {
             tool::skipped(format_args!("clients in {}: {missing} is not installed", self.name));
             return None;
@@ -111,12 +126,22 @@ impl Ecosystem {
         }
     }
 
+    /// Runs a workload with the primary `server`, which must still run at the end, and with these
+    /// environment variables.
+    ///
+    /// # Panics
+    /// Like [`Ecosystem::run`].
+    pub fn run_with(&self, line: &[&str], folder: &Path, server: &mut Server, environment: &[(&str, &str)]) {
+        self.run_one(line, folder, server, server.port(), environment);
+    }
+
     fn run_one(&self, line: &[&str], folder: &Path, server: &mut Server, port: u16, environment: &[(&str, &str)]) {
         let mut command = command(line, folder);
         command.env("PANTALA_PORT", port.to_string()).envs(environment.iter().copied());
         let ran = tool::run_to_end(&mut command, b"", WORKLOAD_MAX);
         println!("{}", ran.output.trim_end());
-        let how = if environment.is_empty() { "" } else { " over TLS" };
+        let is_encrypted = environment.iter().any(|(name, _)| name.starts_with("PANTALA_TLS"));
+        let how = if is_encrypted { " over TLS" } else { "" };
         assert!(ran.success, "{}: {line:?}{how} fails:\n{}\nthe server:\n{}", self.name, ran.errors, server.log());
         assert!(ran.output.lines().any(|line| line.starts_with("ok ")), "{}: {line:?} checked nothing", self.name);
         server.assert_sound();

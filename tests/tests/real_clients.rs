@@ -5,7 +5,10 @@
 use pantala_tests::ecosystem::Ecosystem;
 use pantala_tests::server::free_port;
 use pantala_tests::tls::Certificates;
-use pantala_tests::{Server, for_each_backend};
+use pantala_tests::waiting::eventually;
+use pantala_tests::{Server, following, for_each_backend};
+
+use super::sentinel::Sentinel;
 
 const NODE: Ecosystem = Ecosystem {
     name: "node",
@@ -72,6 +75,35 @@ fn run(ecosystem: &Ecosystem) {
             ecosystem.run_encrypted(&folder, &mut server, tls_port, &certificates);
         }),
     }
+}
+
+/// Runs a workload whose client asks Sentinel for the primary. It moves the primary's role to the
+/// replica by `SENTINEL FAILOVER`, then kills the replica, so that the first server is the primary
+/// at the end.
+fn run_across_failovers(ecosystem: &Ecosystem, line: &[&str]) {
+    let Some(folder) = ecosystem.installed() else { return };
+    for_each_backend(|backend| {
+        let args = ["--workers", "2", "--save", "", "--repl-diskless-sync-delay", "0"];
+        let [mut primary, replica] = [(); 2].map(|()| Server::pantala(backend, &args));
+        following::follow(&replica, &primary);
+        let Some(sentinel) = Sentinel::of(&primary) else { return };
+        let mut client = sentinel.connect();
+        eventually("Sentinel knows the replica", || client.call("SENTINEL REPLICAS pair").elements().len() == 1);
+        let port = sentinel.port().to_string();
+        ecosystem.run_with(line, &folder, &mut primary, &[("PANTALA_SENTINEL_PORT", &port)]);
+    });
+}
+
+#[test]
+#[ignore = "installs packages: run on a release build by .ci/run"]
+fn redis_py_continues_across_failovers() {
+    run_across_failovers(&PYTHON, &["venv/bin/python", "failover.py"]);
+}
+
+#[test]
+#[ignore = "installs packages: run on a release build by .ci/run"]
+fn go_redis_continues_across_failovers() {
+    run_across_failovers(&GO, &["./workload"]);
 }
 
 #[test]

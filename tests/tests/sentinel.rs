@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const DOWN_AFTER_MS: u64 = 1000;
 
 /// A redis-server that runs as a Sentinel; killed when dropped.
-struct Sentinel {
+pub(super) struct Sentinel {
     child: Child,
     port: u16,
     /// Directory of its configuration file, which Sentinel rewrites while it runs.
@@ -22,7 +22,7 @@ struct Sentinel {
 
 impl Sentinel {
     /// Starts a single Sentinel that monitors a primary; `None` if redis-server isn't installed.
-    fn of(primary: &Server) -> Option<Sentinel> {
+    pub(super) fn of(primary: &Server) -> Option<Sentinel> {
         let program = tool::find("redis-server")?;
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
@@ -45,7 +45,12 @@ impl Sentinel {
         Some(sentinel)
     }
 
-    fn connect(&self) -> Client {
+    /// Returns the port on which it listens.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn connect(&self) -> Client {
         Client::tcp(self.port)
     }
 }
