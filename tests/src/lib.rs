@@ -50,6 +50,7 @@ pub mod effects;
 pub mod following;
 pub mod generator;
 pub mod history;
+pub mod namespace;
 pub mod random;
 pub mod replica;
 pub mod reply;

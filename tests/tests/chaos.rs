@@ -1,7 +1,8 @@
 //! Replication under faults: three servers with clients, while servers stop, die and restart, links
-//! break, chains change, and the role of the primary moves. Afterwards all servers have the same
-//! dataset, no write that `WAIT` confirmed is lost, and no client has ever seen half of a
-//! transaction.
+//! break, chains change, and the role of the primary moves. In a network namespace, connections
+//! between servers are also cut in one or both directions, without notice to either side, and
+//! slowed down. Afterwards all servers have the same dataset, no write that `WAIT` confirmed is
+//! lost, and no client has ever seen half of a transaction.
 //!
 //! Each scenario is determined by its seed, except for the timing of its threads.
 
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
+use pantala_tests::namespace::{Network, V4, is_run_inside};
 use pantala_tests::server::free_port;
 use pantala_tests::{Backend, Client, Random, Reply, Server};
 use rustix::process::Signal;
@@ -26,6 +28,12 @@ const LONG_RUN_SCENES: usize = 2000;
 
 /// Time within which the servers must be equal after the last fault.
 const SETTLES_WITHIN: Duration = Duration::from_secs(40);
+
+/// Maximum duration of one scenario in a namespace.
+const NETWORK_SCENE_MAX: Duration = Duration::from_secs(60);
+
+/// The addresses of servers that share the loopback interface of this host.
+const LOCAL: [&str; NODES] = ["127.0.0.1"; NODES];
 
 /// Maximum time for a reply of a server that may be stopped.
 const REPLY_MAX: Duration = Duration::from_secs(5);
@@ -53,6 +61,8 @@ fn replication(port: u16, field: &str) -> String {
 /// A server that keeps its port and its data when it restarts.
 struct Node {
     server: Option<Server>,
+    /// The address that other servers use. Clients use 127.0.0.1.
+    host: &'static str,
     port: u16,
     backend: Backend,
     args: Vec<String>,
@@ -60,13 +70,14 @@ struct Node {
 }
 
 impl Node {
-    fn start(backend: Backend, extra: &[&str]) -> Node {
+    fn start(backend: Backend, host: &'static str, extra: &[&str]) -> Node {
         let data = tempfile::tempdir().expect("a folder for the data");
         let mut args: Vec<String> =
             ["--workers", "2", "--enable-debug-command", "yes", "--dir"].map(String::from).into();
         args.push(data.path().display().to_string());
         args.extend(extra.iter().map(ToString::to_string));
-        let mut node = Node { server: None, port: 0, backend, args, _data: data };
+        args.extend(["--bind-source-addr", host, "--protected-mode", "no"].map(String::from));
+        let mut node = Node { server: None, host, port: 0, backend, args, _data: data };
         while node.server.is_none() {
             node.port = free_port();
             node.restart();
@@ -169,9 +180,20 @@ enum Event {
     Promote,
     Save,
     Restart,
+    /// Kills the primary and promotes the replica that has the most.
+    KillPrimary,
+    /// Cuts the connections between two servers.
+    Cut,
+    /// Drops what one server sends to another.
+    HalfOpen,
+    /// Cuts the primary off, and promotes a replica meanwhile.
+    Isolate,
+    /// Delays and drops packets of all connections.
+    Slow,
 }
 
-const EVENTS: [Event; 9] = [
+const EVENTS: [Event; 10] = [
+    Event::KillPrimary,
     Event::Stop,
     Event::Kill,
     Event::CutReplicas,
@@ -183,7 +205,25 @@ const EVENTS: [Event; 9] = [
     Event::Restart,
 ];
 
+/// Events of a scenario in a namespace.
+const NETWORK_EVENTS: [Event; 12] = [
+    Event::Cut,
+    Event::Cut,
+    Event::HalfOpen,
+    Event::HalfOpen,
+    Event::Isolate,
+    Event::Slow,
+    Event::KillPrimary,
+    Event::Stop,
+    Event::Kill,
+    Event::Chain,
+    Event::Failover,
+    Event::Restart,
+];
+
 struct Scene {
+    /// The network between the servers, if the scenario is in a namespace.
+    network: Option<Network>,
     nodes: Vec<Node>,
     primary: usize,
     random: Random,
@@ -193,8 +233,8 @@ struct Scene {
 
 impl Scene {
     fn follow(&self, replica: usize, primary: usize) {
-        let port = self.nodes[primary].port.to_string();
-        let _ = ask(self.nodes[replica].port, &["REPLICAOF", "127.0.0.1", &port]);
+        let Node { host, port, .. } = &self.nodes[primary];
+        let _ = ask(self.nodes[replica].port, &["REPLICAOF", host, &port.to_string()]);
     }
 
     /// Returns a server that is not the primary.
@@ -228,12 +268,35 @@ impl Scene {
                 self.follow(other, of);
             }
             Event::Failover => self.fail_over(replica),
-            Event::Promote => {
-                let _ = ask(self.nodes[replica].port, &["REPLICAOF", "NO", "ONE"]);
-                self.primary = replica;
-                shared.primary.store(self.nodes[replica].port, Relaxed);
-                self.pause(200);
-                (0..NODES).filter(|&node| node != replica).for_each(|node| self.follow(node, replica));
+            Event::Promote => self.promote(replica, shared),
+            Event::KillPrimary => {
+                let candidates = self.linked();
+                if candidates.is_empty() {
+                    return;
+                }
+                let dead = self.primary;
+                self.nodes[dead].server.take().expect("it runs").kill();
+                self.promote(self.most_advanced(candidates), shared);
+                self.come_back(dead);
+            }
+            Event::Cut | Event::HalfOpen => {
+                let (mut from, mut to) = (self.nodes[self.primary].host, self.nodes[replica].host);
+                if self.random.below(2) == 0 {
+                    (from, to) = (to, from);
+                }
+                self.network().cut(from, to);
+                if matches!(event, Event::Cut) {
+                    self.network().cut(to, from);
+                }
+                self.pause(2500);
+                self.network().heal();
+            }
+            Event::Isolate => self.isolate_primary(shared),
+            Event::Slow => {
+                let way = self.network().slow_down();
+                self.report.push(format!("  {way:?}"));
+                self.pause(2500);
+                self.network().heal();
             }
             Event::Save => _ = ask(self.nodes[self.random.below(NODES)].port, &["BGSAVE"]),
             Event::Restart => {
@@ -246,6 +309,50 @@ impl Scene {
             }
         }
         shared.primary.store(self.nodes[self.primary].port, Relaxed);
+    }
+
+    fn network(&self) -> &Network {
+        self.network.as_ref().expect("the scenario is in a namespace")
+    }
+
+    /// Cuts the primary off, and promotes a replica, if one is linked. Clients still reach all
+    /// servers.
+    fn isolate_primary(&mut self, shared: &Shared) {
+        let candidates = self.linked();
+        let primary = self.nodes[self.primary].host;
+        for node in self.nodes.iter().filter(|node| node.host != primary) {
+            self.network().cut(node.host, primary);
+            self.network().cut(primary, node.host);
+        }
+        self.pause(1500);
+        if !candidates.is_empty() {
+            self.promote(self.most_advanced(candidates), shared);
+            self.pause(1000);
+        }
+        self.network().heal();
+    }
+
+    /// Returns the replicas whose link is up. They have what they acknowledged.
+    fn linked(&self) -> Vec<usize> {
+        let is_linked = |&node: &usize| replication(self.nodes[node].port, "master_link_status") == "up";
+        (0..NODES).filter(|&node| node != self.primary).filter(is_linked).collect()
+    }
+
+    /// Returns the server that has applied the most of the stream.
+    fn most_advanced(&self, candidates: Vec<usize>) -> usize {
+        let offset = |&node: &usize| replication(self.nodes[node].port, "slave_repl_offset").parse::<u64>().ok();
+        candidates.into_iter().max_by_key(offset).expect("there is a candidate")
+    }
+
+    /// Makes a replica the primary. The servers that run follow it.
+    fn promote(&mut self, replica: usize, shared: &Shared) {
+        self.report.push(format!("  {replica} is promoted"));
+        let _ = ask(self.nodes[replica].port, &["REPLICAOF", "NO", "ONE"]);
+        self.primary = replica;
+        shared.primary.store(self.nodes[replica].port, Relaxed);
+        self.pause(200);
+        let others = (0..NODES).filter(|&node| node != replica && self.nodes[node].server.is_some());
+        others.for_each(|node| self.follow(node, replica));
     }
 
     /// Restarts a server and makes it follow the current primary, because a restarted server has
@@ -263,7 +370,7 @@ impl Scene {
 
     fn fail_over(&mut self, to: usize) {
         let (from, port) = (self.nodes[self.primary].port, self.nodes[to].port.to_string());
-        let reply = ask(from, &["FAILOVER", "TO", "127.0.0.1", &port, "TIMEOUT", "1000"]);
+        let reply = ask(from, &["FAILOVER", "TO", self.nodes[to].host, &port, "TIMEOUT", "1000"]);
         self.report.push(format!("  {reply:?}"));
         if reply == Some(Reply::ok()) {
             let began = Instant::now();
@@ -298,11 +405,11 @@ impl Scene {
     }
 }
 
-/// Runs one scenario.
+/// Runs one scenario. Returns its network, which it has if it is in a namespace.
 ///
 /// # Panics
 /// If an invariant is violated. The message lists the scenario's events.
-fn play(seed: u64) {
+fn play(seed: u64, network: Option<Network>) -> Option<Network> {
     let mut random = Random::from_seed(seed);
     let backlog = *random.pick(&["16384", "65536", "1048576"]);
     let ping = *random.pick(&["1", "3600"]);
@@ -311,12 +418,16 @@ fn play(seed: u64) {
     let more = *random.pick(&[
         &["--save", "3600 1"][..],
         &["--save", "3600 1", "--repl-diskless-sync", "no"],
-        &["--save", "3600 1", "--repl-diskless-load", "swapdb"],
+        &["--save", "3600 1", "--repl-diskless-load", "on-empty-db"],
         &["--save", "", "--appendonly", "yes", "--appendfsync", "always"],
     ]);
-    let args = [&common[..], more].concat();
-    let nodes: Vec<Node> = (0..NODES).map(|_| Node::start(*random.pick(Backend::all()), &args)).collect();
-    let mut scene = Scene { nodes, primary: 0, random, report: vec![format!("{args:?}")] };
+    // A cut link is detected after the timeout.
+    let timeout: &[&str] = if network.is_some() { &["--repl-timeout", "3"] } else { &[] };
+    let args = [&common[..], more, timeout].concat();
+    let (hosts, events) = if network.is_some() { (V4, &NETWORK_EVENTS[..]) } else { (LOCAL, &EVENTS[..]) };
+    let nodes: Vec<Node> =
+        hosts.into_iter().map(|host| Node::start(*random.pick(Backend::all()), host, &args)).collect();
+    let mut scene = Scene { network, nodes, primary: 0, random, report: vec![format!("{args:?}")] };
     scene.follow(1, 0);
     let of = scene.random.below(2);
     scene.follow(2, of);
@@ -339,12 +450,13 @@ fn play(seed: u64) {
             let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 for _ in 0..3 + scene.random.below(5) {
                     scene.pause(500);
-                    let event = *scene.random.pick(&EVENTS);
+                    let event = *scene.random.pick(events);
                     scene.play(event, shared);
                 }
                 scene.pause(200);
             }));
             shared.is_over.store(true, Relaxed);
+            scene.network.iter().for_each(Network::heal);
             played.unwrap_or_else(|cause| std::panic::resume_unwind(cause));
         });
         scene.settle();
@@ -365,23 +477,63 @@ fn play(seed: u64) {
         }
         std::panic::resume_unwind(cause);
     }
+    scene.network.take()
 }
 
 #[test]
 fn servers_agree_after_faults() {
     let seed = Random::seed("servers_agree_after_faults");
     for number in 0..4 {
-        play(Random::seed_of(seed, &number.to_string()));
+        play(Random::seed_of(seed, &number.to_string()), None);
     }
+}
+
+/// Runs scenarios in this namespace. Does nothing if the kernel can't cut connections.
+fn play_in_namespace(test: &str, scenes: usize) {
+    let seed = Random::seed(test);
+    let mut network = Network::new();
+    for number in 0..scenes {
+        if network.is_none() {
+            return;
+        }
+        network = play(Random::seed_of(seed, &number.to_string()), network);
+        if number % 50 == 49 {
+            println!("{} scenes", number + 1);
+        }
+    }
+}
+
+#[test]
+fn servers_agree_after_faults_of_the_network() {
+    let test = "servers_agree_after_faults_of_the_network";
+    if !is_run_inside(&format!("chaos::{test}"), 4 * NETWORK_SCENE_MAX) {
+        play_in_namespace(test, 3);
+    }
+}
+
+#[test]
+#[ignore = "takes two hours: run by .ci/nightly"]
+fn servers_agree_after_faults_of_the_network_for_long() {
+    let test = "servers_agree_after_faults_of_the_network_for_long";
+    let scenes = long_run_scenes() / 4;
+    let limit = NETWORK_SCENE_MAX * u32::try_from(scenes + 1).expect("fewer scenes");
+    if !is_run_inside(&format!("chaos::{test}"), limit) {
+        play_in_namespace(test, scenes);
+    }
+}
+
+/// Returns the number of scenarios of a long run.
+fn long_run_scenes() -> usize {
+    std::env::var("PANTALA_CHAOS_SCENES").map_or(LONG_RUN_SCENES, |text| text.parse().expect("a number"))
 }
 
 #[test]
 #[ignore = "takes an hour and a half: run by .ci/nightly"]
 fn servers_agree_after_faults_for_long() {
-    let scenes = std::env::var("PANTALA_CHAOS_SCENES").map_or(LONG_RUN_SCENES, |text| text.parse().expect("a number"));
+    let scenes = long_run_scenes();
     let seed = Random::seed("servers_agree_after_faults_for_long");
     for number in 0..scenes {
-        play(Random::seed_of(seed, &number.to_string()));
+        play(Random::seed_of(seed, &number.to_string()), None);
         if number % 50 == 49 {
             println!("{} scenes", number + 1);
         }

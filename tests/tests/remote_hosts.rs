@@ -4,53 +4,21 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::process::Command;
 use std::time::Duration;
 
+use pantala_tests::namespace::{self, V6};
 use pantala_tests::tls::{Certificates, Tunnel};
-use pantala_tests::{Backend, Reply, Server, binary, for_each_backend, server, tool};
+use pantala_tests::{Backend, Reply, Server, for_each_backend, server};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Maximum duration of the tests in the namespace.
 const INNER_MAX: Duration = Duration::from_secs(120);
 
-/// Addresses that the namespace has in addition to those of a loopback interface.
-const V4: &str = "10.77.0.1";
-const V6: &str = "fd77::1";
+const V4: &str = namespace::V4[0];
 
-/// Environment variable of a test that runs in the namespace.
-const INSIDE: &str = "PANTALA_TEST_IN_NAMESPACE";
-
-/// Runs the test `name` of this module again, in a network namespace with the addresses above.
-/// Returns `false` in the namespace, where the caller must do the work itself. If no namespace can
-/// be created, the test is skipped, also in CI: containers may forbid it.
+/// Runs the test `name` of this module again in a namespace. Returns `false` there.
 fn is_run_in_namespace(name: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return false;
-    }
-    let (Some(unshare), Some(ip)) = (tool::find("unshare"), tool::find("ip")) else { return true };
-    // Users other than root need a user namespace, too.
-    let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
-    let works =
-        |way: &&&[&str]| Command::new(&unshare).args(**way).arg("true").output().is_ok_and(|ran| ran.status.success());
-    let Some(way) = ways.iter().find(works) else {
-        tool::skipped("protected mode with other hosts: no network namespace can be created");
-        return true;
-    };
-    let script = format!(
-        "{ip} link set lo up && {ip} address add {V4}/24 dev lo && \
-         {{ {ip} address add {V6}/64 dev lo nodad || true; }} && exec \"$@\"",
-        ip = ip.display()
-    );
-    let own = std::env::current_exe().expect("a test has a path");
-    let mut command = Command::new(&unshare);
-    command.args(*way).args(["sh", "-c", &script, "sh"]).arg(own);
-    command.args(["--exact", &format!("remote_hosts::{name}"), "--nocapture"]);
-    command.env(INSIDE, "1").env("PANTALA_BIN", binary::pantala());
-    let ran = tool::run_to_end(&mut command, b"", INNER_MAX);
-    assert!(ran.success, "in the namespace:\n{}\n{}", ran.output, ran.errors);
-    assert!(ran.output.contains("1 passed"), "the test ran in the namespace: {}", ran.output);
-    true
+    namespace::is_run_inside(&format!("remote_hosts::{name}"), INNER_MAX)
 }
 
 /// Sends commands from an address to a port of the same address. Returns the bytes received until

@@ -1,0 +1,113 @@
+//! Runs a test in a network namespace of its own. There the loopback interface has further
+//! addresses, so connections between them have no loopback address, as those of another host. The
+//! test may cut and slow down these connections without harm to other tests.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::{binary, tool};
+
+/// Addresses that the namespace has in addition to those of a loopback interface.
+pub const V4: [&str; 3] = ["10.77.0.1", "10.77.0.2", "10.77.0.3"];
+/// Another one, unless the host has no IPv6.
+pub const V6: &str = "fd77::1";
+
+/// Environment variable of a test that runs in the namespace.
+const INSIDE: &str = "PANTALA_TEST_IN_NAMESPACE";
+
+/// Runs the test with the path `test` again, in a network namespace with the addresses above.
+/// Returns `false` in the namespace, where the caller must do the work itself. If no namespace can
+/// be created, the test is skipped, also in CI: containers may forbid it.
+///
+/// # Panics
+/// If the test fails in the namespace, or runs longer than `limit`.
+#[must_use]
+pub fn is_run_inside(test: &str, limit: Duration) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return false;
+    }
+    let (Some(unshare), Some(ip)) = (tool::find("unshare"), tool::find("ip")) else { return true };
+    // Users other than root need a user namespace, too.
+    let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
+    let works =
+        |way: &&&[&str]| Command::new(&unshare).args(**way).arg("true").output().is_ok_and(|ran| ran.status.success());
+    let Some(way) = ways.iter().find(works) else {
+        tool::skipped(format_args!("{test}: no network namespace can be created"));
+        return true;
+    };
+    let ip = ip.display();
+    let script = format!(
+        "{ip} link set lo up && for a in {}; do {ip} address add $a/24 dev lo || exit 1; done && \
+         {{ {ip} address add {V6}/64 dev lo nodad || true; }} && exec \"$@\"",
+        V4.join(" ")
+    );
+    let own = std::env::current_exe().expect("a test has a path");
+    let mut command = Command::new(&unshare);
+    command.args(*way).args(["sh", "-c", &script, "sh"]).arg(own);
+    command.args(["--exact", test, "--include-ignored", "--nocapture"]);
+    command.env(INSIDE, "1").env("PANTALA_BIN", binary::pantala());
+    let ran = tool::run_to_end(&mut command, b"", limit);
+    assert!(ran.success, "in the namespace:\n{}\n{}", ran.output, ran.errors);
+    assert!(ran.output.contains("1 passed"), "the test ran in the namespace: {}", ran.output);
+    true
+}
+
+/// The connections between the addresses of the namespace, which can be cut.
+pub struct Network {
+    ip: PathBuf,
+    tc: Option<PathBuf>,
+}
+
+impl Network {
+    /// Returns the namespace's network; `None` if the kernel has no policy routing.
+    ///
+    /// # Panics
+    /// If called outside of a namespace.
+    #[must_use]
+    pub fn new() -> Option<Network> {
+        assert!(std::env::var_os(INSIDE).is_some(), "the network of the host must not be changed");
+        let network = Network { ip: tool::find("ip")?, tc: tool::on_path("tc") };
+        // The table of local addresses comes first by default. Rules that cut connections must
+        // precede it.
+        let is_possible = network.run("rule add pref 100 lookup local") && network.run("rule del pref 0");
+        if !is_possible {
+            tool::skipped("cut connections: the kernel has no policy routing");
+        }
+        is_possible.then_some(network)
+    }
+
+    fn run(&self, words: &str) -> bool {
+        Command::new(&self.ip).args(words.split(' ')).output().is_ok_and(|ran| ran.status.success())
+    }
+
+    /// Drops all packets from one address to another, without notice to either side.
+    ///
+    /// # Panics
+    /// If the rule can't be added.
+    pub fn cut(&self, from: &str, to: &str) {
+        assert!(self.run(&format!("rule add pref 50 from {from} to {to} blackhole")), "{from} to {to}");
+    }
+
+    /// Delays and drops packets of all connections, also those of clients. Returns how; `None` if
+    /// the kernel can't.
+    #[must_use]
+    pub fn slow_down(&self) -> Option<&'static str> {
+        let tc = self.tc.as_ref()?;
+        // Kernels without netem have at least a token bucket, whose queue delays and overflows.
+        let ways = ["netem delay 15ms 10ms loss 2%", "tbf rate 16mbit burst 128kb latency 40ms"];
+        ways.into_iter().find(|way| {
+            let words = "qdisc replace dev lo root".split(' ').chain(way.split(' '));
+            Command::new(tc).args(words).output().is_ok_and(|ran| ran.status.success())
+        })
+    }
+
+    /// Removes all faults.
+    pub fn heal(&self) {
+        while self.run("rule del pref 50") {}
+        if let Some(tc) = &self.tc {
+            // It fails if nothing was slowed down.
+            let _ = Command::new(tc).args(["qdisc", "del", "dev", "lo", "root"]).output();
+        }
+    }
+}
