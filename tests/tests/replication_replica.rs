@@ -581,7 +581,8 @@ fn pantala_follows_pantala_and_is_followed() {
     let announced = Random::seed(test);
     for_each_backend(|backend| {
         let seed = Random::seed_of(announced, &format!("{test} on {}", backend.name()));
-        let primary = Server::pantala(backend, &PRIMARY);
+        // The backlog must hold what is written until a link is up again, also on a loaded host.
+        let primary = Server::pantala(backend, &[&PRIMARY[..], &["--repl-backlog-size", "64mb"]].concat());
         let mut replica = Server::pantala(backend, &[&REPLICA[..], &PRIMARY].concat());
         let below = Server::redis(&[]);
         write_randomly(&primary, seed, COMMANDS / 4);
