@@ -525,6 +525,7 @@ fn a_changed_ping_period_applies_at_once() {
     assert_eq!(replica.call("REPLCONF capa psync2"), "+OK");
     replica.send("PSYNC ? -1");
     let mut client = primary.connect();
+    eventually("it has attached", || number(&mut client, "replication", "connected_slaves") == 1);
     eventually("the snapshot is sent", || {
         replica.send("REPLCONF ACK 0");
         info(&mut client, "replication", "slave0").contains("state=online")
