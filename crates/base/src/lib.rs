@@ -7,6 +7,7 @@
 //! | [`block`] | the memory usage of a heap block | a compare for small blocks |
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
 //! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
+//! | [`cpus`] | sets of CPUs | a system call where threads are bound |
 //! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
 //! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | a step per 8 bytes; 16 KiB |
 //! | [`double`] | doubles as Redis 7.0 prints them | no allocation |
@@ -24,6 +25,7 @@
 //! | [`purges`] | threads that purge their heaps on request | a load where nothing is requested |
 //! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
 //! | [`sync`] | atomics: std's, or loom's under `--cfg loom` | – |
+//! | [`topology`] | the host's cores, caches and NUMA nodes | some file reads per CPU |
 //! | [`title`] | the title of the process | – |
 
 #[cfg(not(miri))]
@@ -31,6 +33,8 @@ pub mod allocator;
 pub mod block;
 pub mod clock;
 pub mod counter;
+#[cfg(not(miri))]
+pub mod cpus;
 pub mod crc16;
 pub mod crc64;
 pub mod double;
@@ -50,6 +54,8 @@ pub mod random;
 pub mod sync;
 #[cfg(not(miri))]
 pub mod title;
+#[cfg(not(miri))]
+pub mod topology;
 
 pub use block::block_bytes;
 pub use clock::{Clock, ManualClock, Moment, SystemClock};

@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod compare;
-mod cpus;
 mod floor;
 mod load;
 mod model;

@@ -9,7 +9,8 @@ use super::peers::{Kind, Spec};
 use super::presets::Preset;
 use super::topology::{self, Split};
 use super::workloads::{Measured, Workload};
-use crate::cpus::{List, allowed};
+use pantala_base::cpus::{List, allowed};
+use pantala_base::topology::Topology;
 
 /// Maximum number of processes of a cluster, and of shards of Pantala.
 const SHARDS_MAX: u64 = 1024;
@@ -77,10 +78,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// CPUs of the servers, such as 0,2-3 [default: any]
-    #[arg(long, value_parser = crate::cpus::parse)]
+    #[arg(long, value_parser = pantala_base::cpus::parse)]
     server_cpus: Option<List>,
     /// CPUs of the load generator, with one thread on each [default: any, one thread per CPU]
-    #[arg(long, value_parser = crate::cpus::parse)]
+    #[arg(long, value_parser = pantala_base::cpus::parse)]
     client_cpus: Option<List>,
     /// Folder for report.html, report.md and results.json; created if missing
     #[arg(long, default_value = "pantala-compare")]
@@ -233,8 +234,7 @@ impl Options {
         let rest = |taken: &[usize]| all.iter().copied().filter(|cpu| !taken.contains(cpu)).collect::<Vec<_>>();
         let (server, client) = match (server, client) {
             (None, None) => {
-                let file = |path: &str| std::fs::read_to_string(format!("/sys/devices/system/{path}")).ok();
-                return Ok(topology::split(&topology::read(file, &all), preset.server_cpus));
+                return Ok(topology::split(&Topology::of_host(&all), preset.server_cpus));
             }
             (Some(server), None) => (server.clone(), rest(&server)),
             (None, Some(client)) => (rest(&client), client),

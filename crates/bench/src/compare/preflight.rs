@@ -7,8 +7,7 @@ use std::fs;
 
 use serde::Serialize;
 
-use super::topology::ranges;
-use crate::cpus::parse;
+use pantala_base::cpus::{parse, ranges};
 
 /// Load average per CPU above which the host counts as busy.
 const LOAD_MAX: f64 = 0.1;

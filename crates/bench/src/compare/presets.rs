@@ -3,7 +3,7 @@
 use super::options::Setup;
 use super::preflight::{self, Needs};
 use super::results::PresetReport;
-use super::topology::ranges;
+use pantala_base::cpus::ranges;
 
 /// A published set-up.
 #[derive(Debug)]

@@ -86,7 +86,7 @@ impl Process {
         let child = thread::scope(|scope| {
             let start = || {
                 if !cpus.is_empty() {
-                    crate::cpus::run_on(cpus)?;
+                    pantala_base::cpus::run_on(cpus)?;
                 }
                 command.spawn().map_err(|error| told(Path::new(program), error))
             };

@@ -199,7 +199,7 @@ impl Start {
 fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::Result<Option<(Driven, ThreadCost)>> {
     let prepare = || {
         if !plan.cpus.is_empty() {
-            crate::cpus::run_on(&[plan.cpus[index % plan.cpus.len()]])?;
+            pantala_base::cpus::run_on(&[plan.cpus[index % plan.cpus.len()]])?;
         }
         if plan.rate_per_s.is_some() {
             // By default, the kernel may delay timers by 50 µs, which would count as latency.

@@ -170,8 +170,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = STALL_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     stall_time: u64,
     /// CPUs to pin the threads to, in turn (0,2-3)
-    #[arg(long, value_parser = crate::cpus::parse)]
-    cpus: Option<crate::cpus::List>,
+    #[arg(long, value_parser = pantala_base::cpus::parse)]
+    cpus: Option<pantala_base::cpus::List>,
     /// File for results as JSON
     #[arg(long)]
     pub(super) json_out_file: Option<PathBuf>,

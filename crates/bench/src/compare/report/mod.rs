@@ -306,8 +306,9 @@ fn findings(preset: &PresetReport) -> Table {
 /// Describes the host.
 fn host_lines(results: &Results) -> Vec<(&'static str, String)> {
     let host = &results.host;
-    let cpus =
-        |list: &[usize]| if list.is_empty() { "any".to_owned() } else { crate::cpus::List(list.to_vec()).to_string() };
+    let cpus = |list: &[usize]| {
+        if list.is_empty() { "any".to_owned() } else { pantala_base::cpus::List(list.to_vec()).to_string() }
+    };
     vec![
         ("CPU", format!("{} × {}", host.cpus, host.cpu)),
         ("memory", format!("{} MB", thousands(host.memory_bytes as f64 / 1e6))),
