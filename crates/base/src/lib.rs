@@ -20,6 +20,7 @@
 //! | [`limits`] | every bound that holds across crates | – |
 //! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |
 //! | [`number`] | decimal integers, as strict as Redis | no allocation |
+//! | [`numa`] | memory on a NUMA node | a system call per mapping, if there are several nodes |
 //! | [`outgoing`] | bytes to send, owned or shared | a reference count where shared |
 //! | [`pool`] | buffers that are reused | a lock per buffer |
 //! | [`purges`] | threads that purge their heaps on request | a load where nothing is requested |
@@ -46,6 +47,7 @@ pub mod killable;
 pub mod lent;
 pub mod limits;
 pub mod mailbox;
+pub mod numa;
 pub mod number;
 pub mod outgoing;
 pub mod pool;

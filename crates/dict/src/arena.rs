@@ -9,13 +9,17 @@
 //! them. At worst it then reads the state of another dictionary, never memory of another type. The
 //! soundness of [`crate::Hint`] rests on this.
 //!
-//! All threads share the pools. Each pool has a mutex. It is locked only where memory is taken or
-//! freed: when a segment splits, merges or changes between small and large, when a directory is
-//! resized, and when a dictionary is created, gets its first entry, is released or dropped.
+//! All threads share the pools. Segments, which have most of the memory, have a pool for each NUMA
+//! node; small segments, directory blocks and roots have one for all nodes. Each pool has a mutex.
+//! It is locked only where memory is taken or freed: when a segment splits, merges or changes
+//! between small and large, when a directory is resized, and when a dictionary is created, gets its
+//! first entry, is released or dropped.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pantala_base::numa::Node;
 
 use crate::bucket::Bucket;
 use crate::memory::{PAGE_BYTES, Usage, discard, map_forever};
@@ -97,10 +101,10 @@ impl Bump {
     /// Returns `size_bytes` of zeroed memory. If the current chunk has less, maps a new one of at
     /// least `chunk_bytes`, aligned to `align_bytes`. All requested sizes are multiples of a cache
     /// line, so every result is aligned to one.
-    fn take(&mut self, size_bytes: usize, chunk_bytes: usize, align_bytes: usize) -> NonNull<u8> {
+    fn take(&mut self, size_bytes: usize, chunk_bytes: usize, align_bytes: usize, node: Node) -> NonNull<u8> {
         if self.left_bytes < size_bytes {
             // The rest of the old chunk, less than `size_bytes`, stays unused.
-            self.next = map_forever(chunk_bytes.max(size_bytes), align_bytes, Usage::Sparse).as_ptr();
+            self.next = map_forever(chunk_bytes.max(size_bytes), align_bytes, Usage::Sparse, node).as_ptr();
             self.left_bytes = chunk_bytes.max(size_bytes);
         }
         let taken = self.next;
@@ -115,8 +119,6 @@ impl Bump {
 struct Segments {
     free: Vec<SegmentLines>,
     bump: Bump,
-    small_free: Vec<SegmentLines>,
-    small_bump: Bump,
 }
 
 struct Blocks {
@@ -134,14 +136,16 @@ impl FreeRoots {
     /// Returns whole lines of new roots without directories.
     fn cut(&mut self, lines: usize) -> &'static [Root] {
         let count = lines * ROOTS_PER_LINE;
-        let start = self.bump.take(count * size_of::<Root>(), ROOT_CHUNK_BYTES, PAGE_BYTES);
+        let start = self.bump.take(count * size_of::<Root>(), ROOT_CHUNK_BYTES, PAGE_BYTES, Node::ANY);
         // SAFETY: zeroed bytes, aligned to a line, never unmapped and handed out only here.
         unsafe { core::slice::from_raw_parts(start.cast::<Root>().as_ptr(), count) }
     }
 }
 
-static SEGMENTS: Mutex<Segments> =
-    Mutex::new(Segments { free: Vec::new(), bump: Bump::new(), small_free: Vec::new(), small_bump: Bump::new() });
+/// Segments by node.
+static SEGMENTS: [Mutex<Segments>; Node::COUNT] =
+    [const { Mutex::new(Segments { free: Vec::new(), bump: Bump::new() }) }; Node::COUNT];
+static SMALL_SEGMENTS: Mutex<Segments> = Mutex::new(Segments { free: Vec::new(), bump: Bump::new() });
 static BLOCKS: Mutex<Blocks> =
     Mutex::new(Blocks { free: [const { Vec::new() }; DIRECTORY_DEPTH_MAX as usize + 1], bump: Bump::new() });
 static ROOTS: Mutex<FreeRoots> = Mutex::new(FreeRoots { single: Vec::new(), groups: Vec::new(), bump: Bump::new() });
@@ -152,35 +156,35 @@ fn lock<T>(pool: &'static Mutex<T>) -> MutexGuard<'static, T> {
 }
 
 /// Returns a segment with all words zero. Only the caller may store into it, until it is freed.
-pub(crate) fn take_segment() -> SegmentLines {
-    let mut pool = lock(&SEGMENTS);
+pub(crate) fn take_segment(node: Node) -> SegmentLines {
+    let mut pool = lock(&SEGMENTS[node.index()]);
     if let Some(lines) = pool.free.pop() {
         return lines;
     }
-    SegmentLines(pool.bump.take(SEGMENT_BYTES, SEGMENT_CHUNK_BYTES, SEGMENT_BYTES).cast())
+    SegmentLines(pool.bump.take(SEGMENT_BYTES, SEGMENT_CHUNK_BYTES, SEGMENT_BYTES, node).cast())
 }
 
-/// Frees a segment after its owner's last store. All its bytes after the first `used_bytes` must be
-/// zero.
-pub(crate) fn free_segment(lines: SegmentLines, used_bytes: usize) {
+/// Frees a segment of `node` after its owner's last store. All its bytes after the first
+/// `used_bytes` must be zero.
+pub(crate) fn free_segment(lines: SegmentLines, used_bytes: usize, node: Node) {
     discard_lines(lines, 0, used_bytes);
-    lock(&SEGMENTS).free.push(lines);
+    lock(&SEGMENTS[node.index()]).free.push(lines);
 }
 
 /// Returns a small segment with all words zero. Only the caller may store into it, until it is
 /// freed.
 pub(crate) fn take_small_segment() -> SegmentLines {
-    let mut pool = lock(&SEGMENTS);
-    if let Some(lines) = pool.small_free.pop() {
+    let mut pool = lock(&SMALL_SEGMENTS);
+    if let Some(lines) = pool.free.pop() {
         return lines;
     }
-    if pool.small_bump.left_bytes == 0 {
+    if pool.bump.left_bytes == 0 {
         // `SegmentLines::line` requires that SEGMENT_BYTES are mapped after the address of every
         // segment, including the last one of the chunk.
-        let start = map_forever(SMALL_CHUNK_BYTES + SEGMENT_BYTES, PAGE_BYTES, Usage::Sparse);
-        pool.small_bump = Bump { next: start.as_ptr(), left_bytes: SMALL_CHUNK_BYTES };
+        let start = map_forever(SMALL_CHUNK_BYTES + SEGMENT_BYTES, PAGE_BYTES, Usage::Sparse, Node::ANY);
+        pool.bump = Bump { next: start.as_ptr(), left_bytes: SMALL_CHUNK_BYTES };
     }
-    SegmentLines(pool.small_bump.take(SMALL_SEGMENT_BYTES, 0, 0).cast())
+    SegmentLines(pool.bump.take(SMALL_SEGMENT_BYTES, 0, 0, Node::ANY).cast())
 }
 
 /// Frees a small segment after its owner's last store.
@@ -188,7 +192,7 @@ pub(crate) fn free_small_segment(lines: SegmentLines) {
     for line in 0..SMALL_SEGMENT_BYTES / size_of::<Bucket>() {
         lines.line(line).slots.iter().for_each(|slot| slot.store(0, Relaxed));
     }
-    lock(&SEGMENTS).small_free.push(lines);
+    lock(&SMALL_SEGMENTS).free.push(lines);
 }
 
 /// Zeroes the pages of a segment in `from_bytes..to_bytes` (page multiples) and returns them to the
@@ -213,7 +217,7 @@ pub(crate) fn take_block(depth: u32) -> &'static [AtomicU64] {
     let block = match pool.free[class as usize].pop() {
         Some(block) => block,
         None => {
-            let start = pool.bump.take(words * size_of::<AtomicU64>(), BLOCK_CHUNK_BYTES, PAGE_BYTES);
+            let start = pool.bump.take(words * size_of::<AtomicU64>(), BLOCK_CHUNK_BYTES, PAGE_BYTES, Node::ANY);
             // SAFETY: zeroed bytes, aligned to a line or more, never unmapped and handed out only
             // here.
             unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>().as_ptr(), words) }

@@ -3,7 +3,9 @@
 
 use core::marker::PhantomData;
 
-use crate::arena::Root;
+use pantala_base::numa::Node;
+
+use crate::arena::{self, Root};
 use crate::bucket::{Bucket, EXPIRES_BIT, UNTAGGED_MASK};
 use crate::entry::{Entry, EntryMut, EntryRef, Removed, VacantEntry, unbox};
 use crate::hint::Hint;
@@ -35,8 +37,8 @@ impl<V> Dict<V> {
 
     /// Returns an empty dictionary like [`Self::new`], but with a root that belongs to
     /// [`crate::Roots`].
-    pub(crate) fn with_root(seed: u64, root: &'static Root) -> Self {
-        Self { table: Table::with_root(seed, root, true), values: PhantomData }
+    pub(crate) fn with_root(seed: u64, root: &'static Root, node: Node) -> Self {
+        Self { table: Table::with_root(seed, root, true, node), values: PhantomData }
     }
 
     /// Returns the seed of its keys' hashes.
@@ -163,7 +165,8 @@ impl<V> Dict<V> {
     /// Moves all entries to a new dictionary and returns it. Hints keep referring to `self`, which
     /// is then empty.
     pub fn take(&mut self) -> Self {
-        let mut taken = Self::new(self.table.seed);
+        let table = Table::with_root(self.table.seed, arena::take_root(), false, self.table.slab.node());
+        let mut taken = Self { table, values: PhantomData };
         core::mem::swap(&mut self.table, &mut taken.table);
         core::mem::swap(&mut self.table.root, &mut taken.table.root);
         core::mem::swap(&mut self.table.is_root_borrowed, &mut taken.table.is_root_borrowed);
@@ -253,7 +256,7 @@ impl<V> Drop for Dict<V> {
         // If no entry owns memory outside the slab, no entry needs to be visited, because the slab
         // frees whole runs.
         if self.table.owning > 0 {
-            let (table, slab) = (&self.table, &mut crate::slab::Slab::new());
+            let (table, slab) = (&self.table, &mut crate::slab::Slab::new(Node::ANY));
             table.for_each_slot(&mut |slot| {
                 // SAFETY: every slot in use is visited once and never again, as the table is being
                 // dropped. Its heap pointer is a boxed `V`. `free` doesn't use the slab for a large

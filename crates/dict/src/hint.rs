@@ -27,6 +27,8 @@
 
 use core::sync::atomic::Ordering::Acquire;
 
+use pantala_base::numa::Node;
+
 use crate::arena::{self, Root};
 use crate::bucket::{Bucket, LONG_BIT, address_of};
 use crate::dict::Dict;
@@ -99,9 +101,9 @@ impl Roots {
 
     /// Returns an empty dictionary at `place`, for keys hashed with `seed`. The caller must create
     /// at most one dictionary per place; of several, hints would reach only the dictionary whose
-    /// directory changed last.
-    pub fn dict<V>(&self, place: usize, seed: u64) -> Dict<V> {
-        Dict::with_root(seed, &self.0[place])
+    /// directory changed last. Entries and large segments have memory of `node`.
+    pub fn dict<V>(&self, place: usize, seed: u64, node: Node) -> Dict<V> {
+        Dict::with_root(seed, &self.0[place], node)
     }
 }
 

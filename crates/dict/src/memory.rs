@@ -6,6 +6,8 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use pantala_base::numa::Node;
+
 /// Unit in which memory is returned to the kernel, in bytes. A kernel with larger pages rejects
 /// such a request; [`discard`] then writes zeros instead.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -21,9 +23,9 @@ pub(crate) enum Usage {
 
 /// Maps `len_bytes` of zeroed memory, aligned to `align_bytes` (a power of two, at least a page),
 /// for the life of the process. If the kernel has no memory, prints a message and aborts the
-/// process, as Redis does.
+/// process, as Redis does. If the kernel rejects `node`, the pages are where they are first used.
 #[cfg(not(miri))]
-pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) -> NonNull<u8> {
+pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage, node: Node) -> NonNull<u8> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
     let reserve_bytes = len_bytes + align_bytes;
@@ -45,6 +47,8 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) ->
         let _ = munmap(start.add(len_bytes).cast(), align_bytes - skip_bytes);
         let advice = if usage == Usage::Dense { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         let _ = madvise(start.cast(), len_bytes, advice);
+        // The node was tried out at the start of the server.
+        let _ = pantala_base::numa::prefer(start, len_bytes, node);
         NonNull::new_unchecked(start)
     }
 }
@@ -52,7 +56,7 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) ->
 /// Allocates the memory, because Miri can't make this system call. Records the blocks so that
 /// Miri's leak check sees them as reachable: dictionaries hold their addresses only as numbers.
 #[cfg(miri)]
-pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage) -> NonNull<u8> {
+pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage, _node: Node) -> NonNull<u8> {
     static MAPPED: std::sync::Mutex<Vec<Mapping>> = std::sync::Mutex::new(Vec::new());
     #[expect(dead_code, reason = "only Miri reads it")]
     struct Mapping(NonNull<u8>);

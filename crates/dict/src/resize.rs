@@ -24,7 +24,7 @@ impl Table {
     pub(crate) fn make_room(&mut self, h: u64) -> Option<Segment> {
         loop {
             let Some(segment) = self.segment(h) else {
-                let segment = Segment::new(1, 0);
+                let segment = Segment::new(1, 0, self.slab.node());
                 self.segment_bytes += segment.size_bytes();
                 self.directory = arena::take_block(0);
                 self.deepest = 1;
@@ -52,8 +52,10 @@ impl Table {
         let mut slots = [0; SEGMENT_SLOTS];
         let count = segment.gather(&mut slots);
         self.moved += count;
-        let changed =
-            segment.rebuild(buckets, segment.depth, &slots[..count], |changed| self.publish_segment(h, changed));
+        let node = self.slab.node();
+        let changed = segment.rebuild(buckets, segment.depth, &slots[..count], node, |changed| {
+            self.publish_segment(h, changed);
+        });
         self.segment_bytes = self.segment_bytes + changed.size_bytes() - segment.size_bytes();
         changed
     }
@@ -91,10 +93,11 @@ impl Table {
                 high_count += 1;
             }
         }
-        let fresh = Segment::new(buckets_for(high_count as u64), depth);
+        let node = self.slab.node();
+        let fresh = Segment::new(buckets_for(high_count as u64), depth, node);
         fresh.refill(&high[..high_count], fresh.buckets);
         let side = 1 << (63 - segment.depth);
-        let low = segment.rebuild(buckets_for(low_count as u64), depth, &slots[..low_count], |low| {
+        let low = segment.rebuild(buckets_for(low_count as u64), depth, &slots[..low_count], node, |low| {
             self.publish_segment(h & !side, low);
             self.publish_segment(h | side, fresh);
         });
@@ -159,11 +162,12 @@ impl Table {
         if low.depth == self.depth {
             self.deepest -= 2;
         }
-        let merged = low.rebuild(buckets_for(count as u64), low.depth - 1, &slots[..count], |merged| {
+        let node = self.slab.node();
+        let merged = low.rebuild(buckets_for(count as u64), low.depth - 1, &slots[..count], node, |merged| {
             self.publish_segment(h, merged);
         });
         self.segment_bytes = self.segment_bytes + merged.size_bytes() - low.size_bytes() - high.size_bytes();
-        high.free();
+        high.free(node);
         while self.deepest == 0 && self.depth > 0 {
             self.halve_directory();
         }

@@ -13,6 +13,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::numa::Node;
+
 use crate::arena::{self, SEGMENT_LINES, SegmentLines};
 use crate::bucket::{Bucket, EXPIRES_BIT, SLOTS, tag_of};
 use crate::memory::{PAGE_BYTES, page_ceil};
@@ -122,9 +124,9 @@ const fn is_small(buckets: u64) -> bool {
 }
 
 impl Segment {
-    /// Returns a new empty segment.
-    pub(crate) fn new(buckets: u64, depth: u32) -> Self {
-        let lines = if is_small(buckets) { arena::take_small_segment() } else { arena::take_segment() };
+    /// Returns a new empty segment. Its memory is on `node`, unless it is small.
+    pub(crate) fn new(buckets: u64, depth: u32, node: Node) -> Self {
+        let lines = if is_small(buckets) { arena::take_small_segment() } else { arena::take_segment(node) };
         Self { lines, buckets, depth }
     }
 
@@ -134,29 +136,36 @@ impl Segment {
         is_small(self.buckets)
     }
 
-    /// Frees the segment's memory.
-    pub(crate) fn free(self) {
+    /// Frees the segment's memory, which is on `node`.
+    pub(crate) fn free(self, node: Node) {
         if self.is_small() {
             arena::free_small_segment(self.lines);
         } else {
-            arena::free_segment(self.lines, self.size_bytes());
+            arena::free_segment(self.lines, self.size_bytes(), node);
         }
     }
 
     /// Rebuilds the segment with another number of buckets and depth, holding `slots` (tagged for
     /// that depth), and passes the result to `publish`. Works in place unless the segment changes
     /// between small and large. In that case the new memory is published before the old is freed.
-    pub(crate) fn rebuild(self, buckets: u64, depth: u32, slots: &[u64], publish: impl FnOnce(Self)) -> Self {
+    pub(crate) fn rebuild(
+        self,
+        buckets: u64,
+        depth: u32,
+        slots: &[u64],
+        node: Node,
+        publish: impl FnOnce(Self),
+    ) -> Self {
         if self.is_small() == is_small(buckets) {
             let changed = Self { lines: self.lines, buckets, depth };
             changed.refill(slots, self.buckets);
             publish(changed);
             return changed;
         }
-        let moved = Self::new(buckets, depth);
+        let moved = Self::new(buckets, depth, node);
         moved.refill(slots, buckets);
         publish(moved);
-        self.free();
+        self.free(node);
         moved
     }
 

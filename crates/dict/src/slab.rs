@@ -6,12 +6,15 @@
 //!
 //! The first run of each class with cells of at most 128 bytes is a *small* run of 1 KB, so that a
 //! dictionary of a few keys doesn't take a page per class. Empty runs return to a pool shared by
-//! all dictionaries. The slab keeps one empty run as a spare. Otherwise, if all runs of a class are
-//! full, a key that is repeatedly added and removed would take the pool's lock each time.
+//! all dictionaries on the same NUMA node, small runs to one for all nodes. The slab
+//! keeps one empty run as a spare. Otherwise, if all runs of a class are full, a key that is
+//! repeatedly added and removed would take the pool's lock each time.
 
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pantala_base::numa::Node;
 
 use crate::memory::{PAGE_BYTES, Usage, discard, map_forever, page_ceil};
 
@@ -110,7 +113,7 @@ struct Run {
 }
 
 const _: () = assert!(size_of::<Run>() <= RUN_HEADER_BYTES);
-const _: () = assert!(class_of(SMALL_RUN_CELL_BYTES_MAX) < u64::BITS as usize);
+const _: () = assert!(class_of(SMALL_RUN_CELL_BYTES_MAX) < u32::BITS as usize);
 
 impl Run {
     fn is_full(&self) -> bool {
@@ -134,14 +137,16 @@ pub(crate) struct Slab {
     live_bytes: usize,
     touched_bytes: usize,
     /// Classes that have a small run, one bit each.
-    classes_with_small: u64,
+    classes_with_small: u32,
+    /// Node of the runs, except for small ones.
+    node: Node,
 }
 
 // SAFETY: the runs belong to this slab alone, and they aren't tied to a thread.
 unsafe impl Send for Slab {}
 
 impl Slab {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(node: Node) -> Self {
         Self {
             heads: Vec::new(),
             runs: Vec::new(),
@@ -149,7 +154,14 @@ impl Slab {
             live_bytes: 0,
             touched_bytes: 0,
             classes_with_small: 0,
+            node,
         }
+    }
+
+    /// Returns the node of the runs.
+    #[inline]
+    pub(crate) fn node(&self) -> Node {
+        self.node
     }
 
     /// Returns the bytes of the cells in use.
@@ -260,7 +272,7 @@ impl Slab {
         }
         let (run, size_bytes) = match self.take_small(class) {
             Some(run) => (run, SMALL_RUN_BYTES),
-            None if self.spare.is_null() => (acquire(), RUN_BYTES),
+            None if self.spare.is_null() => (acquire(self.node), RUN_BYTES),
             None => (core::mem::replace(&mut self.spare, core::ptr::null_mut()), RUN_BYTES),
         };
         // SAFETY: only this slab uses the run now, and its header's memory is writable and aligned.
@@ -314,9 +326,9 @@ impl Slab {
             self.spare = run;
             return;
         }
-        release(vec![run]);
+        release(vec![run], self.node);
         if self.runs.is_empty() && !self.spare.is_null() {
-            release(vec![self.spare]);
+            release(vec![self.spare], self.node);
             self.spare = core::ptr::null_mut();
         }
     }
@@ -328,7 +340,7 @@ impl Drop for Slab {
         if !self.spare.is_null() {
             self.runs.push(self.spare);
         }
-        release(core::mem::take(&mut self.runs));
+        release(core::mem::take(&mut self.runs), self.node);
     }
 }
 
@@ -353,7 +365,7 @@ fn run_of(cell: NonNull<u8>) -> *mut Run {
     cell.as_ptr().map_addr(|address| address & !(size_bytes - 1)).cast()
 }
 
-/// Runs that no dictionary holds.
+/// Runs of a node that no dictionary holds.
 struct Pool {
     /// Runs whose pages are still resident.
     warm: Vec<*mut Run>,
@@ -365,30 +377,37 @@ struct Pool {
     left: usize,
     /// Whether any chunk was mapped.
     mapped: bool,
-    /// Freed small runs.
-    small: Vec<*mut Run>,
-    /// The first of the small runs that were never used, or null before they are mapped.
-    small_next: *mut Run,
-    /// Number of small runs that were never used.
-    small_left: usize,
 }
 
 // SAFETY: the pointers are to unused memory, handed out under the pool's mutex.
 unsafe impl Send for Pool {}
 
-static POOL: Mutex<Pool> = Mutex::new(Pool {
-    warm: Vec::new(),
-    cold: Vec::new(),
-    next: core::ptr::null_mut(),
-    left: 0,
-    mapped: false,
-    small: Vec::new(),
-    small_next: core::ptr::null_mut(),
-    small_left: 0,
-});
+/// Small runs that no dictionary holds.
+struct SmallPool {
+    /// Freed runs.
+    free: Vec<*mut Run>,
+    /// The first of the runs that were never used, or null before they are mapped.
+    next: *mut Run,
+    /// Number of runs that were never used.
+    left: usize,
+}
 
-fn acquire() -> *mut Run {
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+// SAFETY: as for `Pool`.
+unsafe impl Send for SmallPool {}
+
+/// Pools by node.
+static POOLS: [Mutex<Pool>; Node::COUNT] = [const {
+    Mutex::new(Pool { warm: Vec::new(), cold: Vec::new(), next: core::ptr::null_mut(), left: 0, mapped: false })
+}; Node::COUNT];
+static SMALL_POOL: Mutex<SmallPool> = Mutex::new(SmallPool { free: Vec::new(), next: core::ptr::null_mut(), left: 0 });
+
+/// Locks a pool. Ignores poisoning: no code panics while a pool is inconsistent.
+fn lock<T>(pool: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn acquire(node: Node) -> *mut Run {
+    let mut pool = lock(&POOLS[node.index()]);
     if let Some(run) = pool.warm.pop() {
         return run;
     }
@@ -402,7 +421,7 @@ fn acquire() -> *mut Run {
         // pages, a lookup among 20 M entries misses the TLB at every entry.
         let usage = if pool.mapped { Usage::Dense } else { Usage::Sparse };
         pool.mapped = true;
-        pool.next = map_forever(CHUNK_RUNS * RUN_BYTES, align_bytes, usage).cast().as_ptr();
+        pool.next = map_forever(CHUNK_RUNS * RUN_BYTES, align_bytes, usage, node).cast().as_ptr();
         pool.left = CHUNK_RUNS;
     }
     let run = pool.next;
@@ -415,31 +434,33 @@ fn acquire() -> *mut Run {
 }
 
 fn acquire_small() -> Option<*mut Run> {
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(run) = pool.small.pop() {
+    let mut pool = lock(&SMALL_POOL);
+    if let Some(run) = pool.free.pop() {
         return Some(run);
     }
-    if pool.small_next.is_null() {
-        let start = map_forever(SMALL_RUNS_BYTES, PAGE_BYTES, Usage::Sparse);
+    if pool.next.is_null() {
+        let start = map_forever(SMALL_RUNS_BYTES, PAGE_BYTES, Usage::Sparse, Node::ANY);
         SMALL_RUNS.store(start.as_ptr().expose_provenance(), Relaxed);
-        pool.small_next = start.cast().as_ptr();
-        pool.small_left = SMALL_RUNS_BYTES / SMALL_RUN_BYTES;
+        pool.next = start.cast().as_ptr();
+        pool.left = SMALL_RUNS_BYTES / SMALL_RUN_BYTES;
     }
-    pool.small_left = pool.small_left.checked_sub(1)?;
-    let run = pool.small_next;
-    if pool.small_left > 0 {
+    pool.left = pool.left.checked_sub(1)?;
+    let run = pool.next;
+    if pool.left > 0 {
         // SAFETY: another small run follows in the mapping.
-        pool.small_next = unsafe { run.byte_add(SMALL_RUN_BYTES) };
+        pool.next = unsafe { run.byte_add(SMALL_RUN_BYTES) };
     }
     Some(run)
 }
 
-/// Returns unused runs to the pool. The pages of small runs stay resident, because each is shared
-/// with other dictionaries.
-fn release(mut runs: Vec<*mut Run>) {
+/// Returns unused runs of `node`, and small ones, to their pools. The pages of small runs stay
+/// resident, because each is shared with other dictionaries.
+fn release(mut runs: Vec<*mut Run>, node: Node) {
+    if runs.iter().any(|run| is_small(*run)) {
+        lock(&SMALL_POOL).free.extend(runs.extract_if(.., |run| is_small(*run)));
+    }
     let warm = {
-        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.small.extend(runs.extract_if(.., |run| is_small(*run)));
+        let mut pool = lock(&POOLS[node.index()]);
         let warm = WARM_RUNS_MAX.saturating_sub(pool.warm.len()).min(runs.len());
         pool.warm.extend_from_slice(&runs[..warm]);
         warm
@@ -453,7 +474,7 @@ fn release(mut runs: Vec<*mut Run>) {
         unsafe { discard(NonNull::new_unchecked(*run).cast(), RUN_BYTES) };
     }
     if !cold.is_empty() {
-        POOL.lock().unwrap_or_else(PoisonError::into_inner).cold.extend_from_slice(cold);
+        lock(&POOLS[node.index()]).cold.extend_from_slice(cold);
     }
 }
 
@@ -477,7 +498,7 @@ mod tests {
     #[test]
     fn cells_are_disjoint_and_counted() {
         let mut random = Random::new(seed("cells_are_disjoint_and_counted"));
-        let mut slab = Slab::new();
+        let mut slab = Slab::new(Node::ANY);
         let mut cells: Vec<(NonNull<u8>, usize, u8)> = Vec::new();
         let steps = if cfg!(miri) { 400 } else { 40_000 };
         for step in 0..steps {
@@ -514,7 +535,7 @@ mod tests {
 
     #[test]
     fn a_run_is_used_to_its_end() {
-        let mut slab = Slab::new();
+        let mut slab = Slab::new(Node::ANY);
         let class = class_of(2048);
         let room = (RUN_BYTES - RUN_HEADER_BYTES) / 2048;
         let cells: Vec<_> = (0..=room).map(|_| slab.alloc(class)).collect();
@@ -529,7 +550,7 @@ mod tests {
     /// runs return to the pool when they are empty. The next first run is then a small one again.
     #[test]
     fn the_first_run_of_a_class_is_small() {
-        let mut slab = Slab::new();
+        let mut slab = Slab::new(Node::ANY);
         let class = class_of(32);
         let room = (SMALL_RUN_BYTES - RUN_HEADER_BYTES) / 32;
         let mut cells: Vec<_> = (0..=room).map(|_| slab.alloc(class)).collect();
@@ -545,5 +566,35 @@ mod tests {
         }
         assert_eq!((slab.live_bytes(), slab.touched_bytes(), slab.runs.len(), slab.classes_with_small), (0, 0, 0, 0));
         assert!(is_small(slab.alloc(class).as_ptr()));
+    }
+    /// Runs that one node's slab has freed are used again by slabs of the same node only, and the
+    /// same holds for segments.
+    #[cfg(not(miri))]
+    #[test]
+    fn memory_stays_on_its_node() {
+        // Two nodes for this crate, one for the kernel, which may forbid placement.
+        let Ok(nodes) = pantala_base::numa::nodes(&[0, 0]) else { return };
+        let class = class_of(2048);
+        let mut first = Slab::new(nodes[0]);
+        let run = run_of(first.alloc(class));
+        drop(first);
+        assert_ne!(run_of(Slab::new(nodes[1]).alloc(class)), run);
+        assert_eq!(run_of(Slab::new(nodes[0]).alloc(class)), run);
+
+        let roots = crate::Roots::new(2);
+        for round in 0..3 {
+            let mut dicts = [0, 1].map(|at| roots.dict::<u8>(at, 1, nodes[at]));
+            for key in 0..20_000_u32 {
+                let key = key.to_le_bytes();
+                for dict in &mut dicts {
+                    let crate::Entry::Vacant(entry) = dict.entry(crate::hash_key(1, &key), &key) else { continue };
+                    entry.insert(crate::NewPayload::Bytes(&key), 0, 0, None);
+                }
+            }
+            let [first, second] = &mut dicts;
+            let taken = first.take();
+            assert_eq!((taken.len(), first.len(), second.len()), (20_000, 0, 20_000), "round {round}");
+            [&taken, second].iter().for_each(|dict| dict.check());
+        }
     }
 }

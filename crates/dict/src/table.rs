@@ -7,6 +7,8 @@ use core::sync::atomic::{
     Ordering::{Relaxed, Release},
 };
 
+use pantala_base::numa::Node;
+
 use crate::arena::{self, Root};
 use crate::bucket::{Bucket, EXPIRES_BIT, SLOTS, address_of, tag_of, with_tag};
 use crate::hash::hash_key;
@@ -83,10 +85,10 @@ pub(crate) unsafe fn directory_of(word: u64) -> Option<(&'static [AtomicU64], u3
 
 impl Table {
     pub(crate) fn new(seed: u64) -> Self {
-        Self::with_root(seed, arena::take_root(), false)
+        Self::with_root(seed, arena::take_root(), false, Node::ANY)
     }
 
-    pub(crate) fn with_root(seed: u64, root: &'static Root, is_root_borrowed: bool) -> Self {
+    pub(crate) fn with_root(seed: u64, root: &'static Root, is_root_borrowed: bool, node: Node) -> Self {
         Self {
             root,
             is_root_borrowed,
@@ -99,7 +101,7 @@ impl Table {
             owning: 0,
             segment_bytes: 0,
             large_bytes: 0,
-            slab: Slab::new(),
+            slab: Slab::new(node),
             seed,
             stash: Vec::new(),
             moved: 0,
@@ -395,7 +397,7 @@ impl Table {
         // but sound.)
         self.root.0.store(0, Release);
         for segment in segments {
-            segment.free();
+            segment.free(self.slab.node());
         }
         if !core::ptr::eq(self.directory, &NO_DIRECTORY[..]) {
             arena::free_block(self.directory);

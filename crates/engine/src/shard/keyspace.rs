@@ -19,9 +19,9 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
-use pantala_base::Counter;
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX};
 use pantala_base::mailbox::{Mailbox, Node};
+use pantala_base::{Counter, numa};
 
 use crate::acl::Catalog;
 use crate::clients::listener::Listener;
@@ -264,6 +264,12 @@ impl Keyspace {
             storage: OnceLock::new(),
             expiry: ExpiryStats::default(),
         }
+    }
+
+    /// Places the entries of each worker's shards on the worker's NUMA node. `nodes` has a node for
+    /// each home, or is empty. Must be called before the keyspace is used.
+    pub fn place_entries(&mut self, nodes: &[numa::Node]) {
+        self.store.place_entries(nodes);
     }
 
     /// Sets the file storage for commands. Only the first call has an effect.

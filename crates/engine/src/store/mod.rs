@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use pantala_base::key_slot;
 use pantala_base::limits::SLOTS;
+use pantala_base::numa::Node;
 use pantala_base::random::Random;
 use pantala_dict::{Dict, Hint, Roots, hash_key};
 use pantala_types::Value;
@@ -46,6 +47,8 @@ pub struct Store {
     figures: Box<[DatabaseStats]>,
     /// Home of each partition.
     homes: Box<[u32]>,
+    /// NUMA node for the entries of each partition; empty if they are not placed.
+    nodes: Box<[Node]>,
     /// Roots of dictionaries for prefetching, in the order of `figures`.
     roots: Roots,
     /// Whether a physical database is in use in any shard.
@@ -80,6 +83,7 @@ impl Store {
             figures: zeroed_stats(places),
             roots: Roots::new(places),
             homes: (0..layout.partitions).map(|partition| layout.home(partition)).collect(),
+            nodes: Box::default(),
             used: (0..layout.databases).map(|_| AtomicBool::new(false)).collect(),
             physical: (0..layout.databases).map(AtomicU32::new).collect(),
             lazy: LazyFree::start(),
@@ -89,6 +93,13 @@ impl Store {
             events: Events::new(workers, layout.workers as usize),
             layout,
         }
+    }
+
+    /// Sets the NUMA node of each home's entries; an empty list if they are not placed. Must be
+    /// called before the first database is created.
+    pub(crate) fn place_entries(&mut self, nodes: &[Node]) {
+        let of_home = |home: &u32| nodes[*home as usize];
+        self.nodes = if nodes.is_empty() { Box::default() } else { self.homes.iter().map(of_home).collect() };
     }
 
     /// Returns whether the server is a node of a cluster (`cluster-enabled`). All keys of a call
@@ -192,7 +203,8 @@ impl Store {
     /// Creates a database on its first use in a shard that the caller holds.
     pub(crate) fn make_database(&self, shard: u32, physical: usize) -> Database {
         self.used[physical].store(true, Relaxed);
-        Database::new(self.roots.dict(self.place_of(shard, physical), self.layout.seed))
+        let node = self.nodes.get(shard as usize).copied().unwrap_or_default();
+        Database::new(self.roots.dict(self.place_of(shard, physical), self.layout.seed, node))
     }
 
     /// Returns the number of keys and the number of keys with a TTL in a database, over all shards.
