@@ -43,6 +43,7 @@ mod loading;
 mod manifests;
 mod migrate;
 mod notifications;
+mod numa;
 mod old_snapshots;
 mod output_limits;
 mod pressure;

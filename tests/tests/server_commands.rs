@@ -48,6 +48,7 @@ fn config_get_names_and_defaults_equal() {
         "execution",
         "io-backend",
         "pin-threads",
+        "numa",
         "sandbox",
         "ignore-unsupported",
         "unauthenticated-timeout",

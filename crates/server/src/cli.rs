@@ -136,6 +136,7 @@ fn command() -> Command {
         ))
         .arg(option("io-backend", "auto|io_uring|epoll", "The event loop [default: auto]"))
         .arg(option("pin-threads", "yes|no", "Keep each worker on one CPU [default: no]"))
+        .arg(option("numa", "auto|off", "Place workers and memory by NUMA node, if there are several [default: auto]"))
         .arg(option("port", "PORT", "TCP port; 0 for none [default: 6379]"))
         .after_help(
             "Every directive of redis.conf is an option too, and follows what the file says:\n  \

@@ -18,6 +18,7 @@ use crate::aof;
 use crate::config::{ConfigStore, Settings};
 use crate::net;
 use crate::process;
+use crate::process::placement::choose;
 use crate::rates::ServerStats;
 use crate::renames::Renames;
 use crate::replication::{Address, Replication};
@@ -47,6 +48,8 @@ pub struct Facts {
     pub startup_bytes: u64,
     /// Workers, I/O workers included.
     pub workers: u32,
+    /// The CPUs of the workers.
+    pub placement: process::Placement,
     /// The first worker that owns connections: 0 without I/O workers, otherwise the number of
     /// workers that own shards.
     pub first_io_worker: u32,
@@ -231,14 +234,16 @@ impl Server {
         Some(socket)
     }
 
-    /// Returns the worker with the fewest connections, of the workers that may own connections.
-    /// Counts one more connection for this worker.
-    pub fn least_loaded_worker(&self) -> u32 {
-        let candidates = self.facts.first_io_worker..self.facts.workers;
+    /// Returns the worker for a new connection: one with few connections, of the workers that may
+    /// own connections ([`choose`]). Counts one more connection for this worker.
+    pub fn worker_for(&self, socket: &OwnedFd) -> u32 {
+        let first = self.facts.first_io_worker;
+        let placement = &self.facts.placement;
+        let cpu = if placement.is_placed() { net::receiving_cpu(socket) } else { None };
+        let is_near = cpu.map(|cpu| move |index| placement.is_near(first + index as u32, cpu));
         // Only the accepting worker calls this, so calls don't race.
-        let chosen = candidates
-            .min_by_key(|&worker| self.loads[worker as usize].load(Relaxed))
-            .expect("at least one worker owns connections");
+        let loads = self.loads[first as usize..].iter().map(|load| load.load(Relaxed));
+        let chosen = first + choose(loads, is_near).expect("at least one worker owns connections") as u32;
         self.loads[chosen as usize].fetch_add(1, Relaxed);
         chosen
     }

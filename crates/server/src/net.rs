@@ -36,6 +36,14 @@ pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Returns the CPU that has processed the last packet of a connection, which is that of the network
+/// queue that received it. Returns `None` for a Unix socket, and if no CPU is known.
+pub fn receiving_cpu(socket: &OwnedFd) -> Option<usize> {
+    let cpu = SockRef::from(socket).cpu_affinity().ok()?;
+    // The kernel returns -1 if it knows none.
+    (cpu <= i32::MAX as usize).then_some(cpu)
+}
+
 /// Connects to another server. `source` is the local address to bind, or its host name. As in
 /// Redis, the kernel chooses the local address if `source` is empty or can't be used.
 ///

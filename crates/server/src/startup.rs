@@ -19,6 +19,7 @@ use crate::aof;
 use crate::config::{self, BUS_PORT_OFFSET, ConfigStore, DICTIONARIES_MAX, Execution, IoBackend, Settings};
 use crate::host::{Facts, Server};
 use crate::process;
+use crate::process::placement::Wanted;
 use crate::renames::Renames;
 use crate::replication::Replica;
 use crate::snapshot::{self, Files, has_snapshot, load_at_start, loading};
@@ -93,6 +94,9 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     if settings.cluster_enabled && settings.replica.primary.is_some() {
         return Err("replicaof directive not allowed in cluster mode".to_owned());
     }
+    let wanted = Wanted { homes, io_workers, pin_threads: settings.pin_threads, numa: settings.numa };
+    let mut placement = process::Placement::of_process(wanted);
+    let memory_nodes = placement.memory_nodes(homes);
     let mut random = Random::from_entropy();
     let facts = Facts {
         backend,
@@ -104,6 +108,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         started_ms: SystemClock::new().now_us() / 1000,
         startup_bytes: process::allocated_resident_bytes().unwrap_or(0),
         workers,
+        placement,
         first_io_worker: if io_workers > 0 { homes } else { 0 },
     };
     announce(&settings, &facts, homes, &sockets);
@@ -133,7 +138,9 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         seed: Random::from_entropy().next_u64(),
         random_seed: random.next_u64(),
     };
-    let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, renames, facts, sockets));
+    let mut keyspace = Keyspace::new(layout, ports);
+    keyspace.place_entries(&memory_nodes);
+    let server = Arc::new(Server::new(keyspace, config, renames, facts, sockets));
     let encryption = process::Encryption::read(&settings.tls);
     server.listening().set_encryption(encryption.map_err(|_| "Failed to configure TLS. Check logs for more info.")?);
     server.load_users(users)?;
@@ -187,7 +194,6 @@ fn run_workers(
     doorbells: Vec<Doorbell>,
     load: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
-    let cpus = process::allowed_cpus();
     let failed = AtomicBool::new(false);
     // Locked for writing until the sandbox is entered, so that no worker serves a client before
     // that. Without a sandbox, the lock is free, and each worker serves clients as soon as it is
@@ -198,16 +204,13 @@ fn run_workers(
         let closed = sandbox.map(|_| barrier.write().unwrap_or_else(PoisonError::into_inner));
         for (number, doorbell) in doorbells.into_iter().enumerate() {
             let number = number as u32;
-            let cpu = settings.pin_threads.then(|| cpus[number as usize % cpus.len()]);
             let (ready, failed, barrier) = (ready.clone(), &failed, &barrier);
             let thread = std::thread::Builder::new()
                 .name(format!("pantala-worker-{number}"))
                 .stack_size(WORKER_STACK_BYTES)
                 .spawn_scoped(scope, move || {
-                    if let Some(cpu) = cpu
-                        && let Err(error) = process::pin_thread(cpu)
-                    {
-                        tracing::warn!("Can't pin worker {number} to CPU {cpu}: {error}");
+                    if let Err(error) = server.facts().placement.bind(number) {
+                        tracing::warn!("Can't bind worker {number}: {error}");
                     }
                     let ended = match server.facts().backend {
                         Backend::IoUring => run_worker::<UringLoop>(server, number, doorbell, ready, barrier),
@@ -295,6 +298,7 @@ fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::
         settings.maxclients,
         process::open_files_limit()
     );
+    tracing::info!("{}", facts.placement.describe(process::cpu_quota()));
     let (limit, base) = (settings.maxmemory_bytes, facts.startup_bytes);
     if limit > 0 && limit <= base {
         tracing::warn!(

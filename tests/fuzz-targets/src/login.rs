@@ -13,6 +13,7 @@ use std::time::Duration;
 use pantala::config::{ConfigStore, HostDefaults, Sources, load};
 use pantala::host::{Facts, Server};
 use pantala::process::Kind;
+use pantala::process::placement::{Placement, Wanted};
 use pantala::renames::Renames;
 use pantala::worker::Worker;
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
@@ -57,6 +58,7 @@ fn start() -> &'static Server {
     let sources = Sources { options: options.into_bytes(), ..Sources::default() };
     let defaults = HostDefaults { workers: 1, shards: |_| 2, partitions: |_, shards| shards };
     let loaded = load(&sources, defaults, &mut Files(None)).expect("a valid configuration");
+    let wanted = Wanted { homes: 1, io_workers: 0, pin_threads: false, numa: false };
     let facts = Facts {
         backend: Backend::Epoll,
         backend_reason: String::new(),
@@ -67,6 +69,7 @@ fn start() -> &'static Server {
         started_ms: 0,
         startup_bytes: 0,
         workers: 1,
+        placement: Placement::of_process(wanted),
         first_io_worker: 0,
     };
     let layout = Layout {
@@ -101,7 +104,7 @@ fn connect(server: &Server) -> UnixStream {
     theirs.set_nonblocking(true).expect("it doesn't block");
     let settings = server.config().settings();
     let socket = server.admit(theirs.into(), Kind::Tcp, &settings).expect("it is admitted");
-    server.port(server.least_loaded_worker()).send(Message::Socket(socket, 0));
+    server.port(server.worker_for(&socket)).send(Message::Socket(socket, 0));
     ours
 }
 

@@ -33,11 +33,11 @@ use crate::reactor::{Connection, Layer};
 /// The error for clients that are blocked when the server becomes a replica.
 const DEMOTED: &str = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 
-/// Takes over the link to the primary, or passes it to the worker with the fewest connections.
+/// Takes over the link to the primary, or passes it to a worker with few connections.
 pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new: Box<NewPrimary>) {
     let server = clients.reactor.server;
     if !std::mem::replace(&mut new.is_placed, true) {
-        let worker = server.least_loaded_worker();
+        let worker = server.worker_for(&new.socket);
         if worker != clients.reactor.number {
             return server.port(worker).send(Message::Primary(new));
         }

@@ -198,6 +198,8 @@ pub struct Settings {
     pub io_backend: IoBackend,
     /// Pin each worker to one CPU.
     pub pin_threads: bool,
+    /// Place workers and memory by NUMA node.
+    pub numa: bool,
     /// TCP port; 0 disables TCP.
     pub port: u16,
     /// Addresses to listen on: `*`, `::*`, an address or a name; a leading `-` makes it optional.
@@ -426,6 +428,7 @@ impl Settings {
                 _ => IoBackend::Auto,
             },
             pin_threads: values.bool("pin-threads"),
+            numa: values.text("numa") == b"auto",
             port: port(values, "port"),
             bind: words(values.text("bind")),
             tls: TlsSettings::from_values(values),

@@ -34,6 +34,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("execution", Choice(&["inline", "owner"]), "inline").own(),
     D::at_start("io-backend", Choice(&["auto", "io_uring", "epoll"]), "auto").own(),
     D::at_start("pin-threads", Bool, "no").own(),
+    D::at_start("numa", Choice(&["auto", "off"]), "auto").own(),
     D::at_start("sandbox", Bool, "no").own(),
     // Turns the error for a directive that is unsafe to ignore into a warning.
     D::at_start("ignore-unsupported", Bool, "no").own(),

@@ -5,6 +5,7 @@ use pantala_engine::state::{DatabaseStats, ShardStats};
 
 use super::Text;
 use crate::host::Server;
+use crate::process::placement::info_ranges;
 
 pub(super) fn shards(text: &mut Text, server: &Server) {
     let keyspace = server.keyspace();
@@ -41,8 +42,9 @@ pub(super) fn workers(text: &mut Text, server: &Server) {
     text.field("workers", server.facts().workers);
     text.field("io_workers", server.facts().workers - server.keyspace().layout().homes);
     for (number, stats) in server.all_worker_stats().iter().enumerate() {
+        let place = server.facts().placement.place(number as u32);
         text.line(format_args!(
-            "worker{number}:connections={},commands={},errors={},turns={},windows={},joined={},input_bytes={},output_bytes={},cpu_us={}",
+            "worker{number}:connections={},commands={},errors={},turns={},windows={},joined={},input_bytes={},output_bytes={},cpu_us={},node={},cpus={}",
             stats.connections.get(),
             stats.commands.get(),
             stats.errors.get(),
@@ -52,6 +54,8 @@ pub(super) fn workers(text: &mut Text, server: &Server) {
             stats.input_bytes.get(),
             stats.output_bytes.get(),
             stats.cpu_us.get(),
+            place.node.map_or(-1, |node| node as i64),
+            info_ranges(&place.cpus),
         ));
     }
 }

@@ -3,12 +3,14 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::topology::Topology;
 use pantala_engine::client::{Client, Endpoint, Host};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_runtime::Backend;
 
 use crate::config::{ConfigStore, Loaded, Settings, values::Values};
 use crate::host::{Facts, Server};
+use crate::process::{self, placement::Wanted};
 use crate::renames::Renames;
 
 const REDIS_FIELDS: [(&str, &str); 13] = [
@@ -110,6 +112,10 @@ fn server() -> Server {
         started_ms: 1_700_000_000_000,
         startup_bytes: 1 << 20,
         workers: 2,
+        placement: process::Placement::new(
+            Topology::read(|_| None, &[0, 1]),
+            Wanted { homes: 2, io_workers: 0, pin_threads: false, numa: true },
+        ),
         first_io_worker: 0,
     };
     Server::new(Keyspace::new(layout, ports), ConfigStore::new(&loaded), Renames::default(), facts, Vec::new())

@@ -1,16 +1,12 @@
 //! The CPUs that this process may use, from its affinity mask and its cgroup quota.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::io;
 use std::path::Path;
 
-/// Maximum number of CPUs in rustix's affinity mask.
-const CPUS_MAX: usize = CpuSet::MAX_CPU;
+use pantala_base::cpus::allowed;
 
 /// Returns the CPUs that the calling thread may run on, in ascending order; never empty.
 pub fn allowed_cpus() -> Vec<usize> {
-    let set = sched_getaffinity(None);
-    let cpus: Vec<usize> = set.map(|set| (0..CPUS_MAX).filter(|cpu| set.is_set(*cpu)).collect()).unwrap_or_default();
+    let cpus = allowed();
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
@@ -33,20 +29,6 @@ pub fn default_workers() -> usize {
 fn workers_for(cpus: usize, quota: Option<f64>) -> usize {
     let fed = quota.map_or(cpus, |quota| quota as usize);
     cpus.min(fed).clamp(1, pantala_base::limits::WORKERS_MAX)
-}
-
-/// Pins the calling thread to CPU number `cpu`.
-///
-/// # Errors
-///
-/// The system's error, or an error if `cpu` is too large for an affinity mask.
-pub fn pin_thread(cpu: usize) -> io::Result<()> {
-    if cpu >= CPUS_MAX {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Returns the minimum quota of the groups in `groups` (the text of `/proc/self/cgroup`) and their
@@ -149,17 +131,5 @@ mod tests {
         assert_eq!(workers_for(8, Some(0.3)), 1);
         assert_eq!(workers_for(5_000, None), 1_024);
         assert!((1..=allowed_cpus().len()).contains(&default_workers()));
-    }
-
-    #[test]
-    fn a_pinned_thread_may_use_one_cpu() {
-        let cpu = *allowed_cpus().last().expect("a CPU");
-        std::thread::spawn(move || {
-            pin_thread(cpu).expect("pinned");
-            assert_eq!(allowed_cpus(), [cpu]);
-        })
-        .join()
-        .expect("the thread");
-        assert!(pin_thread(CPUS_MAX).is_err());
     }
 }

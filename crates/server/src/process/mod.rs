@@ -11,6 +11,7 @@ pub mod limits;
 pub mod listen;
 pub mod log;
 pub mod oom;
+pub mod placement;
 pub mod sandbox;
 pub mod signals;
 pub mod supervision;
@@ -18,7 +19,7 @@ pub mod syslog;
 pub mod title;
 
 pub use boot::{Boot, Cleanup, boot};
-pub use cpus::{allowed_cpus, cpu_quota, default_workers, pin_thread};
+pub use cpus::{cpu_quota, default_workers};
 pub use encryption::Encryption;
 pub use limits::{
     RunQueueWait, allocated_resident_bytes, allow_clients, open_files_limit, raise_open_files, resident_bytes,
@@ -27,6 +28,7 @@ pub use limits::{
 pub use listen::{Kind, Listener, Listening, listen};
 pub use log::{set_log_level, set_log_role};
 pub use oom::{adjust_oom_score, change_oom_score};
+pub use placement::Placement;
 pub use sandbox::Sandbox;
 pub use signals::{Ending, watch as watch_signals};
 pub use supervision::{notify, supervisor_name};

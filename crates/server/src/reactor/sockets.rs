@@ -123,7 +123,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         Happened::Nothing
     }
 
-    /// Admits a new connection and assigns it to the worker with the fewest connections.
+    /// Admits a new connection and assigns it to a worker.
     fn accepted(&mut self, listener: ListenerId, socket: OwnedFd) -> Happened {
         let Listeners { ids, former, .. } = &self.listeners;
         let Some((_, kind)) = ids.iter().chain(former).find(|(id, _)| *id == listener) else {
@@ -131,7 +131,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         };
         let kind = *kind;
         let Some(socket) = self.server.admit(socket, kind, &self.settings) else { return Happened::Nothing };
-        let worker = self.server.least_loaded_worker();
+        let worker = self.server.worker_for(&socket);
         if worker == self.number {
             return self.add(socket, kind);
         }

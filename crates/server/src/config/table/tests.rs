@@ -23,7 +23,7 @@ const OTHER_DEFAULTS: [&str; 7] = [
 ];
 
 /// Pantala's own directives.
-const OWN: [&str; 11] = [
+const OWN: [&str; 12] = [
     "aof-checksums",
     "shards",
     "partitions",
@@ -31,6 +31,7 @@ const OWN: [&str; 11] = [
     "execution",
     "io-backend",
     "pin-threads",
+    "numa",
     "sandbox",
     "ignore-unsupported",
     "unauthenticated-timeout",
