@@ -31,7 +31,7 @@ fn reference(more: &[&str]) -> Option<Server> {
 }
 
 /// Returns the raw replies of a server. Values that differ between servers (node ID, ports) are
-/// replaced by names.
+/// replaced by names. `MYID` in a command stands for the node's ID.
 fn answers(server: &Server, version: u8, commands: &[Vec<String>]) -> Vec<String> {
     let mut client = server.connect();
     let id = client.call("CLUSTER MYID").text();
@@ -43,7 +43,9 @@ fn answers(server: &Server, version: u8, commands: &[Vec<String>]) -> Vec<String
     commands
         .iter()
         .map(|words| {
-            client.send(words);
+            let is_id = |at: usize| at > 1 && words[at] == "MYID";
+            let sent: Vec<&str> = (0..words.len()).map(|at| if is_id(at) { &id } else { words[at].as_str() }).collect();
+            client.send(&sent);
             let raw = client.receive_raw().1.escape_ascii().to_string();
             format!("{words:?}: {}", raw.replace(&id, "ID").replace(&bus_port, "BUS").replace(&port, "PORT"))
         })
@@ -77,6 +79,16 @@ const COMMANDS: &[&str] = &[
     "CLUSTER GETKEYSINSLOT 0 -1",
     "CLUSTER GETKEYSINSLOT x 1",
     "CLUSTER GETKEYSINSLOT 1 x",
+    "CLUSTER REPLICAS",
+    "CLUSTER REPLICAS nosuch",
+    "CLUSTER REPLICAS MYID",
+    "CLUSTER SLAVES 0000000000000000000000000000000000000000",
+    "CLUSTER SLAVES MYID",
+    "CLUSTER SLAVES MYID x",
+    "CLUSTER COUNT-FAILURE-REPORTS nosuch",
+    "CLUSTER COUNT-FAILURE-REPORTS MYID",
+    "CLUSTER SAVECONFIG",
+    "CLUSTER SAVECONFIG x",
     // Keys in one slot.
     "SET a 1",
     "CLUSTER COUNTKEYSINSLOT 15495",

@@ -12,7 +12,7 @@ use pantala_engine::client::{ClusterNode, LocalContext, PreferredEndpoint};
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Reply};
 
-use crate::arguments::integer;
+use crate::arguments::{c_string, integer};
 use crate::help;
 
 /// The error of `CLUSTER` and related commands if cluster mode is off.
@@ -27,7 +27,33 @@ fn node(context: &LocalContext<'_>, reply: &mut Reply<'_>) -> Option<ClusterNode
     Some(context.host.cluster_node())
 }
 
+/// Returns whether the third argument is the ID of this node, the only one. If it isn't, or if
+/// cluster mode is off, replies with an error.
+fn names_node(context: &LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
+    let Some(node) = node(context, reply) else { return false };
+    let is_known = args.at(2) == node.id.as_bytes();
+    if !is_known {
+        reply.error_bytes(&[b"ERR Unknown node ", c_string(args.at(2))].concat());
+    }
+    is_known
+}
+
+/// `CLUSTER COUNT-FAILURE-REPORTS node-id`: no other node could send a report.
+pub fn count_failure_reports(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if names_node(context, args, reply) {
+        reply.integer(0);
+    }
+}
+
+/// `CLUSTER REPLICAS node-id` and `CLUSTER SLAVES node-id`: no other node could be a replica.
+pub fn replicas(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if names_node(context, args, reply) {
+        reply.array(0);
+    }
+}
+
 /// `READONLY`, `READWRITE`, `ASKING`: no-ops, because there are no replicas and no migrating slots.
+/// `CLUSTER SAVECONFIG`: there is no file, and the ID is new at each start.
 pub fn acknowledge(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if node(context, reply).is_some() {
         reply.ok();
@@ -230,6 +256,8 @@ pub fn help(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
         return;
     }
     let lines = [
+        "COUNT-FAILURE-REPORTS <node-id>",
+        "    Return the number of nodes that report a node as failing.",
         "COUNTKEYSINSLOT <slot>",
         "    Return the number of keys in a slot.",
         "GETKEYSINSLOT <slot> <count>",
@@ -244,6 +272,10 @@ pub fn help(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
         "    Return the ID of this node.",
         "NODES",
         "    Return the nodes, one per line.",
+        "REPLICAS <node-id>",
+        "    Return the replicas of a node.",
+        "SAVECONFIG",
+        "    Save the state of the cluster. There is nothing to save yet.",
         "SHARDS",
         "    Return the slot ranges and the nodes that serve them.",
         "SLOTS",

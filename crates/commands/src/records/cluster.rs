@@ -46,12 +46,45 @@ pub(crate) const CLUSTER: Command = Command {
     summary: "Returns the state of the cluster as this node knows it",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
-    subcommands: &[COUNTKEYSINSLOT, GETKEYSINSLOT, HELP, INFO, KEYSLOT, LINKS, MYID, NODES, SHARDS, SLOTS],
+    subcommands: &[
+        COUNT_FAILURE_REPORTS,
+        COUNTKEYSINSLOT,
+        GETKEYSINSLOT,
+        HELP,
+        INFO,
+        KEYSLOT,
+        LINKS,
+        MYID,
+        NODES,
+        REPLICAS,
+        SAVECONFIG,
+        SHARDS,
+        SLAVES,
+        SLOTS,
+    ],
     ..CLUSTERS
 };
 
 /// Common fields of the subcommands.
 const SUB: Command = Command { arity: 2, flags: flags![STALE], ..CLUSTERS };
+
+/// Common fields of the subcommands about one node.
+const ABOUT_NODE: Command = Command {
+    arity: 3,
+    flags: flags![ADMIN, STALE],
+    tips: NONDETERMINISTIC,
+    arguments: &[Argument::string("node-id")],
+    ..CLUSTERS
+};
+
+const COUNT_FAILURE_REPORTS: Command = Command {
+    name: "count-failure-reports",
+    full_name: "cluster|count-failure-reports",
+    summary: "Returns the number of nodes that report a node as failing",
+    complexity: "O(N), N: number of reports",
+    handler: Handler::Local(crate::cluster::count_failure_reports),
+    ..ABOUT_NODE
+};
 
 const COUNTKEYSINSLOT: Command = Command {
     name: "countkeysinslot",
@@ -137,6 +170,24 @@ const NODES: Command = Command {
     ..SUB
 };
 
+const REPLICAS: Command = Command {
+    name: "replicas",
+    full_name: "cluster|replicas",
+    summary: "Returns the replicas of a node",
+    since: "5.0.0",
+    handler: Handler::Local(crate::cluster::replicas),
+    ..ABOUT_NODE
+};
+
+const SAVECONFIG: Command = Command {
+    name: "saveconfig",
+    full_name: "cluster|saveconfig",
+    summary: "Saves the state of the cluster; there is nothing to save yet",
+    flags: flags![ADMIN, STALE, NO_ASYNC_LOADING],
+    handler: Handler::Local(crate::cluster::acknowledge),
+    ..SUB
+};
+
 const SHARDS: Command = Command {
     name: "shards",
     full_name: "cluster|shards",
@@ -146,6 +197,15 @@ const SHARDS: Command = Command {
     tips: NONDETERMINISTIC,
     handler: Handler::Local(crate::cluster::shards),
     ..SUB
+};
+
+const SLAVES: Command = Command {
+    name: "slaves",
+    full_name: "cluster|slaves",
+    summary: "Returns the replicas of a node",
+    deprecated: Some(("5.0.0", "CLUSTER REPLICAS")),
+    handler: Handler::Local(crate::cluster::replicas),
+    ..ABOUT_NODE
 };
 
 const SLOTS: Command = Command {
