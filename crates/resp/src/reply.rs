@@ -150,7 +150,8 @@ impl<'a> Reply<'a> {
     }
 
     /// Creates an encoder that aborts the reply ([`abort`](Reply::abort)) when `out` must grow for
-    /// a bulk and would exceed `bytes_max`, including the bytes before the reply. So `out` may
+    /// an element and would exceed `bytes_max`, including the bytes before the reply. `+OK` and
+    /// errors are always written. So `out` may
     /// become as long as its capacity, which is at most about twice the limit. The caller must call
     /// [`finish`](Reply::finish).
     #[inline]
@@ -217,14 +218,28 @@ impl<'a> Reply<'a> {
     /// Appends encoded bytes.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
-        self.reserve(bytes.len());
+        if !self.has_room(bytes.len()) {
+            return self.grow_for_raw(bytes);
+        }
         self.out.extend_from_slice(bytes);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow_for_raw(&mut self, bytes: &[u8]) {
+        self.grow(bytes.len());
+        self.out.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    fn has_room(&self, bytes: usize) -> bool {
+        self.out.capacity() - self.out.len() >= bytes
     }
 
     /// Reserves memory for more bytes.
     #[inline]
     fn reserve(&mut self, bytes: usize) {
-        if self.out.capacity() - self.out.len() < bytes {
+        if !self.has_room(bytes) {
             self.grow(bytes);
         }
     }
@@ -350,7 +365,7 @@ impl<'a> Reply<'a> {
             Version::Resp2 => b"$-1\r\n",
             Version::Resp3 => b"_\r\n",
         };
-        self.out.extend_from_slice(null);
+        self.raw(null);
     }
 
     /// Writes a null array.
@@ -360,7 +375,7 @@ impl<'a> Reply<'a> {
             Version::Resp2 => b"*-1\r\n",
             Version::Resp3 => b"_\r\n",
         };
-        self.out.extend_from_slice(null);
+        self.raw(null);
     }
 
     /// Starts an array; `len` replies follow.
@@ -409,7 +424,7 @@ impl<'a> Reply<'a> {
             (Version::Resp3, false) => b"#f\r\n",
             (Version::Resp3, true) => b"#t\r\n",
         };
-        self.out.extend_from_slice(text);
+        self.raw(text);
     }
 
     /// Writes a double with 17 significant digits, as Redis 7.0 does; a bulk in RESP2.
@@ -440,6 +455,7 @@ impl<'a> Reply<'a> {
         for (to, from) in prefix[..3].iter_mut().zip(format.bytes()) {
             *to = from;
         }
+        self.reserve(HEADER_LEN_MAX + prefix.len() + bytes.len() + 2);
         self.header(b'=', prefix.len() + bytes.len());
         self.out.extend_from_slice(&prefix);
         self.out.extend_from_slice(bytes);
@@ -467,13 +483,13 @@ impl<'a> Reply<'a> {
     /// first.
     #[expect(clippy::needless_pass_by_value, reason = "taken by value, so that a length can't be inserted twice")]
     pub fn patch(&mut self, deferred: Deferred, len: usize) {
-        // The elements of an aborted reply were discarded.
-        if self.failure == Failure::TooLong {
-            return;
-        }
         let Deferred { position, kind, per_element } = deferred;
         let end = self.out.len();
         self.header(kind, len * per_element);
+        // The elements of an aborted reply were discarded, perhaps by this header.
+        if self.failure == Failure::TooLong {
+            return;
+        }
         let header_len = self.out.len() - end;
         self.out[position..].rotate_right(header_len);
     }
@@ -516,9 +532,13 @@ impl<'a> Reply<'a> {
     }
 
     /// Appends the whole table entry, whose length is a compile-time constant, and truncates the
-    /// output to the line: two instructions instead of a call to memcpy.
+    /// output to the line: two instructions instead of a call to memcpy. The compiler
+    /// removes the copy's own check for room, which the check here implies.
     #[inline]
     fn table_header(&mut self, kind: u8, n: usize) {
+        if !self.has_room(ENTRY_LEN) {
+            return self.grow_for_header(kind, n as i64);
+        }
         let mut entry = HEADERS[n];
         entry[0] = kind;
         let end = self.out.len() + table_digits(n) + 3;
@@ -529,6 +549,9 @@ impl<'a> Reply<'a> {
     /// Writes the line right-aligned on the stack. Then appends a fixed number of bytes from its
     /// start and truncates the output, as for a table entry.
     fn long_header(&mut self, kind: u8, n: i64) {
+        if !self.has_room(HEADER_LEN_MAX) {
+            return self.grow_for_header(kind, n);
+        }
         let mut buf = [0u8; 2 * HEADER_LEN_MAX];
         buf[HEADER_LEN_MAX - 2] = b'\r';
         buf[HEADER_LEN_MAX - 1] = b'\n';
@@ -542,6 +565,13 @@ impl<'a> Reply<'a> {
         let end = self.out.len() + HEADER_LEN_MAX - at;
         self.out.extend_from_slice(&buf[at..][..HEADER_LEN_MAX]);
         self.out.truncate(end);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow_for_header(&mut self, kind: u8, n: i64) {
+        self.grow(HEADER_LEN_MAX);
+        self.long_header(kind, n);
     }
 }
 

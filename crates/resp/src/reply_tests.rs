@@ -277,6 +277,36 @@ fn a_reply_is_aborted_when_it_exceeds_its_limit() {
         assert_eq!(out, [b"+OK\r\n", &error[..]].concat(), "{count} of {len} bytes");
         assert!(out.capacity() < 2 * MAX as usize + 100, "{count} of {len} bytes: {}", out.capacity());
     }
+    type Write = fn(&mut Reply<'_>);
+    let writes: [(&str, Write); 6] = [
+        ("integers", |reply| reply.integer(7)),
+        ("long integers", |reply| reply.integer(i64::MIN)),
+        ("nulls", |reply| reply.null()),
+        ("null arrays", |reply| reply.null_array()),
+        ("booleans", |reply| reply.boolean(true)),
+        ("headers", |reply| reply.array(1)),
+    ];
+    for version in [Version::Resp2, Version::Resp3] {
+        for (what, write) in writes {
+            let mut out = b"+OK\r\n".to_vec();
+            let mut reply = Reply::limited(&mut out, version, Some(&limit));
+            let array = reply.defer_array();
+            (0..100_000).for_each(|_| write(&mut reply));
+            reply.patch(array, 100_000);
+            reply.finish();
+            assert_eq!(out, [b"+OK\r\n", &error[..]].concat(), "{what}");
+            assert!(out.capacity() < 2 * MAX as usize + 100, "{what}: {}", out.capacity());
+        }
+    }
+    // The header of an aggregate aborts the reply.
+    let mut out = Vec::with_capacity(MAX as usize);
+    let mut reply = Reply::limited(&mut out, Version::Resp2, Some(&limit));
+    let array = reply.defer_array();
+    reply.bulk(&[b'x'; MAX as usize - 30]);
+    (0..3).for_each(|_| reply.ok());
+    reply.patch(array, 4);
+    reply.finish();
+    assert_eq!(out, error);
     // A reply within the limit is complete, and so is a reply after an aborted one was rolled back.
     let mut out = Vec::new();
     let mut reply = Reply::limited(&mut out, Version::Resp2, Some(&limit));
