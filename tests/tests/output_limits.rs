@@ -382,6 +382,46 @@ fn a_reply_is_dropped_while_its_command_runs() {
     }
 }
 
+/// Replies of short elements are dropped when they exceed the limit: the reply of one command, and
+/// those of a transaction's commands without keys together.
+#[test]
+fn a_reply_of_short_elements_is_dropped_at_the_limit() {
+    const ELEMENTS: usize = 1_000_000;
+    const COMMANDS: usize = 3_000;
+    const ALLOWED_BYTES: u64 = 16 * MIB as u64;
+    let args = ["--client-output-buffer-limit", "normal 1mb 0 0 pubsub 1mb 0 0"];
+    for server in Backend::all().iter().map(|backend| Server::pantala(*backend, &args)).chain(Server::redis(&args)) {
+        let mut other = server.connect();
+        let items: Vec<&str> = ["RPUSH", "list"].into_iter().chain(std::iter::repeat_n("a", 10_000)).collect();
+        (0..ELEMENTS / 10_000).for_each(|_| assert!(!other.command(&items).is_error()));
+        let transaction = |command: &[&str], count: usize| {
+            [encode(&["MULTI"]), encode(command).repeat(count), encode(&["INCR", "ran"]), encode(&["EXEC"])].concat()
+        };
+        // SORT holds its elements, which takes more memory than the reply.
+        for (what, requests, allowed_bytes) in [
+            ("LPOS", encode(&["LPOS", "list", "a", "COUNT", "0"]), ALLOWED_BYTES / 2),
+            ("LPOS in a transaction", transaction(&["LPOS", "list", "a", "COUNT", "0"], 5), ALLOWED_BYTES / 2),
+            ("SORT", encode(&["SORT", "list", "BY", "nosort", "GET", "none_*"]), 8 * ALLOWED_BYTES),
+            ("COMMAND", transaction(&["COMMAND"], COMMANDS), ALLOWED_BYTES),
+            ("COMMAND DOCS", transaction(&["COMMAND", "DOCS"], COMMANDS / 10), ALLOWED_BYTES),
+            ("PING", transaction(&["PING", &"x".repeat(1000)], COMMANDS), ALLOWED_BYTES),
+        ] {
+            let peak = server.peak_resident_bytes();
+            let mut client = named(&server, "long", None);
+            client.send_raw(&requests);
+            let received = client.read_to_end();
+            assert!(received.len() < MIB, "{what}: {} bytes", received.len());
+            eventually(what, || pending_bytes(&mut other, "long").is_none());
+            let taken = server.peak_resident_bytes().saturating_sub(peak);
+            assert!(taken < allowed_bytes, "{what}: {taken} bytes more");
+        }
+        // The transactions have run completely.
+        assert_eq!(other.call("GET ran"), Reply::bulk("4"));
+        let closed = server.log().matches("overcoming of output buffer limits").count();
+        assert_eq!(closed, 6);
+    }
+}
+
 /// A transaction in which a reply exceeds the limit runs completely; then its connection is closed.
 #[test]
 fn an_endless_reply_aborts_no_transaction() {

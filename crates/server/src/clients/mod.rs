@@ -33,7 +33,7 @@ pub use following::check_follower;
 use frozen::Frozen;
 use limits::Limits;
 pub use memory::Memory;
-pub use output::{drop_over_limit, limit_stranger, output_limit};
+pub use output::{discard_over_limit, drop_over_limit, limit_stranger, output_limit, reply_limit};
 pub use published::close_subscriber;
 pub use unsynced::{note_unsynced, note_unsynced_until};
 

@@ -1,7 +1,10 @@
 //! Enforces the output limits of connections, and the limit on the memory of all clients when
 //! output is added.
 
-use pantala_engine::client::ReplyMode;
+use std::sync::atomic::AtomicU64;
+
+use pantala_engine::client::{ReplyMode, Session};
+use pantala_engine::keyspace::Keyspace;
 use pantala_runtime::EventLoop;
 use pantala_session::State;
 use pantala_session::access::must_log_in;
@@ -26,6 +29,30 @@ pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -
     } else {
         &settings.output_limit_normal
     }
+}
+
+/// Returns whether a connection's pending output exceeds its hard limit.
+fn is_over_limit<H>(connection: &Connection<H>, settings: &Settings) -> bool {
+    let hard_bytes = output_limit(connection, settings).hard_bytes;
+    hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes
+}
+
+/// Discards the replies of a running transaction, whose first byte is at `start`, if the
+/// connection's output exceeds the hard limit. Returns whether it does. The transaction continues;
+/// the caller closes the connection after it.
+pub fn discard_over_limit<H>(connection: &mut Connection<H>, settings: &Settings, start: usize) -> bool {
+    let is_over = is_over_limit(connection, settings);
+    if is_over {
+        connection.output.truncate(start);
+    }
+    is_over
+}
+
+/// Returns the limit of [`pantala_resp::Reply::limited`] for a reply to this connection. `None`: no
+/// limit, because the connection is the link to the primary, whose replies are dropped.
+#[inline]
+pub fn reply_limit<'k>(session: &Session, keyspace: &'k Keyspace) -> Option<&'k AtomicU64> {
+    session.primary.is_none().then_some(&keyspace.tuning.reply_bytes_max)
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
@@ -66,8 +93,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     #[cold]
     fn closed_at_alarm(&mut self, index: u32) -> bool {
         let Some(connection) = &self.reactor.connections[index as usize] else { return true };
-        let hard_bytes = output_limit(connection, &self.reactor.settings).hard_bytes;
-        if hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes {
+        if is_over_limit(connection, &self.reactor.settings) {
             self.close_over_limit(index);
             return true;
         }

@@ -16,7 +16,7 @@ mod mail;
 mod messages;
 mod pause;
 mod permissions;
-mod queued;
+pub mod queued;
 mod scripts;
 mod transactions;
 pub mod whole;

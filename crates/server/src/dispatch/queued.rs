@@ -12,9 +12,9 @@ use pantala_runtime::EventLoop;
 
 use super::messages::SUBSCRIPTION_CHANGES;
 use super::{Connection, Dispatcher};
-use crate::clients::drop_over_limit;
 use crate::clients::primary::note_error;
 use crate::clients::slow;
+use crate::clients::{discard_over_limit, drop_over_limit, reply_limit};
 use crate::stats::Outcome;
 
 /// Returns whether a queued command may change the function libraries.
@@ -26,6 +26,13 @@ fn changes_libraries(queued: &Queued) -> bool {
 /// meanwhile. So it must not run under the lock of the function libraries.
 fn may_wait(queued: &Queued) -> bool {
     matches!(queued.command.handler, Handler::Transaction(_)) || queued.command.flags.contains(Flags::ADMIN)
+}
+
+/// Returns whether a command without shards has succeeded, so that it must be propagated. An
+/// aborted reply is one of a command that has succeeded, because errors are never aborted.
+#[inline]
+pub fn has_succeeded(reply: &[u8]) -> bool {
+    reply.first() != Some(&b'-') || is_aborted(reply)
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
@@ -68,6 +75,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 }
             }
             is_over_limit |= self.run_queued(index, &transaction, queued, owned, now_ms);
+            if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
+                is_over_limit |= discard_over_limit(connection, &self.clients.reactor.settings, start);
+            }
             if queued.command.flags.contains(Flags::ADMIN) {
                 self.refresh_rules(index);
             }
@@ -130,11 +140,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 let (keyspace, host, version) =
                     (self.clients.executor.keyspace(), self.clients.reactor.server, session.version);
                 let mut context = LocalContext { session, keyspace, host, now_ms };
-                handler(&mut context, &args, &mut Reply::new(output, version));
+                let mut reply = Reply::limited(output, version, reply_limit(context.session, keyspace));
+                handler(&mut context, &args, &mut reply);
+                reply.finish();
                 if keyspace.monitors().are_there() {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
                 }
-                if output.get(before) != Some(&b'-') {
+                if has_succeeded(&output[before..]) {
                     self.clients.executor.propagate_local(command, session.db, &args);
                 }
                 if command.flags.contains(Flags::ANSWERS_MESSAGES) && output[before..].first() != Some(&b'-') {

@@ -25,9 +25,10 @@ use super::waits::wait_for_replicas;
 use super::{Runner, Windows};
 use crate::clients::primary::{self, note_error};
 use crate::clients::slow::LARGE_BYTES;
-use crate::clients::{limit_stranger, note_unsynced};
+use crate::clients::{limit_stranger, note_unsynced, reply_limit};
 use crate::config::Settings;
 use crate::dispatch::ending::acquire_all_for;
+use crate::dispatch::queued::has_succeeded;
 use crate::dispatch::whole::rest;
 use crate::dispatch::window::{Entry, What, Window, classify};
 use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseReply, SUBSCRIPTION_CHANGES, flags_of};
@@ -428,11 +429,14 @@ impl Runner {
                 // of this change is committed.
                 let is_ordered = command.flags.contains(Flags::WRITE);
                 let _order = is_ordered.then(|| keyspace.journal().order_libraries());
-                handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
+                let limit = reply_limit(context.session, keyspace);
+                let mut reply = Reply::limited(&mut connection.output, version, limit);
+                handler(&mut context, &args, &mut reply);
+                reply.finish();
                 if keyspace.monitors().are_there() {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
                 }
-                if connection.output.get(before) != Some(&b'-') {
+                if has_succeeded(&connection.output[before..]) {
                     d.clients.executor.propagate_local(command, connection.session.db, &args);
                 }
                 if let Some(pause) = connection.session.pause.take() {

@@ -24,6 +24,7 @@ use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, Scripts, S
 
 use super::Dispatcher;
 use super::transactions::Held;
+use crate::clients::reply_limit;
 use crate::clients::slow::Words;
 use crate::host::Server;
 use crate::reactor::Reactor;
@@ -395,8 +396,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         let mut scripted = Scripted { is_counted: false };
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
-            let limit = &self.clients.executor.keyspace().tuning.reply_bytes_max;
-            let (version, limit) = (connection.session.version, connection.session.primary.is_none().then_some(limit));
+            let limit = reply_limit(&connection.session, self.clients.executor.keyspace());
+            let version = connection.session.version;
             let mut reply = Reply::limited(&mut connection.output, version, limit);
             scripted.is_counted = state.answer(call.program.name(), &mut reply);
             reply.finish();
