@@ -173,6 +173,48 @@ fn changes_of_libraries_are_ordered() {
     });
 }
 
+/// Another connection changes a library that a running transaction has changed before its script:
+/// the replica ends with the libraries of the primary.
+#[test]
+fn a_library_changed_during_a_transaction_is_propagated() {
+    const ROUNDS: usize = 3;
+    const LIBRARIES: usize = 4;
+    let load = |number: usize, version: &str| {
+        let function = format!("redis.register_function('f{number}', function() return '{version}' end)");
+        encode(&["FUNCTION", "LOAD", "REPLACE", &format!("#!lua name=lib{number}\n{function}")])
+    };
+    let script = "local n = 0 while redis.call('GET', 'go') == false and n < 1000000 do n = n + 1 end return n";
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &PRIMARY);
+        let replica = Server::pantala(backend, &[]);
+        follow(&replica, &primary);
+        let (mut client, mut reader) = (primary.connect(), replica.connect());
+        let mut running = primary.connect();
+        // At least one of them belongs to the worker that doesn't run the script. The others run
+        // their commands after the transaction.
+        let mut others: Vec<Client> = (0..LIBRARIES).map(|_| primary.connect()).collect();
+        for round in 0..ROUNDS {
+            let first: Vec<Vec<u8>> = match round {
+                0 | 1 => (0..LIBRARIES).map(|number| load(number, "transaction")).collect(),
+                _ => vec![encode(&["FUNCTION", "FLUSH"])],
+            };
+            let eval = encode(&["EVAL", script, "1", "go"]);
+            running.send_raw(&[&encode(&["MULTI"]), &first.concat()[..], &eval, &encode(&["EXEC"])].concat());
+            // The script runs.
+            std::thread::sleep(Duration::from_millis(200));
+            for (number, other) in others.iter_mut().enumerate() {
+                let delete = encode(&["FUNCTION", "DELETE", &format!("lib{number}")]);
+                other.send_raw(&if round == 1 { delete } else { load(number, "alone") });
+            }
+            (0..first.len() + 3).for_each(|_| assert!(!running.receive().is_error()));
+            others.iter_mut().for_each(|other| assert!(!other.receive().is_error()));
+            wait_until_applied(&replica, &primary);
+            let [ours, theirs] = [&mut client, &mut reader].map(|client| client.call("FUNCTION LIST WITHCODE"));
+            assert_eq!(ours, theirs, "round {round}");
+        }
+    });
+}
+
 /// Replicas that request a sync within `repl-diskless-sync-delay` share a snapshot.
 #[test]
 fn replicas_share_a_snapshot() {

@@ -1,20 +1,26 @@
 //! Runs the commands that a transaction has queued, on shards that are held.
 
+use std::sync::MutexGuard;
+
 use pantala_engine::client::LocalContext;
 use pantala_engine::command::{Flags, Handler, Route, TransactionPart};
+use pantala_engine::effect::Journal;
 use pantala_engine::executor::Call;
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::slowlog::Sender;
 use pantala_engine::transaction::{Queued, Transaction};
-use pantala_resp::{Reply, is_aborted};
+use pantala_resp::{Args, Reply, is_aborted};
 use pantala_runtime::EventLoop;
+use pantala_scripting::Libraries;
 
 use super::messages::SUBSCRIPTION_CHANGES;
+use super::scripts::copied;
 use super::{Connection, Dispatcher};
 use crate::clients::primary::note_error;
-use crate::clients::slow;
+use crate::clients::slow::{self, Words};
 use crate::clients::{discard_over_limit, drop_over_limit, reply_limit};
+use crate::host::Server;
 use crate::stats::Outcome;
 
 /// Returns whether a queued command may change the function libraries.
@@ -26,6 +32,58 @@ fn changes_libraries(queued: &Queued) -> bool {
 /// meanwhile. So it must not run under the lock of the function libraries.
 fn may_wait(queued: &Queued) -> bool {
     matches!(queued.command.handler, Handler::Transaction(_)) || queued.command.flags.contains(Flags::ADMIN)
+}
+
+/// A transaction's hold of the lock of the function libraries ([`Journal::order_libraries`]). The
+/// lock is held from the first change of the libraries until its effect is committed, except while
+/// a command runs that may wait. Meanwhile other connections may change the libraries, and their
+/// effects are committed before the transaction's.
+struct LibraryOrder<'s> {
+    journal: &'s Journal,
+    libraries: &'s Libraries,
+    lock: Option<MutexGuard<'s, ()>>,
+    /// The generation of the libraries when the lock was released.
+    released_at: Option<u64>,
+    /// Whether the libraries were changed while the lock was released.
+    is_overtaken: bool,
+}
+
+impl<'s> LibraryOrder<'s> {
+    fn new(server: &'s Server) -> Self {
+        let (journal, libraries) = (server.keyspace().journal(), &server.scripting().libraries);
+        LibraryOrder { journal, libraries, lock: None, released_at: None, is_overtaken: false }
+    }
+
+    fn acquire(&mut self) {
+        self.lock.get_or_insert_with(|| self.journal.order_libraries());
+        if let Some(generation) = self.released_at.take() {
+            self.is_overtaken |= generation != self.libraries.generation();
+        }
+    }
+
+    fn release(&mut self) {
+        if self.lock.is_some() {
+            self.released_at = Some(self.libraries.generation());
+            self.lock = None;
+        }
+    }
+
+    /// Prepares the commit of the transaction's unit: acquires the lock if the transaction has
+    /// changed the libraries. If another connection has changed them meanwhile, the replicas would
+    /// apply the changes in another order. Returns the commands that then set all libraries to
+    /// their present state, and must end the unit.
+    fn end(&mut self) -> Vec<Words> {
+        if self.released_at.is_some() {
+            self.acquire();
+        }
+        if !self.is_overtaken {
+            return Vec::new();
+        }
+        let table = self.libraries.table();
+        let flush: &[&[u8]] = &[b"FUNCTION", b"FLUSH"];
+        let loads = table.libraries().map(|library| copied([&b"FUNCTION"[..], b"LOAD", &library.text].into_iter()));
+        std::iter::once(copied(flush.iter().copied())).chain(loads).collect()
+    }
 }
 
 /// Returns whether a command without shards has succeeded, so that it must be propagated. An
@@ -58,14 +116,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.refresh_rules(index);
         self.clients.executor.begin_unit();
         let mut is_over_limit = false;
-        let journal = self.clients.executor.keyspace().journal();
-        // Held from the first change of the function libraries until its effect is committed.
-        let mut order = None;
+        let mut order = LibraryOrder::new(self.clients.reactor.server);
+        let mut change = None;
         for (at, queued) in transaction.queue().iter().enumerate() {
             if may_wait(queued) {
-                order = None;
-            } else if order.is_none() && changes_libraries(queued) {
-                order = Some(journal.order_libraries());
+                order.release();
+            } else if changes_libraries(queued) {
+                order.acquire();
+                change = Some(queued.command);
             }
             faults::pause(Fault::PauseHolding);
             if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
@@ -80,6 +138,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
             if queued.command.flags.contains(Flags::ADMIN) {
                 self.refresh_rules(index);
+            }
+        }
+        if let Some(command) = change {
+            for (bytes, ranges) in order.end() {
+                self.clients.executor.propagate_local(command, view.db, &Args::new(&bytes, &ranges));
             }
         }
         self.clients.executor.end_unit(owned);
