@@ -1,7 +1,9 @@
 //! Passwords of users, of the server and of keys appear in no log, in no reply to another client,
 //! and in no output of `MONITOR` or `SLOWLOG`. A script's text is shown, with whatever it contains.
 
-use pantala_tests::{Client, Reply, Server, for_each_backend};
+use pantala_tests::server::{free_port, run_to_exit};
+use pantala_tests::tls::Certificates;
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 /// Part of every password below.
 const SECRET: &str = "hunter2";
@@ -97,4 +99,66 @@ fn passwords_are_never_shown() {
         assert!(!server.log().is_empty());
         assert_hidden("the log", &server.log());
     });
+}
+
+/// Panics if a text contains part of a private key in PEM format, as such or as a list of bytes.
+#[track_caller]
+fn assert_no_key(key: &str, text: &str) {
+    const PART_CHARS: usize = 8;
+    for line in key.lines().filter(|line| !line.starts_with("-----")) {
+        for part in line.as_bytes().windows(PART_CHARS) {
+            let part = std::str::from_utf8(part).expect("base64");
+            assert!(!text.contains(part), "part of the key is shown: {text}");
+        }
+    }
+    let mut runs = text.split(|char: char| !char.is_ascii_digit() && char != ',' && char != ' ');
+    assert!(!runs.any(|run| run.matches(", ").count() > 2), "a list of bytes is shown: {text}");
+}
+
+/// Damages the text of a key.
+type Damage = fn(&str) -> String;
+
+/// A key's file may be damaged, for example because an environment variable that contained the key
+/// has lost its line breaks. Neither the log nor an error reply shows any part of the key.
+#[test]
+fn damaged_private_keys_are_never_shown() {
+    let Some(certificates) = Certificates::make() else { return };
+    let key = std::fs::read_to_string(certificates.key("rsa")).expect("it is read");
+    let damages: [(&str, Damage); 7] = [
+        ("spaces", |key| key.replace('\n', " ")),
+        ("no-breaks", |key| key.replace('\n', "")),
+        ("escaped", |key| key.replace('\n', "\\n")),
+        ("first-break", |key| key.replacen('\n', "", 1)),
+        ("truncated", |key| key[..key.len() / 2].into()),
+        ("no-base64", |key| key.replacen('M', "*", 1)),
+        ("encrypted", |key| key.replace("PRIVATE", "ENCRYPTED PRIVATE").replace('\n', " ")),
+    ];
+    let port = free_port();
+    let args = certificates.server_args(port, "rsa");
+    let args: Vec<&str> = args.iter().map(String::as_str).chain(["--loglevel", "debug"]).collect();
+    let server = Server::pantala(Backend::Epoll, &args);
+    let mut admin = server.connect();
+    for (name, damage) in damages {
+        let (file, client_cert) = (certificates.file(name), certificates.cert("rsa"));
+        std::fs::write(&file, damage(&key)).expect("it is written");
+        let set = ["CONFIG", "SET", "tls-key-file", &file];
+        let set_client = ["CONFIG", "SET", "tls-client-cert-file", &client_cert, "tls-client-key-file", &file];
+        for command in [&set[..], &set_client] {
+            let reply = admin.command(command);
+            assert!(reply.is_error(), "{name}: {reply:?}");
+            assert_no_key(&key, &reply.text());
+        }
+        let (other, tls_port) = (free_port().to_string(), free_port().to_string());
+        let more = ["--port", &other, "--tls-port", &tls_port, "--tls-key-file", &file];
+        let exit = run_to_exit(&[&args[..], &more].concat(), b"");
+        assert!(!exit.status.success(), "{name}");
+        for text in [&server.log(), &exit.output] {
+            let expected = format!("Failed to load private key: {file}: not valid PEM");
+            assert!(text.contains(&expected) || name == "encrypted", "{name}: {text}");
+            assert_no_key(&key, text);
+        }
+        // As the certificate's file.
+        assert!(admin.command(&["CONFIG", "SET", "tls-cert-file", &file]).is_error(), "{name}");
+        assert_no_key(&key, &server.log());
+    }
 }

@@ -100,7 +100,8 @@ fn tls13(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
             format!("'{name}' in tls-ciphersuites is not supported. Supported are {names}")
         })
     };
-    list.split(':').filter(|name| !name.is_empty()).map(find).collect()
+    let found: Vec<_> = list.split(':').filter(|name| !name.is_empty()).map(find).collect::<Result<_, _>>()?;
+    if found.is_empty() { Err(format!("Failed to configure ciphersuites: {list}")) } else { Ok(found) }
 }
 
 /// Returns whether a word of the list (keywords joined by `+`) selects a suite. Returns `None` if
@@ -204,6 +205,7 @@ mod tests {
         assert_eq!(tls13("TLS_AES_128_GCM_SHA256").expect("one"), [suites::TLS13_AES_128_GCM_SHA256]);
         assert_eq!(tls13("").expect("all").len(), 3);
         assert!(tls13("TLS_AES_128_CCM_SHA256").expect_err("unknown").contains("TLS_AES_256_GCM_SHA384"));
+        assert!(tls13(":").expect_err("none").contains("ciphersuites"));
         assert_eq!(versions("").expect("both").len(), 2);
         assert_eq!(versions("tlsv1.3").expect("one"), [&version::TLS13]);
         assert!(versions("TLSv1.1 TLSv1.2").expect_err("old").contains("'TLSv1.1'"));

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use pkcs8::EncryptedPrivateKeyInfoRef;
+use pkcs8::Error::EncryptedPrivateKey;
 use pkcs8::der::pem::PemLabel;
 use pkcs8::der::{Decode, SecretDocument};
+use pkcs8::pkcs5::Error::DecryptFailed;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -29,7 +31,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 /// # Errors
 /// The file can't be read, or has no certificate.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found = certificates_in(&read(path)?).map_err(|error| error.to_string())?;
+    let found = certificates_in(&read(path)?)?;
     if found.is_empty() {
         return Err("no certificate found".into());
     }
@@ -43,8 +45,23 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     Ok(found)
 }
 
-fn certificates_in(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
-    CertificateDer::pem_slice_iter(text).collect()
+fn certificates_in(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|error| defect(&error).into())
+}
+
+/// Returns the text for a file that isn't valid PEM. It contains no part of the file: the
+/// `Display` output of [`pem::Error`] may contain the whole key.
+fn defect(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => {
+            "not valid PEM: a section has no END line (the file is truncated or has lost its line breaks)"
+        }
+        pem::Error::IllegalSectionStart { .. } => {
+            "not valid PEM: a BEGIN line is malformed (the file may have lost its line breaks)"
+        }
+        pem::Error::Base64Decode(_) => "not valid PEM: a section is not valid base64",
+        _ => "not valid PEM",
+    }
 }
 
 /// Returns the private key of a PEM file, in the format PKCS #8 (with or without a password), PKCS
@@ -59,12 +76,16 @@ pub fn private_key(path: &Path, password: Option<&Password>) -> Result<PrivateKe
         Ok(_) => Err(LEGACY.into()),
         Err(pem::Error::NoItemsFound) => decrypted(&text, password),
         Err(_) if is_legacy_encrypted(&text) => Err(LEGACY.into()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(defect(&error).into()),
     }
 }
 
 const LEGACY: &str = "the key is encrypted in the old PEM format, which is insecure and not supported: convert it with \
                       'openssl pkcs8 -topk8'";
+
+const UNSUPPORTED: &str = "the key is damaged, or its encryption is not supported: supported are AES in CBC and GCM mode \
+                           with PBKDF2 (HMAC with SHA-2) or scrypt; convert it with \
+                           'openssl pkcs8 -topk8 -v2 aes-256-cbc'";
 
 /// Returns whether the key is encrypted in OpenSSL's legacy format, which precedes PKCS #8.
 fn is_legacy_encrypted(text: &[u8]) -> bool {
@@ -78,9 +99,13 @@ fn decrypted(text: &[u8], password: Option<&Password>) -> Result<PrivateKeyDer<'
     let label = EncryptedPrivateKeyInfoRef::PEM_LABEL;
     let begin = text.find(&format!("-----BEGIN {label}-----")).ok_or("no private key found")?;
     let password = password.ok_or("the key has a password, and tls-key-file-pass is not set")?;
-    let (_, document) = SecretDocument::from_pem(section(&text[begin..], label)).map_err(|error| error.to_string())?;
-    let encrypted = EncryptedPrivateKeyInfoRef::from_der(document.as_bytes()).map_err(|error| error.to_string())?;
-    let key = encrypted.decrypt(&password.0).map_err(|error| format!("the key can't be decrypted: {error}"))?;
+    let section = section(&text[begin..], label);
+    let (_, document) = SecretDocument::from_pem(section).map_err(|error| format!("not valid PEM: {error}"))?;
+    let encrypted = EncryptedPrivateKeyInfoRef::from_der(document.as_bytes()).map_err(|_| UNSUPPORTED)?;
+    let key = encrypted.decrypt(&password.0).map_err(|error| match error {
+        EncryptedPrivateKey(DecryptFailed) => format!("the key can't be decrypted: {error}"),
+        _ => UNSUPPORTED.into(),
+    })?;
     Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
 }
 
@@ -90,10 +115,11 @@ fn section<'t>(text: &'t str, label: &str) -> &'t str {
     text.find(&end).map_or(text, |at| &text[..at + end.len()])
 }
 
-/// Returns the certificates of the authorities. There is at least one.
+/// Returns the certificates of the authorities. As in OpenSSL, the file must contain at least one;
+/// the folder may be empty or missing.
 ///
 /// # Errors
-/// A file can't be read, or there is no certificate.
+/// The file can't be used, or there are too many certificates.
 pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let mut add = |path: &Path, certificates: Vec<CertificateDer<'static>>| {
@@ -109,22 +135,16 @@ pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
         let found = certificates(file).map_err(|wrong| format!("{}: {wrong}", file.display()))?;
         add(file, found)?;
     }
-    if let Some(dir) = &of.dir {
-        let unreadable = |error: std::io::Error| format!("{}: {error}", dir.display());
-        let entries = std::fs::read_dir(dir).map_err(unreadable)?;
-        let mut paths =
-            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().map_err(unreadable)?;
+    if let Some(entries) = of.dir.as_ref().and_then(|dir| std::fs::read_dir(dir).ok()) {
+        let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.sort();
         // OpenSSL requires links named after hashes. Pantala reads every file that contains a
         // certificate.
         for path in paths.iter().take(FILES_MAX).filter(|path| path.is_file()) {
-            if let Ok(found) = read(path).and_then(|text| certificates_in(&text).map_err(|error| error.to_string())) {
+            if let Ok(found) = read(path).and_then(|text| certificates_in(&text)) {
                 add(path, found)?;
             }
         }
-    }
-    if roots.is_empty() {
-        return Err("no certificate of an authority found".into());
     }
     Ok(roots)
 }
