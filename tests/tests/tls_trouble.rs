@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pantala_tests::following::info;
-use pantala_tests::server::free_port;
+use pantala_tests::server::{free_port, run_to_exit};
 use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_all_backends, for_each_backend};
@@ -220,5 +220,134 @@ fn tls_cluster_is_rejected_at_run_time() {
         assert_eq!(admin.call("CONFIG SET tls-cluster no"), Reply::ok());
         let value = admin.call("CONFIG GET tls-cluster");
         assert_eq!(value.elements()[1].text(), "no");
+    }
+}
+
+/// Returns the directive that the error of a `CONFIG SET` blames.
+fn blamed(reply: &Reply) -> String {
+    let text = reply.text();
+    assert!(text.ends_with("Unable to update TLS configuration. Check server logs."), "{text}");
+    text.split('\'').nth(1).expect("a name in quotes").to_owned()
+}
+
+/// As in Redis, the error of a `CONFIG SET` names the first directive that was changed.
+#[test]
+fn errors_name_the_first_changed_directive() {
+    let Some(certificates) = Certificates::make() else { return };
+    let (cert, key) = (certificates.cert("client"), certificates.key("client"));
+    let (locked, garbage) = (certificates.key("locked"), certificates.file("garbage"));
+    std::fs::write(&garbage, "garbage").expect("it is written");
+    let plain = certificates.key("server");
+    certificates.openssl(&["pkcs8", "-topk8", "-in", &plain, "-out", &locked, "-passout", "pass:sesame"]);
+    let check = |server: &Server| {
+        let mut admin = server.connect();
+        let mut set = |pairs: &[&str]| admin.command(&[&["CONFIG", "SET"], pairs].concat());
+        assert_eq!(set(&["tls-client-cert-file", &cert]), Reply::ok(), "without a key it is ignored");
+        assert_eq!(set(&["tls-client-key-file", &key]), Reply::ok());
+        assert_eq!(set(&["tls-key-file-pass", "sesame", "tls-key-file", &locked]), Reply::ok());
+        for (pairs, name) in [
+            (&["tls-ciphersuites", "garbage"][..], "tls-ciphersuites"),
+            (&["tls-client-key-file", &garbage], "tls-client-key-file"),
+            (&["tls-key-file-pass", ""], "tls-key-file-pass"),
+            (&["maxmemory", "1gb", "tls-session-cache-size", "5", "tls-ciphers", "garbage"], "tls-session-cache-size"),
+            (&["tls-session-caching", "yes", "tls-ciphers", "garbage"], "tls-ciphers"),
+            (&["tls-auth-clients", "optional", "tls-cert-file", &garbage], "tls-cert-file"),
+        ] {
+            assert_eq!(blamed(&set(pairs)), name, "{pairs:?}");
+        }
+        assert_eq!(admin.command(&["CONFIG", "GET", "maxmemory"]).elements()[1].text(), "0");
+    };
+    let (server, _) = start(Backend::Epoll, &certificates, "server", &[]);
+    check(&server);
+    let args = certificates.server_args(free_port(), "server");
+    if let Some(redis) = Server::redis(&args.iter().map(String::as_str).collect::<Vec<_>>()) {
+        check(&redis);
+    }
+}
+
+/// As in Redis, `tls-auth-clients` takes effect without reading the files again.
+#[test]
+fn auth_clients_changes_without_the_files() {
+    let Some(certificates) = Certificates::make() else { return };
+    for extension in ["crt", "key"] {
+        let (from, to) = (certificates.path("server"), certificates.path("copy"));
+        std::fs::copy(from.with_extension(extension), to.with_extension(extension)).expect("it is copied");
+    }
+    let (server, port) = start(Backend::Epoll, &certificates, "copy", &[]);
+    let mut admin = server.connect();
+    std::fs::write(certificates.cert("copy"), "garbage").expect("it is written");
+    let nameless = Tunnel::open(port, certificates.client_config(None), usize::MAX);
+    for (value, is_accepted) in [("no", true), ("yes", false), ("optional", true), ("yes", false)] {
+        assert_eq!(admin.call(&format!("CONFIG SET tls-auth-clients {value}")), Reply::ok());
+        let mut client = nameless.connect();
+        if is_accepted {
+            assert_eq!(client.call("PING").text(), "PONG", "{value}");
+        } else {
+            assert_eq!(client.read_to_end(), b"", "{value}");
+        }
+        assert_eq!(tunnel(&certificates, port, "client").connect().call("PING").text(), "PONG", "{value}");
+    }
+    let rejected = admin.command(&["CONFIG", "SET", "tls-cert-file", &certificates.cert("copy")]);
+    assert_eq!(blamed(&rejected), "tls-cert-file");
+}
+
+/// Without any authority a client certificate can be configured for links, if the certificates of
+/// clients are not checked.
+#[test]
+fn a_client_certificate_needs_no_authority() {
+    let Some(certificates) = Certificates::make() else { return };
+    let (cert, key, stranger) = (certificates.cert("client"), certificates.key("client"), certificates.key("stranger"));
+    let none = ["--tls-auth-clients", "no", "--tls-ca-cert-file", "", "--tls-client-cert-file", &cert];
+    let (server, port) =
+        start(Backend::Epoll, &certificates, "server", &[&none[..], &["--tls-client-key-file", &key]].concat());
+    assert_eq!(tunnel(&certificates, port, "client").connect().call("PING").text(), "PONG");
+    let mut admin = server.connect();
+    assert_eq!(blamed(&admin.command(&["CONFIG", "SET", "tls-client-key-file", &stranger])), "tls-client-key-file");
+    assert_eq!(blamed(&admin.call("CONFIG SET tls-auth-clients yes")), "tls-auth-clients");
+    assert!(server.log().contains("Either tls-ca-cert-file or tls-ca-cert-dir must be specified"), "{}", server.log());
+}
+
+/// As in Redis, `tls-ca-cert-dir` may be empty or missing: the server starts, and rejects the
+/// certificates of clients.
+#[test]
+fn a_folder_of_authorities_may_be_empty() {
+    let Some(certificates) = Certificates::make() else { return };
+    let empty = certificates.path("empty");
+    std::fs::create_dir(&empty).expect("a folder");
+    for folder in [empty.display().to_string(), certificates.file("missing")] {
+        let more = ["--tls-ca-cert-file", "", "--tls-ca-cert-dir", &folder];
+        let (server, port) = start(Backend::Epoll, &certificates, "server", &more);
+        assert!(server.log().contains("WARNING: tls-ca-cert-dir has no certificate"), "{}", server.log());
+        let client = tunnel(&certificates, port, "client");
+        assert_eq!(client.connect().read_to_end(), b"");
+        let nameless = Tunnel::open(port, certificates.client_config(None), usize::MAX);
+        let mut admin = server.connect();
+        assert_eq!(nameless.connect().read_to_end(), b"");
+        assert_eq!(admin.call("CONFIG SET tls-auth-clients optional"), Reply::ok());
+        assert_eq!(nameless.connect().call("PING").text(), "PONG");
+        assert_eq!(client.connect().read_to_end(), b"");
+        let authority = certificates.cert("ca");
+        let pairs = ["CONFIG", "SET", "tls-auth-clients", "yes", "tls-ca-cert-file", &authority];
+        assert_eq!(admin.command(&pairs), Reply::ok());
+        assert_eq!(client.connect().call("PING").text(), "PONG");
+        assert_eq!(nameless.connect().read_to_end(), b"");
+    }
+}
+
+/// Keys whose encryption is too old prevent the start, with a log line that says what is supported.
+#[test]
+fn keys_with_an_unsupported_encryption() {
+    let Some(certificates) = Certificates::make() else { return };
+    let (plain, locked) = (certificates.key("server"), certificates.key("locked"));
+    let args = certificates.server_args(free_port(), "server");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    for cipher in [&["-v1", "PBE-SHA1-3DES"][..], &["-v2", "des3"], &["-v2", "aes-256-cbc", "-v2prf", "hmacWithSHA1"]] {
+        let convert = ["pkcs8", "-topk8", "-in", &plain, "-out", &locked, "-passout", "pass:sesame"];
+        certificates.openssl(&[&convert[..], cipher].concat());
+        let port = free_port().to_string();
+        let key = ["--port", &port, "--tls-key-file", &locked, "--tls-key-file-pass", "sesame"];
+        let exit = run_to_exit(&[&args[..], &key].concat(), b"");
+        assert!(!exit.status.success(), "{cipher:?}: {}", exit.output);
+        assert!(exit.output.contains("or its encryption is not supported: supported are AES"), "{}", exit.output);
     }
 }

@@ -29,8 +29,8 @@ impl Server {
             self.listening().encryption()
         } else {
             let reason = "Unable to update TLS configuration. Check server logs.";
-            let refused = |_| Refusal { directive: new.tls.first_change(&old.tls), reason: reason.into() };
-            process::Encryption::read(&new.tls).map_err(refused)?
+            let refused = |_| Refusal { directive: new.tls.changed_first, reason: reason.into() };
+            process::Encryption::renewed(self.listening().encryption(), &old.tls, &new.tls).map_err(refused)?
         };
         let is_off = || !self.snapshots().loading.is_startup() && self.snapshots().aof.state() == aof::State::Off;
         let place = if new.aof.is_on && (!old.aof.is_on || names_appendonly && is_off()) {

@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{UnbufferedClientConnection, WebPkiServerVerifier};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::connection::{Connection, Failure};
-use crate::options::{Identity, Options};
+use crate::options::Options;
 use crate::server::{identity, provider, roots};
 use crate::{anchors, ciphers};
 
 /// The client's side: creates connections with one configuration.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     config: Arc<ClientConfig>,
 }
@@ -29,21 +30,38 @@ impl Client {
     /// A file or directive is missing, unreadable or unsupported.
     pub fn new(options: &Options) -> Result<Self, String> {
         let (provider, verifier, _) = verifier(options)?;
-        Client::with_verifier(options, provider, verifier)
+        let has_own = options.client.cert_file.is_some();
+        Client::with_verifier(options, has_own, provider, verifier)
     }
 
     /// Does the same as [`Client::new`] for links to other servers. As in Redis, an authority must
-    /// have signed the other server's certificate, but the names in it are not checked.
+    /// have signed the other server's certificate, but the names in it are not checked. A client
+    /// certificate without a key is ignored.
     ///
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
     pub fn of_link(options: &Options) -> Result<Self, String> {
         let (provider, inner, roots) = verifier(options)?;
-        Client::with_verifier(options, provider, Arc::new(AnyName { inner, roots }))
+        let verifier = Arc::new(AnyName { inner, roots });
+        Client::with_verifier(options, has_own_certificate(options), provider, verifier)
+    }
+
+    /// Reads the certificate that [`Client::of_link`] would present, if it isn't the server's.
+    ///
+    /// # Errors
+    /// The certificate or its key can't be used.
+    pub fn check_certificate(options: &Options) -> Result<(), String> {
+        if has_own_certificate(options) {
+            let (certificates, key) = identity(&options.client, OWN_NAMES)?;
+            CertifiedKey::from_der(certificates, key, &aws_lc_rs::default_provider())
+                .map_err(|error| format!("Certificate and private key of the client can't be used: {error}"))?;
+        }
+        Ok(())
     }
 
     fn with_verifier(
         options: &Options,
+        has_own: bool,
         provider: Arc<CryptoProvider>,
         verifier: Arc<dyn ServerCertVerifier>,
     ) -> Result<Self, String> {
@@ -52,9 +70,9 @@ impl Client {
             .map_err(|error| error.to_string())?
             .dangerous()
             .with_custom_certificate_verifier(verifier);
-        let (of, names) = match &options.client {
-            Identity { cert_file: Some(_), .. } => (&options.client, ["tls-client-cert-file", "tls-client-key-file"]),
-            _ => (&options.server, ["tls-cert-file", "tls-key-file"]),
+        let (of, names) = match has_own {
+            true => (&options.client, OWN_NAMES),
+            false => (&options.server, ["tls-cert-file", "tls-key-file"]),
         };
         let config = if of.cert_file.is_some() {
             let (certificates, key) = identity(of, names)?;
@@ -88,6 +106,12 @@ impl Client {
             .map(Connection::of_client)
             .map_err(Failure::Protocol)
     }
+}
+
+const OWN_NAMES: [&str; 2] = ["tls-client-cert-file", "tls-client-key-file"];
+
+fn has_own_certificate(options: &Options) -> bool {
+    options.client.cert_file.is_some() && options.client.key_file.is_some()
 }
 
 /// What checks the certificates of servers: the provider, the verifier and the authorities.

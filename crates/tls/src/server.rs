@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::danger::ClientCertVerifier;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error};
+use rustls::{RootCertStore, ServerConfig, SignatureScheme};
 
 use crate::connection::{Connection, Failure};
 use crate::options::{AuthClients, Identity, Options};
@@ -24,6 +28,11 @@ const TICKETS: usize = 1;
 #[derive(Debug)]
 pub struct Server {
     config: Arc<ServerConfig>,
+    options: Options,
+    resolver: Arc<SingleCertAndKey>,
+    /// The authorities; `None` if clients' certificates aren't checked and the authorities can't be
+    /// read.
+    roots: Option<Arc<RootCertStore>>,
     expires_s: Option<i64>,
 }
 
@@ -42,14 +51,43 @@ impl Server {
         }
         let (certificates, key) = identity(&options.server, ["tls-cert-file", "tls-key-file"])?;
         let expires_s = files::expires_s(&certificates[0]);
-        let provider = provider(options)?;
-        let verifier = verifier(options, &provider)?;
+        let key = CertifiedKey::from_der(certificates, key, &aws_lc_rs::default_provider())
+            .map_err(|error| format!("Certificate and private key can't be used: {error}"))?;
+        let resolver = Arc::new(SingleCertAndKey::from(key));
+        let roots = match options.auth_clients {
+            AuthClients::No => roots(options).ok(),
+            AuthClients::Yes | AuthClients::Optional => Some(roots(options)?),
+        };
+        Server::configured(options.clone(), resolver, roots, expires_s)
+    }
+
+    /// Returns a server with another value of `tls-auth-clients`, and the same certificates. It
+    /// resumes none of the former sessions, whose clients were checked differently.
+    ///
+    /// # Errors
+    /// The certificates of the authorities are missing.
+    pub fn with_auth_clients(&self, auth_clients: AuthClients) -> Result<Self, String> {
+        let options = Options { auth_clients, ..self.options.clone() };
+        let roots = match &self.roots {
+            None if auth_clients != AuthClients::No => Some(roots(&options)?),
+            known => known.clone(),
+        };
+        Server::configured(options, Arc::clone(&self.resolver), roots, self.expires_s)
+    }
+
+    fn configured(
+        options: Options,
+        resolver: Arc<SingleCertAndKey>,
+        roots: Option<Arc<RootCertStore>>,
+        expires_s: Option<i64>,
+    ) -> Result<Self, String> {
+        let provider = provider(&options)?;
+        let verifier = verifier(options.auth_clients, roots.clone(), &provider)?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&ciphers::versions(&options.agreement.protocols)?)
             .map_err(|error| format!("tls-protocols, tls-ciphers and tls-ciphersuites are inconsistent: {error}"))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(certificates, key)
-            .map_err(|error| format!("Certificate and private key can't be used: {error}"))?;
+            .with_cert_resolver(Arc::clone(&resolver) as Arc<_>);
         config.ignore_client_order = options.agreement.prefers_server_ciphers;
         if options.sessions.are_kept {
             let count_max = if options.sessions.count_max == 0 { SESSIONS_MAX } else { options.sessions.count_max };
@@ -60,7 +98,7 @@ impl Server {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(Server { config: Arc::new(config), expires_s })
+        Ok(Server { config: Arc::new(config), options, resolver, roots, expires_s })
     }
 
     /// Creates the server's side of a new connection.
@@ -71,6 +109,12 @@ impl Server {
         UnbufferedServerConnection::new(Arc::clone(&self.config)).map(Connection::of_server).map_err(Failure::Protocol)
     }
 
+    /// Returns whether clients' certificates are checked, but no authority is known, so that all of
+    /// them are rejected.
+    pub fn trusts_no_certificate(&self) -> bool {
+        self.options.auth_clients != AuthClients::No && self.roots.as_ref().is_none_or(|roots| roots.is_empty())
+    }
+
     /// Returns the time at which the certificate expires, Unix time in seconds, if it is known.
     pub fn expires_s(&self) -> Option<i64> {
         self.expires_s
@@ -78,7 +122,7 @@ impl Server {
 }
 
 /// A certificate chain and the private key of its first certificate.
-pub(crate) type Chain = (Vec<rustls::pki_types::CertificateDer<'static>>, rustls::pki_types::PrivateKeyDer<'static>);
+pub(crate) type Chain = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// Reads a certificate chain and its key. `names` are the names of their directives, for error
 /// messages.
@@ -113,16 +157,76 @@ pub(crate) fn roots(options: &Options) -> Result<Arc<RootCertStore>, String> {
 }
 
 /// Returns the verifier of clients' certificates.
-fn verifier(options: &Options, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    if options.auth_clients == AuthClients::No {
-        return Ok(WebPkiClientVerifier::no_client_auth());
-    }
-    let roots = roots(options)?;
+fn verifier(
+    auth_clients: AuthClients,
+    roots: Option<Arc<RootCertStore>>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let is_optional = match auth_clients {
+        AuthClients::No => return Ok(WebPkiClientVerifier::no_client_auth()),
+        AuthClients::Yes => false,
+        AuthClients::Optional => true,
+    };
+    let Some(roots) = roots.filter(|roots| !roots.is_empty()) else {
+        let schemes = provider.signature_verification_algorithms.supported_schemes();
+        return Ok(Arc::new(TrustsNone { is_optional, schemes }));
+    };
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider));
-    if options.auth_clients == AuthClients::Optional {
+    if is_optional {
         builder = builder.allow_unauthenticated();
     }
     let inner =
         builder.build().map_err(|error| format!("Failed to configure CA certificate(s) file/directory: {error}"))?;
     Ok(Arc::new(anchors::Clients { inner, roots }))
+}
+
+/// The verifier if no authority is known: rejects every certificate.
+#[derive(Debug)]
+struct TrustsNone {
+    is_optional: bool,
+    schemes: Vec<SignatureScheme>,
+}
+
+/// The error for a certificate that no known authority has signed.
+const UNKNOWN_ISSUER: Error = Error::InvalidCertificate(CertificateError::UnknownIssuer);
+
+impl ClientCertVerifier for TrustsNone {
+    fn client_auth_mandatory(&self) -> bool {
+        !self.is_optional
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Err(UNKNOWN_ISSUER)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(UNKNOWN_ISSUER)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(UNKNOWN_ISSUER)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes.clone()
+    }
 }

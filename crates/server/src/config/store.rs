@@ -116,10 +116,7 @@ impl ConfigStore {
         let old_dir = System.current_dir();
         let moved = change_dir(&mut new_values, &old.dir)?;
         let mut new = Settings::from_values(&new_values);
-        // A new revision makes the server read the TLS files again, even if their names stay the
-        // same.
-        let renews_tls = targets.iter().any(|found| found.directive().name.starts_with("tls-"));
-        new.tls.options.revision = old.tls.options.revision + u64::from(renews_tls);
+        new.tls.note_changes(&old.tls, &changed_tls_directives(&targets, &values, &new_values));
         if let Err(refusal) = apply(&old, &new) {
             tracing::warn!(
                 "Failed applying new configuration. Possibly related to new {} setting. Restoring previous settings.",
@@ -150,7 +147,7 @@ impl ConfigStore {
         }
         let mut settings = Settings::from_values(&values);
         // The certificates are those that were loaded last.
-        settings.tls.options.revision = self.settings().tls.options.revision;
+        settings.tls.continue_from(&self.settings().tls);
         self.publish(settings);
     }
 
@@ -227,6 +224,17 @@ fn resolve(
         targets.push(found);
     }
     Ok(targets)
+}
+
+/// Returns the names of the `tls-*` directives that have new values. As in Redis, files and folders
+/// count even if their names stay the same, because their contents may have changed.
+fn changed_tls_directives(targets: &[Found], old: &Values, new: &Values) -> Vec<&'static str> {
+    let is_changed = |found: &&Found| {
+        let name = found.directive().name;
+        let is_path = name.ends_with("-file") || name.ends_with("-dir");
+        name.starts_with("tls-") && (is_path || old.at(found.index) != new.at(found.index))
+    };
+    targets.iter().filter(is_changed).map(|found| found.directive().name).collect()
 }
 
 /// Sets one directive from its `CONFIG SET` argument.

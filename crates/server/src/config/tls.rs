@@ -15,21 +15,9 @@ pub struct TlsSettings {
     pub replication: bool,
     /// Certificates, and the parameters that a handshake may negotiate.
     pub options: Options,
+    /// The directive that the error shows if the last change of `tls-*` directives isn't possible.
+    pub changed_first: &'static str,
 }
-
-/// A directive that stands for a group of options, and a function that returns whether two
-/// [`Options`] are equal in this group.
-type Compared = (&'static str, fn(&Options, &Options) -> bool);
-
-const COMPARED: [Compared; 7] = [
-    ("tls-cert-file", |old, new| old.server.cert_file == new.server.cert_file),
-    ("tls-key-file", |old, new| old.server == new.server),
-    ("tls-client-cert-file", |old, new| old.client == new.client),
-    ("tls-ca-cert-file", |old, new| old.authorities == new.authorities && old.auth_clients == new.auth_clients),
-    ("tls-protocols", |old, new| old.agreement.protocols == new.agreement.protocols),
-    ("tls-ciphers", |old, new| old.agreement == new.agreement),
-    ("tls-dh-params-file", |old, new| old.dh_params_file == new.dh_params_file),
-];
 
 impl TlsSettings {
     /// Converts the values of the directives.
@@ -67,19 +55,35 @@ impl TlsSettings {
             dh_params_file: path(values.text("tls-dh-params-file")),
             revision: 0,
         };
-        TlsSettings { port: port(values, "tls-port"), replication: values.bool("tls-replication"), options }
+        TlsSettings {
+            port: port(values, "tls-port"),
+            replication: values.bool("tls-replication"),
+            options,
+            changed_first: "",
+        }
     }
 
-    /// Returns the name that the error of a failed change shows: the directive that stands for the
-    /// first group of options that differs from `old`.
-    pub fn first_change(&self, old: &TlsSettings) -> &'static str {
-        if (self.port == 0) != (old.port == 0) {
-            return "tls-port";
-        }
-        if self.replication != old.replication {
-            return "tls-replication";
-        }
-        let changed = COMPARED.iter().find(|(_, is_same)| !is_same(&old.options, &self.options));
-        changed.map_or("tls-cert-file", |(name, _)| *name)
+    /// Copies what is no value of a directive from the former settings.
+    pub fn continue_from(&mut self, old: &TlsSettings) {
+        self.options.revision = old.options.revision;
+        self.changed_first = old.changed_first;
+    }
+
+    /// Notes the `tls-*` directives that a `CONFIG SET` changes, in its order. Files count as
+    /// changed even if their names stay the same. As in Redis, `tls-port` and `tls-auth-clients` do
+    /// not make the server read the files again.
+    pub fn note_changes(&mut self, old: &TlsSettings, names: &[&'static str]) {
+        self.continue_from(old);
+        let is_reread = |name: &&&'static str| !matches!(**name, "tls-port" | "tls-auth-clients");
+        self.options.revision += u64::from(names.iter().any(|name| is_reread(&name)));
+        let opens_port = |name: &&&'static str| **name == "tls-port" && old.port == 0;
+        let first = names.iter().find(|name| is_reread(name) || opens_port(name)).or(names.first());
+        self.changed_first = first.copied().unwrap_or(self.changed_first);
+    }
+
+    /// Returns whether the files that were read for the settings `old` suffice.
+    pub fn needs_same_files(&self, old: &TlsSettings) -> bool {
+        let options = Options { auth_clients: old.options.auth_clients, ..self.options.clone() };
+        options == old.options && (old.replication || !self.replication)
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pantala_tls::{Client, Server};
+use pantala_tls::{AuthClients, Client, Server};
 
 use crate::config::TlsSettings;
 
@@ -32,22 +32,51 @@ impl Encryption {
         let read = || {
             let server = Server::new(&settings.options)?;
             // As in Redis, a bad client certificate is an error even if no link uses it.
-            let links = if settings.replication || settings.options.client.cert_file.is_some() {
-                Some(Client::of_link(&settings.options)?)
-            } else {
-                None
-            };
-            Ok((server, links.filter(|_| settings.replication)))
+            Client::check_certificate(&settings.options)?;
+            let links = settings.replication.then(|| Client::of_link(&settings.options)).transpose()?;
+            Ok(Encryption { server, links })
         };
-        let (server, links) = read().map_err(|wrong: String| {
-            tracing::warn!("{wrong}");
-            Unusable
-        })?;
-        let encryption = Encryption { server, links };
+        let encryption: Encryption = read().map_err(|wrong: String| unusable(&wrong))?;
         if encryption.days_left().is_some_and(|days| days < 0) {
             tracing::warn!("WARNING: the certificate of tls-cert-file has expired: clients will reject it.");
         }
+        encryption.warn_if_no_authority();
         Ok(Some(Arc::new(encryption)))
+    }
+
+    /// Returns the state for new settings. `current` is the state for the settings `old`. As in
+    /// Redis, no file is read again if only `tls-port` or `tls-auth-clients` has changed.
+    ///
+    /// # Errors
+    /// The files or the settings can't be used.
+    pub fn renewed(
+        current: Option<Arc<Self>>,
+        old: &TlsSettings,
+        new: &TlsSettings,
+    ) -> Result<Option<Arc<Self>>, Unusable> {
+        match current {
+            Some(current) if (new.port > 0 || new.replication) && new.needs_same_files(old) => {
+                let auth_clients = new.options.auth_clients;
+                if auth_clients == old.options.auth_clients {
+                    return Ok(Some(current));
+                }
+                current.with_auth_clients(auth_clients).map(|changed| Some(Arc::new(changed)))
+            }
+            _ => Encryption::read(new),
+        }
+    }
+
+    fn with_auth_clients(&self, auth_clients: AuthClients) -> Result<Self, Unusable> {
+        let server = self.server.with_auth_clients(auth_clients).map_err(|wrong| unusable(&wrong))?;
+        let changed = Encryption { server, links: self.links.clone() };
+        changed.warn_if_no_authority();
+        Ok(changed)
+    }
+
+    fn warn_if_no_authority(&self) {
+        if self.server.trusts_no_certificate() {
+            tracing::warn!("WARNING: tls-ca-cert-dir has no certificate: certificates of clients will be rejected.");
+        }
     }
 
     /// Returns the days until the certificate expires, rounded down; negative if it has expired.
@@ -60,3 +89,9 @@ impl Encryption {
 /// The error if the settings of encrypted connections can't be used. The log has the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Unusable;
+
+/// Logs why the settings can't be used.
+fn unusable(reason: &str) -> Unusable {
+    tracing::warn!("{reason}");
+    Unusable
+}
