@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pantala_tests::namespace::{self, V6};
 use pantala_tests::tls::{Certificates, Tunnel};
-use pantala_tests::{Backend, Reply, Server, for_each_backend, server};
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend, server};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Maximum duration of the tests in the namespace.
@@ -36,6 +36,15 @@ fn first_line(address: &str, port: u16) -> String {
         line.push(byte[0]);
     }
     String::from_utf8_lossy(&line).trim_end().to_owned()
+}
+
+/// Returns the numbers of connections that were rejected and admitted.
+fn connection_counts(admin: &mut Client) -> [u64; 2] {
+    let text = admin.call("INFO stats").text();
+    ["rejected_connections:", "total_connections_received:"].map(|field| {
+        let count = text.lines().find_map(|line| line.strip_prefix(field));
+        count.and_then(|count| count.parse().ok()).expect("a number")
+    })
 }
 
 /// Returns the addresses of the namespace; without IPv6 on this host only one.
@@ -70,7 +79,11 @@ fn protected_mode_rejects_other_hosts() {
             assert!(!admin.command(&words).is_error(), "{command}");
             for address in addresses() {
                 admin.call("DEL guests");
+                let [rejected, received] = connection_counts(&mut admin);
                 let line = first_line(address, server.port());
+                let is_rejected = u64::from(word == "-DENIED");
+                let expected = [rejected + is_rejected, received + 1 - is_rejected];
+                assert_eq!(connection_counts(&mut admin), expected, "{address} after {command}");
                 assert_eq!(line.split(' ').next(), Some(word), "{address} after {command}: {line}");
                 let is_run = admin.call("EXISTS guests") == Reply::Integer(1);
                 assert_eq!(is_run, word == ":1", "{address} after {command}: {line}");
@@ -78,8 +91,9 @@ fn protected_mode_rejects_other_hosts() {
         }
     };
     for_each_backend(|backend| {
-        let mut server = Server::pantala(backend, &["--workers", "2"]);
+        let mut server = Server::pantala(backend, &["--workers", "2", "--loglevel", "verbose"]);
         check(&server);
+        assert!(server.log().contains(&format!("Rejected {V4}:")), "{}", server.log());
         server.assert_sound();
         // Clients of this host are accepted at all of its loopback addresses.
         assert_eq!(first_line("127.0.0.1", server.port()), ":1");

@@ -217,7 +217,6 @@ impl Server {
     /// connection is rejected. A rejected peer is sent an error, and its connection is closed.
     pub fn admit(&self, socket: OwnedFd, kind: process::Kind, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
-        self.stats.connections_received.fetch_add(1, Relaxed);
         let open = self.open.fetch_add(1, Relaxed) + 1;
         if open > u64::from(settings.maxclients) {
             self.open.fetch_sub(1, Relaxed);
@@ -227,9 +226,12 @@ impl Server {
         }
         if settings.protected_mode && !net::is_admitted_in_protected_mode(&peer) && self.needs_no_password() {
             self.open.fetch_sub(1, Relaxed);
+            self.stats.connections_rejected.fetch_add(1, Relaxed);
+            tracing::debug!("Rejected {peer}: protected mode is enabled, and the user default has no password");
             net::send_rejection(&socket, kind, PROTECTED_MODE_DENIED);
             return None;
         }
+        self.stats.connections_received.fetch_add(1, Relaxed);
         self.stats.peak_clients.fetch_max(open, Relaxed);
         Some(socket)
     }

@@ -11,9 +11,9 @@ const RATE_SAMPLES: usize = 16;
 /// Statistics of the whole server rather than of one worker.
 #[derive(Default)]
 pub struct ServerStats {
-    /// Connections accepted.
+    /// Connections admitted.
     pub connections_received: AtomicU64,
-    /// Connections rejected because of `maxclients`.
+    /// Connections rejected because of `maxclients` or protected mode.
     pub connections_rejected: AtomicU64,
     /// Maximum number of simultaneous connections so far.
     pub peak_clients: AtomicU64,
