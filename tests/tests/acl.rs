@@ -494,6 +494,30 @@ fn denied_calls_are_logged() {
     assert!(admin.call("ACL LOG many").is_error());
 }
 
+/// As in Redis, the entry of a command that `EXEC` denies shows the client within its transaction.
+#[test]
+fn the_log_shows_the_transaction_of_a_denied_command() {
+    let check = |server: &Server| {
+        let mut admin = server.connect();
+        let mut lea = user(server, "lea", "+@all ~*");
+        for command in ["MULTI", "SET k 1", "INCR k", "GET k"] {
+            assert!(!lea.call(command).is_error(), "{command}");
+        }
+        assert_eq!(admin.call("ACL SETUSER lea -incr"), Reply::ok());
+        let replies = lea.call("EXEC");
+        assert!(replies.elements()[1].text().starts_with("NOPERM "), "{replies:?}");
+        let latest = admin.call("ACL LOG 1");
+        let info = latest.elements()[0].elements().last().expect("fields").text();
+        assert!(info.contains(" flags=x ") && info.contains(" multi=3 "), "{info}");
+        let info = lea.call("CLIENT INFO").text();
+        assert!(info.contains(" flags=N ") && info.contains(" multi=-1 "), "{info}");
+    };
+    for_each_backend(|backend| check(&Server::pantala(backend, &[])));
+    if let Some(redis) = Server::redis(&[]) {
+        check(&redis);
+    }
+}
+
 #[test]
 fn users_of_the_configuration() {
     let hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";

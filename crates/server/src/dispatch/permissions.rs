@@ -4,6 +4,8 @@
 //! commands of a transaction that runs on its client's worker, and `WATCH` and scripts when their
 //! shards have arrived.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use pantala_engine::acl::{Context, Denied};
 use pantala_engine::command::Command;
 use pantala_engine::eviction::OUT_OF_MEMORY;
@@ -46,7 +48,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let is_deleted = session.user().is_deleted();
         let checked = if is_deleted { Err(Denied::Command) } else { session.check(queued.command, &args) };
         let Err(denied) = checked else { return false };
+        // As in Redis, the log describes the client as it was when it sent `EXEC`.
+        let queued_count = transaction.queue().len() as i64;
+        let shown = session.client.queued.swap(queued_count, Relaxed);
         keyspace.note_denied(&session.client, denied, Context::Multi, queued.command, &args, now_ms);
+        session.client.queued.store(shown, Relaxed);
         let before = connection.output.len();
         Reply::new(&mut connection.output, session.version).error(&denied.message_in_exec());
         self.clients.tally.count_reply(&connection.output[before..]);
