@@ -127,6 +127,16 @@ class Server:
                 count += 1
         return (self.cpu_us() - before) / count
 
+    def plain_connections(self, seconds):
+        """Returns CPU time per TCP connection with one PING in plain text, us."""
+        count, before, end = 0, self.cpu_us(), time.time() + seconds
+        while time.time() < end:
+            with socket.create_connection(("127.0.0.1", self.port)) as client:
+                client.sendall(b"PING\r\n")
+                client.recv(10)
+            count += 1
+        return (self.cpu_us() - before) / count
+
     def idle_bytes(self):
         """Returns the resident memory of the server per idle TLS client, bytes."""
         context = ssl.create_default_context(cafile=f"{self.folder}/ca.crt")
@@ -206,6 +216,11 @@ def main():
         table(
             "p99 of a plain PING during handshakes: us", peers, given.rounds,
             lambda peer: servers[peer].p99_us(given.seconds), 0,
+        )
+        # Each handshake below includes the cost of a connection.
+        table(
+            "connection and a PING in plain text: CPU us", peers, given.rounds,
+            lambda peer: servers[peer].plain_connections(given.seconds), 0,
         )
         table(
             "resumed handshake and a PING, ec: CPU us", peers, given.rounds,

@@ -87,6 +87,14 @@ impl State {
         self.shutdown.as_ref().is_some_and(|shutdown| shutdown.number == number)
     }
 
+    /// Holds back writes, unless they already are. As in Redis, `CLIENT UNPAUSE` does not end this
+    /// pause.
+    fn begin_draining(&mut self, server: &Server) {
+        if !std::mem::replace(&mut self.is_draining, true) {
+            hold_writes(server);
+        }
+    }
+
     /// Ends the wait of a shutdown. Returns false if it was aborted.
     fn begin_end(&mut self, number: u64) -> bool {
         let waiting = self.shutdown.as_mut().filter(|shutdown| shutdown.number == number);
@@ -113,9 +121,8 @@ impl Replication {
             if !state.awaits_shutdown(number) {
                 return;
             }
-            state.is_draining = true;
-            // As in Redis, `CLIENT UNPAUSE` does not end this pause.
-            hold_writes(server);
+            // A replica that has been promoted since has not held back writes yet.
+            state.begin_draining(server);
         }
         self.update_pings(server);
         let (sender, receiver) = mpsc::channel();
@@ -207,6 +214,10 @@ impl Replication {
             state.shutdowns += 1;
             let (number, clients) = (state.shutdowns, client.into_iter().collect());
             state.shutdown = Some(PendingShutdown { number, clients, until, is_ending: !waits });
+            if waits && !server.keyspace().tuning.is_replica() {
+                // Before any client can see that the shutdown waits.
+                state.begin_draining(server);
+            }
             number
         };
         server.snapshots().set_ending(how);
