@@ -72,10 +72,10 @@ def a_lock_is_held_by_one():
 
 def a_lock_ends_extends_and_is_not_stolen():
     mine = client()
-    lock = mine.lock("short", timeout=0.1)
+    lock = mine.lock("short", timeout=1)
     assert lock.acquire()
     assert not client().lock("short").acquire(blocking=False)
-    assert lock.extend(0.1) and lock.reacquire() and lock.owned()
+    assert lock.extend(1) and lock.reacquire() and lock.owned()
     until("the end of the lock", lambda: not mine.exists("short"))
     for late in (lock.extend, lambda _more=1: lock.release()):
         try:
