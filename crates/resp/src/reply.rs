@@ -151,9 +151,8 @@ impl<'a> Reply<'a> {
 
     /// Creates an encoder that aborts the reply ([`abort`](Reply::abort)) when `out` must grow for
     /// an element and would exceed `bytes_max`, including the bytes before the reply. `+OK` and
-    /// errors are always written. So `out` may
-    /// become as long as its capacity, which is at most about twice the limit. The caller must call
-    /// [`finish`](Reply::finish).
+    /// errors are always written. So `out` may become as long as its capacity, which is at most
+    /// about twice the limit. The caller must call [`finish`](Reply::finish).
     #[inline]
     pub fn limited(out: &'a mut Vec<u8>, version: Version, bytes_max: Option<&'a AtomicU64>) -> Self {
         let start = out.len();
@@ -532,8 +531,8 @@ impl<'a> Reply<'a> {
     }
 
     /// Appends the whole table entry, whose length is a compile-time constant, and truncates the
-    /// output to the line: two instructions instead of a call to memcpy. The compiler
-    /// removes the copy's own check for room, which the check here implies.
+    /// output to the line: two instructions instead of a call to memcpy. The compiler removes the
+    /// copy's own check for room, which the check here implies.
     #[inline]
     fn table_header(&mut self, kind: u8, n: usize) {
         if !self.has_room(ENTRY_LEN) {

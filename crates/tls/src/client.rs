@@ -114,7 +114,7 @@ fn has_own_certificate(options: &Options) -> bool {
     options.client.cert_file.is_some() && options.client.key_file.is_some()
 }
 
-/// What checks the certificates of servers: the provider, the verifier and the authorities.
+/// The provider, verifier and authorities that check servers' certificates.
 type Checks = (Arc<CryptoProvider>, Arc<WebPkiServerVerifier>, Arc<RootCertStore>);
 
 fn verifier(options: &Options) -> Result<Checks, String> {

@@ -142,9 +142,9 @@ impl Request {
         }
     }
 
-    /// Makes this an empty request, as [`Request::new`] does. Keeps the capacity of its vectors
+    /// Drops everything that belongs to the request's commands. Keeps the capacity of its vectors
     /// unless it is large.
-    fn renew(&mut self, session: SessionView, worker: u32, connection: u64, now_ms: i64) {
+    fn clear(&mut self) {
         *self = Request {
             steps: emptied(&mut self.steps),
             bytes: emptied(&mut self.bytes),
@@ -152,7 +152,7 @@ impl Request {
             shards: emptied(&mut self.shards),
             owned: emptied(&mut self.owned),
             reply: emptied(&mut self.reply),
-            ..Request::new(session, worker, connection, now_ms)
+            ..Request::new(self.session, self.worker, self.connection, self.now_ms)
         };
     }
 
@@ -246,16 +246,20 @@ impl Spare {
     pub(crate) fn request(&mut self, session: SessionView, worker: u32, connection: u64, now_ms: i64) -> RequestNode {
         match self.requests.pop() {
             Some(mut node) => {
-                node.value.renew(session, worker, connection, now_ms);
+                let request = &mut node.value;
+                (request.session, request.worker) = (session, worker);
+                (request.connection, request.now_ms) = (connection, now_ms);
                 node
             }
             None => Node::new(Request::new(session, worker, connection, now_ms)),
         }
     }
 
-    /// Keeps a request whose reply was written.
-    pub(crate) fn keep_request(&mut self, node: RequestNode) {
+    /// Keeps a request whose reply was written. Frees large replies and transactions now, because
+    /// the next request may be far off.
+    pub(crate) fn keep_request(&mut self, mut node: RequestNode) {
         if self.requests.len() < SPARE_MAX {
+            node.value.clear();
             self.requests.push(node);
         }
     }
@@ -283,3 +287,34 @@ pub type RequestNode = Box<Node<Request>>;
 /// Requests that a shard's owner has taken from the gate, and to which the shard was not granted
 /// yet. Accessible with the shard's ownership.
 pub type Backlog = VecDeque<RequestNode>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Permit;
+
+    #[test]
+    fn a_kept_request_holds_no_large_reply() {
+        let session = SessionView {
+            client: 7,
+            db: 0,
+            version: Version::Resp2,
+            no_touch: false,
+            of_primary: false,
+            in_script: false,
+            permit: Permit::default(),
+        };
+        let mut spare = Spare::default();
+        let mut node = spare.request(session, 0, 1, 2);
+        node.value.reply = vec![0; 1 << 20];
+        node.value.bytes = vec![1; 100];
+        node.value.refused = Some("BUSY");
+        spare.keep_request(node);
+        assert!(spare.requests[0].value.reply.capacity() <= KEPT_BYTES_MAX);
+        let node = spare.request(SessionView { client: 8, ..session }, 0, 3, 4);
+        let request = &node.value;
+        assert_eq!((request.session.client, request.connection, request.now_ms), (8, 3, 4));
+        assert!(request.bytes.is_empty() && request.reply.is_empty() && request.refused.is_none());
+        assert!(request.bytes.capacity() >= 100, "its memory is reused");
+    }
+}
