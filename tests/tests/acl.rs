@@ -3,10 +3,12 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::server::{free_port, pantala_with_file, run_to_exit};
+use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
@@ -42,16 +44,6 @@ fn assert_denied(reply: &Reply) {
 #[track_caller]
 fn assert_key_denied(reply: &Reply) {
     assert_eq!(reply.text(), "NOPERM this user has no permissions to access one of the keys used as arguments");
-}
-
-/// Waits until a condition is true.
-#[track_caller]
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Returns the entries of `ACL LOG`: reason, context, object, user, count.
@@ -418,6 +410,7 @@ fn subscribers_who_lose_a_channel_are_disconnected() {
 fn a_revoked_client_reads_nothing_that_is_written_later() {
     const ROUNDS: usize = 60;
     const READS: usize = 500;
+    const AUTH_REPLY: &str = "+OK\r\n";
     for_each_backend(|backend| {
         let server = start(backend, &[]);
         let mut admin = admin(&server);
@@ -428,15 +421,19 @@ fn a_revoked_client_reads_nothing_that_is_written_later() {
             let ned = TcpStream::connect(("127.0.0.1", server.port())).expect("it accepts");
             (&ned).write_all(&encode(&["AUTH", "ned", "pw"])).expect("it reads");
             let reads = encode(&["GET", "x"]).repeat(READS);
+            let has_read = AtomicBool::new(false);
             let replies = std::thread::scope(|scope| {
                 scope.spawn(|| while (&ned).write_all(&reads).is_ok() {});
                 let reader = scope.spawn(|| {
-                    let mut replies = Vec::new();
+                    let (mut replies, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
                     // An error ends the replies as their end does: the connection is closed.
-                    let _ = (&ned).read_to_end(&mut replies);
+                    while let Ok(bytes @ 1..) = (&ned).read(&mut buffer) {
+                        replies.extend_from_slice(&buffer[..bytes]);
+                        has_read.store(replies.len() > AUTH_REPLY.len(), Ordering::Relaxed);
+                    }
                     replies
                 });
-                std::thread::sleep(Duration::from_millis(20));
+                eventually("the login and the first reads are over", || has_read.load(Ordering::Relaxed));
                 assert!(!admin.call(change).is_error());
                 assert_eq!(admin.call("SET x later"), Reply::ok());
                 std::thread::sleep(Duration::from_millis(20));

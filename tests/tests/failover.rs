@@ -54,6 +54,14 @@ fn increment(server: &Server, key: &str, is_over: &AtomicBool) -> i64 {
     last
 }
 
+/// Waits until each client has incremented its key at least a hundred times.
+fn wait_for_writers(client: &mut Client) {
+    for number in 0..WRITERS {
+        let words = format!("STRLEN n:{number}");
+        eventually("the client has written", || matches!(client.call(&words), Reply::Integer(3..)));
+    }
+}
+
 /// A guard that stops the writers of a scenario when it is dropped, so that they also stop if the
 /// scenario fails.
 struct End<'a>(&'a AtomicBool);
@@ -100,7 +108,7 @@ fn a_replica_takes_over_and_no_write_is_lost() {
                     .collect();
                 let mut client = from.connect();
                 let _end = End(is_over);
-                eventually("clients have written", || matches!(client.call("STRLEN n:0"), Reply::Integer(3..)));
+                wait_for_writers(&mut client);
                 // FAILOVER returns an error until the replica is online.
                 let words = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 20000", to.port());
                 eventually("the failover starts", || client.call(&words) == Reply::ok());
