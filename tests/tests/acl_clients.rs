@@ -1,7 +1,10 @@
 //! Users as client libraries manage them: the subjects of the ACL tests of redis-py, go-redis and
 //! Jedis, with both protocols. Each reply must be that of redis-server.
 
+use std::time::Duration;
+
 use pantala_tests::transcript::assert_as_redis;
+use pantala_tests::waiting::{eventually, first_served};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 /// Calls of the libraries' tests. Their replies contain neither times nor random text.
@@ -219,6 +222,34 @@ fn keys_of_a_transaction_are_checked_when_it_runs() {
         let replies = replies.elements();
         assert!(replies[0].text().starts_with("NOPERM ") && replies[2].text().starts_with("NOPERM "), "{replies:?}");
         assert_eq!(replies[1], Reply::ok());
+    });
+}
+
+/// A script that reads a key without declaring it is rolled back and reruns with all shards. It
+/// does not if its user was deleted, or may no longer run scripts.
+#[test]
+fn a_script_does_not_rerun_without_permission() {
+    const SCRIPT: &str = "for _ = 1, 2e8 do end redis.call('SET', 'leak', redis.call('GET', 'secret'))";
+    const BESIDE_A_SCRIPT: Duration = Duration::from_millis(50);
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+        for change in ["ACL SETUSER lib -eval", "ACL DELUSER lib"] {
+            let mut admins: Vec<Client> = (0..3).map(|_| server.connect()).collect();
+            assert_eq!(admins[0].call("ACL SETUSER lib on nopass +@all ~*"), Reply::ok());
+            let mut client = server.connect();
+            assert_eq!(client.call("AUTH lib x"), Reply::ok());
+            // A script that has needed all shards runs with all of them from then on, so each
+            // change gets a script of its own.
+            client.send(&["EVAL", &format!("{SCRIPT} -- {change}"), "0"]);
+            let served = first_served(&mut admins, BESIDE_A_SCRIPT);
+            let admin = &mut admins[served];
+            eventually("the script runs", || admin.call("CLIENT LIST").text().contains(" cmd=eval user=lib "));
+            assert!(!admin.call(change).is_error());
+            assert_eq!(admin.call("SET secret new"), Reply::ok());
+            let reply = client.try_receive();
+            assert!(!matches!(&reply, Ok((reply, _)) if !reply.is_error()), "{change}: {reply:?}");
+            assert_eq!(admin.call("EXISTS leak"), Reply::Integer(0), "{change}");
+        }
     });
 }
 

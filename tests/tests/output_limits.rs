@@ -268,12 +268,16 @@ fn an_endless_reply_is_aborted_at_the_limit() {
         let keys: Vec<String> = (0..20_000).flat_map(|key| [format!("key:{key}"), String::new()]).collect();
         let words: Vec<&str> = std::iter::once("MSET").chain(keys.iter().map(String::as_str)).collect();
         assert_eq!(other.command(&words), Reply::ok());
+        let members: Vec<&str> =
+            ["SADD", "members"].into_iter().chain(words.iter().skip(1).step_by(2).copied()).collect();
+        assert_eq!(other.command(&members), Reply::Integer(20_000));
         let peak = server.peak_resident_bytes();
         for words in [
             format!("HRANDFIELD hash {PICKS} WITHVALUES"),
             format!("SRANDMEMBER set {PICKS}"),
             format!("ZRANDMEMBER zset {PICKS} WITHSCORES"),
             "KEYS *".to_owned(),
+            "SSCAN members 0 COUNT 100000".to_owned(),
         ] {
             let mut client = named(&server, "endless", None);
             client.send(&words.split(' ').collect::<Vec<_>>());

@@ -35,8 +35,7 @@ impl BufferPool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an empty buffer for at least `bytes` bytes. Its capacity is less than twice as much,
-    /// or equal to `bytes` if that is too little for the pool.
+    /// Returns an empty buffer for at least `bytes` bytes. Its capacity is at most twice as much.
     pub fn take(&self, bytes: usize) -> Vec<u8> {
         if bytes >= POOLED_BYTES_MIN {
             let mut spare = self.spare();

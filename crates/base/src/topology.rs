@@ -91,9 +91,13 @@ impl Topology {
     }
 
     /// Returns the numbers of the CPUs that share node and last-level cache with `cpu`, ascending.
+    /// If they are all of one core, as on virtual machines that show a cache for each CPU, returns
+    /// those of the whole node.
     pub fn neighbours(&self, cpu: &Cpu) -> Vec<usize> {
-        let is_near = |other: &&Cpu| (other.node, other.cache) == (cpu.node, cpu.cache);
-        let mut numbers: Vec<usize> = self.cpus.iter().filter(is_near).map(|cpu| cpu.number).collect();
+        let of_node = || self.cpus.iter().filter(|other| other.node == cpu.node);
+        let is_alone = of_node().filter(|other| other.cache == cpu.cache).all(|other| other.core == cpu.core);
+        let near = of_node().filter(|other| is_alone || other.cache == cpu.cache);
+        let mut numbers: Vec<usize> = near.map(|cpu| cpu.number).collect();
         numbers.sort_unstable();
         numbers
     }
@@ -263,6 +267,20 @@ mod tests {
         let topology = tree.read(0..8);
         assert_eq!(topology.to_string(), "1 package, 2 NUMA nodes, 2 last-level caches, 8 cores, 8 CPUs");
         assert_eq!(topology.neighbours(&topology.cpus[5]), [4, 5, 6, 7]);
+    }
+
+    /// A virtual machine that shows a socket and a level-3 cache for each CPU.
+    #[test]
+    fn a_cache_of_one_core_does_not_confine_a_worker() {
+        let tree = Tree::new();
+        for number in 0..4 {
+            let own = number.to_string();
+            tree.cpu(number, number as i32, [&own, &own], &[(1, &own), (3, &own)]);
+        }
+        tree.nodes(&["0-1", "2-3"]);
+        let topology = tree.read(0..4);
+        assert_eq!(topology.neighbours(&topology.cpus[0]), [0, 1]);
+        assert_eq!(topology.neighbours(&topology.cpus[3]), [2, 3]);
     }
 
     /// A node without CPUs (memory behind CXL) and a damaged file.

@@ -85,7 +85,7 @@ pub(crate) fn reply_page(
     // In the reply the cursor comes before the elements, but it is known only after the elements
     // were found.
     let mut elements = Vec::new();
-    let mut page = Reply::new(&mut elements, reply.version());
+    let mut page = reply.part(&mut elements);
     let array = page.defer_array();
     let (mut seen, mut written) = (0, 0);
     let mut steps_left = options.count.saturating_mul(BUCKETS_PER_ELEMENT_MAX);
@@ -93,6 +93,9 @@ pub(crate) fn reply_page(
         let (next, seen_here, written_here) = step(cursor, &mut page);
         (cursor, seen, written) = (next, seen + seen_here, written + written_here);
         steps_left -= 1;
+        if page.is_aborted() {
+            return reply.abort();
+        }
         if cursor == 0 || seen >= options.count || steps_left == 0 {
             break;
         }

@@ -187,6 +187,21 @@ impl<'a> Reply<'a> {
         self.failure = Failure::TooLong;
     }
 
+    /// Returns whether the reply was aborted. A caller with many elements left can then stop.
+    #[inline]
+    pub fn is_aborted(&self) -> bool {
+        self.failure == Failure::TooLong
+    }
+
+    /// Returns an encoder with the same version and limit that writes a part of this reply to a
+    /// buffer of its own. If the part is aborted, the caller aborts this reply.
+    pub fn part<'b>(&self, out: &'b mut Vec<u8>) -> Reply<'b>
+    where
+        'a: 'b,
+    {
+        Reply::limited(out, self.version, self.bytes_max)
+    }
+
     /// Returns the protocol version.
     #[inline]
     pub fn version(&self) -> Version {
@@ -217,17 +232,9 @@ impl<'a> Reply<'a> {
     /// Appends encoded bytes.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
-        if !self.has_room(bytes.len()) {
-            return self.grow_for_raw(bytes);
+        if self.reserve(bytes.len()) {
+            self.out.extend_from_slice(bytes);
         }
-        self.out.extend_from_slice(bytes);
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn grow_for_raw(&mut self, bytes: &[u8]) {
-        self.grow(bytes.len());
-        self.out.extend_from_slice(bytes);
     }
 
     #[inline]
@@ -235,19 +242,21 @@ impl<'a> Reply<'a> {
         self.out.capacity() - self.out.len() >= bytes
     }
 
-    /// Reserves memory for more bytes.
+    /// Reserves memory for an element. Returns false if the reply was aborted instead: the caller
+    /// then drops the element.
     #[inline]
-    fn reserve(&mut self, bytes: usize) {
-        if !self.has_room(bytes) {
-            self.grow(bytes);
-        }
+    fn reserve(&mut self, bytes: usize) -> bool {
+        self.has_room(bytes) || self.grow(bytes)
     }
 
     #[cold]
     #[inline(never)]
-    fn grow(&mut self, bytes: usize) {
-        self.abort_if_over(bytes);
-        self.out.reserve(bytes);
+    fn grow(&mut self, bytes: usize) -> bool {
+        let is_over = self.abort_if_over(bytes);
+        if !is_over {
+            self.out.reserve(bytes);
+        }
+        !is_over
     }
 
     /// Aborts the reply if it would exceed its limit with more bytes. Returns whether it does.
@@ -305,7 +314,9 @@ impl<'a> Reply<'a> {
         if bytes.len() >= LONG_BULK_BYTES {
             return self.long_bulk(bytes);
         }
-        self.reserve(bytes.len() + HEADER_LEN_MAX + 2);
+        if !self.reserve(bytes.len() + HEADER_LEN_MAX + 2) {
+            return;
+        }
         self.header(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
@@ -316,7 +327,9 @@ impl<'a> Reply<'a> {
         if bytes.len() >= LARGE_BULK_BYTES && !self.reserve_large(bytes.len()) {
             return;
         }
-        self.reserve(bytes.len() + HEADER_LEN_MAX + 2);
+        if !self.reserve(bytes.len() + HEADER_LEN_MAX + 2) {
+            return;
+        }
         self.header(b'$', bytes.len());
         append_long(self.out, bytes);
         self.out.extend_from_slice(b"\r\n");
@@ -454,7 +467,9 @@ impl<'a> Reply<'a> {
         for (to, from) in prefix[..3].iter_mut().zip(format.bytes()) {
             *to = from;
         }
-        self.reserve(HEADER_LEN_MAX + prefix.len() + bytes.len() + 2);
+        if !self.reserve(HEADER_LEN_MAX + prefix.len() + bytes.len() + 2) {
+            return;
+        }
         self.header(b'=', prefix.len() + bytes.len());
         self.out.extend_from_slice(&prefix);
         self.out.extend_from_slice(bytes);
@@ -515,7 +530,9 @@ impl<'a> Reply<'a> {
 
     #[inline]
     fn line(&mut self, kind: u8, text: &[u8]) {
-        self.reserve(text.len() + 3);
+        if !self.reserve(text.len() + 3) {
+            return;
+        }
         self.out.push(kind);
         self.out.extend_from_slice(text);
         self.out.extend_from_slice(b"\r\n");
@@ -569,8 +586,9 @@ impl<'a> Reply<'a> {
     #[cold]
     #[inline(never)]
     fn grow_for_header(&mut self, kind: u8, n: i64) {
-        self.grow(HEADER_LEN_MAX);
-        self.long_header(kind, n);
+        if self.grow(HEADER_LEN_MAX) {
+            self.long_header(kind, n);
+        }
     }
 }
 

@@ -278,13 +278,15 @@ fn a_reply_is_aborted_when_it_exceeds_its_limit() {
         assert!(out.capacity() < 2 * MAX as usize + 100, "{count} of {len} bytes: {}", out.capacity());
     }
     type Write = fn(&mut Reply<'_>);
-    let writes: [(&str, Write); 6] = [
+    let writes: [(&str, Write); 8] = [
         ("integers", |reply| reply.integer(7)),
         ("long integers", |reply| reply.integer(i64::MIN)),
         ("nulls", |reply| reply.null()),
         ("null arrays", |reply| reply.null_array()),
         ("booleans", |reply| reply.boolean(true)),
         ("headers", |reply| reply.array(1)),
+        ("encoded bytes", |reply| reply.raw(&[b'x'; 5 * MAX as usize])),
+        ("texts", |reply| reply.verbatim("txt", &[b'x'; 5 * MAX as usize])),
     ];
     for version in [Version::Resp2, Version::Resp3] {
         for (what, write) in writes {
@@ -298,6 +300,16 @@ fn a_reply_is_aborted_when_it_exceeds_its_limit() {
             assert!(out.capacity() < 2 * MAX as usize + 100, "{what}: {}", out.capacity());
         }
     }
+    // A part has the limit of the whole.
+    let (mut out, mut elements) = (Vec::new(), Vec::new());
+    let mut reply = Reply::limited(&mut out, Version::Resp2, Some(&limit));
+    let mut part = reply.part(&mut elements);
+    (0..100_000).for_each(|_| part.bulk(b"element"));
+    assert!(part.is_aborted());
+    reply.abort();
+    reply.finish();
+    assert_eq!(out, error);
+    assert!(elements.capacity() < 2 * MAX as usize + 100, "{}", elements.capacity());
     // The header of an aggregate aborts the reply.
     let mut out = Vec::with_capacity(MAX as usize);
     let mut reply = Reply::limited(&mut out, Version::Resp2, Some(&limit));

@@ -123,9 +123,12 @@ pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     // In the reply the cursor comes before the keys, but it is known only after the keys were
     // found.
     let mut keys = Vec::new();
-    let mut keys_reply = Reply::new(&mut keys, reply.version());
+    let mut keys_reply = reply.part(&mut keys);
     let array = keys_reply.defer_array();
     let (next, found) = page(access, cursor, &options, &mut keys_reply);
+    if keys_reply.is_aborted() {
+        return reply.abort();
+    }
     keys_reply.patch(array, found);
     reply.array(2);
     reply.bulk_integer(next.map_or(0, |cursor| cursor.pack() as i64));
@@ -153,7 +156,7 @@ fn page(
         let mut db = access.db_in(selected, shard);
         let mut position = if last == cursor.shard { cursor.position } else { 0 };
         loop {
-            if visited >= options.count || buckets_left == 0 {
+            if visited >= options.count || buckets_left == 0 || reply.is_aborted() {
                 return (Some(Cursor { shard: last, position }), found);
             }
             buckets_left -= 1;

@@ -16,7 +16,7 @@ const RANDOMKEY_SHARDS_MAX: usize = 64;
 /// `KEYS pattern`.
 pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (pattern, selected) = (args.at(1), access.session().db);
-    let (all, reply_bytes_max) = (pattern == b"*", access.reply_bytes_max());
+    let all = pattern == b"*";
     let array = reply.defer_array();
     let mut found = 0;
     for shard in access.shards() {
@@ -32,8 +32,8 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
                     found += 1;
                 }
             });
-            if reply.position() > reply_bytes_max {
-                return reply.abort();
+            if reply.is_aborted() {
+                return;
             }
             if cursor == 0 {
                 break;

@@ -109,7 +109,7 @@ pub fn hrandfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     if with_values && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return reply.error(errors::OUT_OF_RANGE);
     }
-    let picks = Picks { count, with_values, reply_bytes_max: access.reply_bytes_max() };
+    let picks = Picks { count, with_values };
     with_view(access, args, reply, |reply| reply.array(0), |hash, reply| picks.reply(hash.plain(), &mut random, reply));
 }
 
@@ -117,7 +117,6 @@ pub fn hrandfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
 struct Picks {
     count: i64,
     with_values: bool,
-    reply_bytes_max: usize,
 }
 
 impl Picks {
@@ -138,8 +137,8 @@ impl Picks {
                 if let Some((field, value)) = all.get(index).copied().or_else(|| hash.nth(index)) {
                     self.write(field, value, reply);
                 }
-                if reply.position() > self.reply_bytes_max {
-                    return reply.abort();
+                if reply.is_aborted() {
+                    return;
                 }
             }
         } else if wanted >= len as u64 {

@@ -124,13 +124,11 @@ pub fn srandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
         );
     };
     let Some(count) = signed_count(count, reply) else { return };
-    let max = access.reply_bytes_max();
-    with_view(access, args, reply, |reply| reply.array(0), |set, reply| pick(set, count, &mut random, max, reply));
+    with_view(access, args, reply, |reply| reply.array(0), |set, reply| pick(set, count, &mut random, reply));
 }
 
-/// Replies with `count` distinct members, or with `-count` that may repeat. Aborts the reply if it
-/// exceeds `reply_bytes_max`.
-fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply_bytes_max: usize, reply: &mut Reply<'_>) {
+/// Replies with `count` distinct members, or with `-count` that may repeat.
+fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply: &mut Reply<'_>) {
     let (len, wanted) = (set.len(), count.unsigned_abs());
     if count < 0 {
         if wanted > REPEATED_PICKS_MAX {
@@ -141,8 +139,8 @@ fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply_bytes_max: usiz
             if let Some(member) = set.nth(random.below(len as u64) as usize) {
                 write(member, reply);
             }
-            if reply.position() > reply_bytes_max {
-                return reply.abort();
+            if reply.is_aborted() {
+                return;
             }
         }
     } else if wanted >= len as u64 {

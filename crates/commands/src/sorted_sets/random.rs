@@ -34,7 +34,6 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     if with_scores && !(-i64::MAX / 2..=i64::MAX / 2).contains(&count) {
         return reply.error(errors::OUT_OF_RANGE);
     }
-    let reply_bytes_max = access.reply_bytes_max();
     with_view(
         access,
         args,
@@ -56,7 +55,7 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
                     let rank = random.below(len as u64) as usize;
                     all.get(rank).copied().unwrap_or_else(|| pick(set, rank))
                 });
-                reply_repeated(picks, with_scores, reply_bytes_max, reply);
+                reply_repeated(picks, with_scores, reply);
             }
         },
     );
@@ -81,11 +80,10 @@ fn picked(set: SortedSetView<'_>, ranks: Vec<usize>) -> Vec<(Element<'_>, f64)> 
     members.filter_map(|(rank, member)| ranks.next_if_eq(&rank).map(|_| member)).collect()
 }
 
-/// Replies with members that may repeat. Aborts the reply if it exceeds `reply_bytes_max`.
+/// Replies with members that may repeat.
 fn reply_repeated<'a>(
     picks: impl ExactSizeIterator<Item = (Element<'a>, f64)>,
     with_scores: bool,
-    reply_bytes_max: usize,
     reply: &mut Reply<'_>,
 ) {
     let is_nested = with_scores && reply.version() == Version::Resp3;
@@ -98,8 +96,8 @@ fn reply_repeated<'a>(
         if with_scores {
             reply.double(score);
         }
-        if reply.position() > reply_bytes_max {
-            return reply.abort();
+        if reply.is_aborted() {
+            return;
         }
     }
 }

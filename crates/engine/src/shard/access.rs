@@ -55,17 +55,10 @@ impl<'a> Access<'a> {
         self.keyspace
     }
 
-    /// Returns the maximum length of a reply, including pending replies before it in the same
-    /// buffer. A handler that can stop aborts a longer reply ([`pantala_resp::Reply::abort`]),
-    /// because its connection will be closed. The encoder aborts the replies of all others when its
-    /// buffer grows.
-    pub fn reply_bytes_max(&self) -> usize {
-        let max_bytes = self.reply_limit().map_or(u64::MAX, |max_bytes| max_bytes.load(Relaxed));
-        usize::try_from(max_bytes).unwrap_or(usize::MAX)
-    }
-
-    /// Returns the place of [`Access::reply_bytes_max`]. `None`: no limit, because the reply isn't
-    /// output of a client: a script or the primary has called the command.
+    /// Returns the place of the maximum length of a reply, including pending replies before it in
+    /// the same buffer: the encoder aborts a longer reply, because its connection will be closed
+    /// ([`pantala_resp::Reply::limited`]). `None`: no limit, because the reply isn't output of a
+    /// client: a script or the primary has called the command.
     #[inline]
     pub(crate) fn reply_limit(&self) -> Option<&'a AtomicU64> {
         let is_output = !(self.session.in_script | self.session.of_primary);

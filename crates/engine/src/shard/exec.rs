@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use pantala_resp::{ArgRange, Args, Reply};
 
-use crate::acl::Context;
 use crate::command::Command;
 use crate::faults::{self, Fault};
 use crate::shard::executor::{Call, Executor, has_pending_events};
@@ -139,7 +138,7 @@ impl Executor<'_> {
                 connection: request.connection,
                 now_ms,
             };
-            let refuses = |changed| self.keyspace().refuses(changed, &call, Context::Multi);
+            let refuses = |changed| self.keyspace().refuses_queued(changed, &call, queue.len());
             let denied = changed.as_ref().and_then(refuses);
             if let Some(denied) = denied {
                 Reply::new(&mut request.reply, session.version).error(&denied.message_in_exec());

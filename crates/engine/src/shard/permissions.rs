@@ -123,6 +123,17 @@ impl Keyspace {
         Some(denied)
     }
 
+    /// Checks a queued call of a transaction of `queued` commands like [`Keyspace::refuses`].
+    #[cold]
+    pub(crate) fn refuses_queued(&self, changed: &Changed, call: &Call<'_>, queued: usize) -> Option<Denied> {
+        let Some((client, _)) = &changed.0 else { return Some(Denied::Command) };
+        // As in Redis, the log describes the client as it was when it sent `EXEC`.
+        let shown = client.queued.swap(queued as i64, Relaxed);
+        let denied = self.refuses(changed, call, Context::Multi);
+        client.queued.store(shown, Relaxed);
+        denied
+    }
+
     /// Returns the client with an ID and its user's current rules. Returns `None` if the client has
     /// disconnected or the user was deleted.
     pub fn rules_of(&self, client: u64) -> Option<(Arc<Client>, Arc<Rules>)> {

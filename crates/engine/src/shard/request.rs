@@ -264,10 +264,10 @@ impl Spare {
         }
     }
 
-    /// Keeps the vector of a request that ran on this worker. It must be empty.
+    /// Keeps the vector of a request that ran on this worker, unless it is large. It must be empty.
     pub(crate) fn keep_owned(&mut self, owned: Vec<Ownership>) {
         debug_assert!(owned.is_empty(), "a request has not released its shards");
-        if self.owned.len() < SPARE_MAX {
+        if self.owned.len() < SPARE_MAX && owned.capacity() * size_of::<Ownership>() <= KEPT_BYTES_MAX {
             self.owned.push(owned);
         }
     }

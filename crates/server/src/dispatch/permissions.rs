@@ -1,8 +1,8 @@
 //! Checks a command's permissions again before it runs, if the command has waited.
 //!
-//! The engine checks commands that waited for a shard or a key. This module checks the queued
+//! The engine checks commands of single keys and those that waited. This module checks the queued
 //! commands of a transaction that runs on its client's worker, and `WATCH` and scripts when their
-//! shards have arrived.
+//! shards are held.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,7 +19,7 @@ use super::transactions::Held;
 use crate::clients::Clients;
 use crate::reactor::Reactor;
 
-/// Rejects a connection's command that waited for shards.
+/// Rejects a connection's command whose shards are now held.
 pub(super) fn reject_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, index: u32, why: &str) {
     let Some(connection) = &mut reactor.connections[index as usize] else { return };
     let (session, output) = (&mut connection.session, &mut connection.output);
@@ -69,8 +69,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Rejects a connection's command that waited for shards if its client may no longer run it, or
-    /// if memory is used up (`has_room` is false). Returns whether it was rejected.
+    /// Rejects a connection's command whose shards are now held if its client may no longer run it,
+    /// or if memory is used up (`has_room` is false). Returns whether it was rejected.
     pub(super) fn rejects_held(&mut self, index: u32, has_room: bool) -> bool {
         let why = if has_room { rejection_of_held(&mut self.clients, index) } else { Some(OUT_OF_MEMORY.to_owned()) };
         if let Some(why) = &why {
@@ -80,8 +80,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 }
 
-/// Returns the error for a `WATCH` or a script whose permission was revoked while it waited. A
-/// transaction's commands are checked one by one as they run.
+/// Returns the error for a `WATCH` or a script whose permission was revoked while it waited, or
+/// before it reruns with all shards. A transaction's commands are checked one by one as they run.
 fn rejection_of_held<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32) -> Option<String> {
     let (keyspace, now_ms) = (clients.executor.keyspace(), clients.reactor.clock.now_ms);
     let users = keyspace.users();

@@ -384,12 +384,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             reject_held(&mut self.clients.reactor, index, why);
             return Ran::Done;
         }
-        if has_waited {
-            let has_room = self.make_room_for_held(index, &mut owned);
-            if self.rejects_held(index, has_room) {
-                self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);
-                return Ran::Done;
-            }
+        // A script that reruns with more shards has not waited, but its permission may have been
+        // revoked during its first run.
+        let has_room = !has_waited || self.make_room_for_held(index, &mut owned);
+        if self.rejects_held(index, has_room) {
+            self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);
+            return Ran::Done;
         }
         // A transaction or a script sees one time throughout.
         let now_ms = self.clients.executor.time_of(self.clients.reactor.clock.now_ms, &mut owned);

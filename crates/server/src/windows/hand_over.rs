@@ -67,7 +67,8 @@ impl Runner {
         if range.len() < HANDED_BYTES_MIN || !connection.input.is_buffer_of(range, entry.end) {
             return None;
         }
-        let ownership = d.clients.executor.take_for_hand_over(place.shard)?;
+        let session = connection.session.view();
+        let ownership = d.clients.executor.take_for_hand_over(place.shard, &session)?;
         let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
         let handed = Handed::new(&args, index);
         let value = RawString::from(connection.input.hand_over(range));
@@ -75,7 +76,7 @@ impl Runner {
             command,
             args: handed.args(),
             first_key: Some(place),
-            session: connection.session.view(),
+            session,
             reads_as: connection.session.reads_as.as_ref(),
             connection: token(connection.socket.id),
             now_ms: d.clients.reactor.clock.now_ms,

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use pantala_types::RawString;
 
 use super::{Call, Executor, Ran};
+use crate::command::SessionView;
 use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Execution;
@@ -13,9 +14,10 @@ use crate::shard::ownership::Ownership;
 
 impl Executor<'_> {
     /// Takes the shard of a command whose value is to be handed over. Returns `None` if the shard
-    /// is busy, with `--execution owner`, or if commands are shown or recorded with all their
-    /// arguments (`MONITOR`, the journal). The caller then runs the command like any other.
-    pub fn take_for_hand_over(&mut self, shard: u32) -> Option<Ownership> {
+    /// is busy, with `--execution owner`, if commands are shown or recorded with all their
+    /// arguments (`MONITOR`, the journal), or if ACL rules have changed since the session's check.
+    /// The caller then runs the command like any other.
+    pub fn take_for_hand_over(&mut self, shard: u32, session: &SessionView) -> Option<Ownership> {
         let keyspace = self.keyspace;
         let is_seen = || keyspace.monitors().are_there() || keyspace.tuning.is_journaled();
         if keyspace.layout().execution != Execution::Inline || is_seen() {
@@ -23,7 +25,7 @@ impl Executor<'_> {
         }
         let ownership = self.take_spinning(shard)?;
         // The journal is turned on while all shards are held, so from here on the answer holds.
-        if is_seen() {
+        if is_seen() || keyspace.changed_rules(session).is_some() {
             self.free(ownership);
             return None;
         }

@@ -308,7 +308,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let users = self.clients.executor.keyspace().users();
         let connection = self.clients.reactor.connections[index as usize].as_mut()?;
         let session = &mut connection.session;
-        // The caller has already checked whether the user may run the script.
+        // `run_held` has checked, with the shards held, whether the user may run the script.
         session.refresh_rules(users);
         let view = SessionView { in_script: true, ..session.view() };
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
