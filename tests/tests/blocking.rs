@@ -79,6 +79,29 @@ fn a_served_client_leaves_the_queues_of_all_its_keys() {
     });
 }
 
+/// A transaction or script fills several keys: a client that waits for all of them is served from
+/// the key that was filled first, not from the first in its list.
+#[test]
+fn keys_are_served_in_the_order_in_which_they_became_ready() {
+    const SCRIPT: &str = "for i, key in ipairs(KEYS) do redis.call('RPUSH', key, i) end";
+    play(|server| {
+        let mut pusher = server.connect();
+        for keys in [["d", "a", "c", "b"], ["b", "d", "a", "c"], ["c", "b", "d", "a"]] {
+            let mut client = waiting(server, "BLPOP a b c d 0", 1);
+            pusher.call("MULTI");
+            keys.iter().for_each(|key| _ = pusher.call(&format!("RPUSH {key} 1")));
+            assert_eq!(pusher.call("EXEC").elements().len(), 4);
+            assert_eq!(words(&client.receive()), format!("{} 1", keys[0]));
+            assert_eq!(pusher.call("DEL a b c d").integer(), 3);
+
+            let mut client = waiting(server, "BLPOP a b c d 0", 1);
+            pusher.command(&[&["EVAL", SCRIPT, "4"], &keys[..]].concat());
+            assert_eq!(words(&client.receive()), format!("{} 1", keys[0]));
+            assert_eq!(pusher.call("DEL a b c d").integer(), 3);
+        }
+    });
+}
+
 #[test]
 fn blocked_pops_of_sorted_sets() {
     play(|server| {

@@ -59,12 +59,16 @@
 //! queue, and clients are served in ticket order. If the shard of a waiter's destination is busy,
 //! the queue is stopped until a request holds both shards. So the waiter keeps its place.
 //!
+//! A transaction or script may make several keys ready. As in Redis, they are served in the order
+//! in which they became ready.
+//!
 //! # What it costs
 //!
 //! In a shard without waiters, each change costs one branch, and so does the end of each command. A
 //! waiter uses about 300 bytes plus the length of its arguments, and no CPU time until it is
 //! served.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -111,6 +115,14 @@ impl Queue {
     }
 }
 
+/// Returns a number that is higher than all earlier ones of this thread.
+fn next_number() -> u64 {
+    thread_local! {
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+    NEXT.replace(NEXT.get() + 1)
+}
+
 /// A key: database and bytes.
 pub(crate) type ReadyKey = (u32, Arc<[u8]>);
 
@@ -125,7 +137,8 @@ pub(crate) struct Waiters {
     pub(crate) expired_ms: i64,
     /// The number of entries in all queues.
     entries: usize,
-    ready: VecDeque<ReadyKey>,
+    /// Ready keys, each with its number from [`next_number`].
+    ready: VecDeque<(u64, ReadyKey)>,
     /// Keys that tracking clients may have cached.
     pub(crate) tracked: TrackedKeys,
     /// The watches (`WATCH`) of the shard's keys.
@@ -217,7 +230,7 @@ impl Waiters {
         if let Some((name, queue)) = queues.get_key_value_mut(key)
             && !std::mem::replace(&mut queue.is_ready, true)
         {
-            self.ready.push_back((db, Arc::clone(name)));
+            self.ready.push_back((next_number(), (db, Arc::clone(name))));
         }
     }
 
@@ -226,7 +239,7 @@ impl Waiters {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
         for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.is_ready) {
             queue.is_ready = true;
-            self.ready.push_back((db, Arc::clone(key)));
+            self.ready.push_back((next_number(), (db, Arc::clone(key))));
         }
     }
 
@@ -238,18 +251,19 @@ impl Waiters {
                 queues.iter_mut().filter(|(_, queue)| !queue.is_ready && queue.kinds[WakesOn::AnyChange as usize] > 0);
             for (key, queue) in wanted {
                 queue.is_ready = true;
-                self.ready.push_back((*db, Arc::clone(key)));
+                self.ready.push_back((next_number(), (*db, Arc::clone(key))));
             }
         }
     }
 
-    /// Removes and returns the next ready key.
-    pub(crate) fn take_ready(&mut self) -> Option<ReadyKey> {
-        let ready = self.ready.pop_front()?;
+    /// Removes and returns the ready key that became ready first, with its number: of the keys that
+    /// one thread has made ready, a later one has a higher number, whatever their shards.
+    pub(crate) fn take_ready(&mut self) -> Option<(u64, ReadyKey)> {
+        let (number, ready) = self.ready.pop_front()?;
         if let Some(queue) = self.queue(&ready) {
             queue.is_ready = false;
         }
-        Some(ready)
+        Some((number, ready))
     }
 
     /// Returns the first waiter with at least this ticket that a key of kind `kind` wakes. `kind`

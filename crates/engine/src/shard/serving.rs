@@ -31,20 +31,22 @@ impl Executor<'_> {
     /// missing, as in Redis.
     ///
     /// Passes over the shards, because a served key may make keys of any held shard ready, and may
-    /// add shards. The last pass serves no key.
+    /// add shards. The last pass finds no key.
     pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
-        let mut has_served = true;
-        while has_served {
-            has_served = false;
-            let mut at = 0;
-            while at < owned.len() {
-                let shard = owned[at].shard();
-                let Some(key) = self.keyspace().shard(&mut owned[at]).waiters.take_ready() else {
-                    at += 1;
-                    continue;
-                };
-                has_served = true;
-                self.has_served = true;
+        let keyspace = self.keyspace();
+        loop {
+            let mut ready = Vec::new();
+            for ownership in owned.iter_mut() {
+                let shard = ownership.shard();
+                let waiters = &mut keyspace.shard(ownership).waiters;
+                ready.extend(std::iter::from_fn(|| waiters.take_ready()).map(|(number, key)| (number, shard, key)));
+            }
+            if ready.is_empty() {
+                return;
+            }
+            self.has_served = true;
+            ready.sort_unstable_by_key(|(number, ..)| *number);
+            for (_, shard, key) in ready {
                 self.serve_key(owned, shard, &key, now_ms.max(self.clock.now_ms()));
             }
         }

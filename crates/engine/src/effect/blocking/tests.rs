@@ -47,7 +47,7 @@ fn tickets(waiters: &Waiters, name: &str, kind: Option<WakesOn>) -> Vec<u64> {
 }
 
 fn ready(waiters: &mut Waiters) -> Vec<String> {
-    std::iter::from_fn(|| waiters.take_ready()).map(|(db, name)| format!("{db}:{}", name.escape_ascii())).collect()
+    std::iter::from_fn(|| waiters.take_ready()).map(|(_, (db, name))| format!("{db}:{}", name.escape_ascii())).collect()
 }
 
 #[test]
