@@ -6,6 +6,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -100,6 +101,8 @@ pub struct StagedPrimary {
     port: u16,
     /// The commands that each connection has received.
     sent: Arc<Mutex<Vec<Vec<Sent>>>>,
+    /// Number of empty lines that all connections have received.
+    empty_lines: Arc<AtomicUsize>,
     thread: JoinHandle<()>,
 }
 
@@ -114,18 +117,20 @@ impl StagedPrimary {
         let port = listener.local_addr().expect("it is bound").port();
         let sent = Arc::new(Mutex::new(Vec::new()));
         let all = Arc::clone(&sent);
+        let empty_lines = Arc::default();
+        let count = Arc::clone(&empty_lines);
         let thread = std::thread::spawn(move || {
             for scene in scenes {
                 let Ok((socket, _)) = listener.accept() else { break };
                 socket.set_nodelay(true).expect("a socket takes the option");
                 all.lock().expect("no thread panics while holding it").push(Vec::new());
-                play(scene, &socket, &|command| {
+                play(scene, &socket, &count, &|command| {
                     let mut all = all.lock().expect("no thread panics while holding it");
                     all.last_mut().expect("pushed above").push(command);
                 });
             }
         });
-        StagedPrimary { port, sent, thread }
+        StagedPrimary { port, sent, empty_lines, thread }
     }
 
     /// Returns the primary's port.
@@ -141,6 +146,12 @@ impl StagedPrimary {
     #[must_use]
     pub fn sent(&self) -> Vec<Vec<Sent>> {
         self.sent.lock().expect("no thread panics while holding it").clone()
+    }
+
+    /// Returns the number of empty lines received so far, which keep the link alive.
+    #[must_use]
+    pub fn empty_lines(&self) -> usize {
+        self.empty_lines.load(Relaxed)
     }
 
     /// Waits until the last scene has ended. Returns the arguments of each connection's `PSYNC`, or
@@ -160,11 +171,11 @@ impl StagedPrimary {
     }
 }
 
-fn play(scene: Scene, mut socket: &TcpStream, note: &dyn Fn(Sent)) {
+fn play(scene: Scene, mut socket: &TcpStream, empty_lines: &AtomicUsize, note: &dyn Fn(Sent)) {
     let Scene { replies, answer, end } = scene;
     let mut reader = BufReader::new(socket);
     let psync = loop {
-        let Some(command) = read_command(&mut reader) else { return };
+        let Some(command) = read_command(&mut reader, empty_lines) else { return };
         note(command.clone());
         let name = command[0].as_str();
         let other = replies.iter().find(|(of, _)| *of == name).map(|(_, reply)| reply.as_slice());
@@ -188,22 +199,25 @@ fn play(scene: Scene, mut socket: &TcpStream, note: &dyn Fn(Sent)) {
     if end == End::Close {
         let _ = socket.shutdown(Shutdown::Write);
     }
-    while let Some(command) = read_command(&mut reader) {
+    while let Some(command) = read_command(&mut reader, empty_lines) {
         note(command);
     }
 }
 
 /// Reads a command and returns its words. Converts the name of a command in array form to capitals;
-/// returns an inline command (`SYNC`) unchanged, as one word. Returns `None` at the end of the
-/// stream.
-fn read_command(reader: &mut impl BufRead) -> Option<Sent> {
+/// returns an inline command (`SYNC`) unchanged, as one word. Counts the empty lines before it.
+/// Returns `None` at the end of the stream.
+fn read_command(reader: &mut impl BufRead, empty_lines: &AtomicUsize) -> Option<Sent> {
     let mut line = String::new();
-    while line.trim().is_empty() {
-        line.clear();
-        // Empty lines keep the link alive.
+    loop {
         if reader.read_line(&mut line).ok()? == 0 {
             return None;
         }
+        if !line.trim().is_empty() {
+            break;
+        }
+        empty_lines.fetch_add(1, Relaxed);
+        line.clear();
     }
     let Some(count) = line.strip_prefix('*') else { return Some(vec![line.trim().to_owned()]) };
     let mut words = Vec::new();

@@ -1,10 +1,13 @@
 //! `repl-diskless-load on-empty-db`: a replica without keys loads the snapshot while it arrives,
 //! and is empty again if that fails.
 
+use std::time::Duration;
+
 use pantala_tests::following::{PRIMARY, assert_same, follow, info, wait_for_link};
-use pantala_tests::staged::{EMPTY_RDB, ID, Scene, StagedPrimary, full_sync, stream};
+use pantala_tests::staged::{EMPTY_RDB, ID, Scene, Sent, StagedPrimary, full_sync, stream};
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+use rustix::process::Signal;
 
 /// Arguments of a replica.
 const REPLICA: [&str; 6] = ["--workers", "2", "--shards", "12", "--repl-diskless-load", "on-empty-db"];
@@ -146,7 +149,7 @@ fn eventually_slowly(what: &str, mut done: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !done() {
         assert!(began.elapsed().as_secs() < 60, "not within a minute: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -174,12 +177,69 @@ fn commands_are_rejected_while_the_snapshot_arrives() {
             assert_eq!(info(replica, "persistence", "async_loading"), "0");
             assert_eq!(info(replica, "replication", "master_sync_in_progress"), "1");
             client.send(&["SHUTDOWN", "NOSAVE", "NOW"]);
-            replica.wait_exit(std::time::Duration::from_secs(20));
+            replica.wait_exit(Duration::from_secs(20));
             let _ = primary.finish();
         };
         // redis-server replies only while bytes arrive, so it can't be compared.
         check(&mut Server::pantala(backend, &REPLICA));
     });
+}
+
+/// A shutdown during the load does not wait for the rest of the snapshot, and doesn't replace the
+/// file by an incomplete dataset, as in Redis.
+#[test]
+fn a_shutdown_ends_the_load_without_a_snapshot() {
+    let end_by: [fn(&Server, &mut Client); 3] = [
+        |replica, _| replica.signal(Signal::TERM),
+        |_, client| client.send(&["SHUTDOWN"]),
+        |_, client| client.send(&["SHUTDOWN", "SAVE"]),
+    ];
+    let check = |replica: &mut Server, shut_down: fn(&Server, &mut Client)| {
+        let mut client = replica.connect();
+        for words in ["SET former value", "SAVE", "DEL former"] {
+            assert!(!client.call(words).is_error());
+        }
+        let file = replica.folder().join("dump.rdb");
+        let before = std::fs::read(&file).expect("it was saved");
+        let (mut client, primary) = load_half(replica);
+        shut_down(replica, &mut client);
+        replica.wait_exit(Duration::from_secs(5));
+        assert_eq!(std::fs::read(&file).expect("it was kept"), before, "{}", replica.log());
+        let _ = primary.finish();
+    };
+    for_each_backend(|backend| {
+        for shut_down in end_by {
+            check(&mut Server::pantala(backend, &[&REPLICA[..], &["--save", "3600 1"]].concat()), shut_down);
+        }
+    });
+}
+
+/// The primary gets empty lines while a script keeps the load from starting.
+#[test]
+fn a_load_that_waits_for_a_script_keeps_the_link_alive() {
+    let replica = Server::pantala(Backend::all()[0], &[&REPLICA[..], &["--busy-reply-threshold", "50"]].concat());
+    let (mut client, mut runner) = (replica.connect(), replica.connect());
+    let (sender, running) = std::sync::mpsc::channel();
+    let mut probe = replica.connect();
+    let script = "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1e6 end \
+                  local till = now() + 4 while now() < till do end return 'done'";
+    let answer = move |_: &Sent| {
+        runner.send(&["EVAL", script, "1", "k"]);
+        eventually("the script is busy", || probe.call("GET k").text().starts_with("BUSY"));
+        sender.send(runner).expect("the test waits for it");
+        marked(SNAPSHOT)
+    };
+    let primary = StagedPrimary::start(vec![Scene::computes(answer).keeping()]);
+    assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
+    let mut runner = running.recv().expect("the script runs");
+    eventually("the load waits", || replica.log().contains(DIRECTLY));
+    eventually("empty lines arrive", || primary.empty_lines() >= 2);
+    assert!(!replica.log().contains("Flushing old data"), "the load has started");
+    assert_eq!(runner.receive(), Reply::bulk("done"));
+    wait_for_link(&replica);
+    assert_eq!(client.call("GET k"), Reply::bulk("value"));
+    assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+    let _ = primary.finish();
 }
 
 /// A primary that falls silent within its snapshot is given up after `repl-timeout`.

@@ -317,7 +317,7 @@ impl Server {
 
     /// Stops the server after a signal. The settings determine whether it saves a snapshot first.
     pub fn signalled(&self, signal: process::Ending) {
-        if self.snapshots.loading.is_startup() {
+        if self.snapshots.loading.is_running() {
             tracing::warn!("Received shutdown signal during loading, exiting now.");
             return self.stop();
         }
@@ -492,7 +492,7 @@ impl Host for Server {
     }
 
     fn drains_before(&self, how: Shutdown) -> bool {
-        !how.abort && !self.snapshots.loading.is_startup() && self.replication.drains_before(self)
+        !how.abort && !self.snapshots.loading.is_running() && self.replication.drains_before(self)
     }
 
     fn saves_before(&self, how: Shutdown) -> bool {

@@ -41,7 +41,9 @@ pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work
         tracing::warn!("User requested shutdown...");
         // A dataset that is not completely loaded must not be saved.
         let server = d.clients.reactor.server;
-        if server.snapshots().loading.is_startup() {
+        let loading = &server.snapshots().loading;
+        loading.note_shutdown();
+        if loading.is_running() {
             server.stop();
             if let Some(connection) = &mut d.clients.reactor.connections[index as usize] {
                 connection.session.close_after_reply = true;
@@ -106,7 +108,14 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
 /// the server continues.
 fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown, mut owned: Vec<Ownership>) -> bool {
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
-    let is_over = save_before_end(server, &mut clients.executor.look(&SERVER_SESSION, &mut owned, now_ms).whole(), how);
+    // A failed load leaves an empty dataset. A shutdown that was requested before the failure must
+    // not replace the last snapshot by it.
+    let is_over = if server.snapshots().loading.has_failed_since_shutdown() {
+        tracing::warn!("Exiting without a final RDB snapshot: the dataset of the master could not be loaded");
+        true
+    } else {
+        save_before_end(server, &mut clients.executor.look(&SERVER_SESSION, &mut owned, now_ms).whole(), how)
+    };
     if is_over {
         // The shards are never released, see the head of this module.
         drop(owned);

@@ -55,23 +55,22 @@ pub(super) fn load(
     received: &mut Received,
     socket: &mut Socket,
 ) -> Result<u32, Option<String>> {
-    let loaded = with_dataset(server, |owned| {
-        if !forget(server, term) {
-            return None;
-        }
-        Some(while_alive(socket, || {
+    let mut owned = acquire_dataset(server, socket)?;
+    let loaded = forget(server, term).then(|| {
+        while_alive(socket, || {
             let total_bytes = received.file.metadata().map_or(0, |data| data.len());
             server.snapshots().loading.note_total_bytes(total_bytes);
-            let replaced = replace(server, owned, "disk", |whole| {
+            let replaced = replace(server, &mut owned, "disk", |whole| {
                 file::load(server, &received.file, whole, Duty::Store).map_err(|error| error.to_string())
             });
             delete_former_file(server);
             // The append-only file contains effects on the former dataset.
             aof::restart(server);
             replaced
-        }))
+        })
     });
-    loaded.flatten().ok_or(None)?.map(|_| received.stream_db).map_err(Some)
+    release_dataset(server, owned);
+    loaded.ok_or(None)?.map(|_| received.stream_db).map_err(Some)
 }
 
 /// The result of [`load_directly`].
@@ -92,22 +91,29 @@ pub(super) fn load_directly(
     term: u64,
     incoming: &mut Incoming<'_, '_>,
 ) -> Result<Direct, Option<String>> {
-    let loaded = with_dataset(server, |owned| {
-        if has_keys(server) {
-            return Some(Ok(Direct::HasKeys));
-        }
-        if !forget(server, term) {
-            return None;
-        }
-        server.snapshots().loading.note_total_bytes(incoming.total_bytes().unwrap_or(0));
-        let replaced = replace(server, owned, "socket", |whole| incoming.load(server, whole));
-        if replaced.is_ok() {
-            while_alive(incoming.socket(), || aof::restart(server));
-        }
-        let db_of = |counts: Counts| counts.stream_db().filter(|db| *db < server.keyspace().databases()).unwrap_or(0);
-        Some(replaced.map(|counts| Direct::Loaded(db_of(counts))))
-    });
-    loaded.flatten().ok_or(None)?.map_err(Some)
+    let mut owned = acquire_dataset(server, incoming.socket())?;
+    let loaded = load_into_empty(server, term, incoming, &mut owned);
+    release_dataset(server, owned);
+    loaded
+}
+
+/// Runs [`load_directly`] for a caller that holds all shards.
+fn load_into_empty(
+    server: &Server,
+    term: u64,
+    incoming: &mut Incoming<'_, '_>,
+    owned: &mut [Ownership],
+) -> Result<Direct, Option<String>> {
+    if has_keys(server) {
+        return Ok(Direct::HasKeys);
+    }
+    if !forget(server, term) {
+        return Err(None);
+    }
+    server.snapshots().loading.note_total_bytes(incoming.total_bytes().unwrap_or(0));
+    let counts = replace(server, owned, "socket", |whole| incoming.load(server, whole)).map_err(Some)?;
+    while_alive(incoming.socket(), || aof::restart(server));
+    Ok(Direct::Loaded(counts.stream_db().filter(|db| *db < server.keyspace().databases()).unwrap_or(0)))
 }
 
 /// Returns whether this server has keys, expired or not.
@@ -116,17 +122,34 @@ pub(super) fn has_keys(server: &Server) -> bool {
     (0..keyspace.databases()).any(|db| keyspace.database_size(db).0 > 0)
 }
 
-/// Acquires all shards and calls `work` with them. Commands that need the dataset get `-LOADING`
-/// meanwhile. Returns `None` if the server stops.
-fn with_dataset<R>(server: &Server, work: impl FnOnce(&mut [Ownership]) -> R) -> Option<R> {
+/// Starts a load and acquires all shards for it. Until [`release_dataset`], commands that need the
+/// dataset get `-LOADING`. Sends empty lines to the primary while it waits, because a script may
+/// hold a shard for long.
+///
+/// # Errors
+/// As [`load`]; the dataset is unchanged. A load must not start once a shutdown has closed the
+/// link, because the shutdown saves the dataset.
+fn acquire_dataset(server: &Server, socket: &mut Socket) -> Result<Vec<Ownership>, Option<String>> {
     loading::begin(server, false);
-    let done = server.replication().replica.take_all(server).map(|mut owned| {
-        let done = work(&mut owned);
-        server.port(server.facts().first_io_worker).send(Message::Release(owned));
-        done
-    });
+    let replica = &server.replication().replica;
+    match while_alive(socket, || replica.take_all(server)) {
+        // Checked after `begin`: a shutdown that closes the link later sees that a load is running.
+        Some(owned) if replica.is_held() => {
+            release_dataset(server, owned);
+            Err(Some("MASTER <-> REPLICA sync: the server is about to shut down".to_owned()))
+        }
+        Some(owned) => Ok(owned),
+        None => {
+            loading::end(server);
+            Err(None)
+        }
+    }
+}
+
+/// Releases the shards and ends the load.
+fn release_dataset(server: &Server, owned: Vec<Ownership>) {
+    server.port(server.facts().first_io_worker).send(Message::Release(owned));
     loading::end(server);
-    done
 }
 
 /// Ends the former history. Returns `false` if the term is no longer the current one.
@@ -161,6 +184,7 @@ fn replace(
     if loaded.is_err() {
         // An incomplete dataset must not be served.
         access.flush(0..keyspace.databases(), false);
+        server.snapshots().loading.note_failure();
     }
     access.whole().measure();
     // The replicas of this server were disconnected, so the load is not propagated.

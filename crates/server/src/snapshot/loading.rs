@@ -27,6 +27,10 @@ pub struct Loading {
     started_s: AtomicI64,
     /// Whether the running load is the one at startup.
     is_startup: AtomicBool,
+    /// Number of loads that have failed and left an empty dataset.
+    failures: AtomicU64,
+    /// The value of `failures` when the last shutdown was requested.
+    failures_at_shutdown: AtomicU64,
     total_bytes: AtomicU64,
     loaded_bytes: AtomicU64,
     /// The memory usage that the loaded file states, bytes.
@@ -83,8 +87,29 @@ impl Loading {
         })
     }
 
-    /// Returns whether the dataset is being loaded at startup. The server must not save it while it
-    /// is incomplete.
+    /// Returns whether a dataset is being loaded, at startup or from a primary. The server must not
+    /// save it while it is incomplete.
+    pub fn is_running(&self) -> bool {
+        self.started_s.load(Relaxed) != 0
+    }
+
+    /// Records that a load has failed and left an empty dataset.
+    pub fn note_failure(&self) {
+        self.failures.fetch_add(1, Relaxed);
+    }
+
+    /// Records that a shutdown was requested.
+    pub fn note_shutdown(&self) {
+        self.failures_at_shutdown.store(self.failures.load(Relaxed), Relaxed);
+    }
+
+    /// Returns whether a load has failed since the last shutdown was requested. That shutdown must
+    /// not replace a snapshot by the empty dataset.
+    pub fn has_failed_since_shutdown(&self) -> bool {
+        self.failures.load(Relaxed) != self.failures_at_shutdown.load(Relaxed)
+    }
+
+    /// Returns whether the dataset is being loaded at startup.
     pub fn is_startup(&self) -> bool {
         self.is_startup.load(Relaxed)
     }
@@ -219,6 +244,17 @@ mod tests {
         assert_eq!(shown(&loading), Some((30, 24.75)));
         loading.note_used_bytes(90);
         assert_eq!(shown(&loading), Some((0, 99.99)));
+    }
+
+    #[test]
+    fn a_failure_counts_for_the_shutdown_that_was_requested_before_it() {
+        let loading = Loading::default();
+        loading.note_shutdown();
+        assert!(!loading.has_failed_since_shutdown());
+        loading.note_failure();
+        assert!(loading.has_failed_since_shutdown());
+        loading.note_shutdown();
+        assert!(!loading.has_failed_since_shutdown(), "an empty dataset may be saved later");
     }
 
     #[test]

@@ -128,14 +128,17 @@ impl Snapshots {
     /// Records the options of a shutdown by a signal, or by a `SHUTDOWN` that waits for replicas or
     /// for the end of the link to the primary.
     pub fn set_ending(&self, how: Shutdown) {
+        self.loading.note_shutdown();
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
 }
 
 impl Server {
-    /// Returns whether the server saves a snapshot before a shutdown with these options.
+    /// Returns whether the server saves a snapshot before a shutdown with these options. As in
+    /// Redis, it saves none during a load, because the dataset is incomplete.
     pub fn saves_before(&self, how: Shutdown) -> bool {
-        !how.abort && (how.save || !how.no_save && !self.config().settings().save_points.is_empty())
+        let is_wanted = how.save || !how.no_save && !self.config().settings().save_points.is_empty();
+        is_wanted && !how.abort && !self.snapshots().loading.is_running()
     }
 }
 

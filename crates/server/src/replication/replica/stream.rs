@@ -120,6 +120,11 @@ impl Replica {
         }
     }
 
+    /// Returns whether links are prevented.
+    pub(in crate::replication) fn is_held(&self) -> bool {
+        self.lock().is_held
+    }
+
     /// Allows links again.
     pub(in crate::replication) fn resume_following(&self) {
         self.lock().is_held = false;
