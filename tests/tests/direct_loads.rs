@@ -242,6 +242,30 @@ fn a_load_that_waits_for_a_script_keeps_the_link_alive() {
     let _ = primary.finish();
 }
 
+/// After a failed load, functions of the former history can't be called.
+#[test]
+fn a_failed_load_deletes_the_libraries() {
+    let check = |replica: &Server| {
+        let mut client = replica.connect();
+        let function = "function_name='f', callback=function() return 7 end, flags={'no-writes'}";
+        client.command(&["FUNCTION", "LOAD", &format!("#!lua name=lib\nredis.register_function{{{function}}}")]);
+        assert_eq!(client.call("FCALL_RO f 0"), Reply::Integer(7));
+        let cut = &marked(SNAPSHOT)[..marked(SNAPSHOT).len() - 45];
+        let primary = StagedPrimary::start(vec![Scene::answers(cut)]);
+        assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
+        eventually("the load has failed", || replica.log().contains("Failed trying to load the MASTER"));
+        eventually("the dataset is served", || client.call("DBSIZE") == Reply::Integer(0));
+        assert_eq!(client.call("FUNCTION LIST").elements().len(), 0);
+        assert_eq!(client.call("FCALL_RO f 0").text(), "ERR Function not found");
+        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+        let _ = primary.finish();
+    };
+    check(&Server::pantala(Backend::all()[0], &REPLICA));
+    if let Some(redis) = Server::redis(&["--repl-diskless-load", "on-empty-db"]) {
+        check(&redis);
+    }
+}
+
 /// A primary that falls silent within its snapshot is given up after `repl-timeout`.
 #[test]
 fn a_silent_primary_ends_the_load() {

@@ -162,7 +162,7 @@ fn forget(server: &Server, term: u64) -> bool {
 }
 
 /// Replaces the dataset by a snapshot, which `read` stores. `source` is its source, for the log. If
-/// that fails, the dataset is empty afterwards.
+/// that fails, the dataset is empty afterwards, and has no function libraries.
 fn replace(
     server: &Server,
     owned: &mut [Ownership],
@@ -174,6 +174,8 @@ fn replace(
     let mut access = keyspace.access(&SESSION, owned, server.now_ms());
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data");
     access.flush(0..keyspace.databases(), settings.replica.flushes_lazily);
+    // This can't fail: the libraries are final only while a shutdown holds all shards.
+    let _ = server.scripting().libraries.flush();
     tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
     let loaded = read(&mut access.whole())
         .and_then(|Loaded { libraries, counts, .. }| {
@@ -183,7 +185,7 @@ fn replace(
         .map_err(|error| format!("Failed trying to load the MASTER synchronization DB from {source}: {error}"));
     if loaded.is_err() {
         // An incomplete dataset must not be served.
-        access.flush(0..keyspace.databases(), false);
+        access.flush(0..keyspace.databases(), settings.replica.flushes_lazily);
         server.snapshots().loading.note_failure();
     }
     access.whole().measure();
