@@ -513,16 +513,18 @@ fn a_replica_that_lies_about_its_offset_is_not_counted() {
         let mut client = primary.connect();
         eventually("it has attached", || number(&mut client, "replication", "connected_slaves") == 1);
         eventually("it is online", || info(&mut client, "replication", "slave0").contains("state=online"));
+        replica.send("REPLCONF ACK 0 FACK 77777777");
         for offset in ["9223372036854775807", "99999999", "-5"] {
             replica.send(&format!("REPLCONF ACK {offset}"));
             replica.send(&format!("REPLCONF ACK {offset} FACK {offset}"));
         }
-        eventually("it is noticed", || primary.log().contains("behind the end of the stream"));
+        let line = "acknowledges offset 77777777, beyond the end of the stream";
+        eventually("it is noticed", || primary.log().contains(line));
         assert_eq!(client.call("SET key value"), Reply::ok());
         assert_eq!(client.call("WAIT 1 300"), Reply::Integer(0));
         assert_eq!(client.call("WAITAOF 0 1 300").elements()[1], Reply::Integer(0));
         assert!(info(&mut client, "replication", "slave0").contains("offset=0,"));
-        assert_eq!(primary.log().matches("behind the end of the stream").count(), 1);
+        assert_eq!(primary.log().matches("beyond the end of the stream").count(), 1);
         // An honest acknowledgement counts.
         let end = number(&mut client, "replication", "master_repl_offset");
         replica.send(&format!("REPLCONF ACK {end}"));

@@ -127,7 +127,7 @@ impl Replicas {
     }
 
     /// Records a replica's acknowledgement: it has `offset` bytes, and `synced` of them on disk.
-    /// Acknowledged offsets never decrease. An offset behind `end`, the end of the stream, is
+    /// Acknowledged offsets never decrease. An offset beyond `end`, the end of the stream, is
     /// ignored, because no replica can have these bytes. Returns `false` if that happens for the
     /// first time on this link.
     pub fn ack(&mut self, client: u64, (offset, synced): (i64, i64), end: u64, now_ms: i64) -> bool {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_behind_the_end_of_the_stream_are_ignored() {
+    fn offsets_beyond_the_end_of_the_stream_are_ignored() {
         let mut replicas = Replicas::default();
         replicas.add(replica(1, ReplicaState::Online));
         assert!(replicas.ack(1, (i64::MIN, -1), 100, 2000));

@@ -278,14 +278,15 @@ impl Replication {
     fn acked(&self, server: &Server, client: u64, offset: i64, synced: i64) {
         let now_ms = server.monotonic_ms();
         // Read before the lock is taken. An honest replica acknowledges only bytes that it has
-        // received, which are before the end.
+        // received, and these end at or before the end of the stream.
         let end = server.keyspace().journal().held().0.end;
         let link = {
             let mut state = self.state();
             if !state.replicas.ack(client, (offset, synced), end, now_ms) {
                 let name = state.replicas.find(client).map_or_else(String::new, |replica| replica.address());
+                let wrong = offset.max(synced);
                 tracing::warn!(
-                    "Replica {name} acknowledges offset {offset}, behind the end of the stream, {end}: ignored"
+                    "Replica {name} acknowledges offset {wrong}, beyond the end of the stream, {end}: ignored"
                 );
             }
             state.links.iter().find(|link| link.client == client).map(Arc::clone)
