@@ -412,6 +412,27 @@ fn debug_sleep_stops_all_workers() {
     assert_eq!(sleeper.receive(), Reply::ok());
 }
 
+/// `SIGTERM` interrupts `DEBUG SLEEP`, and the server stops as usual.
+#[test]
+fn a_signal_interrupts_debug_sleep() {
+    for_each_backend(|backend| {
+        let args = ["--workers", "2", "--shards", "8", "--save", "3600 1"];
+        let mut server = Server::pantala(backend, &args);
+        let mut sleeper = server.connect();
+        assert_eq!(sleeper.call("SET key value"), Reply::ok());
+        sleeper.send(&["DEBUG", "SLEEP", "3600"]);
+        let mut probe = server.connect();
+        probe.set_read_timeout(Duration::from_millis(50));
+        eventually("the server sleeps", || {
+            probe.send(&["GET", "key"]);
+            probe.try_receive().is_err()
+        });
+        server.signal(rustix::process::Signal::TERM);
+        server.wait_exit(Duration::from_secs(5));
+        assert!(server.folder().join("dump.rdb").exists(), "{}", server.log());
+    });
+}
+
 /// `DEBUG LOG` and `DEBUG SET-SKIP-CHECKSUM-VALIDATION`, in both servers: a payload with a wrong
 /// checksum is restored, and one that is damaged elsewhere is still rejected.
 #[test]

@@ -199,14 +199,12 @@ pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 }
 
 /// `DEBUG SLEEP seconds`: stops the whole server. All shards are held, and the other workers wait.
+/// A signal that stops the server ends the sleep.
 pub fn sleep(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse::<f64>().ok());
     // As in Redis, an invalid or negative number doesn't sleep.
     let seconds = seconds.filter(|seconds| !seconds.is_nan()).unwrap_or(0.0).clamp(0.0, SLEEP_S_MAX);
-    let is_asleep = &access.keyspace().tuning.is_asleep;
-    is_asleep.store(true, Relaxed);
-    std::thread::sleep(Duration::from_secs_f64(seconds));
-    is_asleep.store(false, Relaxed);
+    access.keyspace().tuning.sleep(Duration::from_secs_f64(seconds));
     reply.ok();
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use pantala_types::list::{ALONE_BYTES_DEFAULT, NodeLimit};
 
@@ -23,6 +24,9 @@ pub enum AccessPolicy {
     /// Logarithmic access counter.
     Lfu = 1,
 }
+
+/// Time between two looks at whether `DEBUG SLEEP` is interrupted.
+const SLEEP_SLICE: Duration = Duration::from_millis(10);
 
 /// Whether commands can be observed and timed (`MONITOR`, `SLOWLOG`, `LATENCY`, client-side
 /// caching). The feature `unwatched` removes these hooks from the path of every command, to measure
@@ -138,6 +142,8 @@ pub struct Tuning {
     pub aof_flush_delay_us: AtomicU64,
     /// `DEBUG SLEEP`: while a worker runs it, no worker serves clients.
     pub is_asleep: AtomicBool,
+    /// Number of interruptions of `DEBUG SLEEP`.
+    interruptions: AtomicU64,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
     /// End of all pauses, including lasting ones (Unix time, ms; 0: not paused). The former end
@@ -203,6 +209,7 @@ impl Tuning {
             skips_checksums: AtomicBool::new(false),
             aof_flush_delay_us: AtomicU64::new(0),
             is_asleep: AtomicBool::new(false),
+            interruptions: AtomicU64::new(0),
             scripts_may_debug: AtomicBool::new(false),
             paused_until_ms: AtomicI64::new(0),
             clients_paused_until_ms: AtomicI64::new(0),
@@ -212,6 +219,27 @@ impl Tuning {
             refusals: AtomicU32::new(0),
             is_replica: AtomicBool::new(false),
         }
+    }
+
+    /// Stops all workers for this time (`DEBUG SLEEP`), or until [`Tuning::interrupt_sleep`].
+    pub fn sleep(&self, time: Duration) {
+        let before = self.interruptions.load(Relaxed);
+        let started = Instant::now();
+        self.is_asleep.store(true, Relaxed);
+        while self.interruptions.load(Relaxed) == before {
+            let left = time.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(SLEEP_SLICE));
+        }
+        self.is_asleep.store(false, Relaxed);
+    }
+
+    /// Ends a running `DEBUG SLEEP`, so that a shutdown doesn't wait for it. In Redis, the signal
+    /// interrupts it.
+    pub fn interrupt_sleep(&self) {
+        self.interruptions.fetch_add(1, Relaxed);
     }
 
     /// Returns the limits of a list's node.

@@ -309,6 +309,7 @@ impl Server {
     pub fn stop(&self) {
         if !self.stopping.swap(true, Relaxed) {
             process::notify("STOPPING=1");
+            self.keyspace.tuning.interrupt_sleep();
             for port in self.keyspace.ports().iter() {
                 port.send(Message::Stop);
             }
@@ -317,6 +318,7 @@ impl Server {
 
     /// Stops the server after a signal. The settings determine whether it saves a snapshot first.
     pub fn signalled(&self, signal: process::Ending) {
+        self.keyspace.tuning.interrupt_sleep();
         if self.snapshots.loading.is_running() {
             tracing::warn!("Received shutdown signal during loading, exiting now.");
             return self.stop();
