@@ -52,14 +52,19 @@ impl Topology {
     }
 
     /// Returns the topology of the CPUs `allowed`. `file` returns the contents of a file below
-    /// `/sys/devices/system`. Without these files, all CPUs are cores of one package.
+    /// `/sys/devices/system`. Without these files, all CPUs are cores of one package. If the lists
+    /// of the nodes lack one of the CPUs, for example because a list can't be read, all CPUs belong
+    /// to node 0: memory must not be placed by a guess.
     pub fn read(file: impl Fn(&str) -> Option<String>, allowed: &[usize]) -> Self {
         let list = |path: &str| file(path).and_then(|text| parse(text.trim()).ok()).map(|list| list.0);
-        let nodes: Vec<(usize, Vec<usize>)> = list("node/online")
+        let mut nodes: Vec<(usize, Vec<usize>)> = list("node/online")
             .unwrap_or_default()
             .into_iter()
             .filter_map(|node| Some((node, list(&format!("node/node{node}/cpulist"))?)))
             .collect();
+        if !allowed.iter().all(|number| nodes.iter().any(|(_, cpus)| cpus.contains(number))) {
+            nodes.clear();
+        }
         let cpu = |number: usize| {
             let folder = format!("cpu/cpu{number}");
             let value = |name: &str| file(&format!("{folder}/{name}"))?.trim().parse::<u32>().ok();
@@ -295,6 +300,21 @@ mod tests {
         tree.put("cpu/cpu1/cache/index1/shared_cpu_list", "1-");
         let topology = tree.read(0..2);
         assert_eq!((topology.nodes(), topology.cpus[1].cache), (vec![0], 0));
+    }
+
+    /// A container may hide the files of a node.
+    #[test]
+    fn a_host_with_an_unreadable_list_of_cpus_has_one_node() {
+        let tree = xeon();
+        std::fs::remove_file(tree.0.join("node/node1/cpulist")).expect("it was there");
+        let topology = tree.read(0..72);
+        assert_eq!(topology.to_string(), "2 packages, 1 NUMA node, 2 last-level caches, 36 cores, 72 CPUs");
+        assert_eq!((topology.node_of(0), topology.node_of(18)), (Some(0), Some(0)));
+        // The CPUs of one socket are those of the other list.
+        assert_eq!(tree.read(0..18).nodes(), [0]);
+        let tree = xeon();
+        tree.put("node/node0/cpulist", "0-");
+        assert_eq!((tree.read(0..72).nodes(), tree.read(18..36).nodes()), (vec![0], vec![1]));
     }
 
     #[test]
