@@ -1,5 +1,7 @@
 //! Reads certificates and keys from files.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use pkcs8::EncryptedPrivateKeyInfoRef;
@@ -15,15 +17,22 @@ use x509_cert::{Certificate, Version};
 use crate::options::{Authorities, Password};
 
 /// Maximum length of a file, bytes. A bundle of all public authorities has a tenth of this length.
-const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+pub(crate) const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Reads a file of at most [`FILE_BYTES_MAX`] bytes.
+/// Reads a regular file of at most [`FILE_BYTES_MAX`] bytes. A special file is rejected before it
+/// is opened: a FIFO blocks until it has a writer, and `/dev/zero` never ends.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if length > FILE_BYTES_MAX {
-        return Err(format!("it has {length} bytes, more than {FILE_BYTES_MAX}"));
+    let text = |error: io::Error| error.to_string();
+    if !std::fs::metadata(path).map_err(text)?.is_file() {
+        return Err("it is not a regular file".to_owned());
     }
-    std::fs::read(path).map_err(|error| error.to_string())
+    let mut bytes = Vec::new();
+    // The file may grow while it is read.
+    File::open(path).map_err(text)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(text)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("it has more than {FILE_BYTES_MAX} bytes"));
+    }
+    Ok(bytes)
 }
 
 /// Returns the certificates of a PEM file. There is at least one.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::connection::{HANDSHAKE_BYTES_MAX, Out};
 use crate::options::{AuthClients, Authorities, Identity};
-use crate::{Client, Connection, Options, Server};
+use crate::{Client, Connection, Options, Server, files};
 
 /// Returns options with a certificate that openssl creates, or `None` if openssl isn't installed.
 fn options(name: &str) -> Option<Options> {
@@ -237,4 +237,24 @@ fn the_certificate_expires_when_openssl_says_so() {
     let now_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
     let left_s = server.expires_s().expect("a date") - now_s as i64;
     assert!((3 * 86_400 - 60..=3 * 86_400).contains(&left_s), "{left_s} s");
+}
+
+#[test]
+fn only_regular_files_of_limited_length_are_read() {
+    let folder = std::env::temp_dir().join(format!("pantala-tls-{}-files", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (bytes, error) in [
+        (files::FILE_BYTES_MAX, "no certificate found".to_owned()),
+        (files::FILE_BYTES_MAX + 1, format!("it has more than {} bytes", files::FILE_BYTES_MAX)),
+    ] {
+        let path = folder.join("long");
+        std::fs::write(&path, vec![b'\n'; bytes as usize]).expect("it is written");
+        assert_eq!(files::certificates(&path), Err(error));
+    }
+    let fifo = folder.join("fifo");
+    if Command::new("mkfifo").arg(&fifo).status().is_ok_and(|status| status.success()) {
+        assert_eq!(files::certificates(&fifo), Err("it is not a regular file".to_owned()));
+    }
+    assert_eq!(files::certificates("/dev/zero".as_ref()), Err("it is not a regular file".to_owned()));
+    let _ = std::fs::remove_dir_all(&folder);
 }
