@@ -10,22 +10,27 @@ use std::sync::Arc;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme,
+};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::ExtendedKeyUsage;
 
 /// Returns whether rustls has rejected `certificate` only because it is an authority's, although it
-/// is one of `roots` and valid at `now`. A certificate that is limited to some purposes doesn't
-/// count, because rustls did not get to check them.
+/// belongs to one of `roots` and is valid at `now`. As in rustls, a root is a subject, a key and
+/// name constraints, so another certificate with the same three also counts, for example a renewed
+/// one. A certificate that is limited to some purposes doesn't count, because rustls did not get to
+/// check them.
 pub(crate) fn is_trusted(
     error: &Error,
     certificate: &CertificateDer<'_>,
     roots: &RootCertStore,
     now: UnixTime,
 ) -> bool {
-    // The error has no public type. All others that concern the content have their own variants.
-    if !matches!(error, Error::InvalidCertificate(CertificateError::Other(_))) {
+    // rustls has no variant for this error, nor for several others.
+    let Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else { return false };
+    if !matches!(cause.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity)) {
         return false;
     }
     let mut own = RootCertStore::empty();

@@ -2,10 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+
+use rustls::pki_types::UnixTime;
+use rustls::{CertificateError, Error, OtherError, RootCertStore};
 
 use crate::connection::{HANDSHAKE_BYTES_MAX, Out};
 use crate::options::{AuthClients, Authorities, Identity};
-use crate::{Client, Connection, Options, Server, files};
+use crate::{Client, Connection, Options, Server, anchors, files};
 
 /// Returns options with a certificate that openssl creates, or `None` if openssl isn't installed.
 fn options(name: &str) -> Option<Options> {
@@ -257,4 +261,18 @@ fn only_regular_files_of_limited_length_are_read() {
     }
     assert_eq!(files::certificates("/dev/zero".as_ref()), Err("it is not a regular file".to_owned()));
     let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
+fn an_authority_of_this_side_is_trusted_only_for_being_one() {
+    let Some(options) = options("anchor") else { return };
+    let file = options.authorities.file.expect("it has one");
+    let found = files::certificates(&file).expect("it is readable");
+    let mut roots = RootCertStore::empty();
+    roots.add(found[0].clone()).expect("it is valid");
+    let failed = |cause| Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(cause))));
+    let is_trusted = |cause| anchors::is_trusted(&failed(cause), &found[0], &roots, UnixTime::now());
+    assert!(is_trusted(webpki::Error::CaUsedAsEndEntity));
+    assert!(!is_trusted(webpki::Error::MaximumPathDepthExceeded));
+    assert!(!is_trusted(webpki::Error::UnsupportedCriticalExtension));
 }
