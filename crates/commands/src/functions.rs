@@ -223,7 +223,7 @@ pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 /// `FUNCTION HELP`.
 pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let lines = [
-        "DELETE <library>",
+        "DELETE <LIBRARY NAME>",
         "    Remove a library.",
         "DUMP",
         "    Return all libraries as a payload for RESTORE.",
@@ -231,11 +231,11 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "    Remove all libraries.",
         "KILL",
         "    Stop the running function, unless it has written.",
-        "LIST [LIBRARYNAME <pattern>] [WITHCODE]",
+        "LIST [LIBRARYNAME PATTERN] [WITHCODE]",
         "    Return the libraries and their functions.",
-        "LOAD [REPLACE] <code>",
+        "LOAD [REPLACE] <FUNCTION CODE>",
         "    Add a library.",
-        "RESTORE <bytes> [APPEND|REPLACE|FLUSH]",
+        "RESTORE <PAYLOAD> [FLUSH|APPEND|REPLACE]",
         "    Add the libraries of a DUMP. On a name conflict fail (default) or replace; FLUSH removes all first.",
         "STATS",
         "    Return the running function and the number of libraries and functions.",

@@ -130,7 +130,7 @@ pub fn doctor(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
 fn diagnosis(memory: &ProcessMemory, clients: u64) -> String {
     let data_bytes = memory.used_bytes.saturating_sub(memory.startup_bytes);
     if data_bytes < DIAGNOSIS_BYTES_MIN {
-        return format!("Too little data for a diagnosis ({data_bytes} bytes).\n");
+        return format!("Hi Sam, there is too little data for a diagnosis ({data_bytes} bytes).\n");
     }
     let mut findings = String::new();
     if percent(memory.peak_bytes, memory.used_bytes) > PEAK_PERCENT_MAX {
@@ -152,9 +152,9 @@ fn diagnosis(memory: &ProcessMemory, clients: u64) -> String {
         );
     }
     if findings.is_empty() {
-        "No memory problems found.\n".to_owned()
+        "Hi Sam, no memory problems found.\n".to_owned()
     } else {
-        format!("Memory problems:\n\n{findings}")
+        format!("Sam, these are memory problems:\n\n{findings}")
     }
 }
 
@@ -242,8 +242,8 @@ mod tests {
     #[test]
     fn doctor_reports_memory_problems() {
         let empty = ProcessMemory { used_bytes: 9 << 20, ..FIGURES };
-        assert!(diagnosis(&empty, 1).starts_with("Too little data for a diagnosis (1048576 bytes)"));
-        assert_eq!(diagnosis(&FIGURES, 20), "No memory problems found.\n");
+        assert!(diagnosis(&empty, 1).contains(" too little data for a diagnosis (1048576 bytes)"));
+        assert_eq!(diagnosis(&FIGURES, 20), "Hi Sam, no memory problems found.\n");
         let peak = ProcessMemory { peak_bytes: 31 << 20, ..FIGURES };
         assert!(diagnosis(&peak, 20).contains("* Peak"));
         let resident = ProcessMemory { resident_bytes: 29 << 20, ..FIGURES };

@@ -24,6 +24,8 @@ pub(super) struct Merger<'s> {
     selected: Option<u32>,
     /// When readers were last sent a `PING`.
     pinged: Instant,
+    /// When the last epoch was delivered.
+    delivered: Instant,
     /// The heap in which this thread allocates the stream. Other threads free this memory.
     heap: ThreadHeap,
 }
@@ -38,7 +40,7 @@ impl<'s> Merger<'s> {
                 shared.work.notify_one();
             }
         });
-        Merger { shared, segments, selected: None, pinged: Instant::now(), heap }
+        Merger { shared, segments, selected: None, pinged: Instant::now(), delivered: Instant::now(), heap }
     }
 
     pub(super) fn run(&mut self) {
@@ -57,15 +59,17 @@ impl<'s> Merger<'s> {
             let merged = self.merge(end);
             self.deliver(merged, end);
             self.shared.merging_bytes.store(0, Ordering::Relaxed);
+            self.delivered = Instant::now();
         }
     }
 
-    /// Waits up to [`EPOCH_TIME`] so that more units are collected, unless an eager reader has read
-    /// everything.
+    /// Waits until [`EPOCH_TIME`] after the last delivery so that more units are collected, unless
+    /// an eager reader has read everything. So a unit after a pause is delivered at once.
     fn gather(&self) {
+        let rest = EPOCH_TIME.saturating_sub(self.delivered.elapsed());
         let control = lock(&self.shared.control);
         let is_early = |control: &mut Control| !control.is_stopping && !control.logs.of(Which::Effects).is_awaited();
-        drop(self.shared.work.wait_timeout_while(control, EPOCH_TIME, is_early));
+        drop(self.shared.work.wait_timeout_while(control, rest, is_early));
     }
 
     /// Returns the time until the next `PING` is due.
