@@ -324,6 +324,30 @@ fn messages_in_flight_to_a_subscriber_are_limited() {
     }
 }
 
+/// Short messages that a worker can't deliver yet take no more memory than redis-server's output:
+/// up to the limit of their subscriber, and until they are delivered.
+#[test]
+fn short_messages_in_flight_take_little_memory() {
+    const MESSAGES: usize = 1_200_000;
+    const LIMIT_BYTES: u64 = 32 * MIB as u64;
+    let args = ["--client-output-buffer-limit", "pubsub 32mb 0 0"];
+    let pantala = |backend: &Backend| Server::pantala(*backend, &[&args[..], &["--workers", "1"]].concat());
+    for (listens, channels) in [("SUBSCRIBE news", 1), ("PSUBSCRIBE n*", 1), ("PSUBSCRIBE n*", 10)] {
+        for server in Backend::all().iter().map(pantala).chain(Server::redis(&args)) {
+            let mut other = server.connect();
+            let mut slow = named(&server, "slow", None);
+            slow.call(listens);
+            let channel = if channels == 1 { "'news'".to_owned() } else { format!("'news' .. i % {channels}") };
+            let script = format!("for i = 1, ARGV[1] do redis.call('PUBLISH', {channel}, 'x') end return 1");
+            let peak = server.peak_resident_bytes();
+            assert_eq!(other.command(&["EVAL", &script, "0", &MESSAGES.to_string()]), Reply::Integer(1));
+            eventually("it is closed", || pending_bytes(&mut other, "slow").is_none());
+            let taken = server.peak_resident_bytes().saturating_sub(peak);
+            assert!(taken < 2 * LIMIT_BYTES, "{listens}, {channels} channels: {taken} bytes more");
+        }
+    }
+}
+
 /// A single reply is dropped when it exceeds the limit, not when it is complete, whatever command
 /// writes it. The commands run completely.
 #[test]

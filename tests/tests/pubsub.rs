@@ -323,6 +323,68 @@ fn subscribers_and_monitors_may_not_read_in_a_pipeline() {
     });
 }
 
+/// A script publishes many messages before its worker delivers the first: short and long ones, on
+/// channels with and without patterns. Subscribers receive them as from redis-server.
+#[test]
+fn messages_of_a_long_script_arrive_as_from_redis() {
+    const SCRIPT: &str = "for i = 1, 40000 do \
+        local long = i % 997 == 0 and string.rep('x', 6000) or '' \
+        redis.call('PUBLISH', i % 1000 < 900 and 'a' or 'b' .. i % 3, i .. long) \
+        if i % 5 == 0 then redis.call('SPUBLISH', 'a', i) redis.call('PUBLISH', 'a', '') end \
+        if i % 1001 == 0 then redis.call('PUBLISH', 'nobody' .. string.rep('y', i % 5000), i) end end \
+        return redis.call('PUBLISH', 'a', 'end')";
+    assert_as_redis(&["--client-output-buffer-limit", "pubsub 0 0 0"], |server, version| {
+        let subscriptions: [(&[&str], usize); 3] = [
+            (&["SUBSCRIBE a b0", "SSUBSCRIBE a"], 3),
+            (&["PSUBSCRIBE b* a z?", "SUBSCRIBE a"], 4),
+            (&["SUBSCRIBE b1 a"], 2),
+        ];
+        let mut listeners: Vec<Client> = subscriptions.iter().map(|_| server.connect()).collect();
+        for (listener, (commands, replies)) in listeners.iter_mut().zip(subscriptions) {
+            listener.call(&format!("HELLO {version}"));
+            commands.iter().for_each(|words| listener.send(&words.split(' ').collect::<Vec<_>>()));
+            (0..replies).for_each(|_| drop(listener.receive()));
+        }
+        let mut publisher = server.connect();
+        let mut lines = vec![format!("{:?}", publisher.command(&["EVAL", SCRIPT, "0"]))];
+        publisher.call("PUBLISH a last");
+        for listener in &mut listeners {
+            while !lines.last().expect("one was added").contains("last") {
+                lines.push(listener.receive_raw().1.escape_ascii().to_string());
+            }
+            lines.push(String::new());
+        }
+        lines
+    });
+}
+
+/// A client that monitors and subscribes receives a script's messages between the lines that show
+/// its commands.
+#[test]
+fn messages_of_a_long_script_do_not_overtake_others() {
+    const MESSAGES: usize = 30_000;
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "1", "--client-output-buffer-limit", "pubsub 0 0 0"]);
+        let mut listener = server.connect();
+        listener.call("HELLO 3");
+        listener.call("SUBSCRIBE c");
+        assert_eq!(listener.call("MONITOR"), Reply::ok());
+        let script = "for i = 1, ARGV[1] do redis.call('PUBLISH', 'c', i) redis.call('PUBLISH', 'c', '') end return 1";
+        let mut publisher = server.connect();
+        assert_eq!(publisher.command(&["EVAL", script, "0", &MESSAGES.to_string()]), Reply::Integer(1));
+        let mut seen = (0, 0);
+        while seen != (2 * MESSAGES, 2 * MESSAGES) {
+            let (_, bytes) = listener.receive_raw();
+            if bytes.starts_with(b">") {
+                seen.1 += 1;
+            } else if bytes.windows(4).any(|part| part == b" lua") {
+                seen.0 += 1;
+            }
+            assert!(seen.0.abs_diff(seen.1) <= 1, "{} lines and {} messages", seen.0, seen.1);
+        }
+    });
+}
+
 /// Messages published before a client unsubscribes are delivered before the reply to the
 /// unsubscription, even if the client publishes and unsubscribes in one write.
 #[test]

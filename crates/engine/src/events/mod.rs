@@ -28,6 +28,9 @@ use tracking::Tracking;
 pub trait Workers: Send + Sync {
     /// Sends a published message to a worker, for its subscribers.
     fn publish(&self, worker: u32, published: Arc<Published>);
+    /// Sends a short message as [`Workers::publish`] does, packed together with other messages that
+    /// the worker has not taken yet.
+    fn publish_packed(&self, worker: u32, published: &Published);
     /// Closes a subscriber for exceeding its output limit.
     fn close_over_limit(&self, subscriber: Listener);
     /// Sends a command to a connection that runs `MONITOR`.

@@ -22,7 +22,7 @@
 //! all subscribers receive the messages on a channel in the same order.
 //!
 //! The messages in flight to a worker count towards the output limits of its subscribers
-//! (`backlog`).
+//! (`backlog`). Short messages to a worker that does not keep up are packed ([`Packed`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -36,8 +36,10 @@ use crate::events::Events;
 pub use crate::clients::listener::{KINDS, Kind, Listener};
 
 mod backlog;
+mod packed;
 mod patterns;
-use backlog::Backlog;
+use backlog::{Backlog, Way};
+pub use packed::{Packed, Payloads, Run};
 use patterns::Patterns;
 
 /// Number of stripes of the board, a power of two. There are many, so that publishers on different
@@ -93,13 +95,42 @@ pub struct Published {
     pub patterns: Vec<Name>,
 }
 
-impl Published {
-    /// Returns whether this message and `next` can be delivered together: every receiver of one
-    /// also receives the other, once and with no other message in between. So both must be on one
-    /// channel, and no pattern may match.
-    pub fn can_combine_with(&self, next: &Published) -> bool {
-        let is_alone = |one: &Published| one.patterns.is_empty();
+/// The receivers of a message: the subscribers to its channel, and to the patterns that match it.
+#[derive(Clone, Copy, Debug)]
+pub struct Address<'m> {
+    /// `Channel` or `Shard`.
+    pub kind: Kind,
+    /// The channel.
+    pub channel: &'m [u8],
+    /// Subscribed patterns that match the channel.
+    pub patterns: &'m [Name],
+}
+
+impl Address<'_> {
+    /// Returns whether a message to this address and a following one to `next` can be delivered
+    /// together: every receiver of one also receives the other, once and with no other message in
+    /// between. So both must be on one channel, and no pattern may match.
+    pub fn can_combine_with(self, next: Address<'_>) -> bool {
+        let is_alone = |one: Address<'_>| one.patterns.is_empty();
         is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel
+    }
+}
+
+impl Published {
+    /// Returns the receivers.
+    pub fn address(&self) -> Address<'_> {
+        Address { kind: self.kind, channel: &self.channel, patterns: &self.patterns }
+    }
+
+    /// Returns whether this message and `next` can be delivered together
+    /// ([`Address::can_combine_with`]).
+    pub fn can_combine_with(&self, next: &Published) -> bool {
+        self.address().can_combine_with(next.address())
+    }
+
+    /// Returns whether the message may be packed ([`Packed`]).
+    fn is_short(&self) -> bool {
+        self.channel.len() + self.payload.len() <= packed::PACKED_MESSAGE_BYTES_MAX
     }
 }
 
@@ -242,22 +273,24 @@ impl PubSub {
         let are_several = counts.iter().filter(|count| **count > 0).count() > 1;
         let _in_order = are_several.then(|| lock(&self.order[usize::from(kind == Kind::Shard)][self.number(channel)]));
         for (worker, _) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            if self.count_sent(events, worker, &published) {
-                events.workers.publish(worker as u32, Arc::clone(&published));
+            match self.count_sent(events, worker, &published) {
+                Way::Alone => events.workers.publish(worker as u32, Arc::clone(&published)),
+                Way::Packed => events.workers.publish_packed(worker as u32, &published),
+                Way::Dropped => {}
             }
         }
         receivers
     }
 
-    /// Delivers a message to a worker's subscribers. Calls `to` for each matching subscription,
+    /// Delivers messages to a worker's subscribers. Calls `to` for each matching subscription,
     /// with the connection and the subscribed pattern (`None`: the subscription is by name).
-    pub fn deliver(&self, worker: u32, published: &Published, mut to: impl FnMut(u64, Option<&[u8]>)) {
+    pub fn deliver(&self, worker: u32, address: Address<'_>, mut to: impl FnMut(u64, Option<&[u8]>)) {
         let rooms = &self.rooms[worker as usize];
         // Copies the list, because `to` may close a connection whose output is too long, and
         // closing needs the lock.
-        let by_name = lock(&rooms[published.kind as usize]).get(&*published.channel).cloned().unwrap_or_default();
+        let by_name = lock(&rooms[address.kind as usize]).get(address.channel).cloned().unwrap_or_default();
         by_name.into_iter().for_each(|connection| to(connection, None));
-        for pattern in &published.patterns {
+        for pattern in address.patterns {
             let by_pattern = lock(&rooms[Kind::Pattern as usize]).get(pattern).cloned().unwrap_or_default();
             by_pattern.into_iter().for_each(|connection| to(connection, Some(pattern)));
         }

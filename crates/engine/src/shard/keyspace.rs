@@ -20,19 +20,17 @@ use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX};
-use pantala_base::mailbox::{Mailbox, Node};
 use pantala_base::{Counter, numa};
 
 use crate::acl::Catalog;
-use crate::clients::listener::Listener;
 use crate::effect::log::{NotHeld, Start, Wake};
 use crate::effect::{Journal, Reader, Which};
 use crate::events::Workers;
-use crate::events::pubsub::Published;
 use crate::shard::expire::ExpiryStats;
 use crate::shard::message::Message;
 use crate::shard::ownership::{Gate, Ownership};
 use crate::shard::permissions::Permissions;
+pub use crate::shard::port::WorkerPort;
 use crate::shard::request::{Backlog, Request};
 use crate::shard::whole::Storage;
 use crate::store::Store;
@@ -128,51 +126,11 @@ impl ShardCell {
     }
 }
 
-/// The way to send messages to a worker: its mailbox, and the doorbell that wakes the worker.
-pub struct WorkerPort {
-    mailbox: CachePadded<Mailbox<Message>>,
-    doorbell: Box<dyn Fn() + Send + Sync>,
-}
-
-impl WorkerPort {
-    /// Returns a port that calls `doorbell` when a message arrives while its worker sleeps.
-    /// `doorbell` may be called by any thread at any time and must be cheap.
-    pub fn new(doorbell: Box<dyn Fn() + Send + Sync>) -> Self {
-        WorkerPort { mailbox: CachePadded::new(Mailbox::new()), doorbell }
-    }
-
-    /// Sends a message. Rings the doorbell only if the worker sleeps.
-    pub fn send(&self, message: Message) {
-        if self.mailbox.send(Node::new(message)) {
-            (self.doorbell)();
-        }
-    }
-
-    /// Returns the mailbox. Only the port's worker receives from it.
-    pub fn mailbox(&self) -> &Mailbox<Message> {
-        &self.mailbox
-    }
-}
-
 /// The empty catalog of commands, used until the server sets one.
 static NO_COMMANDS: LazyLock<Catalog> = LazyLock::new(Catalog::empty);
 
 /// Number of the next keyspace of this process.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
-
-impl Workers for Arc<[WorkerPort]> {
-    fn publish(&self, worker: u32, published: Arc<Published>) {
-        self[worker as usize].send(Message::Published(published));
-    }
-
-    fn close_over_limit(&self, subscriber: Listener) {
-        self[subscriber.worker as usize].send(Message::OverLimit(subscriber.connection));
-    }
-
-    fn show(&self, monitor: Listener, line: Arc<[u8]>) {
-        self[monitor.worker as usize].send(Message::Monitored(monitor.connection, line));
-    }
-}
 
 /// The data of the server: the shards, and the state that all of them share. The [`Store`] is the
 /// part of that state which does not depend on gates, requests or the journal.

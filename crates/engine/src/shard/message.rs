@@ -41,6 +41,9 @@ pub enum Message {
     Kill(u64, u64),
     /// A published message for subscribers of this worker.
     Published(Arc<Published>),
+    /// Published messages for subscribers of this worker, which are the first in its port's queue
+    /// ([`WorkerPort::take_packed`](crate::shard::keyspace::WorkerPort::take_packed)).
+    Packed,
     /// Closes a subscriber (token): the messages in flight to it exceed its output limit.
     OverLimit(u64),
     /// A command for a connection (token) that runs `MONITOR`.

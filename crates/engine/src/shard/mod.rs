@@ -15,6 +15,7 @@ pub mod keyspace;
 pub mod message;
 pub mod ownership;
 mod permissions;
+mod port;
 pub mod request;
 pub mod routing;
 mod serving;

@@ -34,7 +34,7 @@ use frozen::Frozen;
 use limits::Limits;
 pub use memory::Memory;
 pub use output::{discard_over_limit, drop_over_limit, limit_stranger, output_limit, reply_limit};
-pub use published::close_subscriber;
+pub use published::{close_subscriber, deliver_packed};
 pub use unsynced::{note_unsynced, note_unsynced_until};
 
 /// The work for which a connection has requested shards.

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use pantala_engine::pubsub::{Kind, Published};
+use pantala_engine::pubsub::{Address, Kind, Published};
 use pantala_resp::{Reply, Version};
 use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
 use pantala_session::State;
@@ -23,20 +23,11 @@ use super::{Abandon, Clients};
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Delivers published messages to this worker's subscribers, and clears the list. Messages are
-    /// encoded once per protocol version. All of them must have the same subscribers
-    /// ([`Published::can_combine_with`]).
+    /// Delivers published messages to this worker's subscribers, and clears the list. All of them
+    /// must have the same subscribers ([`Published::can_combine_with`]).
     pub fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
         let Some(first) = published.first() else { return };
-        let keyspace = self.executor.keyspace();
-        let mut encoded = Encoded::new(self.reactor.server.kept_messages());
-        keyspace.pubsub().deliver(self.reactor.number, first, |wanted, pattern| {
-            let Some(index) = self.reactor.find_token(wanted) else { return };
-            let Some(connection) = &self.reactor.connections[index as usize] else { return };
-            let version = connection.session.version;
-            self.hand(index, encoded.of(published, pattern, version));
-        });
-        keyspace.pubsub().count_delivered(self.reactor.number, published.iter().map(|message| &**message));
+        deliver_run(self, first.address(), published.iter().map(|message| &*message.payload));
         published.clear();
     }
 
@@ -93,6 +84,31 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
+/// Delivers the messages of a `Message::Packed` to this worker's subscribers.
+pub fn deliver_packed<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
+    let packed = clients.reactor.server.port(clients.reactor.number).take_packed();
+    for run in packed.runs() {
+        deliver_run(clients, run.address, run.payloads);
+    }
+}
+
+/// Delivers messages that have the same subscribers. They are encoded once per protocol version.
+fn deliver_run<'m, L: EventLoop, H: Abandon>(
+    clients: &mut Clients<'_, L, H>,
+    address: Address<'_>,
+    payloads: impl Iterator<Item = &'m [u8]> + Clone,
+) {
+    let keyspace = clients.executor.keyspace();
+    let mut encoded = Encoded::new(clients.reactor.server.kept_messages());
+    keyspace.pubsub().deliver(clients.reactor.number, address, |wanted, pattern| {
+        let Some(index) = clients.reactor.find_token(wanted) else { return };
+        let Some(connection) = &clients.reactor.connections[index as usize] else { return };
+        let version = connection.session.version;
+        clients.hand(index, encoded.of(address, payloads.clone(), pattern, version));
+    });
+    keyspace.pubsub().count_delivered(clients.reactor.number, address, payloads);
+}
+
 /// Closes the subscriber with the token `wanted`: the messages in flight to it exceed its output
 /// limit.
 pub fn close_subscriber<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, wanted: u64) {
@@ -122,13 +138,19 @@ impl<'s> Encoded<'s> {
         Encoded { pattern: None, bytes: [None, None], kept_messages }
     }
 
-    fn of(&mut self, published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> &Outgoing {
+    fn of<'m>(
+        &mut self,
+        address: Address<'_>,
+        payloads: impl Iterator<Item = &'m [u8]>,
+        pattern: Option<&[u8]>,
+        version: Version,
+    ) -> &Outgoing {
         if self.pattern.as_deref() != pattern {
             self.pattern = pattern.map(<[u8]>::to_vec);
             self.bytes = [None, None];
         }
         self.bytes[usize::from(version == Version::Resp3)].get_or_insert_with(|| {
-            let bytes = encode(published, pattern, version);
+            let bytes = encode(address, payloads, pattern, version);
             if bytes.len() < SHARED_BYTES_MIN {
                 bytes.into()
             } else {
@@ -138,12 +160,17 @@ impl<'s> Encoded<'s> {
     }
 }
 
-fn encode(published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> Vec<u8> {
+fn encode<'m>(
+    address: Address<'_>,
+    payloads: impl Iterator<Item = &'m [u8]>,
+    pattern: Option<&[u8]>,
+    version: Version,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut reply = Reply::new(&mut bytes, version);
-    for message in published {
+    for payload in payloads {
         reply.push(if pattern.is_some() { 4 } else { 3 });
-        reply.bulk(match (message.kind, pattern) {
+        reply.bulk(match (address.kind, pattern) {
             (_, Some(_)) => b"pmessage",
             (Kind::Shard, None) => b"smessage",
             (_, None) => b"message",
@@ -151,8 +178,8 @@ fn encode(published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version
         if let Some(pattern) = pattern {
             reply.bulk(pattern);
         }
-        reply.bulk(&message.channel);
-        reply.bulk(&message.payload);
+        reply.bulk(address.channel);
+        reply.bulk(payload);
     }
     bytes
 }
@@ -161,35 +188,35 @@ fn encode(published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version
 mod tests {
     use super::*;
 
-    fn published(payload_bytes: usize) -> [Arc<Published>; 1] {
-        let payload = vec![b'x'; payload_bytes].into();
-        [Arc::new(Published { kind: Kind::Channel, channel: b"news".as_slice().into(), payload, patterns: Vec::new() })]
-    }
+    const ADDRESS: Address<'static> = Address { kind: Kind::Channel, channel: b"news", patterns: &[] };
 
     #[test]
     fn a_message_is_encoded_once_for_each_version() {
         let kept_messages = Arc::default();
-        let (short, long) = (published(100), published(SHARED_BYTES_MIN));
+        let (short, long) = (vec![b'x'; 100], vec![b'x'; SHARED_BYTES_MIN]);
         for (message, is_shared) in [(&short, false), (&long, true)] {
             let mut encoded = Encoded::new(&kept_messages);
-            let mut address = |version| encoded.of(message, None, version).bytes().as_ptr();
+            let payloads = || std::iter::once(&message[..]);
+            let mut address = |version| encoded.of(ADDRESS, payloads(), None, version).bytes().as_ptr();
             let (two, three) = (address(Version::Resp2), address(Version::Resp3));
             assert!((0..10).all(|_| address(Version::Resp2) == two && address(Version::Resp3) == three));
             assert_ne!(two, three);
-            assert_eq!(matches!(encoded.of(message, None, Version::Resp2), Outgoing::Shared(_)), is_shared);
+            let output = encoded.of(ADDRESS, payloads(), None, Version::Resp2);
+            assert_eq!(matches!(output, Outgoing::Shared(_)), is_shared);
         }
     }
 
     #[test]
     fn messages_are_shared_from_the_minimum_length() {
         let kept_messages = Arc::default();
-        let around = encode(&published(0), None, Version::Resp2).len();
+        let around = encode(ADDRESS, std::iter::once(&b""[..]), None, Version::Resp2).len();
         // The payload's length takes four more digits than that of the empty payload.
         let payload_bytes = SHARED_BYTES_MIN - around - 4;
         for (bytes, is_shared) in [(payload_bytes, true), (payload_bytes - 1, false)] {
-            let message = published(bytes);
+            let message = vec![b'x'; bytes];
             let mut encoded = Encoded::new(&kept_messages);
-            assert_eq!(matches!(encoded.of(&message, None, Version::Resp2), Outgoing::Shared(_)), is_shared, "{bytes}");
+            let output = encoded.of(ADDRESS, std::iter::once(&message[..]), None, Version::Resp2);
+            assert_eq!(matches!(output, Outgoing::Shared(_)), is_shared, "{bytes}");
         }
         assert_eq!(kept_messages.load(std::sync::atomic::Ordering::Relaxed), 0, "nobody has them any more");
     }

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::{Connection, Dispatcher, State, ending, loading, whole};
 use crate::clients::primary::{self, note_error};
-use crate::clients::{close_subscriber, note_unsynced_until, slow};
+use crate::clients::{close_subscriber, deliver_packed, note_unsynced_until, slow};
 use crate::reactor::hold_unsynced;
 use crate::reactor::{index_of, kind_of};
 
@@ -71,6 +71,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.clients.after(happened);
                 }
                 Message::Published(_) => unreachable!("handled above"),
+                Message::Packed => deliver_packed(&mut self.clients),
                 Message::OverLimit(wanted) => close_subscriber(&mut self.clients, wanted),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
                 Message::Effects(wanted) => self.clients.follow(wanted),
@@ -264,6 +265,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         for message in earlier.into_iter().chain(later.map(|node| node.value)) {
             match message {
                 Message::Published(published) => self.clients.deliver(&mut vec![published]),
+                Message::Packed => deliver_packed(&mut self.clients),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
                 other => others.push(other),
             }

@@ -3,13 +3,15 @@
 //! publishers count the bytes for each connection. They count like pending output, which they
 //! become when the worker takes the messages: a connection with more bytes in flight than its limit
 //! will be closed. A message for no other connection is dropped. So the messages in flight to a
-//! worker take about [`LONG_BYTES_MIN`] and the limit of each subscriber at most.
+//! worker count about [`LONG_BYTES_MIN`] and the limit of each subscriber at most. Their memory
+//! usage is not much larger, because short messages are packed if the backlog has at least
+//! [`PACKED_BACKLOG_BYTES_MIN`].
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use super::{PubSub, Published, lock};
+use super::{Address, PubSub, Published, lock};
 use crate::clients::listener::Listener;
 use crate::events::Events;
 
@@ -17,8 +19,14 @@ use crate::events::Events;
 /// then costs one addition.
 const LONG_BYTES_MIN: u64 = 32 * 1024 * 1024;
 
-/// Part of the length of an encoded message that is not its channel or its payload, at least.
-const HEADER_BYTES_MIN: usize = 32;
+/// Minimum length of a backlog to which short messages are packed, bytes. Short messages up to this
+/// length take some 3 MB. Workers that keep up have shorter backlogs, and each message is delivered
+/// from its own memory.
+const PACKED_BACKLOG_BYTES_MIN: u64 = 256 * 1024;
+
+/// Part of the length of an encoded message that is not its channel or its payload, at least: that
+/// of `*3`, `$7`, `message` and two lengths of one digit, with their line ends.
+const HEADER_BYTES_MIN: usize = 29;
 
 /// The backlog of a worker.
 #[derive(Default)]
@@ -39,30 +47,50 @@ struct InFlight {
     is_closing: bool,
 }
 
+/// How a message is sent to a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// As a message of its own.
+    Alone,
+    /// Packed with other messages.
+    Packed,
+    /// Not at all, because all its receivers will be closed.
+    Dropped,
+}
+
 /// Returns the minimum length of an encoded message, bytes.
-fn bytes_of(published: &Published) -> u64 {
-    (published.channel.len() + published.payload.len() + HEADER_BYTES_MIN) as u64
+fn bytes_of(address: Address<'_>, payload: &[u8]) -> u64 {
+    (address.channel.len() + payload.len() + HEADER_BYTES_MIN) as u64
 }
 
 impl PubSub {
-    /// Counts a message to be sent to a worker. Returns `false` if the message must be dropped,
-    /// because all its receivers will be closed.
+    /// Counts a message to be sent to a worker. Returns how it must be sent.
     #[inline]
-    pub(super) fn count_sent(&self, events: &Events, worker: usize, published: &Published) -> bool {
-        let bytes = bytes_of(published);
-        let is_long = self.backlogs[worker].bytes.fetch_add(bytes, Relaxed) + bytes >= LONG_BYTES_MIN;
-        !is_long || self.has_room(events, worker, published)
+    pub(super) fn count_sent(&self, events: &Events, worker: usize, published: &Published) -> Way {
+        let bytes = bytes_of(published.address(), &published.payload);
+        let in_flight = self.backlogs[worker].bytes.fetch_add(bytes, Relaxed) + bytes;
+        if in_flight < PACKED_BACKLOG_BYTES_MIN { Way::Alone } else { self.way(events, worker, published, in_flight) }
+    }
+
+    #[cold]
+    fn way(&self, events: &Events, worker: usize, published: &Published, in_flight: u64) -> Way {
+        if in_flight >= LONG_BYTES_MIN && !self.has_room(events, worker, published) {
+            Way::Dropped
+        } else if published.is_short() {
+            Way::Packed
+        } else {
+            Way::Alone
+        }
     }
 
     /// Counts a message for each of its receivers. Closes those whose limit it exceeds.
-    #[cold]
     fn has_room(&self, events: &Events, worker: usize, published: &Published) -> bool {
-        let (backlog, bytes) = (&self.backlogs[worker], bytes_of(published));
+        let (backlog, bytes) = (&self.backlogs[worker], bytes_of(published.address(), &published.payload));
         let bytes_max = events.tuning.pubsub_bytes_max.load(Relaxed);
         let mut by_connection = lock(&backlog.by_connection);
         backlog.is_long.store(true, Relaxed);
         let mut has_room = false;
-        self.deliver(worker as u32, published, |connection, _| {
+        self.deliver(worker as u32, published.address(), |connection, _| {
             let in_flight = by_connection.entry(connection).or_default();
             if in_flight.is_closing {
                 return;
@@ -80,26 +108,26 @@ impl PubSub {
         has_room
     }
 
-    /// Subtracts messages that a worker has delivered. All must have the same receivers.
+    /// Subtracts messages that a worker has delivered.
     #[inline]
-    pub fn count_delivered<'m>(&self, worker: u32, published: impl Iterator<Item = &'m Published> + Clone) {
+    pub fn count_delivered<'m>(&self, worker: u32, address: Address<'_>, payloads: impl Iterator<Item = &'m [u8]>) {
         let backlog = &self.backlogs[worker as usize];
-        let bytes: u64 = published.clone().map(bytes_of).sum();
+        let bytes: u64 = payloads.map(|payload| bytes_of(address, payload)).sum();
         let left = backlog.bytes.fetch_sub(bytes, Relaxed) - bytes;
         if backlog.is_long.load(Relaxed) {
-            self.subtract(worker, published, bytes, left);
+            self.subtract(worker, address, bytes, left);
         }
     }
 
     #[cold]
-    fn subtract<'m>(&self, worker: u32, mut published: impl Iterator<Item = &'m Published>, bytes: u64, left: u64) {
+    fn subtract(&self, worker: u32, address: Address<'_>, bytes: u64, left: u64) {
         let backlog = &self.backlogs[worker as usize];
         let mut by_connection = lock(&backlog.by_connection);
         if left < LONG_BYTES_MIN / 2 {
             *by_connection = HashMap::new();
             backlog.is_long.store(false, Relaxed);
-        } else if let Some(first) = published.next() {
-            self.deliver(worker, first, |connection, _| {
+        } else {
+            self.deliver(worker, address, |connection, _| {
                 if let Some(in_flight) = by_connection.get_mut(&connection) {
                     // Messages sent before the backlog became long are not counted.
                     in_flight.bytes = in_flight.bytes.saturating_sub(bytes);
@@ -115,6 +143,7 @@ mod tests {
 
     use super::*;
     use crate::events::Workers;
+    use crate::events::pubsub::packed::PACKED_MESSAGE_BYTES_MAX;
     use crate::events::pubsub::{Kind, Subscriptions};
 
     const MIB: usize = 1024 * 1024;
@@ -124,11 +153,20 @@ mod tests {
     struct Sent {
         messages: Mutex<Vec<Arc<Published>>>,
         closed: Mutex<Vec<Listener>>,
+        /// Number of packed messages.
+        packed: Mutex<usize>,
     }
 
     impl Workers for Sent {
         fn publish(&self, _: u32, published: Arc<Published>) {
             lock(&self.messages).push(published);
+        }
+
+        fn publish_packed(&self, _: u32, published: &Published) {
+            *lock(&self.packed) += 1;
+            let Published { kind, channel, payload, patterns } = published;
+            let (channel, payload, patterns) = (channel.clone(), payload.clone(), patterns.clone());
+            lock(&self.messages).push(Arc::new(Published { kind: *kind, channel, payload, patterns }));
         }
 
         fn close_over_limit(&self, listener: Listener) {
@@ -158,7 +196,7 @@ mod tests {
         events.tuning.pubsub_bytes_max.store(10 * MIB as u64, Relaxed);
         let deliver = || {
             for message in std::mem::take(&mut *lock(&sent.messages)) {
-                pubsub.count_delivered(1, std::iter::once(&*message));
+                pubsub.count_delivered(1, message.address(), std::iter::once(&*message.payload));
             }
         };
         deliver();
@@ -181,5 +219,23 @@ mod tests {
         events.tuning.pubsub_bytes_max.store(MIB as u64, Relaxed);
         assert_eq!(publish(b"a", 1), (42, 4));
         assert_eq!(publish(b"a", 1), (42, 4));
+    }
+    #[test]
+    fn short_messages_to_a_backlog_are_packed() {
+        let sent = Arc::new(Sent::default());
+        let events = Events::new(Arc::<Sent>::clone(&sent), 1);
+        let pubsub = events.pubsub();
+        let mut subscriptions = Subscriptions::default();
+        pubsub.subscribe(&mut subscriptions, Listener { worker: 0, connection: 5 }, Kind::Channel, b"a");
+        let publish = |payload: &[u8], count: usize| {
+            (0..count).for_each(|_| assert_eq!(pubsub.publish(&events, Kind::Channel, b"a", payload), 1));
+            (lock(&sent.messages).len(), *lock(&sent.packed))
+        };
+        // A message of two bytes counts 31.
+        let alone = PACKED_BACKLOG_BYTES_MIN as usize / 31;
+        assert_eq!(publish(b"x", alone), (alone, 0));
+        assert_eq!(publish(b"x", 10), (alone + 10, 10));
+        assert_eq!(publish(&[b'x'; PACKED_MESSAGE_BYTES_MAX - 1], 1), (alone + 11, 11));
+        assert_eq!(publish(&[b'x'; PACKED_MESSAGE_BYTES_MAX], 1), (alone + 12, 11));
     }
 }
