@@ -233,6 +233,8 @@ impl PubSub {
                 room.remove(name);
             }
         }
+        drop(room);
+        self.backlogs[worker].forget(listener.connection);
         true
     }
 

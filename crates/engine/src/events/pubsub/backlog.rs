@@ -8,6 +8,7 @@
 //! [`PACKED_BACKLOG_BYTES_MIN`].
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -45,6 +46,22 @@ struct InFlight {
     bytes: u64,
     /// Whether the connection will be closed.
     is_closing: bool,
+}
+
+impl Backlog {
+    /// Stops counting the messages in flight to a connection that has ended a subscription, because
+    /// they may no longer be for it when they are delivered, and would stay counted. Few are for
+    /// its other subscriptions: the worker has delivered all earlier messages before the command.
+    pub(super) fn forget(&self, connection: u64) {
+        // Relaxed: a publisher that found the connection in its room before the connection left it
+        // has set the flag before, and the room's lock orders both.
+        if self.is_long.load(Relaxed)
+            && let Entry::Occupied(entry) = lock(&self.by_connection).entry(connection)
+            && !entry.get().is_closing
+        {
+            entry.remove();
+        }
+    }
 }
 
 /// How a message is sent to a worker.
@@ -237,5 +254,32 @@ mod tests {
         assert_eq!(publish(b"x", 10), (alone + 10, 10));
         assert_eq!(publish(&[b'x'; PACKED_MESSAGE_BYTES_MAX - 1], 1), (alone + 11, 11));
         assert_eq!(publish(&[b'x'; PACKED_MESSAGE_BYTES_MAX], 1), (alone + 12, 11));
+    }
+
+    #[test]
+    fn messages_in_flight_are_not_counted_after_an_unsubscribe() {
+        let sent = Arc::new(Sent::default());
+        let events = Events::new(Arc::<Sent>::clone(&sent), 1);
+        let pubsub = events.pubsub();
+        let mut subscriptions: Vec<Subscriptions> = (0..2).map(|_| Subscriptions::default()).collect();
+        let listener = |connection| Listener { worker: 0, connection };
+        let publish = |count: usize| {
+            for _ in 0..count {
+                pubsub.publish(&events, Kind::Channel, b"a", &[b'x'; MIB]);
+            }
+            lock(&sent.closed).len()
+        };
+        events.tuning.pubsub_bytes_max.store(10 * MIB as u64 + MIB as u64 / 2, Relaxed);
+        pubsub.subscribe(&mut subscriptions[0], listener(5), Kind::Channel, b"a");
+        assert_eq!(publish(31 + 10), 0);
+        pubsub.subscribe(&mut subscriptions[1], listener(6), Kind::Channel, b"a");
+        pubsub.unsubscribe(&mut subscriptions[0], listener(5), Kind::Channel, b"a");
+        pubsub.subscribe(&mut subscriptions[0], listener(5), Kind::Channel, b"a");
+        assert_eq!(publish(10), 0);
+        assert_eq!(publish(1), 2);
+        // A connection that will be closed isn't counted again.
+        pubsub.leave(&mut subscriptions[0], listener(5));
+        pubsub.subscribe(&mut subscriptions[0], listener(5), Kind::Channel, b"a");
+        assert_eq!(publish(20), 2);
     }
 }
