@@ -2,12 +2,12 @@
 //! link, and treats its clients as Redis's replicas do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pantala_tests::effects::wait_for_expiry;
 use pantala_tests::following::{PRIMARY, assert_same, follow, info, wait_for_link, wait_until_applied};
 use pantala_tests::generator::Generator;
-use pantala_tests::waiting::{eventually, waiting};
+use pantala_tests::waiting::{PATIENCE, eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 /// Number of random commands that a primary runs while the replica follows it.
@@ -299,6 +299,32 @@ fn keys_expire_when_the_primary_says_so() {
         });
         assert_same(&replica, &primary);
         assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
+    });
+}
+
+/// A write after a pause is sent at once. The shortest time of many rounds shows that, whatever
+/// else the host does.
+#[test]
+fn a_write_after_a_pause_reaches_the_replica_at_once() {
+    const ROUNDS: usize = 100;
+    const PAUSE: Duration = Duration::from_millis(5);
+    // The stream is sent at most once in this time.
+    const SPACING: Duration = Duration::from_millis(1);
+    for_each_backend(|backend| {
+        let (primary, replica) = (Server::pantala(backend, &PRIMARY), Server::pantala(backend, &REPLICA));
+        follow(&replica, &primary);
+        let (mut writer, mut reader) = (primary.connect(), replica.connect());
+        let round = |number: usize| {
+            std::thread::sleep(PAUSE);
+            assert_eq!(writer.call(&format!("SET key {number}")), Reply::ok());
+            let began = Instant::now();
+            while reader.call("GET key") != Reply::bulk(number.to_string()) {
+                assert!(began.elapsed() < PATIENCE, "the write does not arrive");
+            }
+            began.elapsed()
+        };
+        let shortest = (0..ROUNDS).map(round).min();
+        assert!(shortest < Some(SPACING), "{shortest:?}");
     });
 }
 
