@@ -225,7 +225,8 @@ fn a_load_that_waits_for_a_script_keeps_the_link_alive() {
                   local till = now() + 4 while now() < till do end return 'done'";
     let answer = move |_: &Sent| {
         runner.send(&["EVAL", script, "1", "k"]);
-        eventually("the script is busy", || probe.call("GET k").text().starts_with("BUSY"));
+        let mut is_busy = || matches!(probe.call("GET k"), Reply::Error(text) if text.starts_with("BUSY"));
+        eventually("the script is busy", &mut is_busy);
         sender.send(runner).expect("the test waits for it");
         marked(SNAPSHOT)
     };

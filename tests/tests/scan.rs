@@ -26,8 +26,9 @@ fn scan(client: &mut Client, options: &[&str], mut between: impl FnMut()) -> Vec
         let [next, keys] = reply.elements() else { panic!("SCAN must return a cursor and keys: {reply:?}") };
         found.extend(keys.elements().iter().map(Reply::text));
         cursor = next.text();
-        // Clients parse a cursor as an unsigned 64-bit number.
-        cursor.parse::<u64>().expect("a cursor is an unsigned number");
+        // Clients parse a cursor as an unsigned 64-bit number, or as a double.
+        let number = cursor.parse::<u64>().expect("a cursor is an unsigned number");
+        assert!(number < 1 << 53, "a double doesn't hold the cursor {number}");
         if cursor == "0" {
             return found;
         }
@@ -147,6 +148,34 @@ fn stable_keys_are_returned_beside_writers() {
             }
         }));
         run_for(Duration::from_secs(3), bodies).expect("SCAN returns all stable keys");
+        server.assert_sound();
+    });
+}
+
+/// Clients that store a cursor as a double (node-redis 4, `tonumber` in scripts) finish an iteration
+/// over many partitions, and get each key once.
+#[test]
+fn cursors_of_many_partitions_survive_as_doubles() {
+    const KEYS: usize = 20_000;
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "2", "--partitions", "1024"]);
+        let mut client = server.connect();
+        fill(&mut client, "key:", 0..KEYS);
+        let (mut cursor, mut found) = ("0".to_owned(), 0);
+        for call in 0.. {
+            assert!(call < 2 * KEYS, "SCAN doesn't end at {cursor}");
+            let reply = client.command(&["SCAN", &cursor, "COUNT", "1"]);
+            let [next, keys] = reply.elements() else { panic!("not a page: {reply:?}") };
+            found += keys.elements().len();
+            cursor = next.text().parse::<f64>().expect("a cursor is a number").to_string();
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(found, KEYS);
+        let script = "local cursor, found = 0, 0 repeat local page = redis.call('SCAN', cursor) \
+                      cursor = tonumber(page[1]) found = found + #page[2] until cursor == 0 return found";
+        assert_eq!(client.command(&["EVAL", script, "0"]), Reply::Integer(KEYS as i64));
         server.assert_sound();
     });
 }

@@ -6,11 +6,16 @@
 //! that have keys. The route of the call (the shards that the call acquires) includes these shards.
 //!
 //! ```text
-//! bit 63 62 61       48 47                                    0
-//!      0  0 [ shard    ] [ position in the shard's dictionary ]
+//! bit 63 62 61                                              14 13    0
+//!      0  0 [ position in the shard's dictionary, reversed   ] [ shard ]
 //! ```
+//!
+//! A position has as many leading bits as the dictionary distinguishes, and zeros after them.
+//! Reversing it keeps cursors below 2^53, so clients that store numbers as doubles (node-redis 4,
+//! and `tonumber` in scripts) return them exactly.
 
 use pantala_base::glob;
+use pantala_base::limits::PARTITIONS_MAX;
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, SessionView};
 use pantala_engine::db::Holds;
@@ -27,6 +32,9 @@ const SHARDS_PER_PAGE_MAX: usize = 64;
 /// Bits of a position.
 const POSITION_BITS: u32 = 48;
 
+/// Bits of the number of a shard.
+const SHARD_BITS: u32 = PARTITIONS_MAX.ilog2();
+
 /// The position at which a scan continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
@@ -36,11 +44,16 @@ struct Cursor {
 
 impl Cursor {
     fn unpack(packed: u64) -> Self {
-        Cursor { shard: packed >> POSITION_BITS, position: packed & ((1 << POSITION_BITS) - 1) }
+        let reversed = packed >> SHARD_BITS & ((1 << POSITION_BITS) - 1);
+        Cursor {
+            shard: packed & ((1 << SHARD_BITS) - 1),
+            position: reversed.reverse_bits() >> (u64::BITS - POSITION_BITS),
+        }
     }
 
     fn pack(self) -> u64 {
-        self.shard << POSITION_BITS | self.position
+        let reversed = self.position.reverse_bits() >> (u64::BITS - POSITION_BITS);
+        reversed << SHARD_BITS | self.shard
     }
 
     /// Parses a client's cursor.
@@ -194,5 +207,12 @@ mod tests {
             assert_eq!(Cursor::unpack(cursor.pack()), cursor);
             assert_eq!(Cursor::parse(cursor.pack().to_string().as_bytes()), Some(cursor));
         }
+    }
+
+    #[test]
+    fn leading_bits_of_a_position_give_small_cursors() {
+        assert_eq!(Cursor { shard: 5, position: 1 << 47 }.pack(), 1 << 14 | 5);
+        let position = ((1 << 39) - 1) << 9;
+        assert_eq!(Cursor { shard: 16_383, position }.pack(), (1 << 53) - 1);
     }
 }
