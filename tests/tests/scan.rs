@@ -152,8 +152,8 @@ fn stable_keys_are_returned_beside_writers() {
     });
 }
 
-/// Clients that store a cursor as a double (node-redis 4, `tonumber` in scripts) finish an iteration
-/// over many partitions, and get each key once.
+/// Clients that store a cursor as a double (node-redis 4, `tonumber` in scripts) finish a scan of
+/// many partitions, and get each key once.
 #[test]
 fn cursors_of_many_partitions_survive_as_doubles() {
     const KEYS: usize = 20_000;

@@ -53,8 +53,7 @@ const EPOCH_SHIFT: u32 = 24;
 /// Attendance of a sleeping worker.
 const ASLEEP: u64 = u64::MAX;
 
-/// Minimum time between two deliveries of the thread. The units of that time are collected in one
-/// epoch.
+/// Minimum time between two deliveries of the thread: the units of that time become one epoch.
 const EPOCH_TIME: Duration = Duration::from_millis(1);
 
 /// Interval between two checks of a worker whose turn has not ended.
