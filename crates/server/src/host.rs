@@ -319,7 +319,7 @@ impl Server {
     /// Stops the server after a signal. The settings determine whether it saves a snapshot first.
     pub fn signalled(&self, signal: process::Ending) {
         self.keyspace.tuning.interrupt_sleep();
-        if self.snapshots.loading.is_running() {
+        if self.snapshots.loading.is_incomplete() {
             tracing::warn!("Received shutdown signal during loading, exiting now.");
             return self.stop();
         }
@@ -482,7 +482,8 @@ impl Host for Server {
             };
         }
         tracing::warn!("User requested shutdown...");
-        if !aof::allows_exit(self, how) {
+        // During a load the append-only file is not that of the dataset.
+        if !self.snapshots.loading.is_incomplete() && !aof::allows_exit(self, how) {
             return Err(SHUTDOWN_FAILED.into());
         }
         self.stop();
@@ -494,7 +495,7 @@ impl Host for Server {
     }
 
     fn drains_before(&self, how: Shutdown) -> bool {
-        !how.abort && !self.snapshots.loading.is_running() && self.replication.drains_before(self)
+        !how.abort && !self.snapshots.loading.is_incomplete() && self.replication.drains_before(self)
     }
 
     fn saves_before(&self, how: Shutdown) -> bool {

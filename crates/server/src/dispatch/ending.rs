@@ -43,7 +43,7 @@ pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work
         let server = d.clients.reactor.server;
         let loading = &server.snapshots().loading;
         loading.note_shutdown();
-        if loading.is_running() {
+        if loading.is_incomplete() {
             server.stop();
             if let Some(connection) = &mut d.clients.reactor.connections[index as usize] {
                 connection.session.close_after_reply = true;

@@ -38,6 +38,9 @@ const SESSION: SessionView = SessionView {
 /// loading.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
+/// The reason why a load does not start while a shutdown is pending.
+const SHUTTING_DOWN: &str = "MASTER <-> REPLICA sync: the server is about to shut down";
+
 /// Returns the limits on values of a snapshot.
 pub(super) fn limits(server: &Server) -> Limits {
     file::load_limits(server.keyspace().tuning.rdb_limits())
@@ -56,6 +59,10 @@ pub(super) fn load(
     socket: &mut Socket,
 ) -> Result<u32, Option<String>> {
     let mut owned = acquire_dataset(server, socket)?;
+    if !server.replication().replica.begin_replacing(server) {
+        release_dataset(server, owned);
+        return Err(Some(SHUTTING_DOWN.to_owned()));
+    }
     let loaded = forget(server, term).then(|| {
         while_alive(socket, || {
             let total_bytes = received.file.metadata().map_or(0, |data| data.len());
@@ -63,9 +70,11 @@ pub(super) fn load(
             let replaced = replace(server, &mut owned, "disk", |whole| {
                 file::load(server, &received.file, whole, Duty::Store).map_err(|error| error.to_string())
             });
-            delete_former_file(server);
-            // The append-only file contains effects on the former dataset.
-            aof::restart(server);
+            if !server.is_stopping() {
+                delete_former_file(server);
+                // The append-only file contains effects on the former dataset.
+                aof::restart(server);
+            }
             replaced
         })
     });
@@ -107,12 +116,19 @@ fn load_into_empty(
     if has_keys(server) {
         return Ok(Direct::HasKeys);
     }
+    if !server.replication().replica.begin_replacing(server) {
+        return Err(Some(SHUTTING_DOWN.to_owned()));
+    }
     if !forget(server, term) {
         return Err(None);
     }
     server.snapshots().loading.note_total_bytes(incoming.total_bytes().unwrap_or(0));
-    let counts = replace(server, owned, "socket", |whole| incoming.load(server, whole)).map_err(Some)?;
-    while_alive(incoming.socket(), || aof::restart(server));
+    let replaced = replace(server, owned, "socket", |whole| incoming.load(server, whole));
+    if !server.is_stopping() {
+        // Even after a failure: the file has the former function libraries, which were deleted.
+        while_alive(incoming.socket(), || aof::restart(server));
+    }
+    let counts = replaced.map_err(Some)?;
     Ok(Direct::Loaded(counts.stream_db().filter(|db| *db < server.keyspace().databases()).unwrap_or(0)))
 }
 
@@ -127,17 +143,11 @@ pub(super) fn has_keys(server: &Server) -> bool {
 /// hold a shard for long.
 ///
 /// # Errors
-/// As [`load`]; the dataset is unchanged. A load must not start once a shutdown has closed the
-/// link, because the shutdown saves the dataset.
+/// The server stops.
 fn acquire_dataset(server: &Server, socket: &mut Socket) -> Result<Vec<Ownership>, Option<String>> {
     loading::begin(server, false);
     let replica = &server.replication().replica;
     match while_alive(socket, || replica.take_all(server)) {
-        // Checked after `begin`: a shutdown that closes the link later sees that a load is running.
-        Some(owned) if replica.is_held() => {
-            release_dataset(server, owned);
-            Err(Some("MASTER <-> REPLICA sync: the server is about to shut down".to_owned()))
-        }
         Some(owned) => Ok(owned),
         None => {
             loading::end(server);

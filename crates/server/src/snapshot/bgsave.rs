@@ -224,7 +224,7 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     if saves.has_failed() && now_s - saves.last_try_s.load(Relaxed) <= RETRY_AFTER_S {
         return false;
     }
-    if snapshots.background.running().is_some() || snapshots.loading.is_running() {
+    if snapshots.background.running().is_some() || snapshots.loading.is_incomplete() {
         return false;
     }
     if saves.is_scheduled.load(Relaxed) {

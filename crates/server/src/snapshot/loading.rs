@@ -27,6 +27,8 @@ pub struct Loading {
     started_s: AtomicI64,
     /// Whether the running load is the one at startup.
     is_startup: AtomicBool,
+    /// Whether the running load replaces the dataset, and does not wait for its shards any more.
+    is_replacing: AtomicBool,
     /// Number of loads that have failed and left an empty dataset.
     failures: AtomicU64,
     /// The value of `failures` when the last shutdown was requested.
@@ -87,10 +89,15 @@ impl Loading {
         })
     }
 
-    /// Returns whether a dataset is being loaded, at startup or from a primary. The server must not
-    /// save it while it is incomplete.
-    pub fn is_running(&self) -> bool {
-        self.started_s.load(Relaxed) != 0
+    /// Returns whether the dataset is incomplete, because it is being loaded at startup or from a
+    /// primary. The server must not save it.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_startup() || self.is_replacing.load(Relaxed)
+    }
+
+    /// Records that the running load replaces the dataset, or no longer does.
+    pub fn set_replacing(&self, is_replacing: bool) {
+        self.is_replacing.store(is_replacing, Relaxed);
     }
 
     /// Records that a load has failed and left an empty dataset.
@@ -188,8 +195,10 @@ pub fn begin(server: &Server, is_startup: bool) {
 /// Ends a load.
 pub fn end(server: &Server) {
     server.keyspace().tuning.set_refusals(Refusals::LOADING, false);
-    server.snapshots().loading.started_s.store(0, Relaxed);
-    server.snapshots().loading.is_startup.store(false, Relaxed);
+    let loading = &server.snapshots().loading;
+    loading.started_s.store(0, Relaxed);
+    loading.is_startup.store(false, Relaxed);
+    loading.set_replacing(false);
 }
 
 /// Waits while the load at startup is short. So clients of a server with a small dataset, which may

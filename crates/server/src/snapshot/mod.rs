@@ -135,10 +135,10 @@ impl Snapshots {
 
 impl Server {
     /// Returns whether the server saves a snapshot before a shutdown with these options. As in
-    /// Redis, it saves none during a load, because the dataset is incomplete.
+    /// Redis, it saves none while a load replaces the dataset.
     pub fn saves_before(&self, how: Shutdown) -> bool {
         let is_wanted = how.save || !how.no_save && !self.config().settings().save_points.is_empty();
-        is_wanted && !how.abort && !self.snapshots().loading.is_running()
+        is_wanted && !how.abort && !self.snapshots().loading.is_incomplete()
     }
 }
 

@@ -64,7 +64,8 @@ impl<'s> Merger<'s> {
     }
 
     /// Waits until [`EPOCH_TIME`] after the last delivery so that more units are collected, unless
-    /// an eager reader has read everything. So a unit after a pause is delivered at once.
+    /// an eager reader has read everything. So a unit after a pause is delivered at once. A `PING`
+    /// and a mark count as deliveries.
     fn gather(&self) {
         let rest = EPOCH_TIME.saturating_sub(self.delivered.elapsed());
         let control = lock(&self.shared.control);

@@ -5,7 +5,8 @@
 //! will be closed. A message for no other connection is dropped. So the messages in flight to a
 //! worker count about [`LONG_BYTES_MIN`] and the limit of each subscriber at most. Their memory
 //! usage is not much larger, because short messages are packed if the backlog has at least
-//! [`PACKED_BACKLOG_BYTES_MIN`].
+//! [`PACKED_BACKLOG_BYTES_MIN`]; except while a `MONITOR` client of the worker gets a line between
+//! any two of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -75,9 +76,9 @@ pub(super) enum Way {
     Dropped,
 }
 
-/// Returns the minimum length of an encoded message, bytes.
+/// Returns the minimum length of an encoded message, with the list of its patterns, bytes.
 fn bytes_of(address: Address<'_>, payload: &[u8]) -> u64 {
-    (address.channel.len() + payload.len() + HEADER_BYTES_MIN) as u64
+    (address.channel.len() + payload.len() + HEADER_BYTES_MIN + size_of_val(address.patterns)) as u64
 }
 
 impl PubSub {

@@ -72,7 +72,7 @@ fn end(server: &Server) {
     if Server::saves_before(server, server.snapshots().ending()) {
         // The snapshot needs all shards, which a worker must acquire.
         server.port(0).send(Message::Save);
-    } else if aof::allows_exit(server, server.snapshots().ending()) {
+    } else if server.snapshots().loading.is_incomplete() || aof::allows_exit(server, server.snapshots().ending()) {
         server.stop();
     } else {
         tracing::warn!("{}", snapshot::SHUTDOWN_FAILED_LINE);
@@ -221,6 +221,8 @@ impl Replication {
             number
         };
         server.snapshots().set_ending(how);
+        // A load that starts now would replace the dataset before it is saved.
+        self.replica.hold();
         if let (true, Some(shared)) = (waits, self.server()) {
             let run = move || {
                 let replication = shared.replication();

@@ -120,9 +120,21 @@ impl Replica {
         }
     }
 
-    /// Returns whether links are prevented.
-    pub(in crate::replication) fn is_held(&self) -> bool {
-        self.lock().is_held
+    /// Prevents new links, and loads that have not begun to replace the dataset, until
+    /// [`Replica::resume_following`].
+    pub(in crate::replication) fn hold(&self) {
+        self.lock().is_held = true;
+    }
+
+    /// Records that the load, which holds all shards, begins to replace the dataset. Returns false
+    /// if a shutdown is pending, which saves the dataset: the load must then not start. The lock
+    /// orders the two, so a shutdown that prevents no load finds the dataset incomplete.
+    pub(in crate::replication) fn begin_replacing(&self, server: &Server) -> bool {
+        let state = self.lock();
+        if !state.is_held {
+            server.snapshots().loading.set_replacing(true);
+        }
+        !state.is_held
     }
 
     /// Allows links again.
