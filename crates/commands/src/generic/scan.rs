@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A position has as many leading bits as the dictionary distinguishes, and zeros after them.
-//! Reversing it keeps cursors below 2^53 for up to 2^23 segments in a shard, so clients that store numbers as doubles (node-redis 4,
-//! and `tonumber` in scripts) return them exactly.
+//! Reversing it keeps cursors below 2^53 for up to 2^23 segments in a shard, so clients that store
+//! numbers as doubles (node-redis 4, and `tonumber` in scripts) return them exactly.
 
 use pantala_base::glob;
 use pantala_base::limits::PARTITIONS_MAX;

@@ -447,8 +447,8 @@ impl Reader {
     }
 
     /// Sets whether the reader is eager. For an eager reader, an epoch ends as soon as the reader
-    /// has read everything, and the reader is woken at each end. Otherwise at most one epoch ends in
-    /// a millisecond.
+    /// has read everything, and the reader is woken at each end. Otherwise at most one epoch ends
+    /// in a millisecond.
     pub fn set_eager(&self, is_eager: bool) {
         lock(&self.shared.control).logs.of_mut(self.which).set_eager(self.id, is_eager);
     }
