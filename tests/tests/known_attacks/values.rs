@@ -5,6 +5,7 @@ use std::path::Path;
 
 use pantala_tests::following::info;
 use pantala_tests::server::{free_port, run_to_exit};
+use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 use super::super::dump::sealed;
@@ -159,8 +160,8 @@ fn first_and_last_ids_of_streams_leak_no_memory() {
     run(1);
     let before = used(&server);
     run(1 + ROUNDS);
-    let after = used(&server);
-    assert!(after < before + GROWTH_MAX, "{before} bytes before, {after} after");
+    // The client's buffers are freed some time after a large pipeline.
+    eventually("the memory is freed", || used(&server) < before + GROWTH_MAX);
 }
 
 /// CVE-2025-62507: a command with more IDs than fit in a fixed number of bytes. Redis overran the
