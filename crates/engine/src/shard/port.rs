@@ -29,7 +29,7 @@ pub struct WorkerPort {
     doorbell: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What each sender reads.
+/// The fields that every send reads.
 struct Inbox {
     mailbox: Mailbox<Message>,
     /// Whether the last buffer of packed messages is open. Changes only while the queue is locked.

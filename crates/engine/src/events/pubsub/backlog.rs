@@ -238,6 +238,7 @@ mod tests {
         assert_eq!(publish(b"a", 1), (42, 4));
         assert_eq!(publish(b"a", 1), (42, 4));
     }
+
     #[test]
     fn short_messages_to_a_backlog_are_packed() {
         let sent = Arc::new(Sent::default());
