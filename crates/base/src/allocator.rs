@@ -1,9 +1,10 @@
 //! The global allocator of the `pantala` binary: mimalloc for small blocks, `mmap` for large ones.
 //!
-//! A block of at least [`MAPPED_BYTES_MIN`] is a kernel mapping of its own. It grows by moving page
-//! tables instead of bytes (`mremap`), so that a string, a list or a buffer that doubles never
-//! needs its memory twice. Freeing such a block returns its memory to the kernel at once. For
-//! smaller blocks the page faults and system calls would cost more than they save.
+//! A block of at least [`MAPPED_BYTES_MIN`] is a kernel mapping of its own. Such a block grows with
+//! `mremap`, which moves page tables instead of bytes. A string, a list or a buffer that doubles
+//! therefore never exists in two copies. Freeing such a block returns its memory to the kernel at
+//! once. Smaller blocks come from mimalloc, because for them page faults and system calls would
+//! cost more than a mapping saves.
 //!
 //! mimalloc keeps freed memory for later allocations. [`purge`] returns the unused memory of the
 //! calling thread's heap to the kernel.
@@ -28,9 +29,9 @@ const PAGE_BYTES_MIN: usize = 4096;
 /// Minimum size of a mimalloc arena, in bytes: 1 GiB.
 const ARENA_BYTES_MIN: usize = 1 << 30;
 
-/// Size of the part at the start of the first arena that has no huge pages in small servers, in
-/// bytes. Huge pages make the unused ends of blocks and of mimalloc's pages resident: with them a
-/// list of 200 MB with elements of 204,800 bytes takes 222 MiB, without them 204.
+/// Number of bytes at the start of the first arena that have no huge pages in a small server. Huge
+/// pages make the unused ends of blocks and of mimalloc's pages resident. For example, a list of
+/// 200 MB with elements of 204,800 bytes takes 222 MiB with huge pages and 204 MiB without.
 const SMALL_BYTES: usize = 256 * 1024 * 1024;
 
 unsafe extern "C" {
@@ -49,11 +50,12 @@ pub fn purge() {
 /// Address of the part of the first arena that has no huge pages; 0 if there is none.
 static SMALL_PART: AtomicUsize = AtomicUsize::new(0);
 
-/// Enables huge pages for mimalloc's arenas. If the server `is_small`, the first 256 MiB have none.
+/// Enables huge pages for mimalloc's arenas. With `is_small`, the first 256 MiB of the first arena
+/// have none.
 ///
-/// Must be called at the start of the process, and again after memory has grown, because mimalloc
-/// may have mapped further arenas, each of a GiB or more. Reads `/proc/self/maps`, which takes some
-/// ten microseconds.
+/// Must be called at the start of the process, and again after memory has grown: mimalloc may then
+/// have mapped further arenas, each of a GiB or more. Reads `/proc/self/maps`, which takes some ten
+/// microseconds.
 pub fn place_huge_pages(is_small: bool) {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     let advise = |from: usize, to: usize, advice| {
@@ -70,9 +72,9 @@ pub fn place_huge_pages(is_small: bool) {
         }
         advise(arena.start + small_bytes, arena.end, Advice::LinuxHugepage);
     }
-    // An earlier call for a small server has split the mapping of the first arena, so
-    // `large_mapping` doesn't return the part without huge pages. That part gets its huge pages
-    // here.
+    // An earlier call with `is_small` split the mapping of the first arena. `large_mapping` doesn't
+    // return the part without huge pages, because it is smaller than an arena. That part gets huge
+    // pages here.
     let start = if is_small { 0 } else { SMALL_PART.swap(0, Relaxed) };
     if start > 0 {
         advise(start, start + SMALL_BYTES, Advice::LinuxHugepage);
@@ -90,7 +92,7 @@ fn large_mapping(line: &str) -> Option<core::ops::Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-    // Permissions, offset, device, inode; a sixth field would be a name.
+    // The remaining fields are permissions, offset, device and inode, then a name if there is one.
     let is_anonymous = fields.next() == Some("rw-p") && fields.nth(2) == Some("0") && fields.next().is_none();
     (is_anonymous && range.len() >= ARENA_BYTES_MIN).then_some(range)
 }
@@ -120,7 +122,7 @@ fn map(bytes: usize) -> *mut u8 {
 /// `start` is a mapping of `bytes` bytes made by [`map`] or [`remap`], and no longer used.
 #[cold]
 unsafe fn unmap(start: *mut u8, bytes: usize) {
-    // SAFETY: by the caller's promise. The kernel fails only where it can't split a mapping; the
+    // SAFETY: by the caller's promise. `munmap` fails only if the kernel can't split a mapping; the
     // memory then leaks.
     let _ = unsafe { munmap(start.cast(), bytes) };
 }
@@ -129,8 +131,8 @@ unsafe fn unmap(start: *mut u8, bytes: usize) {
 /// fails.
 ///
 /// # Safety
-/// As [`unmap`]: `start` is a mapping of `old_bytes` bytes. After success the block exists only at
-/// the new address.
+/// `start` is a mapping of `old_bytes` bytes made by [`map`] or [`remap`]. After success the block
+/// exists only at the new address.
 #[cold]
 unsafe fn remap(start: *mut u8, old_bytes: usize, new_bytes: usize) -> *mut u8 {
     // SAFETY: by the caller's promise.

@@ -1,8 +1,8 @@
 //! The memory usage of a heap block, for the accounting of values.
 //!
 //! The allocator rounds sizes up: a block of 200 KiB takes 224 KiB. With huge pages the difference
-//! is resident, so `maxmemory` has to count it. The difference of small blocks is only a few
-//! percent and is not counted, because the size of every small value would have to be rounded.
+//! is resident, so `maxmemory` has to count it. For small blocks the difference is only a few
+//! percent. It is not counted, because that would cost a rounding for every small value.
 
 /// Minimum size of a block that is accounted with its rounded size, in bytes (32 KiB).
 const ROUNDED_BYTES_MIN: usize = 32 * 1024;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// A source of time. A worker reads it once per turn of its loop and after slow work, not at each
-/// command.
+/// A source of time. A worker reads the clock once per turn (one iteration of its event loop) and
+/// after slow work, not at each command.
 pub trait Clock: Send + Sync {
-    /// Returns the Unix time in microseconds. It jumps either way when the system clock is set.
+    /// Returns the Unix time in microseconds. The time jumps forward or backward when the system
+    /// clock is set.
     fn now_us(&self) -> i64;
 
     /// Returns nanoseconds since a fixed moment of this process. Never decreases.

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// gives a wrong count, not undefined behavior.
 ///
 /// Any thread may call [`reset`](Counter::reset). A reset records the current total instead of
-/// writing zero. The owner could overwrite a zero, and `INFO` would then show the former count
-/// after `CONFIG RESETSTAT`. [`get`](Counter::get) returns the difference between the total and the
-/// recorded total. Of two concurrent resets either may win.
+/// writing zero. A concurrent `add` of the owner could overwrite a zero, and `INFO` would then show
+/// the former count after `CONFIG RESETSTAT`. [`get`](Counter::get) returns the difference between
+/// the total and the recorded total. Of two concurrent resets either may win.
 ///
-/// The total is the first field, so that an owner can place only the total in a cache line that it
-/// writes anyway.
+/// The total is the first field. An owner can therefore place a counter so that only the total
+/// shares a cache line that the owner writes anyway.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Counter {

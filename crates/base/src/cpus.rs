@@ -15,7 +15,7 @@ impl std::fmt::Display for List {
     }
 }
 
-/// Parses `0,2-5`.
+/// Parses a list of CPUs such as `0,2-5`.
 ///
 /// # Errors
 /// The text is no such list, or names a CPU that an affinity mask can't hold.
@@ -36,7 +36,7 @@ pub fn parse(text: &str) -> Result<List, String> {
     Ok(List(cpus))
 }
 
-/// Formats `0-3,8`.
+/// Formats ascending numbers as ranges, such as `0-3,8`.
 pub fn ranges(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for number in numbers {

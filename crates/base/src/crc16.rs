@@ -39,8 +39,8 @@ const fn build_tables() -> [[u16; 256]; SLICE_LEN] {
 
 /// Returns the CRC16/XMODEM of `bytes`.
 ///
-/// Slicing by eight: a step processes eight bytes with eight table reads that don't depend on each
-/// other, so it takes about the time of two reads instead of eight.
+/// Processes eight bytes per step ("slicing by eight"). The eight table reads of a step are
+/// independent of each other, so they take about as long as two dependent reads.
 #[inline]
 pub fn crc16(bytes: &[u8]) -> u16 {
     let mut crc = 0u16;
@@ -68,8 +68,7 @@ pub fn crc16(bytes: &[u8]) -> u16 {
     crc
 }
 
-/// Returns the slot of `key`, `0..SLOTS`: the checksum, modulo `SLOTS`, of its hash tag, or of the
-/// whole key if it has no hash tag.
+/// Returns the slot of `key`, in `0..SLOTS`: the checksum of its [`hash_tag`], modulo `SLOTS`.
 #[inline]
 pub fn key_slot(key: &[u8]) -> u16 {
     crc16(hash_tag(key)) & (SLOTS as u16 - 1)
@@ -93,12 +92,13 @@ pub fn hash_tag(key: &[u8]) -> &[u8] {
 }
 
 /// Returns whether `key` contains a `{`. Reads eight bytes at a time, because every command with
-/// keys calls it and most keys have no brace.
+/// keys calls this function and most keys have no brace.
 #[inline]
 fn has_open_brace(key: &[u8]) -> bool {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let (words, rest) = key.as_chunks::<8>();
-    // A byte of `differs` is zero at a brace; subtracting one from this byte sets its high bit.
+    // At a brace, the byte of `differs` is zero. Subtracting one from a zero byte sets its high
+    // bit.
     let in_word = |word: &[u8; 8]| {
         let differs = u64::from_le_bytes(*word) ^ (EACH * b'{' as u64);
         differs.wrapping_sub(EACH) & !differs & (EACH << 7) != 0

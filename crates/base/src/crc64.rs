@@ -1,7 +1,7 @@
 //! CRC64 with Jones' polynomial: the footer of `DUMP` payloads and of RDB files.
 //!
-//! The CRC is reflected in and out, and starts at 0. One step processes eight bytes with eight
-//! tables (16 KiB) whose reads are independent of each other.
+//! The CRC processes the lowest bit of each byte first ("reflected"), and starts at 0. One step
+//! processes eight bytes with eight tables (16 KiB) whose reads are independent of each other.
 
 /// Jones' polynomial, `0xad93d23594c935a9`, with its bits in reverse order.
 const POLYNOMIAL_REFLECTED: u64 = 0x95ac_9329_ac4b_c9b5;
@@ -35,7 +35,8 @@ const fn tables() -> [[u64; 256]; 8] {
     tables
 }
 
-/// Continues the checksum `crc` of the preceding bytes (0 at the start) over `bytes`.
+/// Returns the checksum of the preceding bytes and `bytes` together. `crc` is the checksum of the
+/// preceding bytes, 0 if there are none.
 #[must_use]
 pub fn crc64(crc: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();

@@ -75,7 +75,7 @@ fn general(value: f64, room: &mut [u8; DOUBLE_LEN_MAX]) -> usize {
 }
 
 /// Returns the 17 significant digits of a finite, non-negative `value`, correctly rounded, and the
-/// decimal exponent of the first.
+/// decimal exponent of the first digit.
 fn digits_and_exponent(value: f64) -> ([u8; DIGITS], i32) {
     // `d.dddddddddddddddde-xxx`
     let mut room = [0u8; DIGITS + 8];

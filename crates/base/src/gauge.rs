@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// A level that rises and falls.
 ///
 /// As with [`crate::Counter`], only one thread at a time may change the level (a change is a plain
-/// load and store); any thread may read it at any time. A reader that sees a change need not see
-/// other stores of the writer.
+/// load and store); any thread may read it at any time. A reader that sees a change doesn't
+/// necessarily see the writer's earlier stores to other memory.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 

@@ -16,10 +16,10 @@
 //! - `ignore_case` doesn't apply to an escaped byte in a class.
 //! - Only the empty pattern matches the empty text; `*` does not.
 //!
-//! Every element but `*` matches exactly one byte, so after a mismatch it suffices that the *last*
-//! `*` matches one more byte. The loop therefore needs two saved positions, no recursion, and at
-//! most `text × pattern` steps. (Redis recurses at each star, and stops the exponential case with a
-//! flag.)
+//! Every element but `*` matches exactly one byte, so after a mismatch it suffices to retry with
+//! the *last* `*` matching one more byte. The loop therefore needs two saved positions, no
+//! recursion, and at most `text × pattern` steps. (Redis recurses at each star, and stops the
+//! exponential case with a flag.)
 //!
 //! A pattern with more than [`STARS_MAX`] stars matches nothing, as in Debian's redis-server 7.0.15
 //! with the fix of CVE-2024-31228, which bounds Redis's recursion.
@@ -34,8 +34,8 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         return pattern.is_empty();
     }
     let (mut p, mut t) = (0, 0);
-    // The positions for a retry: in the pattern, just after the last star; in the text, where the
-    // rest of the pattern was last tried.
+    // The positions for a retry: just after the last star in the pattern, and the start of the text
+    // against which the rest of the pattern was last tried.
     let mut retry: Option<(usize, usize)> = None;
     let mut stars = 0;
     while t < text.len() {
@@ -69,8 +69,8 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     pattern[p..].iter().all(|&byte| byte == b'*')
 }
 
-/// Matches one byte of text against the element at the head of `pattern` (not empty, not a star).
-/// Returns the length of the element if it matches.
+/// Matches one byte of text against the first element of `pattern`, which isn't a star. Returns the
+/// length of the element if the byte matches.
 #[inline]
 fn match_one(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
     match pattern {
@@ -87,8 +87,8 @@ fn equal(a: u8, b: u8, ignore_case: bool) -> bool {
     a == b || (ignore_case && a.eq_ignore_ascii_case(&b))
 }
 
-/// Matches one byte against the class at the head of `pattern`. Returns the length of the class if
-/// it matches.
+/// Matches one byte against the class at the start of `pattern`. Returns the length of the class if
+/// the byte matches.
 fn match_class(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
     let mut at = 1;
     let negated = pattern.get(at) == Some(&b'^');
@@ -126,8 +126,8 @@ fn in_range(start: u8, end: u8, byte: u8, ignore_case: bool) -> bool {
     let (start, end) = (start as i8, end as i8);
     let (low, high) = (start.min(end), start.max(end));
     if ignore_case {
-        // Redis orders the bounds before it lowers their case: `[Z-a]` becomes the empty range from
-        // z to a.
+        // Redis orders the bounds before it converts them to lower case: `[Z-a]` becomes the empty
+        // range from z to a.
         let lower = |c: i8| (c as u8).to_ascii_lowercase() as i8;
         (lower(low)..=lower(high)).contains(&lower(byte as i8))
     } else {

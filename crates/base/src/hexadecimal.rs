@@ -29,9 +29,9 @@ const EXPONENT_MIN: i64 = -1074;
 /// Exponents saturate at this magnitude, far beyond overflow and underflow.
 const EXPONENT_READ_MAX: i64 = 1 << 40;
 
-/// Parses the number at the start of `text`, the text after `0x`: digits with at most one point,
-/// and an optional power of two (`p-3`). Returns `None` if there is no digit. Digits beyond a
-/// 64-bit word affect only the exponent and the rounding.
+/// Parses the number at the start of `text`, which follows `0x`: digits with at most one point, and
+/// an optional power of two (`p-3`). Returns `None` if there is no digit. Digits that don't fit in
+/// a 64-bit word affect only the exponent and the rounding.
 pub fn read(text: &[u8]) -> Option<Hexadecimal> {
     let (mut mantissa, mut exponent, mut sticky) = (0u64, 0i64, false);
     let (mut any, mut point, mut len) = (false, false, 0);
@@ -81,11 +81,11 @@ fn read_power(text: &[u8]) -> Option<(i64, usize)> {
     Some((if is_negative { -magnitude } else { magnitude }, text.len() - unsigned.len() + count))
 }
 
-/// Rounds `mantissa * 2^exponent` (plus a fraction of a unit if `sticky`) to the nearest double,
-/// ties to even.
+/// Rounds `mantissa * 2^exponent` to the nearest double, ties to even. With `sticky`, the number to
+/// round is greater by a fraction of `2^exponent`.
 fn rounded(mantissa: u64, exponent: i64, sticky: bool) -> (f64, Fit) {
     let bits = i64::from(u64::BITS - mantissa.leading_zeros());
-    // The exponent of the lowest mantissa bit that a double of this magnitude has.
+    // The exponent of the lowest mantissa bit in a double of this magnitude.
     let lowest = (exponent + bits - MANTISSA_BITS).max(EXPONENT_MIN);
     let drop = lowest - exponent;
     let (kept, is_up, is_exact) = match drop {
@@ -148,8 +148,8 @@ mod tests {
             ("1.fffffffffffff7p0", 1.999_999_999_999_999_8, Fit::Rounded),
             ("10000000000000800000000000000000000000001", 2f64.powi(160) + 2f64.powi(108), Fit::Rounded),
             ("10000000000000800000000000000000000000000", 2f64.powi(160), Fit::Rounded),
-            // Rounding to 53 bits first would result in a tie between the smallest double and the
-            // next one.
+            // Rounding to 53 bits first would give a tie between the smallest double and the next
+            // one.
             ("1.7fffffffffffffffp-1074", f64::from_bits(1), Fit::Rounded),
             ("1.8p-1074", f64::from_bits(2), Fit::Rounded),
             ("1p-1075", 0.0, Fit::OutOfRange),
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Every finite number, written with all its bits, reads back.
+    /// Every finite double, written with all its bits, reads back as the same double.
     #[test]
     fn numbers_read_back() {
         const NUMBERS: usize = 100_000;

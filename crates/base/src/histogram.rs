@@ -1,5 +1,5 @@
-//! A histogram of durations with one writer and any number of readers, in the buckets of
-//! HdrHistogram with two significant digits.
+//! A histogram of durations with one writer and any number of readers. It counts in the same ranges
+//! as HdrHistogram with two significant digits. A *chunk* is an array of 128 counters.
 //!
 //! ```text
 //! value, ns      bucket (chunk)   counter within
@@ -9,9 +9,9 @@
 //! …              …                value / 2^k - 128     2^k wide: less than 1 % of the value
 //! ```
 //!
-//! Redis stores its latencies in the same structure, and its replies show the upper bounds of the
-//! buckets. A chunk of counters takes 2 KiB and is allocated when the first value falls into it.
-//! The latencies of one command rarely span more than six chunks.
+//! Redis stores its latencies in the same structure, and Redis's replies show the highest value of
+//! a counter's range. A chunk takes 2 KiB and is allocated when the first value falls into it. The
+//! latencies of one command rarely span more than six chunks.
 
 use std::sync::OnceLock;
 
@@ -19,7 +19,7 @@ use crate::Counter;
 
 /// Counters per chunk.
 const CHUNK: usize = 128;
-/// Number of chunks: up to the first power of two greater than [`VALUE_MAX`].
+/// Number of chunks. The last one ends at the first power of two greater than [`VALUE_MAX`].
 const CHUNKS: usize = 24;
 /// The highest recorded value, in ns: a second, as in Redis. Longer durations count as a second.
 pub const VALUE_MAX: u64 = 1_000_000_000;
@@ -72,7 +72,8 @@ impl Histogram {
 /// The summed counts of several histograms at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// The highest value of each counter, and its count: ascending, without empty counters.
+    /// The highest value of each counter and the counter's count, ascending. Empty counters are
+    /// left out.
     counts: Vec<(u64, u64)>,
 }
 
@@ -103,9 +104,9 @@ impl Distribution {
         self.counts.is_empty()
     }
 
-    /// Returns the value that `percent` of all values don't exceed, rounded up to the upper bound
-    /// of its counter. For 0 % returns the lowest value of the first counter. Returns 0 if there
-    /// are no values.
+    /// Returns the value that `percent` of all values don't exceed, rounded up to the highest value
+    /// of its counter. For 0 % returns the lowest value of the first counter that isn't empty.
+    /// Returns 0 if there are no values.
     pub fn percentile(&self, percent: f64) -> u64 {
         if percent == 0.0 {
             return self.counts.first().map_or(0, |(value, _)| {
@@ -122,9 +123,9 @@ impl Distribution {
         found.or(self.counts.last()).map_or(0, |(value, _)| *value)
     }
 
-    /// Returns cumulative counts at `first`, twice `first`, and so on, until all values are
-    /// counted. Each entry is the upper bound of the counter that counts such a level, and the
-    /// number of values that don't exceed this bound. Omits levels that add no values.
+    /// Returns cumulative counts at the levels `first`, `2 * first`, `4 * first` and so on, until
+    /// all values are counted. Each entry has the highest value of the level's counter and the
+    /// number of values that don't exceed it. Omits levels that add no values.
     pub fn by_powers_of_two(&self, first: u64) -> Vec<(u64, u64)> {
         let (mut levels, mut level, mut before) = (Vec::new(), first, 0);
         let total = self.len();

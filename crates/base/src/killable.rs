@@ -4,15 +4,15 @@
 //! | bits | meaning | set by |
 //! | --- | --- | --- |
 //! | number | distinguishes runs | the runner, in [`Killable::start`] |
-//! | mark | a bit with a meaning that only the runner's caller knows | the runner, in [`Killable::start`] |
+//! | mark | a bit that only the runner's caller interprets | the runner, in [`Killable::start`] |
 //! | changed | the run has changed data, or is about to | the runner, unless the run is killed |
 //! | killed | the run must change nothing and end | any thread, unless *changed* is set |
 //! | runs | the run has started and not ended | the runner |
 //!
-//! All bits share one word, so the order of its modifications decides which of *changed* and
-//! *killed* is set first. The other bit can then no longer be set. A kill affects only the run that
-//! the killer has seen. If the run's number has changed since, the killer's compare-and-exchange
-//! fails.
+//! All bits share one word, so its modification order decides whether *changed* or *killed* is set
+//! first. Once one of these two is set, the other can no longer be set during this run. A kill
+//! affects only the run that the killer has seen: if the number has changed since, the killer's
+//! compare-and-exchange fails.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -33,7 +33,7 @@ pub struct Killable {
 #[must_use = "the run is killed only if this is `Kill::Killed`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
-    /// The run is killed before it changed anything.
+    /// The run had changed nothing and is now killed.
     Killed,
     /// The run has changed something and continues.
     Changed,
@@ -80,11 +80,11 @@ impl Killable {
     }
 
     /// Sets *changed*, before the run's first change. Only the runner may call it. Returns `false`
-    /// if the run was killed: then it must change nothing.
+    /// if the run was killed; the run must then change nothing.
     #[must_use = "if this is `false`, the run was killed and must change nothing"]
     pub fn change(&self) -> bool {
-        // Relaxed, as in the methods below: only the modification order of this word matters; it
-        // guards no other memory.
+        // Relaxed: only the modification order of this word matters. The word guards no other
+        // memory. This also holds in `is_killed`, `end` and `kill`.
         let mut word = self.word.load(Ordering::Relaxed);
         while word & (CHANGED | KILLED) == 0 {
             match self.word.compare_exchange_weak(word, word | CHANGED, Ordering::Relaxed, Ordering::Relaxed) {

@@ -9,17 +9,18 @@
 //!   *doorbell*, the eventfd that wakes its event loop.
 //! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
-//! The queues have no bound of their own. Gates hold only requests. A connection has at most one
-//! request in flight (with `execution owner`, one per worker; see `pantala_engine::request`), so
-//! `maxclients` bounds the length of each gate's queue. Mailboxes also carry messages such as
-//! publications; their worker takes all messages in each turn. The queues are linked lists rather
-//! than rings because a full ring would need an overflow path.
+//! The queues have no bound of their own. A gate holds only requests (commands that wait for the
+//! shard). A connection has only a few requests in flight (see `pantala_engine::shard::request`),
+//! so `maxclients` bounds the length of each gate's queue. A mailbox also carries messages such as
+//! publications. Its worker takes all messages in each turn (one iteration of the worker's event
+//! loop). The queues are linked lists rather than rings, because a full ring would need an overflow
+//! path.
 
 use std::marker::PhantomData;
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// A queue element: a link and its value. The sender allocates it, the receiver frees it.
+/// A queue element: a link and a value. The sender allocates the node, the receiver frees it.
 pub struct Node<T> {
     next: *mut Node<T>,
     /// The payload.
@@ -108,8 +109,8 @@ pub fn mark<T>() -> *mut Node<T> {
 /// returned as the error.
 ///
 /// The successful exchange is a release, so a thread that swaps the node out with an acquire sees
-/// the node's contents. The exchange is also an acquire, so if the previous word was written with
-/// a release, the caller sees the stores that its writer had made before.
+/// the node's contents. The exchange is also an acquire: if the previous word was written with a
+/// release, the caller sees the stores that the writer of that word had made before.
 pub fn push<T>(
     word: &AtomicPtr<Node<T>>,
     node: Box<Node<T>>,
@@ -134,16 +135,16 @@ pub fn push<T>(
 
 /// Messages for one worker, from any thread.
 ///
-/// The word is null (the worker is awake, no messages), [`mark`] (it sleeps, no messages) or a
-/// stack of messages (it is awake, or is being woken by the sender of the first message).
+/// The word is null (the worker is awake, no messages), [`mark`] (the worker sleeps, no messages)
+/// or a stack of messages (the worker is awake, or the sender of the first message is waking it).
 pub struct Mailbox<T> {
     word: AtomicPtr<Node<T>>,
     values: PhantomData<*mut Node<T>>,
 }
 
-// SAFETY: a mailbox owns the nodes linked to it and passes each to one thread: it moves values
-// between threads and never shares them, so it may be moved and shared whenever the values may be
-// moved.
+// SAFETY: a mailbox owns the nodes linked to it and passes each to one thread. It moves values
+// between threads and never shares them. So the mailbox may be moved and shared if the values may
+// be moved.
 unsafe impl<T: Send> Send for Mailbox<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Mailbox<T> {}
@@ -203,8 +204,8 @@ impl<T> Mailbox<T> {
     /// [`send`]: Mailbox::send
     /// [`receive`]: Mailbox::receive
     pub fn try_sleep(&self) -> bool {
-        // Relaxed: going to sleep publishes nothing, and the exchange on this one word decides
-        // whether a message arrived before or after.
+        // Relaxed: going to sleep publishes nothing. The exchange on this one word decides whether
+        // a message arrived before the worker slept.
         self.word.compare_exchange(std::ptr::null_mut(), mark(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
@@ -278,8 +279,8 @@ mod loom_tests {
     use super::*;
     use crate::sync::{Arc, AtomicUsize, thread};
 
-    /// A worker sleeps only when its mailbox allows it, while two threads send. Every message is
-    /// either received before the sleep or rings the doorbell.
+    /// A worker tries to sleep while two threads send. Every message is either received before the
+    /// sleep or rings the doorbell.
     #[test]
     fn a_sleeping_receiver_misses_no_message() {
         loom::model(|| {

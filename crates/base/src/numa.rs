@@ -1,7 +1,7 @@
-//! NUMA nodes as places of memory.
+//! Placement of memory on NUMA nodes.
 //!
-//! A [`Node`] is a node that memory can be placed on. Few hosts have more than one. On all others
-//! every `Node` is [`Node::ANY`], and no function here makes a system call.
+//! A [`Node`] is a node that memory can be placed on. Few hosts have more than one node. On a host
+//! with one node the server uses only [`Node::ANY`], with which [`prefer`] does nothing.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -13,8 +13,8 @@ pub const NODES_MAX: usize = 16;
 pub struct Node(u8);
 
 /// The kernel's numbers of the nodes.
-// Relaxed: a node's number is stored before the node is returned to the only thread that may pass
-// it on.
+// Relaxed: `nodes` stores a node's number before it returns the node. Other threads get the node
+// only from the caller of `nodes`.
 static NUMBERS: [AtomicU32; NODES_MAX] = [const { AtomicU32::new(0) }; NODES_MAX];
 
 impl Node {
@@ -43,20 +43,21 @@ mod system {
 
     /// Maximum number of nodes of a kernel.
     const NUMBERS_MAX: usize = 1024;
-    /// Flags of `get_mempolicy`, which libc doesn't have: the result is the node of a page
-    /// (`MPOL_F_NODE`), which an address names (`MPOL_F_ADDR`).
+    /// Flags of `get_mempolicy` that the crate `libc` doesn't define: return a node
+    /// (`MPOL_F_NODE`), that of the page at an address (`MPOL_F_ADDR`).
     const OF_PAGE: libc::c_ulong = 1 | 2;
     /// Size of the trial mapping, bytes: one page on all supported platforms.
     const TRIAL_BYTES: usize = 4096;
 
-    /// Returns the nodes with the kernel's numbers `numbers`, after memory was placed on each as a
-    /// trial. Nodes after the first [`NODES_MAX`] are [`Node::ANY`]. Only one call per process may
-    /// return nodes that are used.
+    /// Returns the nodes with the kernel's numbers `numbers`. Places a page on each node as a
+    /// trial. Nodes after the first [`NODES_MAX`] are [`Node::ANY`]. A process may use the nodes of
+    /// only one call, because each call overwrites the numbers of earlier calls.
     ///
     /// # Errors
-    /// The first node that memory can't be placed on, with the system's reason: a container may
-    /// forbid the call, and a cpuset may exclude the node. Or the process has a memory policy, for
-    /// example from `numactl`, which must stay in effect.
+    /// Memory can't be placed on a node: a container may forbid the call, and a cpuset may exclude
+    /// the node. The error names the first such node and the system's reason. Also fails if the
+    /// process has a memory policy, for example from `numactl`, because that policy must stay in
+    /// effect.
     pub fn nodes(numbers: &[usize]) -> Result<Vec<Node>, String> {
         if has_policy() {
             return Err("the process has a memory policy".to_owned());
@@ -72,8 +73,8 @@ mod system {
         numbers.iter().enumerate().map(node).collect()
     }
 
-    /// Prefers `node` for those pages of a mapping that are not in use yet. If the node has no free
-    /// memory, the kernel takes that of another one.
+    /// Makes the kernel prefer `node` for the pages of a mapping that are not in use yet. If the
+    /// node has no free memory, the kernel uses another node.
     ///
     /// # Errors
     /// The system's error.
@@ -92,8 +93,8 @@ mod system {
         let mut mask = [0 as libc::c_ulong; NUMBERS_MAX / BITS];
         mask[number / BITS] = 1 << (number % BITS);
         // SAFETY: the call changes neither the contents of memory nor its addresses, only where the
-        // kernel will take further pages from. The kernel reads `NUMBERS_MAX` bits of the mask and,
-        // as it subtracts one from this argument, no more.
+        // kernel will take further pages from. The kernel subtracts one from the last but one
+        // argument, so it reads exactly `NUMBERS_MAX` bits of the mask.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -108,7 +109,7 @@ mod system {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Returns the number of the node that has the page at `address`.
+    /// Returns the number of the node on which the page at `address` lies.
     ///
     /// # Errors
     /// The system's error, for example because nothing is mapped there.
@@ -146,7 +147,7 @@ mod system {
         result == 0 && mode != libc::MPOL_DEFAULT
     }
 
-    /// Places a page on a node, and checks where it is.
+    /// Places a page on a node, and checks on which node it lies.
     fn try_out(number: usize) -> io::Result<()> {
         // SAFETY: an anonymous mapping at an address chosen by the kernel overlaps no other
         // mapping.

@@ -68,8 +68,7 @@ static DIGIT_PAIRS: [[u8; 2]; 100] = {
     table
 };
 
-/// Space for one decimal integer on the stack. [`format_i64`](Decimal::format_i64) fills it from
-/// its end.
+/// Space for one decimal integer on the stack. Formatting fills the space from its end.
 #[derive(Clone, Debug)]
 pub struct Decimal {
     bytes: [u8; INTEGER_LEN_MAX],
@@ -107,11 +106,11 @@ impl Decimal {
     }
 }
 
-/// Writes `value` in decimal so that it ends before `room[end]`. Returns the index of its first
-/// digit.
+/// Writes `value` in decimal so that its last digit is `room[end - 1]`. Returns the index of the
+/// first digit.
 ///
 /// # Panics
-/// If `end` exceeds the length of `room`, or the digits don't fit before it.
+/// If `end` exceeds the length of `room`, or the digits don't fit before `end`.
 #[inline]
 pub fn write_u64_before(room: &mut [u8], end: usize, mut value: u64) -> usize {
     let mut at = end;
@@ -156,8 +155,8 @@ const MEMORY_DIGITS_MAX: usize = 127;
 /// Parses an amount of memory (`512`, `100mb`), in bytes: digits and an optional unit. As in Redis,
 /// an amount without digits is zero. Returns `None` for any other text.
 ///
-/// Amounts beyond 64 bits saturate. Redis wraps after applying the unit, which turns a huge limit
-/// into a small one.
+/// Amounts beyond 64 bits saturate. In Redis the multiplication by the unit wraps, which turns a
+/// huge limit into a small one.
 pub fn parse_memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits > MEMORY_DIGITS_MAX {

@@ -1,4 +1,4 @@
-//! Bytes to send, owned by one send or shared by many.
+//! Bytes to send, owned by one send or shared by several.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ enum Memory {
     Part(Arc<PooledBuffer>, Range<usize>),
 }
 
-/// Immutable bytes shared by many sends, on any event loop. Their size is part of a global sum
+/// Immutable bytes shared by several sends, on any event loop. A counter includes their length
 /// until the last owner drops them.
 #[derive(Debug)]
 pub struct SharedBytes {
@@ -34,7 +34,7 @@ impl SharedBytes {
         Self::count(Memory::Own(bytes), kept_bytes)
     }
 
-    /// Returns a part of a buffer to share. Otherwise as [`SharedBytes::new`].
+    /// Returns a part of a buffer to share. Counts the part's length as [`SharedBytes::new`] does.
     ///
     /// # Panics
     /// If the part is empty, or not within the buffer.

@@ -12,8 +12,8 @@ pub const POOLED_BYTES_MIN: usize = 64 * 1024;
 /// Maximum sum of the capacities of a pool's buffers, in bytes.
 const POOL_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Length in bytes up to which the capacity of a new buffer is a power of two. Buffers of few sizes
-/// are more likely to fit the next request.
+/// Length in bytes up to which the capacity of a new buffer is a power of two. With few different
+/// capacities, a pooled buffer is more likely to fit the next request.
 const ROUNDED_BYTES_MAX: usize = 1024 * 1024;
 
 /// Maximum ratio of a pooled buffer's capacity to the requested number of bytes.
@@ -35,7 +35,8 @@ impl BufferPool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an empty buffer for at least `bytes` bytes. Its capacity is at most twice as much.
+    /// Returns an empty buffer for at least `bytes` bytes. The capacity of a pooled buffer is at
+    /// most twice `bytes`.
     pub fn take(&self, bytes: usize) -> Vec<u8> {
         if bytes >= POOLED_BYTES_MIN {
             let mut spare = self.spare();

@@ -1,10 +1,10 @@
 //! Returns the freed memory of all threads' heaps to the kernel, on request.
 //!
 //! Each thread has its own heap in the allocator, and only that thread can purge it. A thread that
-//! may wait while its heap holds freed memory registers a [`ThreadHeap`]. [`request`] advances a
-//! generation and wakes these threads. Each thread compares the generation with the generation of
-//! its last purge, and purges its heap if they differ. Workers don't register: they receive purge
-//! requests in their mailboxes.
+//! may wait while its heap holds freed memory registers a [`ThreadHeap`]. [`request`] increments
+//! the *generation*, the number of requests so far, and wakes these threads. Each thread remembers
+//! the generation of its last purge, and purges its heap if the current generation differs. Workers
+//! don't register: they receive purge requests in their mailboxes.
 //!
 //! A thread may free memory of another thread's heap after that heap was purged. The caller of
 //! [`request`] therefore repeats the request a little later.
@@ -35,8 +35,8 @@ fn threads() -> MutexGuard<'static, Vec<(u64, Wake)>> {
 /// Makes each thread with a [`ThreadHeap`] purge its heap soon, including threads that are waiting.
 pub fn request() {
     PURGES.generation.fetch_add(1, SeqCst);
-    // Call the wake functions without holding the lock, because a wake function may take a lock
-    // under which another thread registers.
+    // Release the lock of `threads` before the calls. A wake function may take a lock that another
+    // thread holds while it registers here.
     let wakes: Vec<Wake> = threads().iter().map(|(_, wake)| Arc::clone(wake)).collect();
     wakes.iter().for_each(|wake| wake());
 }
@@ -50,9 +50,9 @@ pub struct ThreadHeap {
 
 impl ThreadHeap {
     /// Registers the calling thread. `wake` must make that thread call
-    /// [`ThreadHeap::purge_if_requested`]; any thread may call `wake`. To lose no request, `wake`
-    /// must take the lock under which the thread checks [`ThreadHeap::is_requested`] before it
-    /// waits.
+    /// [`ThreadHeap::purge_if_requested`]; any thread may call `wake`. The thread checks
+    /// [`ThreadHeap::is_requested`] under a lock before it waits. `wake` must take that lock,
+    /// otherwise a request could be lost.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let number = PURGES.last.fetch_add(1, Relaxed) + 1;
         let purged = PURGES.generation.load(SeqCst);
@@ -66,8 +66,8 @@ impl ThreadHeap {
         PURGES.generation.load(SeqCst) != self.purged
     }
 
-    /// Purges the heap if a purge was requested since the last purge. Returns whether it did. Only
-    /// the thread that created this value may call it.
+    /// Purges the heap if a purge was requested since the last purge. Returns whether the heap was
+    /// purged. Only the thread that created this value may call it.
     #[inline]
     pub fn purge_if_requested(&mut self) -> bool {
         let generation = PURGES.generation.load(SeqCst);

@@ -1,8 +1,8 @@
 //! A small, fast, seeded generator (xoshiro256++). Its output is statistically good, but not
 //! suitable for secrets.
 //!
-//! Random code in Pantala takes a [`Random`] from its caller, so that a test can be replayed from
-//! the seed that it printed.
+//! Code in Pantala that needs randomness takes a [`Random`] from its caller. A test that prints its
+//! seed can therefore be replayed.
 
 use std::hash::{BuildHasher, Hasher};
 use std::io::Read;
@@ -13,7 +13,8 @@ pub struct Random {
     state: [u64; 4],
 }
 
-/// Advances SplitMix64 by one step. It spreads a seed with few set bits over the whole state.
+/// Advances SplitMix64 by one step. SplitMix64 spreads a seed with few set bits over the whole
+/// state.
 fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

@@ -1,8 +1,8 @@
 //! The title of the process, which `ps` and `/proc/self/cmdline` show.
 //!
-//! The kernel shows the memory in which it placed the arguments of the process. The environment
-//! follows them directly. [`Title::claim`] moves the environment elsewhere, so that the title can
-//! use the memory of both.
+//! The kernel shows the memory in which it placed the arguments of the process. The strings of the
+//! environment directly follow the arguments. [`Title::claim`] moves the environment elsewhere, so
+//! that the title can use the memory of both.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -36,7 +36,8 @@ impl Title {
     /// program's name. Afterwards [`std::env::args_os`] returns parts of the title.
     ///
     /// Returns `None` if there are no arguments, if the process has several threads (one of them
-    /// may be reading the environment), if `/proc` can't be read, and from the second call on.
+    /// may be reading the environment), or if `/proc` can't be read. Also returns `None` from the
+    /// second call on.
     pub fn claim(arguments: usize) -> Option<Title> {
         use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
         static IS_CLAIMED: AtomicBool = AtomicBool::new(false);
@@ -44,8 +45,8 @@ impl Title {
         if threads != 1 || arguments == 0 || IS_CLAIMED.swap(true, Relaxed) {
             return None;
         }
-        // SAFETY: libc sets both variables before `main`. They are null or lead to strings that
-        // live as long as the process; the environment ends with a null pointer. There are no other
+        // SAFETY: libc sets both variables before `main`. They are null or point to strings that
+        // live as long as the process. The environment ends with a null pointer. There are no other
         // threads.
         let (start, len) = unsafe {
             let start = program_invocation_name;
@@ -66,8 +67,8 @@ impl Title {
             }
             (start.cast_mut().cast::<u8>(), end.offset_from(start).unsigned_abs())
         };
-        // A variable whose name contains an equals sign can't be set again. Such an entry
-        // afterwards shows parts of the title.
+        // A variable whose name contains an equals sign can't be set again. Its entry stays in the
+        // memory of the title and shows parts of the title.
         let is_settable = |name: &OsStr| !name.is_empty() && !name.as_bytes().contains(&b'=');
         for (name, value) in std::env::vars_os().filter(|(name, _)| is_settable(name)) {
             // SAFETY: there are no other threads.

@@ -1,5 +1,5 @@
-//! The CPUs of this host: which share a core, a last-level cache, a NUMA node or a package. Read
-//! from the files below `/sys/devices/system`.
+//! The CPUs of this host: which share a core, a last-level cache, a NUMA node or a package. They
+//! are read from files below `/sys/devices/system`.
 //!
 //! Only the CPUs that a process may use count. A cpuset or an affinity mask therefore looks like a
 //! smaller host.
@@ -18,18 +18,18 @@ pub const ROOT_ENV: &str = "PANTALA_TOPOLOGY";
 /// Maximum number of a CPU's caches that are read.
 const CACHES_MAX: usize = 10;
 
-/// Minimum level of a cache that counts as a last-level cache even if one core has it alone.
+/// Minimum level of a cache that counts as a last-level cache even if only one core uses it.
 const SHARED_LEVEL: u32 = 3;
 
-/// A logical CPU. Caches and cores are named by the first CPU that belongs to them. The order of
-/// CPUs puts those next to each other that share the most.
+/// A logical CPU. The number of a cache or core is that of the first CPU that belongs to it. CPUs
+/// are ordered by the fields in turn, so CPUs that share the most are neighbors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpu {
     /// NUMA node, as the kernel numbers it.
     pub node: usize,
     /// Package (socket), as the kernel numbers it.
     pub package: usize,
-    /// Last-level cache; the package, if no cache is shared between cores.
+    /// Last-level cache; the package if no cache counts as a last-level cache.
     pub cache: usize,
     /// Core.
     pub core: usize,
@@ -37,7 +37,7 @@ pub struct Cpu {
     pub number: usize,
 }
 
-/// The CPUs that a process may use, in their order.
+/// The CPUs that a process may use, in the order of [`Cpu`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// The CPUs.
@@ -52,9 +52,9 @@ impl Topology {
     }
 
     /// Returns the topology of the CPUs `allowed`. `file` returns the contents of a file below
-    /// `/sys/devices/system`. Without these files, all CPUs are cores of one package. If the lists
-    /// of the nodes lack one of the CPUs, for example because a list can't be read, all CPUs belong
-    /// to node 0: memory must not be placed by a guess.
+    /// `/sys/devices/system`. Without these files, all CPUs are cores of one package. If the CPU
+    /// lists of the nodes lack one of these CPUs, for example because a list can't be read, all
+    /// CPUs belong to node 0, because memory must not be placed by a guess.
     pub fn read(file: impl Fn(&str) -> Option<String>, allowed: &[usize]) -> Self {
         let list = |path: &str| file(path).and_then(|text| parse(text.trim()).ok()).map(|list| list.0);
         let mut nodes: Vec<(usize, Vec<usize>)> = list("node/online")
@@ -72,7 +72,8 @@ impl Topology {
             let caches = (0..CACHES_MAX).map_while(|index| Some((value(&format!("cache/index{index}/level"))?, index)));
             let cache = caches.max().and_then(|(level, index)| {
                 let sharers = list(&format!("{folder}/cache/index{index}/shared_cpu_list"))?;
-                // Some hosts don't list the cache that the cores share.
+                // A cache below `SHARED_LEVEL` that only one core uses doesn't count: some hosts
+                // don't list the cache that the cores share.
                 (level >= SHARED_LEVEL || sharers.len() > siblings.len().max(1)).then(|| sharers.first().copied())?
             });
             let package = || list(&format!("{folder}/topology/core_siblings_list"))?.first().copied();
@@ -96,8 +97,8 @@ impl Topology {
     }
 
     /// Returns the numbers of the CPUs that share node and last-level cache with `cpu`, ascending.
-    /// If they are all of one core, as on virtual machines that show a cache for each CPU, returns
-    /// those of the whole node.
+    /// If all of these belong to one core, as on virtual machines that show a cache for each CPU,
+    /// returns the CPUs of the whole node instead.
     pub fn neighbours(&self, cpu: &Cpu) -> Vec<usize> {
         let of_node = || self.cpus.iter().filter(|other| other.node == cpu.node);
         let is_alone = of_node().filter(|other| other.cache == cpu.cache).all(|other| other.core == cpu.core);
@@ -107,7 +108,7 @@ impl Topology {
         numbers
     }
 
-    /// Returns the node of a CPU, if the CPU is one of these.
+    /// Returns the node of a CPU, or `None` if the topology lacks this CPU.
     pub fn node_of(&self, number: usize) -> Option<usize> {
         self.cpus.iter().find(|cpu| cpu.number == number).map(|cpu| cpu.node)
     }
@@ -310,7 +311,7 @@ mod tests {
         let topology = tree.read(0..72);
         assert_eq!(topology.to_string(), "2 packages, 1 NUMA node, 2 last-level caches, 36 cores, 72 CPUs");
         assert_eq!((topology.node_of(0), topology.node_of(18)), (Some(0), Some(0)));
-        // The CPUs of one socket are those of the other list.
+        // The remaining list has all CPUs of the first socket.
         assert_eq!(tree.read(0..18).nodes(), [0]);
         let tree = xeon();
         tree.put("node/node0/cpulist", "0-");

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p pantala-dict --example figures [-- ENTRIES [bytes] [values] [find]]`
 //!
-//! By default, it measures all three parts with 20,000,000 entries, which takes 5 GB of memory and
-//! a few minutes.
+//! `bytes`, `values` and `find` select parts. By default, all parts are measured with 20,000,000
+//! entries, which takes 5 GB of memory and a few minutes.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
@@ -21,7 +21,7 @@ const SEED: u64 = 0x0dd0_5eed_1234_5678;
 const SHARDS: usize = 40;
 const ROUNDS: usize = 60;
 const FINDS_PER_ROUND: usize = 100_000;
-/// Keys per `find_batch`: about a window of pipelined commands.
+/// Keys per `find_batch`: about as many pipelined commands as a worker executes together.
 const WINDOW: usize = 64;
 
 fn main() {
@@ -30,7 +30,7 @@ fn main() {
     let what: Vec<String> = arguments.collect();
     let wanted = |name: &str| what.is_empty() || what.iter().any(|w| w == name);
     let small = (entries / 20).max(1);
-    // Memory first, before anything else uses the allocator.
+    // Measure memory first, before anything else uses the allocator.
     if wanted("bytes") {
         bytes_per_key(entries);
     }
@@ -64,8 +64,8 @@ fn shard_of(i: usize) -> usize {
     ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SHARDS
 }
 
-/// Measures `key:N` / `value:N` over the shards: resident bytes per key and the most slots that one
-/// insert moved.
+/// Inserts pairs `key:N`/`value:N` into the dictionaries of all shards. Prints the resident bytes
+/// per key, and the most slots that one insert moved.
 fn bytes_per_key(entries: usize) {
     let before = resident_bytes();
     let started = cpu_time();
@@ -92,14 +92,14 @@ fn bytes_per_key(entries: usize) {
         (resident_bytes() - before) >> 20,
         cpu_time() - started
     );
-    // Repeats this for one dictionary, and measures the durations of single inserts.
+    // Repeat the inserts with a single dictionary, and measure the duration of each insert.
     let mut dict = Dict::<()>::new(SEED);
     let (mut most_moved, mut times_ns) = (0, BTreeMap::new());
     let started = cpu_time();
     for i in 0..entries {
         key.clear();
         write!(key, "key:{i}").expect("a Vec accepts all bytes");
-        // Wall-clock time, which is cheap to read; other work on the machine makes a few of these
+        // Wall-clock time is cheap to read. Other work on the machine makes a few of the durations
         // long.
         let insert_started = Instant::now();
         insert(&mut dict, &key, &key);
@@ -141,7 +141,7 @@ impl Hasher for SameHash {
         self.0 = hash_key(SEED, bytes);
     }
 
-    // Hashing a slice calls this with its length, which `hash_key` has included already.
+    // Hashing a slice calls this with the slice's length. `hash_key` includes the length anyway.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {
@@ -155,7 +155,7 @@ type Map = HashMap<Box<[u8]>, Box<[u8]>, SameHash>;
 
 /// Measures lookups of random existing keys, including hashing, with and without reading one byte
 /// of the value. All variants take turns in one process on keys of the same distribution. Ratios
-/// are taken within a round.
+/// are computed within a round.
 fn finds(entries: usize) {
     let mut dict = Dict::<()>::new(SEED);
     let mut map = Map::default();
@@ -168,8 +168,8 @@ fn finds(entries: usize) {
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
         let mut took = [0.0; 6];
-        // Each variant has its own keys, so none benefits from lines that another fetched. The
-        // variants take turns at being the first.
+        // Each variant has its own keys, so no variant benefits from cache lines that another
+        // variant fetched. Each round starts with another variant.
         for variant in (round..round + 6).map(|variant| variant % 6) {
             let text = draw.keys();
             let keys: Vec<&[u8]> = text.split(|&b| b == b' ').take(FINDS_PER_ROUND).collect();

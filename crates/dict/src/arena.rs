@@ -1,19 +1,20 @@
-//! The type-stable arena: segments, directory blocks and roots.
+//! The type-stable arena: segments (the buckets for a range of hashes), directory blocks (the
+//! addresses of segments) and roots (each the address of a directory).
 //!
 //! They are *type-stable*: the memory of each stays mapped for the life of the process, and never
-//! changes its type or size, even when it is freed and used again. A segment is always 512 lines of
-//! atomic words (a small one is 8 lines, followed by other small segments). A directory block of
-//! 2^d words always holds directory words or zeros.
+//! changes its type or size, even when it is freed and used again. A segment is always 512 cache
+//! lines of atomic words. A small segment is always 8 lines, which other small segments follow. A
+//! directory block of 2^d words always holds directory words or zeros.
 //!
 //! A thread may follow root, directory and segment while another thread changes, drops or recycles
-//! them. At worst it then reads the state of another dictionary, never memory of another type. The
-//! soundness of [`crate::Hint`] rests on this.
+//! them. At worst it then reads the state of another dictionary, never memory of another type.
+//! [`crate::Hint`] is sound because of this.
 //!
-//! All threads share the pools. Segments, which have most of the memory, have a pool for each NUMA
-//! node; small segments, directory blocks and roots have one for all nodes. Each pool has a mutex.
-//! It is locked only where memory is taken or freed: when a segment splits, merges or changes
-//! between small and large, when a directory is resized, and when a dictionary is created, gets its
-//! first entry, is released or dropped.
+//! Freed memory returns to pools that all threads share. Segments take most of the memory, so each
+//! NUMA node has its own pool of segments. Small segments, directory blocks and roots have one pool
+//! each, for all nodes. Each pool has a mutex, which is locked only when memory is taken or freed:
+//! when a segment splits, merges or changes between small and large, when a directory is resized,
+//! and when a dictionary is created, gets its first entry, is released or dropped.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,7 +27,7 @@ use crate::memory::{PAGE_BYTES, Usage, discard, map_forever};
 
 /// Address space of a segment, in bytes. A segment uses only the pages that its buckets need.
 pub(crate) const SEGMENT_BYTES: usize = 32 * 1024;
-/// Cache lines of a segment: the header and its buckets.
+/// Cache lines of a segment: the header and the buckets.
 pub(crate) const SEGMENT_LINES: usize = SEGMENT_BYTES / size_of::<Bucket>();
 /// Size of a small segment, in bytes. A whole page would be many times the size of a dictionary
 /// with few keys.
@@ -43,7 +44,7 @@ const BLOCK_CHUNK_BYTES: usize = if cfg!(miri) { 64 * 1024 } else { 1024 * 1024 
 const ROOTS_PER_LINE: usize = 64 / size_of::<Root>();
 const ROOT_CHUNK_BYTES: usize = 64 * 1024;
 
-/// The memory of a segment: [`SEGMENT_LINES`] lines of atomic words, never unmapped. Beyond the
+/// The memory of a segment: [`SEGMENT_LINES`] lines of atomic words, never unmapped. After the
 /// lines of a small segment lie other small segments. This type returns references to single lines
 /// rather than one reference to the whole, because Miri's cost grows with the bytes that a
 /// reference covers.
@@ -79,9 +80,9 @@ impl SegmentLines {
 }
 
 /// The only word through which other threads reach a dictionary: the address of the directory
-/// (64-aligned) with its depth in the low six bits, or zero without a directory. It changes only
-/// when the directory moves, which is so rare that roots of dictionaries with different owners may
-/// share a cache line.
+/// (64-aligned) with its depth in the low six bits, or zero if there is no directory. The word
+/// changes only when the directory moves. This is so rare that roots of dictionaries with different
+/// owners may share a cache line.
 pub(crate) struct Root(pub(crate) AtomicU64);
 
 /// A chunk of memory that is handed out from front to back.
@@ -100,7 +101,7 @@ impl Bump {
 
     /// Returns `size_bytes` of zeroed memory. If the current chunk has less, maps a new one of at
     /// least `chunk_bytes`, aligned to `align_bytes`. All requested sizes are multiples of a cache
-    /// line, so every result is aligned to one.
+    /// line, so every result is aligned to a cache line.
     fn take(&mut self, size_bytes: usize, chunk_bytes: usize, align_bytes: usize, node: Node) -> NonNull<u8> {
         if self.left_bytes < size_bytes {
             // The rest of the old chunk, less than `size_bytes`, stays unused.
@@ -142,7 +143,7 @@ impl FreeRoots {
     }
 }
 
-/// Segments by node.
+/// The pools of segments, by node.
 static SEGMENTS: [Mutex<Segments>; Node::COUNT] =
     [const { Mutex::new(Segments { free: Vec::new(), bump: Bump::new() }) }; Node::COUNT];
 static SMALL_SEGMENTS: Mutex<Segments> = Mutex::new(Segments { free: Vec::new(), bump: Bump::new() });
@@ -208,8 +209,8 @@ pub(crate) fn discard_lines(lines: SegmentLines, from_bytes: usize, to_bytes: us
     }
 }
 
-/// Returns a directory block of 2^depth words. They are zeros or stale directory words, so the
-/// caller must store all of them before it publishes the block.
+/// Returns a directory block of 2^depth words. The words are zeros or stale directory words, so the
+/// caller must store all words before it publishes the block.
 pub(crate) fn take_block(depth: u32) -> &'static [AtomicU64] {
     let class = depth.max(BLOCK_DEPTH_MIN);
     let words = 1_usize << class;
@@ -241,8 +242,8 @@ pub(crate) fn free_block(block: &'static [AtomicU64]) {
         // caller's own.
         unsafe { discard(start.cast(), size_bytes) };
     }
-    // SAFETY: blocks are handed out with the length of their class or, below the smallest class,
-    // cut from it.
+    // SAFETY: `take_block` took a block of `words` words and returned its first `block.len()`
+    // words.
     let whole = unsafe { core::slice::from_raw_parts(start.as_ptr(), words) };
     lock(&BLOCKS).free[class as usize].push(whole);
 }

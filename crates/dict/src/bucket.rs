@@ -1,8 +1,9 @@
 //! A bucket, one cache line of eight slots, and the search for a tag in it.
 //!
-//! A slot is a word: 16 bits of tag, 48 bits of entry address; an empty slot is zero. Entries are
-//! 4-aligned, which leaves two flag bits: bit 0 is set if the entry has an expiry, bit 1 if it is
-//! so long that more than two of its lines should be prefetched. The slots in use come first.
+//! A slot is a word: 16 bits of the key's hash (the *tag*) and 48 bits of the entry's address. An
+//! empty slot is zero. Entries are 4-aligned, which leaves two flag bits: bit 0 is set if the entry
+//! has an expiry, bit 1 if the entry is so long that more than two of its cache lines should be
+//! prefetched. The slots in use precede the empty ones.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -66,7 +67,7 @@ impl Iterator for Matches {
         }
         let slot = self.0.trailing_zeros() as usize / 4;
         self.0 &= self.0 - 1;
-        // The mask shows the compiler the bound; it never changes the value.
+        // The mask shows the compiler the bound. It never changes the value of `slot`.
         Some(slot & (SLOTS - 1))
     }
 }
@@ -141,9 +142,9 @@ impl Bucket {
         }
     }
 
-    /// Returns the slots with a tag as [`Self::matches`] does, by atomic loads. Hints call it,
-    /// because another thread may write the bucket meanwhile. Miri, and processors other than
-    /// x86-64, use it for all searches.
+    /// Returns the slots with a tag as [`Self::matches`] does, by atomic loads. Hints call this
+    /// function, because another thread may write the bucket meanwhile. In Miri, and on processors
+    /// other than x86-64, all searches use this function.
     #[inline(always)]
     pub(crate) fn matches_portable(&self, tag: u64) -> Matches {
         let mut mask = 0;

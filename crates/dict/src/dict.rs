@@ -29,8 +29,8 @@ pub struct Dict<V> {
 unsafe impl<V: Send> Send for Dict<V> {}
 
 impl<V> Dict<V> {
-    /// Returns an empty dictionary for keys hashed with `seed`. It uses no memory except a root of
-    /// one word.
+    /// Returns an empty dictionary for keys hashed with `seed`. The dictionary uses no memory
+    /// except a root of one word.
     pub fn new(seed: u64) -> Self {
         Self { table: Table::new(seed), values: PhantomData }
     }
@@ -65,7 +65,7 @@ impl<V> Dict<V> {
     }
 
     /// Returns the bytes in use by segments, directory and entries. Excludes heap values and their
-    /// boxes. Excludes free cells, which [`Self::held_bytes`] includes.
+    /// boxes. Also excludes the slab's free cells, which [`Self::held_bytes`] includes.
     pub fn allocated_bytes(&self) -> usize {
         self.table.segment_bytes
             + size_of_val(self.table.directory)
@@ -73,7 +73,7 @@ impl<V> Dict<V> {
             + self.table.slab.live_bytes()
     }
 
-    /// Returns the resident bytes: [`Self::allocated_bytes`], but with the whole pages that ever
+    /// Returns the resident bytes: like [`Self::allocated_bytes`], but counts all pages that ever
     /// held a cell instead of only the cells in use.
     pub fn held_bytes(&self) -> usize {
         self.allocated_bytes() - self.table.slab.live_bytes() + self.table.slab.touched_bytes()
@@ -115,7 +115,7 @@ impl<V> Dict<V> {
         fits_cell(key_len, value_len)
     }
 
-    /// Looks up a key that wasn't prefetched.
+    /// Looks up a key. Optimized for keys that were not prefetched.
     // Always inlined. As a separate function it takes 1.5 times as long for keys outside the
     // caches: while one search waits for memory, the processor reaches less of the next search.
     #[inline(always)]
@@ -138,7 +138,7 @@ impl<V> Dict<V> {
     }
 
     /// Looks up an entry by its key's hash alone, for callers that remember hashes instead of
-    /// copies of keys. If two keys share the hash, returns either.
+    /// copies of keys. If two keys share the hash, returns the entry of either.
     pub fn find_by_hash(&mut self, h: u64) -> Option<EntryMut<'_, V>> {
         // SAFETY: the slot is in use, and `h` is its key's hash.
         self.table.find_by_hash(h).map(|slot| unsafe { EntryMut::new(&mut self.table, slot, h) })
@@ -194,8 +194,8 @@ impl<V> Dict<V> {
     }
 
     /// Returns the number of slots that the last insert moved: 0, or the slots of the segment that
-    /// it has grown or split. If a split left all keys on one side, the insert has split that side
-    /// too, and both splits count.
+    /// the insert grew or split. If all keys fell on one side of a split, the insert split that
+    /// side again, and the slots of each split count.
     pub fn entries_moved_by_last_insert(&self) -> usize {
         self.table.moved
     }
@@ -260,7 +260,7 @@ impl<V> Drop for Dict<V> {
             table.for_each_slot(&mut |slot| {
                 // SAFETY: every slot in use is visited once and never again, as the table is being
                 // dropped. Its heap pointer is a boxed `V`. `free` doesn't use the slab for a large
-                // record, so an empty slab serves.
+                // record, so any slab will do.
                 unsafe {
                     let record = Record::from_slot(slot);
                     if let Some(value) = record.heap() {

@@ -1,5 +1,5 @@
-//! Views of entries, through which callers read and change them. Every change except one of the
-//! access word first passes the entry to the running snapshot, if any ([`crate::snapshot`]).
+//! Views through which callers read and change entries. Every change, except of the access word,
+//! first passes the entry to the running snapshot, if any ([`crate::snapshot`]).
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -34,8 +34,8 @@ impl<V> Copy for Payload<'_, V> {}
 #[derive(Debug)]
 pub enum NewPayload<'a, V> {
     /// A string to store inside the entry. Use `Heap` for a string that doesn't
-    /// [fit](crate::Dict::fits_inline), because its entry would be allocated by the global
-    /// allocator, and a failed allocation aborts the process.
+    /// [fit](crate::Dict::fits_inline): the global allocator would allocate the entry of such a
+    /// string, and a failed allocation would abort the process.
     Bytes(&'a [u8]),
     /// An integer to store inside the entry.
     Int(i64),
@@ -273,8 +273,8 @@ impl<'d, V> EntryMut<'d, V> {
     /// Stores another payload and user flags. Expiry and access word stay. Returns the former heap
     /// value if there was one.
     ///
-    /// Works in place if the entry's new size needs a cell of the same size (or, for an entry too
-    /// long for a cell, is unchanged). Otherwise the entry moves.
+    /// Works in place if the entry needs a cell of the same size as before. An entry too long for
+    /// any cell changes in place only if its size stays the same. Otherwise the entry moves.
     pub fn replace(&mut self, payload: NewPayload<'_, V>, user_flags: u8) -> Option<V> {
         let expire_at_ms = self.expire_at_ms();
         self.set(payload, user_flags, expire_at_ms)
@@ -288,8 +288,8 @@ impl<'d, V> EntryMut<'d, V> {
         let payload = payload.into_raw();
         self.table.change(self.h, self.slot, Reason::Removal, |record, slab| {
             // SAFETY: as in `set_access`; the record belongs to this slab, and only the slot, which
-            // `change` updates, refers to it. The payload can't lie in the record: the caller
-            // couldn't borrow from the entry.
+            // `change` updates, refers to it. The payload can't lie in the record, because the
+            // caller can't borrow from the entry during this call.
             unsafe { record.replace(slab, payload, user_flags, expire_at_ms) }
         });
         // SAFETY: a heap pointer in a dictionary of `V` is a boxed `V`, and the record no longer
@@ -326,13 +326,15 @@ impl<'d, V> EntryMut<'d, V> {
         let removed = self.remove();
         let expire_at_ms = removed.expire_at_ms;
         let payload = payload.or(removed.heap.map(OwnedPayload::Heap));
-        // Any other payload is a heap value, so the default is never used.
+        // A payload that is neither bytes nor an integer is a heap value, so the default is never
+        // used.
         let payload = payload.unwrap_or(OwnedPayload::Int(0));
         Extracted { payload, user_flags, access, expire_at_ms }
     }
 }
 
-/// A removed entry: its heap value, which the caller may drop elsewhere, and its expiry.
+/// The heap value and the expiry of a removed entry. The caller decides where and when to drop the
+/// heap value.
 #[derive(Debug)]
 pub struct Removed<V> {
     heap: Option<V>,
@@ -409,13 +411,13 @@ impl<V> OwnedPayload<V> {
 /// `RENAME`.
 #[derive(Debug)]
 pub struct Extracted<V> {
-    /// Its payload.
+    /// The payload.
     pub payload: OwnedPayload<V>,
-    /// Its user flags.
+    /// The user flags.
     pub user_flags: u8,
-    /// Its access word.
+    /// The access word.
     pub access: u32,
-    /// Its expiry, in Unix milliseconds.
+    /// The expiry, in Unix milliseconds.
     pub expire_at_ms: Option<i64>,
 }
 

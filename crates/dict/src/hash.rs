@@ -31,8 +31,8 @@ fn half(bytes: &[u8], at: usize) -> u64 {
 
 /// Returns the 64-bit hash of a key. All calls for one dictionary must use the same `seed`.
 ///
-/// The seed must be random and secret. It masks both factors of every product, so a client that
-/// doesn't know the seed can't choose keys that collide. Not a cryptographic hash.
+/// The seed must be random and secret. The seed masks both factors of every product, so a client
+/// that doesn't know the seed can't choose keys that collide. Not a cryptographic hash.
 #[inline(always)] // Every command calls it.
 pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     #[cfg(test)]
@@ -55,8 +55,8 @@ pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     } else {
         long(seed, secret, key)
     };
-    // The top bits choose the segment. After one product they would be too regular, so a second one
-    // mixes them.
+    // The top bits choose the segment. After one product these bits would be too regular, so a
+    // second product mixes them.
     fold(mixed ^ seed, (len as u64).wrapping_mul(LENGTH_STEP) ^ secret | 1)
 }
 

@@ -1,29 +1,31 @@
 //! Prefetching from any thread.
 //!
-//! A worker prefetches the buckets and entries of all keys in its window of parsed commands before
-//! it acquires the first of their shards, so other threads may be changing the dictionaries at the
-//! same time. This is sound because:
+//! A worker prefetches the buckets and entries of all keys in its window (the commands that it has
+//! parsed and runs together) before it acquires the first of the keys' shards. Other threads may
+//! therefore be changing the dictionaries at the same time. Prefetching is sound nevertheless,
+//! because:
 //!
 //! 1. *Roots are never freed.* A [`Hint`] holds a `&'static Root`. Roots are recycled through a
 //!    pool, and every table that uses a root stores only zeros and addresses of directories to it.
 //! 2. *The root's word names a directory.* It is zero, or the address and depth of a block, stored
 //!    by one atomic store and loaded by one atomic load, so address and depth belong together.
 //!    Directory blocks keep their size and are never unmapped, so an index of `depth` bits is
-//!    within the block even if its owner has freed it.
+//!    within the block even if the block's owner has freed it.
 //! 3. *A directory's word names a segment.* A block holds only words made from segments, or zeros,
 //!    and its words are loaded atomically. Segments are never unmapped and always consist of atomic
 //!    words.
 //! 4. *A bucket is loaded atomically*, in eight loads. The number of buckets comes from the same
-//!    word as the segment and is at most 511, so the bucket lies within the segment (whether or not
-//!    the segment is in use) or, after a small segment, within its chunk.
-//! 5. *An entry is never read*: its address only goes to the prefetch instruction, which doesn't
-//!    fault.
+//!    word as the segment and is at most 511, so the bucket lies within the 32 KB after the
+//!    segment's address. These 32 KB are always mapped, whether or not the segment is in use, and
+//!    also after the address of a small segment.
+//! 5. *An entry is never read*: only the prefetch instruction uses its address, and that
+//!    instruction doesn't fault.
 //!
-//! A hint may read data that is stale, or that by now belongs to another dictionary. It then
-//! prefetches a line that isn't needed, which is harmless. Loads of root and directory words are
-//! `Acquire` and pair with the owner's `Release`, so a thread that loads a segment's address sees
-//! the segment's memory as mapped and initialized. Slots are loaded `Relaxed`, because nothing is
-//! read through them.
+//! A hint may read data that is stale, or that now belongs to another dictionary. The hint then
+//! prefetches a cache line that isn't needed, which is harmless. Loads of root and directory words
+//! are `Acquire` and pair with the owner's `Release`, so a thread that loads a segment's address
+//! sees the segment's memory as mapped and initialized. Slots are loaded `Relaxed`, because the
+//! entries that they lead to are not read.
 
 use core::sync::atomic::Ordering::Acquire;
 
@@ -37,8 +39,8 @@ use crate::segment::Segment;
 use crate::table::{directory_index, directory_of};
 
 const LINE_BYTES: usize = size_of::<Bucket>();
-/// Number of lines of a long entry that are prefetched. After these the hardware prefetcher has
-/// recognized the sequence, and fetches the rest.
+/// Number of cache lines of a long entry that are prefetched. The hardware prefetcher recognizes
+/// the sequence by then, and fetches the rest.
 const LONG_LINES: usize = 6;
 
 /// A handle for prefetching from a dictionary, on any thread at any time, even while the dictionary
@@ -60,7 +62,7 @@ impl Hint {
         Self { root }
     }
 
-    /// Prefetches the home bucket of a hash. This is the first stage. It waits only for the
+    /// Prefetches the home bucket of a hash: the first stage. This stage waits only for the
     /// directory, which is small and mostly in the cache.
     #[inline]
     pub fn prefetch_bucket(self, h: u64) -> BucketHint {
@@ -100,8 +102,8 @@ impl Roots {
     }
 
     /// Returns an empty dictionary at `place`, for keys hashed with `seed`. The caller must create
-    /// at most one dictionary per place; of several, hints would reach only the dictionary whose
-    /// directory changed last. Entries and large segments have memory of `node`.
+    /// at most one dictionary per place. If there were several, hints would reach only the one
+    /// whose directory changed last. The memory of entries and large segments is on `node`.
     pub fn dict<V>(&self, place: usize, seed: u64, node: Node) -> Dict<V> {
         Dict::with_root(seed, &self.0[place], node)
     }
@@ -116,7 +118,7 @@ impl Drop for Roots {
 impl BucketHint {
     /// Prefetches the entries in the bucket that may belong to the key. If the bucket is full
     /// without a match, prefetches the next bucket instead. This is the second stage. It should
-    /// follow some time after the first, because it waits until the bucket has arrived in the
+    /// follow some time after the first stage, because it waits until the bucket has arrived in the
     /// cache.
     #[inline]
     pub fn prefetch_entry(self) {

@@ -1,7 +1,10 @@
-//! Pantala's dictionary: a map from keys to short strings, integers or heap values, each entry with
-//! an expiry, an access word and user flags. The server has one for each database of each shard. It
-//! grows and shrinks one segment at a time, looks up many keys at once with overlapping cache
-//! misses, and lets any thread prefetch from it while its owner changes it.
+//! Pantala's dictionary: a map from keys to short strings, integers or heap values. Each entry also
+//! has an access word, user flags and, optionally, an expiry. The server has a dictionary for each
+//! database of each partition (a part of the key space that at most one thread uses at a time).
+//!
+//! The dictionary grows and shrinks one segment at a time. It looks up many keys at once with
+//! overlapping cache misses. Any thread may prefetch from the dictionary while its owner changes
+//! it.
 //!
 //! # Terms
 //!
@@ -23,45 +26,46 @@
 //! | epoch | a bit of dictionary and of each entry; while they differ, a snapshot needs the entry |
 //! | stash | overflow slots, used when the directory has its maximum depth |
 //!
-//! A segment has 32 KB of address space, a small one 512 bytes. The stash holds entries only if
+//! A segment has 32 KB of address space, a small segment 512 bytes. The stash holds entries only if
 //! thousands of keys share the top 24 bits of their hashes.
 //!
 //! # Lookup
 //!
-//! The directory's `depth` is the number of top bits of the hash that choose a directory word. The
-//! 16 bits after the segment's own depth are the tag, and `tag * buckets >> 16` is the home bucket.
-//! The eight tags of the line are compared by vector instructions, without branches. The entry is
-//! touched only when a tag matches, so a lookup costs two cache misses: line and entry. If the home
-//! bucket is full, the search continues in the next one; a lookup without a prior prefetch requests
-//! both lines at once. A removal moves a later slot back to fill the gap, so there are no
+//! The top bits of the hash, as many as the directory's depth, choose a directory word, which leads
+//! to a segment. The segment's own depth may be smaller than the directory's. The 16 bits of the
+//! hash after the segment's depth are the tag, and `tag * buckets >> 16` is the home bucket. Vector
+//! instructions compare the eight tags of the bucket without branches. The entry is touched only
+//! when a tag matches, so a lookup costs two cache misses: bucket and entry. If the home bucket is
+//! full, the search continues in the next bucket. A lookup without a prior prefetch requests these
+//! two buckets at once. A removal moves a later slot back to fill the gap, so there are no
 //! tombstones.
 //!
-//! Directory, buckets and tags are in hash order. A scan cursor is therefore a point in the hash
-//! range, and stays valid while segments grow, shrink, split and merge.
+//! Segments, buckets and tags are in the order of the hashes. A scan cursor is therefore a point in
+//! the hash range, and stays valid while segments grow, shrink, split and merge.
 //!
 //! # Growth
 //!
 //! A segment grows when it is 90% full. A small segment has 1, 2, 4 or 7 buckets in half a
-//! kilobyte. When 7 are too few, it becomes a large segment, which grows *in place*: it has 16, 32
-//! or 63 buckets in its first page, and then a page more at each step, up to 511 buckets. Growing
-//! redistributes the slots; the entries stay where they are.
+//! kilobyte. When 7 buckets are too few, the segment becomes a large one, which grows *in place*. A
+//! large segment has 16, 32 or 63 buckets in its first page, and then one page more at each step,
+//! up to 511 buckets. Growing redistributes the slots; the entries stay where they are.
 //!
 //! A full segment of 511 buckets splits. A split needs one more bit of each hash than the tags
-//! have, so it reads the keys of the entries, which it prefetches 16 ahead. An insert moves the
-//! slots of at most one segment (3,679), and the dictionary is never rehashed as a whole.
-//! Shrinking reverses these steps and returns unused pages to the kernel.
+//! have. It therefore hashes the keys of the entries again, and prefetches the entries 16 ahead. An
+//! insert moves the slots of at most one segment (3,679), and the dictionary is never rehashed as a
+//! whole. Shrinking reverses these steps and returns unused pages to the kernel.
 //!
 //! # Ownership
 //!
-//! A [`Dict`] has one owner, by Rust's rules (in the server, the thread that holds its shard). Only
-//! the owner stores into directory, segments and entries. Its stores into directory and segments
-//! are atomic, but cost no more than plain stores. [`Hint`]s on other threads load from directory
-//! and segments, never from entries, and only to prefetch.
+//! A [`Dict`] has one owner, by Rust's rules (in the server, the thread that owns its partition).
+//! Only the owner stores into directory, segments and entries. The owner's stores into directory
+//! and segments are atomic, but cost no more than plain stores. [`Hint`]s on other threads load
+//! from directory and segments, never from entries, and only to prefetch.
 //!
 //! Directories and segments lie in memory that is never unmapped and never changes its type. A hint
-//! that uses this memory after the owner has freed it reads stale data, which is sound; `hint.rs`
-//! gives the argument, clause by clause. Freed segments, directory blocks and runs return to pools
-//! shared by all dictionaries.
+//! that uses this memory after the owner has freed it reads stale data. That is sound, as the head
+//! of `hint.rs` shows. Freed segments, directory blocks and runs return to pools shared by all
+//! dictionaries.
 //!
 //! # Cost
 //!
@@ -77,13 +81,14 @@
 //!                                                                             about 41.6
 //! ```
 //!
-//! An expiry adds 8 bytes. An integer payload takes 8, and so does the pointer to a heap value.
-//! Lengths of at least 239 take 2 bytes, those of at least 4,096 take 9. Cell sizes are multiples
-//! of 4 bytes up to 64, of 8 up to 128, of 16 up to 512, then grow by at most an eighth: a 16-byte
-//! key with a 256-byte value is 4 + 1 + 2 + 272 = 279 bytes in a cell of 288. With its slot, that
-//! is 26 bytes of overhead. A segment of at most 50 entries takes half a kilobyte, a larger one
-//! whole pages. Cells of at most 128 bytes start in a run of 1 KB per size; other runs take whole
-//! pages. An empty dictionary takes one word, its root, besides the [`Dict`] itself.
+//! An expiry adds 8 bytes. An integer payload takes 8 bytes, and so does the pointer to a heap
+//! value. A length field takes 1 byte, 2 bytes from a length of 239 on, and 9 bytes from 4,096 on.
+//! Cell sizes are multiples of 4 bytes up to 64, of 8 up to 128, of 16 up to 512, then grow by at
+//! most an eighth. For example, a 16-byte key with a 256-byte value needs 4 + 1 + 2 + 272 = 279
+//! bytes and takes a cell of 288. With the slot, the overhead is 26 bytes. A segment of at most 50
+//! entries takes half a kilobyte, a larger one whole pages. Cells of at most 128 bytes start in a
+//! run of 1 KB per size; other runs take whole pages. An empty dictionary takes one word, its root,
+//! besides the [`Dict`] itself.
 //!
 //! Measured on a 2-core EPYC (Zen 3) shared with other work, with `cargo run --release -p
 //! pantala-dict --example figures`:
@@ -99,17 +104,19 @@
 //!
 //! # Unsafe code
 //!
-//! `memory` maps, discards and prefetches; `arena` keeps the type-stable memory; `slab` and
-//! `record` are the memory of the entries; `bucket` has the vector search with its portable twin.
-//! Miri runs all of it, on the twin, with small segments:
+//! `memory` maps, discards and prefetches. `arena` keeps the type-stable memory. `slab` and
+//! `record` are the memory of the entries. `bucket` has the vector search and a portable search
+//! with the same results. Miri runs all of this code, with the portable search and with small
+//! segments:
 //!
 //! ```text
 //! MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation" \
 //!     cargo +nightly miri test -p pantala-dict
 //! ```
 //!
-//! Slots hold the addresses of entries as numbers, so the code exposes the provenance of each
-//! pointer that it stores, and recovers it on use, as Rust's memory model requires.
+//! Slots hold the addresses of entries as numbers. As Rust's memory model requires, the code
+//! exposes the provenance of each pointer that it stores in a slot, and recovers the provenance
+//! when it uses the slot.
 
 mod arena;
 mod batch;

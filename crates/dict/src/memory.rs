@@ -1,4 +1,5 @@
-//! Memory from the kernel: mapped in large chunks, never unmapped, returned page by page.
+//! Memory from the kernel: mapped in large chunks and never unmapped. Unused pages are returned to
+//! the kernel but stay mapped.
 //!
 //! Every mapping lives as long as the process, because hints ([`crate::Hint`]) may read it at any
 //! time.
@@ -23,7 +24,8 @@ pub(crate) enum Usage {
 
 /// Maps `len_bytes` of zeroed memory, aligned to `align_bytes` (a power of two, at least a page),
 /// for the life of the process. If the kernel has no memory, prints a message and aborts the
-/// process, as Redis does. If the kernel rejects `node`, the pages are where they are first used.
+/// process, as Redis does. If the kernel rejects `node`, each page lies on the node of the CPU that
+/// first uses it.
 #[cfg(not(miri))]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage, node: Node) -> NonNull<u8> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -47,14 +49,15 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage, no
         let _ = munmap(start.add(len_bytes).cast(), align_bytes - skip_bytes);
         let advice = if usage == Usage::Dense { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         let _ = madvise(start.cast(), len_bytes, advice);
-        // The node was tried out at the start of the server.
+        // A failure is ignored, because the server tested the node when it started.
         let _ = pantala_base::numa::prefer(start, len_bytes, node);
         NonNull::new_unchecked(start)
     }
 }
 
-/// Allocates the memory, because Miri can't make this system call. Records the blocks so that
-/// Miri's leak check sees them as reachable: dictionaries hold their addresses only as numbers.
+/// Allocates the memory, because Miri can't make the system calls. Records the blocks so that
+/// Miri's leak check sees them as reachable, because dictionaries hold the addresses only as
+/// numbers.
 #[cfg(miri)]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage, _node: Node) -> NonNull<u8> {
     static MAPPED: std::sync::Mutex<Vec<Mapping>> = std::sync::Mutex::new(Vec::new());
@@ -80,8 +83,8 @@ fn out_of_memory(len_bytes: usize) -> ! {
 ///
 /// # Safety
 ///
-/// `start` is page-aligned and `len_bytes` a multiple of the page; the range lies within a mapping
-/// of [`map_forever`]; the caller owns it, other threads at most read it by atomic loads.
+/// `start` is page-aligned and `len_bytes` a multiple of the page. The range lies within a mapping
+/// of [`map_forever`]. The caller owns the range; other threads at most read it by atomic loads.
 pub(crate) unsafe fn discard(start: NonNull<u8>, len_bytes: usize) {
     #[cfg(not(miri))]
     {

@@ -583,8 +583,8 @@ fn random_is_uniform() {
     }
 }
 
-/// Hints are used on other threads while the dictionary grows, shrinks, is dropped and recreated:
-/// Miri checks for data races.
+/// Hints are used on other threads while the dictionary grows, shrinks, is dropped and recreated.
+/// Under Miri this test detects data races.
 #[test]
 fn hints_are_harmless() {
     let mut random = Random::new(seed("hints_are_harmless"));
@@ -717,9 +717,9 @@ fn lengths_round_trip_at_the_bounds_of_their_forms() {
     }
 }
 
-/// A sample consists of the requested number of distinct adjacent entries. In small dictionaries it
-/// may have fewer, and may visit some twice. With an unlimited count, repeated calls that continue
-/// at the returned cursor visit all entries.
+/// A sample consists of the requested number of distinct adjacent entries. In small dictionaries a
+/// sample may have fewer entries, and may visit some of them twice. With an unlimited count,
+/// repeated calls that continue at the returned cursor visit all entries.
 #[test]
 fn samples_consist_of_existing_entries() {
     let mut random = Random::new(seed("samples_consist_of_existing_entries"));
@@ -782,7 +782,8 @@ fn samples_contain_new_entries_as_often_as_old_ones() {
         dict.sample(random.next(), 100, false, COUNT, &mut |entry| seen += usize::from(newest.contains(entry.key())));
     }
     let percent = seen as f64 * 100.0 / (SAMPLES * COUNT) as f64;
-    // Uniform samples gave 24.0 to 24.4; samples that start at the bucket's first entry give 16.7.
+    // Uniform samples gave 24.0 % to 24.4 %. Samples that start at the bucket's first entry give
+    // 16.7 %.
     assert!((23.0..27.0).contains(&percent), "the newest quarter is {percent:.1} % of the sampled entries");
 }
 

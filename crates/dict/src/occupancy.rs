@@ -15,7 +15,7 @@ pub struct Occupancy {
     pub directory_words: usize,
     /// Segments.
     pub segments: usize,
-    /// Number of buckets, by how many of their slots are in use.
+    /// `buckets[n]` is the number of buckets with `n` slots in use.
     pub buckets: [usize; SLOTS + 1],
     /// Entries in the stash.
     pub stashed: usize,

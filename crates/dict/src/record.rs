@@ -1,4 +1,4 @@
-//! The layout of an entry in memory.
+//! The layout of a *record*: an entry in memory.
 //!
 //! ```text
 //! head         4 bytes: 24 bits of access word, 2 of payload kind, has-expiry, large,
@@ -93,7 +93,7 @@ pub(crate) struct Content<'a> {
     pub(crate) expire_at_ms: Option<i64>,
 }
 
-/// The properties that decide where the parts of a record lie.
+/// The properties of a record that decide where its parts lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     pub(crate) kind: Kind,
@@ -141,7 +141,7 @@ impl Shape {
     }
 }
 
-/// Where a record is allocated. A change between two shapes with the same placement works in place.
+/// Where a record is allocated. A record changes in place if its new shape has the same placement.
 #[derive(PartialEq, Eq)]
 enum Placement {
     /// In a cell of this class.
@@ -237,8 +237,8 @@ impl Record {
 
     /// # Safety
     ///
-    /// As for all readers below: the record is in use, and nothing writes it during the call or
-    /// while the result is used.
+    /// The record is in use, and nothing writes it during the call or while the result is used. All
+    /// readers below require this.
     #[inline(always)]
     unsafe fn head(self) -> u32 {
         // SAFETY: a record starts with its head and is 4-aligned.
@@ -323,8 +323,8 @@ impl Record {
     /// As [`Self::head`].
     #[inline(always)]
     pub(crate) unsafe fn has_key(self, key: &[u8]) -> bool {
-        // SAFETY: by the caller's promise. The fast path is a key length of one byte, directly
-        // followed by the length of the value.
+        // SAFETY: by the caller's promise. The code below the first `return` is the fast path: the
+        // key length takes one byte, and the value length, if any, directly follows.
         unsafe {
             let first = usize::from(self.0.add(HEAD_BYTES).read());
             if first >= LENGTH_U12_MIN {
@@ -391,7 +391,7 @@ impl Record {
 
     /// # Safety
     ///
-    /// As for all writers below: the record is in use and the caller's alone.
+    /// The record is in use, and only the caller uses it. All writers below require this.
     pub(crate) unsafe fn set_access(self, access: u32) {
         // SAFETY: by the caller's promise.
         unsafe { self.0.cast::<u32>().write(self.head() & !ACCESS_MASK | access & ACCESS_MASK) }
@@ -427,7 +427,7 @@ impl Record {
         unsafe { self.0.cast::<u32>().write(self.head() & !(u32::from(USER_FLAGS_MASK) << USER_SHIFT) | flags) }
     }
 
-    /// Changes payload, user flags and expiry. Works in place if the allocation keeps its size.
+    /// Changes payload, user flags and expiry. Works in place if the placement stays the same.
     /// Otherwise frees this record and returns a new one. The caller becomes the owner of the
     /// former heap value.
     ///
@@ -442,8 +442,8 @@ impl Record {
         user_flags: u8,
         expire_at_ms: Option<i64>,
     ) -> Self {
-        // SAFETY: in use and the caller's alone. A change in place fits the record's memory, since
-        // both shapes have the same placement. The key moves first, if at all, by a copy that
+        // SAFETY: in use, and only the caller uses it. A change in place fits the record's memory,
+        // since both shapes have the same placement. The key moves first, if at all, by a copy that
         // allows overlap; the kept bits of the head were read before, and everything else is
         // overwritten. The new payload lies outside this record, which nothing else may read now.
         unsafe {
@@ -467,7 +467,7 @@ impl Record {
         }
     }
 
-    /// Sets, changes or removes the expiry. Otherwise like [`Self::replace`] with the same payload.
+    /// Sets, changes or removes the expiry. Moves the record as [`Self::replace`] does.
     ///
     /// # Safety
     ///
@@ -518,7 +518,7 @@ impl Record {
 
     /// # Safety
     ///
-    /// As [`Self::write_head`]: `at` is where the shape has a length.
+    /// As [`Self::write_head`]; `at` is the offset of a length in the shape.
     unsafe fn write_length(self, at: usize, len: usize) {
         // SAFETY: within the memory, by the caller's promise.
         unsafe {
@@ -560,9 +560,9 @@ impl Record {
     }
 }
 
-/// Compares two byte strings of equal length. Keys of 8 to 16 bytes, the usual ones, take two
-/// overlapping words and no call. The fewer instructions a lookup takes, the more its cache misses
-/// overlap with those of the next lookup.
+/// Compares two byte strings of equal length. Keys of 8 to 16 bytes, which are the most common, are
+/// compared as two overlapping words without a call. The fewer instructions a lookup takes, the
+/// more its cache misses overlap with those of the next lookup.
 #[inline(always)]
 fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     match (a.first_chunk::<8>(), b.first_chunk::<8>(), a.last_chunk::<8>(), b.last_chunk::<8>()) {

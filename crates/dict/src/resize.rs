@@ -1,5 +1,5 @@
-//! Grows and shrinks the table, one segment at a time. Inserts and removals call it. Only slots
-//! move; the entries stay at their addresses.
+//! Grows and shrinks the table, one segment at a time. Inserts and removals call this code. Only
+//! slots move; the entries stay at their addresses.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -41,7 +41,7 @@ impl Table {
             if segment.depth == DIRECTORY_DEPTH_MAX {
                 return None;
             }
-            // Loop to split again if all entries fell on the side of `h`, which practically never
+            // The loop splits again if all entries fell on the side of `h`, which practically never
             // happens.
             self.split(h, segment);
         }
@@ -68,9 +68,9 @@ impl Table {
         let mut slots = [0; SEGMENT_SLOTS];
         let count = segment.gather(&mut slots);
         self.moved += count;
-        // A tag begins after the segment's depth. Its first bit separates the halves and becomes
-        // part of the prefix; its new last bit isn't in the slot, so it is taken from the hash of
-        // the key.
+        // A tag begins after the segment's depth, which the split increments. So the first bit of
+        // the old tag separates the halves and becomes part of the prefix. The last bit of the new
+        // tag isn't in the slot, so the new tag is taken from the hash of the key.
         let depth = segment.depth + 1;
         let mut low_count = 0;
         let mut high = [0; SEGMENT_SLOTS];
@@ -127,9 +127,9 @@ impl Table {
         arena::free_block(old);
     }
 
-    /// Shrinks a segment by one step. Then merges it with its buddy (the segment whose hash prefix
-    /// differs only in the last bit), repeatedly, while the entries of both fill at most half of a
-    /// segment ([`should_merge`]).
+    /// Shrinks a segment by one step. Then merges the segment with its buddy (the segment whose
+    /// hash prefix differs only in the last bit) if the entries of the two fill at most half of a
+    /// segment ([`should_merge`]). Repeats the merge with the result.
     #[cold]
     pub(crate) fn shrink(&mut self, h: u64, mut segment: Segment) {
         if segment.buckets > 1 {

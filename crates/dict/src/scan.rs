@@ -3,8 +3,8 @@
 //! A cursor is the top 48 bits of a hash; all entries with smaller hashes have been visited.
 //! Segments, buckets and tags are in hash order, so a cursor stays valid while segments grow,
 //! shrink, split and merge between two calls. A scan visits every entry that exists throughout it,
-//! usually once. If segments merge meanwhile, their tags lose their last bit, so the cursor points
-//! to a coarser position and the scan may visit some entries twice, as `SCAN` allows.
+//! usually once. If segments merge between two calls, their tags lose the last bit. The cursor then
+//! points to a coarser position, and the scan may visit some entries twice, as `SCAN` allows.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,8 +22,8 @@ pub(crate) const CURSOR_BITS: u32 = 48;
 const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
 /// Sampled entries that are prefetched together, so that their cache misses overlap.
 const SAMPLES_IN_FLIGHT: usize = 16;
-/// Maximum number of attempts of a random pick to hit a slot in use. After these the pick takes an
-/// entry of the first bucket in use after a random position, so entries after a gap are slightly
+/// Maximum number of attempts of a random pick to hit a slot in use. After that, the pick takes an
+/// entry of the first nonempty bucket after a random position, so entries after a gap are slightly
 /// more likely.
 const TRIES_MAX: usize = 4096;
 
@@ -79,7 +79,8 @@ impl Part {
 
 impl<V> Dict<V> {
     /// Visits the entries of at most `max_buckets` buckets (at least one), starting at a cursor.
-    /// Returns the next cursor. 0 starts and ends a scan; the top 16 bits of a cursor are ignored.
+    /// Returns the next cursor. Cursor 0 starts and ends a scan. The top 16 bits of a cursor are
+    /// ignored.
     ///
     /// An entry that exists from the start of a scan to its end is visited, regardless of other
     /// changes.
@@ -103,16 +104,17 @@ impl<V> Dict<V> {
     }
 
     /// Visits adjacent entries, starting at a cursor and wrapping around at the end, until it has
-    /// visited `count` entries or `max_buckets` buckets. Returns the cursor of a later bucket, or 0
-    /// after the last bucket; the entries between the last visited one and that bucket are skipped.
-    /// If there are fewer than `count` entries, it may visit some of them twice.
+    /// visited `count` entries or `max_buckets` buckets. Returns the cursor of the bucket after the
+    /// last visited one, or 0 after the last bucket of all. A call that continues at this cursor
+    /// skips the unvisited entries of the last visited bucket. If there are fewer than `count`
+    /// entries, some may be visited twice.
     ///
     /// With `expiring`, visits only entries with an expiry and doesn't touch the others. A segment
     /// without such entries is skipped and counts as one bucket.
     ///
     /// Any 64 random bits are a valid cursor, and make the visited entries a random sample. The
     /// lower 48 bits choose the first bucket, the upper 16 the first entry in it. (A sample that
-    /// always started at a bucket's first entry would seldom reach the bucket's last ones, which
+    /// always started at a bucket's first entry would seldom reach the bucket's last entries, which
     /// are the newest.)
     pub fn sample(
         &self,
@@ -150,8 +152,8 @@ impl<V> Dict<V> {
     /// Visits the slots for [`Self::sample`]. With `expiring`, only the slots of entries with an
     /// expiry are *wanted*; otherwise all slots are. Only wanted slots are passed to `visit`.
     ///
-    /// `visit` returns false to end the call: at once in the stash, otherwise at the end of the
-    /// bucket, so `visit` must ignore the bucket's remaining slots.
+    /// `visit` returns false to end the call. In the stash the call ends at once. In a bucket it
+    /// ends after the bucket's last slot, so `visit` must ignore the remaining slots.
     fn sample_slots(&self, cursor: u64, max_buckets: usize, expiring: bool, visit: &mut dyn FnMut(u64) -> bool) -> u64 {
         let is_wanted = |word: u64| !expiring || word & EXPIRES_BIT != 0;
         let mut visit = |word: u64| !is_wanted(word) || visit(word);
@@ -169,7 +171,7 @@ impl<V> Dict<V> {
             if expiring && part.segment.expiring() == 0 {
                 cursor = self.table.cursor(part.segment, cursor << (64 - CURSOR_BITS), TAGS);
             } else {
-                // The whole bucket takes part, not only the tags from the cursor on.
+                // Visit the whole bucket, not only the tags from the cursor on.
                 part.from_tag = 0;
                 let mut skipped = 0;
                 if choice != 0 {
@@ -191,8 +193,8 @@ impl<V> Dict<V> {
                     break;
                 }
             }
-            // Cursor 0: the sample wraps around. It ends if it wraps around for the second time, or
-            // if it started at 0 and has therefore visited everything.
+            // Cursor 0: the sample wraps around. The sample ends if it wraps around for the second
+            // time. It also ends if it started at 0, because it has then visited everything.
             if cursor == 0 && core::mem::replace(&mut is_round, true) | (begin == 0) {
                 break;
             }
@@ -252,12 +254,12 @@ impl<V> Dict<V> {
         let depth = part.segment.depth;
         let prefix = if depth == 0 { 0 } else { h >> (64 - depth) << (64 - depth) };
         for &word in &*words {
-            // SAFETY: the slot was in use above, and since then only others were removed.
+            // SAFETY: the slot was in use above, and since then only other entries were removed.
             let entry = unsafe { EntryRef::new(Record::from_slot(word)) };
             if visit(&entry) {
-                // Segment and slot give only the top `depth + TAG_BITS` bits of the hash. They are
-                // enough to find the slot again. Removals may have merged segments meanwhile, but a
-                // merged segment needs fewer bits.
+                // Segment and slot give only the top `depth + TAG_BITS` bits of the hash, which
+                // suffice to find the slot again. Removals may have merged segments meanwhile, but
+                // a merged segment needs fewer bits.
                 let h = prefix | tag_of(word) << (64 - TAG_BITS - depth);
                 if let Some(slot) = self.table.slot_of(h, word) {
                     let record = self.table.unhook(h, slot);
@@ -325,8 +327,8 @@ impl<V> Dict<V> {
         self.next_from(random() >> (64 - CURSOR_BITS))
     }
 
-    /// Returns an entry at or after a cursor, wrapping around at the end: the last of the entries
-    /// of the first home bucket that has any. Ignores the stash.
+    /// Returns an entry at or after a cursor, wrapping around at the end: the last entry of the
+    /// first home bucket that has entries. Ignores the stash.
     fn next_from(&self, cursor: u64) -> Option<EntryRef<'_, V>> {
         let mut found = None;
         for mut cursor in [cursor, 0] {

@@ -2,14 +2,16 @@
 //!
 //! A segment of local depth `d` holds the entries whose hashes share its `d` prefix bits. The next
 //! 16 bits of the hash are an entry's tag. The tag, scaled from `0..65536` to the number of buckets
-//! in use, gives its home bucket. Segments, buckets and tags are thus all in hash order: a cursor
-//! into the hash range stays valid when the segment grows, shrinks, splits or merges.
+//! in use, gives its home bucket. Segments, buckets and tags are thus all in the order of the
+//! hashes, so a cursor (a position in the hash range) stays valid when the segment grows, shrinks,
+//! splits or merges.
 //!
-//! An entry lies in its home bucket or, if that is full, in the next bucket that isn't full,
-//! wrapping around. Line 0 is the header: word 0 counts the entries, word 1 those with an expiry,
-//! and the others are unused.
+//! An entry lies in its home bucket. If that bucket was full at the insert, the entry lies in the
+//! next bucket that wasn't full, wrapping around. Line 0 is the header: word 0 counts the entries,
+//! word 1 those with an expiry, and the others are unused.
 //!
-//! Only the dictionary's owner stores. All stores, and all loads by hints, are atomic.
+//! Only the dictionary's owner stores into a segment. All stores, and all loads by hints, are
+//! atomic.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,8 +21,8 @@ use crate::arena::{self, SEGMENT_LINES, SegmentLines};
 use crate::bucket::{Bucket, EXPIRES_BIT, SLOTS, tag_of};
 use crate::memory::{PAGE_BYTES, page_ceil};
 
-/// Maximum number of buckets: all lines but the header. Miri uses few, so that segments split
-/// early.
+/// Maximum number of buckets: all lines but the header. Miri uses few buckets, so that segments
+/// split early.
 pub(crate) const BUCKETS_MAX: usize = if cfg!(miri) { 7 } else { SEGMENT_LINES - 1 };
 /// Maximum number of entries.
 pub(crate) const SEGMENT_SLOTS: usize = BUCKETS_MAX * SLOTS;
@@ -124,7 +126,7 @@ const fn is_small(buckets: u64) -> bool {
 }
 
 impl Segment {
-    /// Returns a new empty segment. Its memory is on `node`, unless it is small.
+    /// Returns a new empty segment. The memory of a large segment is on `node`.
     pub(crate) fn new(buckets: u64, depth: u32, node: Node) -> Self {
         let lines = if is_small(buckets) { arena::take_small_segment() } else { arena::take_segment(node) };
         Self { lines, buckets, depth }
@@ -136,7 +138,7 @@ impl Segment {
         is_small(self.buckets)
     }
 
-    /// Frees the segment's memory, which is on `node`.
+    /// Frees the segment's memory. `node` is the node passed to [`Self::new`].
     pub(crate) fn free(self, node: Node) {
         if self.is_small() {
             arena::free_small_segment(self.lines);
@@ -145,8 +147,8 @@ impl Segment {
         }
     }
 
-    /// Rebuilds the segment with another number of buckets and depth, holding `slots` (tagged for
-    /// that depth), and passes the result to `publish`. Works in place unless the segment changes
+    /// Rebuilds the segment with the given number of buckets, depth and `slots` (tagged for this
+    /// depth), and passes the result to `publish`. Works in place unless the segment changes
     /// between small and large. In that case the new memory is published before the old is freed.
     pub(crate) fn rebuild(
         self,
@@ -294,8 +296,9 @@ impl Segment {
 
     /// Repairs the searches after the full bucket `hole` lost a slot. Searches now end at `hole`
     /// and would miss entries in later buckets whose home is `hole` or an earlier bucket. So one of
-    /// these entries moves back to `hole`. The bucket that it left is the next hole and is repaired
-    /// in the same way. Ends after a bucket that wasn't full: no search continues beyond it.
+    /// these entries moves back to `hole`. The bucket that this entry left is the next hole and is
+    /// repaired in the same way. Ends after a bucket that wasn't full: no search continues beyond
+    /// it.
     fn shift_back(self, mut hole: usize) {
         let distance = |from: usize, to: usize| {
             let buckets = self.buckets as usize;

@@ -1,14 +1,14 @@
 //! Memory of the entries: cells of a size class, cut from 64 KB runs that belong to one dictionary.
 //!
-//! The owner allocates and frees without atomics; masking a cell's address gives its run. An
-//! allocation takes a freed cell of the run, if any. Otherwise it cuts a new cell from the run's
-//! unused end, so pages that were never needed never become resident.
+//! The owner allocates and frees without atomic operations. Masking a cell's address gives its run.
+//! An allocation takes a freed cell of a run, if there is one. Otherwise it cuts a new cell from
+//! the unused end of the run, so pages that were never needed never become resident.
 //!
 //! The first run of each class with cells of at most 128 bytes is a *small* run of 1 KB, so that a
 //! dictionary of a few keys doesn't take a page per class. Empty runs return to a pool shared by
-//! all dictionaries on the same NUMA node, small runs to one for all nodes. The slab
-//! keeps one empty run as a spare. Otherwise, if all runs of a class are full, a key that is
-//! repeatedly added and removed would take the pool's lock each time.
+//! all dictionaries on the same NUMA node. Small runs return to one pool for all nodes. Each slab
+//! keeps one empty run as a spare. Without the spare, a key that is repeatedly added and removed
+//! would take the pool's lock each time if all other runs of its class are full.
 
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -20,8 +20,8 @@ use crate::memory::{PAGE_BYTES, Usage, discard, map_forever, page_ceil};
 
 /// Bytes and alignment of a run.
 const RUN_BYTES: usize = 64 * 1024;
-/// Size of the header, in bytes. It has its own cache line, so that 32-byte cells never straddle
-/// lines.
+/// Size of a run's header, in bytes. The header has its own cache line, so that 32-byte cells never
+/// straddle lines.
 const RUN_HEADER_BYTES: usize = 64;
 /// Bytes and alignment of a small run.
 const SMALL_RUN_BYTES: usize = 1024;
@@ -91,8 +91,8 @@ pub(crate) fn cell_bytes(class: usize) -> usize {
 /// The header of every run in use.
 #[repr(C)]
 struct Run {
-    /// The next run in the list of runs of this class with free cells. Not used while the run is
-    /// full, because it is then not in the list.
+    /// The next run in the list of runs of this class with free cells. Not used while this run is
+    /// full, because a full run isn't in the list.
     next: *mut Run,
     /// The previous run in that list.
     previous: *mut Run,
@@ -128,8 +128,8 @@ impl Run {
 
 /// The cells of one dictionary.
 pub(crate) struct Slab {
-    /// Per class, the first run with free cells. Unallocated until the first allocation, so that an
-    /// empty dictionary is small.
+    /// Per class, the first run with free cells. The vector is empty until the first cell is
+    /// allocated, so that an empty dictionary is small.
     heads: Vec<*mut Run>,
     /// All runs, unordered, without the spare.
     runs: Vec<*mut Run>,
@@ -215,8 +215,8 @@ impl Slab {
     #[inline]
     pub(crate) unsafe fn free(&mut self, cell: NonNull<u8>) {
         let run = run_of(cell);
-        // SAFETY: masking a cell's address gives its run, which is this slab's as long as one of
-        // its cells is in use; the cell is at least four bytes, 4-aligned, and no longer used.
+        // SAFETY: masking a cell's address gives its run, which this slab owns while a cell of the
+        // run is in use; the cell is at least four bytes, 4-aligned, and no longer used.
         unsafe {
             let header = &mut *run;
             let was_full = header.is_full();
@@ -295,8 +295,8 @@ impl Slab {
         run
     }
 
-    /// Returns a small run for the first cells of a class. Returns `None` if its cells are too
-    /// large, if it has a small run already, or if no small run is left.
+    /// Returns a small run for the first cells of a class. Returns `None` if the cells of the class
+    /// are too large, if the class has a small run already, or if no small run is left.
     fn take_small(&mut self, class: usize) -> Option<*mut Run> {
         if cell_bytes(class) > SMALL_RUN_CELL_BYTES_MAX || self.classes_with_small >> class & 1 == 1 {
             return None;
@@ -306,7 +306,7 @@ impl Slab {
         Some(run)
     }
 
-    /// Removes an empty run from its list; it becomes the spare or returns to the pool.
+    /// Removes an empty run from its list. The run becomes the spare or returns to the pool.
     #[cold]
     fn drop_run(&mut self, run: *mut Run) {
         self.unlink(run);
@@ -348,8 +348,8 @@ impl Drop for Slab {
 /// of the address space, so that no cell appears to lie in the mapping.
 // Relaxed: the address is stored under the pool's lock before the first small run is handed out. A
 // thread that has a cell of a small run got it, directly or through other threads, after that lock
-// was released, so it sees the store. For all other cells the old and the new value give the same
-// answer.
+// was released, so it sees the store. For all other cells, the old and the new address give the
+// same result.
 static SMALL_RUNS: AtomicUsize = AtomicUsize::new(usize::MAX - SMALL_RUNS_BYTES);
 
 /// Returns whether an address lies in a small run.
@@ -365,7 +365,7 @@ fn run_of(cell: NonNull<u8>) -> *mut Run {
     cell.as_ptr().map_addr(|address| address & !(size_bytes - 1)).cast()
 }
 
-/// Runs of a node that no dictionary holds.
+/// The runs on one node that no dictionary holds.
 struct Pool {
     /// Runs whose pages are still resident.
     warm: Vec<*mut Run>,
@@ -453,8 +453,8 @@ fn acquire_small() -> Option<*mut Run> {
     Some(run)
 }
 
-/// Returns unused runs of `node`, and small ones, to their pools. The pages of small runs stay
-/// resident, because each is shared with other dictionaries.
+/// Returns unused runs of `node`, and small runs, to their pools. The pages of small runs stay
+/// resident, because several dictionaries share a page.
 fn release(mut runs: Vec<*mut Run>, node: Node) {
     if runs.iter().any(|run| is_small(*run)) {
         lock(&SMALL_POOL).free.extend(runs.extract_if(.., |run| is_small(*run)));
@@ -547,7 +547,7 @@ mod tests {
     }
 
     /// The first cells of a class come from a small run, later cells from an ordinary run. Both
-    /// runs return to the pool when they are empty. The next first run is then a small one again.
+    /// runs return to the pool when they are empty. The next run of the class is then small again.
     #[test]
     fn the_first_run_of_a_class_is_small() {
         let mut slab = Slab::new(Node::ANY);
@@ -567,12 +567,12 @@ mod tests {
         assert_eq!((slab.live_bytes(), slab.touched_bytes(), slab.runs.len(), slab.classes_with_small), (0, 0, 0, 0));
         assert!(is_small(slab.alloc(class).as_ptr()));
     }
-    /// Runs that one node's slab has freed are used again by slabs of the same node only, and the
-    /// same holds for segments.
+    /// Runs freed by a slab of one node are reused only by slabs of this node. The same holds for
+    /// segments.
     #[cfg(not(miri))]
     #[test]
     fn memory_stays_on_its_node() {
-        // Two nodes for this crate, one for the kernel, which may forbid placement.
+        // These are two nodes for this crate but one for the kernel, which may forbid placement.
         let Ok(nodes) = pantala_base::numa::nodes(&[0, 0]) else { return };
         let class = class_of(2048);
         let mut first = Slab::new(nodes[0]);

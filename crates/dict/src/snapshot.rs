@@ -2,15 +2,15 @@
 //!
 //! The head of each record has an *epoch* bit, and so has the table. [`Dict::begin_snapshot`] flips
 //! the table's bit. Every record whose bit differs from the table's belongs to the snapshot and has
-//! not been kept. Such an entry is passed to the [`Keeper`] by the walk over all entries, before
-//! each change of the entry and before its removal, until the keeper has kept the whole entry. The
-//! entry's bit is then flipped. New entries get the table's bit. When the walk has ended, all bits
-//! are equal again.
+//! not been kept. Such an entry is passed to the [`Keeper`] when the walk over all entries reaches
+//! the entry, before each change of the entry, and before its removal. Once the keeper has kept the
+//! whole entry, the entry's bit is flipped. New entries get the table's bit. When the walk has
+//! ended, all bits are equal again.
 //!
-//! Every change of an entry calls [`Table::before_change`]. While no snapshot runs, this costs one
-//! test of a byte, in the cache line of the directory's address, which a lookup has read anyway.
-//! Changes of the access word don't call it, so the keeper sees the word's value at the time of the
-//! call, not at the start of the snapshot.
+//! Every change of an entry calls [`Table::before_change`]. While no snapshot runs, this call costs
+//! one test of a byte. The byte is in the same cache line as the directory's address, which every
+//! lookup reads anyway. Changes of the access word don't call it, so the keeper sees the word's
+//! value at the time of the call, not at the start of the snapshot.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -23,8 +23,8 @@ use crate::record::Record;
 use crate::scan::CURSOR_BITS;
 use crate::table::Table;
 
-/// Number of slots that a walk gathers before it visits their records, so that the cache misses
-/// overlap.
+/// Number of slots that a walk gathers before it visits their records. The cache misses of these
+/// records overlap.
 const GATHERED: usize = 32;
 
 /// Bit of [`Table::epoch`]: the epoch bit of new records.
@@ -35,15 +35,15 @@ const KEEPS: u8 = 2;
 /// Receives the entries of a snapshot, and writes them down or copies them.
 pub trait Keeper<V>: Send {
     /// Keeps an entry that existed when the snapshot started. Returns whether the whole entry has
-    /// been kept. If not, its next change and the walk pass it again, until it has been kept. After
-    /// [`Reason::Removal`] it can't be passed again, and the result is ignored.
+    /// been kept. If not, the entry is passed again at its next change and by the walk. With
+    /// [`Reason::Removal`] the result is ignored, because a removed entry can't be passed again.
     fn keep(&mut self, entry: EntryRef<'_, V>, reason: Reason) -> bool;
 
-    /// Returns whether the walk should return to its caller, which can then do other work. Called
-    /// after each entry of the walk that has been kept, whether by the walk or before. After it has
-    /// returned true, it must return false until another entry has been passed to [`Self::keep`].
-    /// The next call of the walk repeats entries that have been kept, and would otherwise pause
-    /// again without progress.
+    /// Returns whether the walk should return to its caller, which can then do other work. The walk
+    /// calls this method after each entry that has been kept, by the walk or earlier. After a
+    /// result of true, the method must return false until another entry has been passed to
+    /// [`Self::keep`]. The reason is that the next call of the walk starts with entries that have
+    /// been kept, and would otherwise pause again without progress.
     fn needs_pause(&mut self) -> bool {
         false
     }
@@ -96,8 +96,8 @@ impl Table {
         }
     }
 
-    /// Passes a record to the keeper, unless it has been kept or is newer than the snapshot.
-    /// Returns whether the keeper has kept all of the record or never needs it.
+    /// Passes a record to the keeper, unless the record has been kept or is newer than the
+    /// snapshot. Returns whether the keeper has kept the whole record or never needs it.
     #[cold]
     #[inline(never)]
     fn keep(&mut self, record: Record, reason: Reason) -> bool {
@@ -143,9 +143,9 @@ impl<V> Dict<V> {
     }
 
     /// Passes the entries of at most `max_buckets` buckets (at least one) to the keeper, starting
-    /// at a cursor. Skips entries that have been kept. Returns the next cursor, or `None` at the
-    /// end. 0 starts the walk. Returns early, with a cursor at or before the current entry, if the
-    /// keeper has kept only a part of the entry or asks for a pause.
+    /// at a cursor. Cursor 0 starts the walk. Skips entries that have been kept. Returns the next
+    /// cursor, or `None` at the end. Returns early if the keeper has kept only a part of the
+    /// current entry or asks for a pause. The returned cursor is then at or before this entry.
     pub fn walk_snapshot(&mut self, cursor: u64, max_buckets: usize) -> Option<u64> {
         let table = &mut self.table;
         let (mut cursor, mut words) = (cursor & ((1 << CURSOR_BITS) - 1), Vec::with_capacity(2 * GATHERED));

@@ -63,7 +63,7 @@ impl Keeper<u64> for Kept {
 
     fn needs_pause(&mut self) -> bool {
         // Some pauses are in the middle of a bucket. The test makes changes in each pause. Changes
-        // are slow under Miri, which therefore has fewer pauses.
+        // are slow under Miri, so there are fewer pauses under Miri.
         let pauses = self.walked >= if cfg!(miri) { 20 } else { 5 };
         self.walked = if pauses { 0 } else { self.walked };
         pauses
@@ -177,7 +177,8 @@ fn a_snapshot_survives_growth_and_shrinking() {
     }
 }
 
-/// A flush takes the dictionary together with its snapshot, which continues.
+/// A flush takes the dictionary ([`Dict::take`]) during a snapshot. The snapshot continues on the
+/// taken dictionary.
 #[test]
 fn a_dictionary_that_is_taken_keeps_its_snapshot() {
     let mut random = Random::new(seed("snapshot"));

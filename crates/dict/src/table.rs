@@ -26,8 +26,8 @@ const ROOT_DEPTH_MASK: u64 = 63;
 pub(crate) enum Probe {
     /// The slot of the key's record.
     Found(NonNull<AtomicU64>),
-    /// The key is absent. Contains the bucket in which to insert the key, if there is a segment for
-    /// it.
+    /// The key is absent. Contains the bucket in which to insert the key, or `None` if there is no
+    /// segment.
     Absent(Option<usize>),
 }
 
@@ -35,15 +35,15 @@ pub(crate) enum Probe {
 #[repr(C)]
 pub(crate) struct Table {
     pub(crate) directory: &'static [AtomicU64],
-    /// The logarithm of the directory's number of words.
+    /// The binary logarithm of the directory's number of words.
     pub(crate) depth: u32,
     /// Whether the root belongs to a group ([`crate::Roots`]), which frees it.
     pub(crate) is_root_borrowed: bool,
     /// Epoch of new records, and whether a snapshot runs: see [`crate::snapshot`].
     pub(crate) epoch: u8,
     pub(crate) root: &'static Root,
-    /// Number of segments whose depth equals the directory's. If it is zero, the directory can be
-    /// halved.
+    /// Number of segments whose depth equals the directory's. If there are none, the directory can
+    /// be halved.
     pub(crate) deepest: usize,
     pub(crate) len: usize,
     pub(crate) expiring: usize,
@@ -53,8 +53,9 @@ pub(crate) struct Table {
     pub(crate) large_bytes: usize,
     pub(crate) slab: Slab,
     pub(crate) seed: u64,
-    /// Slots of entries whose segment was full at the maximum directory depth. This requires
-    /// thousands of keys with the same top 24 bits of hash, as only deliberately chosen keys have.
+    /// Slots of entries whose segment was full at the maximum directory depth. A segment can be
+    /// full at this depth only if thousands of keys have the same top 24 bits of hash, which
+    /// happens only with deliberately chosen keys.
     pub(crate) stash: Vec<AtomicU64>,
     /// Number of slots that the last insert moved.
     pub(crate) moved: usize,
@@ -65,7 +66,7 @@ pub(crate) struct Table {
 /// Returns the index of a hash's word in a directory of the given depth.
 #[inline(always)]
 pub(crate) fn directory_index(h: u64, depth: u32) -> usize {
-    // Two shifts, because a shift by 64 isn't defined.
+    // Two shifts, because a single shift by 64 (for depth 0) isn't defined.
     (h >> 1 >> (63 - depth)) as usize
 }
 
@@ -151,9 +152,9 @@ impl Table {
 
     /// Looks up a key. With `COLD`, requests the bucket after the home bucket at the same time.
     /// About one key in eight lies in that bucket. Without the request, a search for such a key
-    /// would wait for memory twice, and the mispredicted branch would discard the work on the next
-    /// search. If the home bucket was prefetched before, use `COLD = false`, because the extra line
-    /// is then mostly wasted.
+    /// would wait for memory twice, and a mispredicted branch would discard the work that the
+    /// processor has begun on the next search. Use `COLD = false` if the home bucket was prefetched
+    /// before, because the extra request is then mostly wasted.
     #[inline(always)]
     pub(crate) fn probe<const COLD: bool>(&self, h: u64, key: &[u8]) -> Probe {
         let Some(segment) = self.segment(h) else { return Probe::Absent(None) };
@@ -204,7 +205,7 @@ impl Table {
         self.stash.iter().map(NonNull::from).find(|&slot| unsafe { Self::record(slot).has_key(key) })
     }
 
-    /// Returns the slot of a key with this 64-bit hash.
+    /// Returns the slot of a key whose hash is `h`.
     pub(crate) fn find_by_hash(&self, h: u64) -> Option<NonNull<AtomicU64>> {
         let matches_hash = |slot: &&AtomicU64| {
             let word = slot.load(Relaxed);
@@ -284,7 +285,7 @@ impl Table {
         }
     }
 
-    /// Empties a slot and returns its record, which is still valid; the caller passes it to
+    /// Empties a slot and returns its record. The record is still valid; the caller must pass it to
     /// [`Self::free`]. Only the bits of `h` that choose segment and tag are used.
     pub(crate) fn unhook(&mut self, h: u64, slot: NonNull<AtomicU64>) -> Record {
         self.before_change(slot, Reason::Removal);
@@ -393,8 +394,8 @@ impl Table {
     /// Frees segments and directory. The caller must not use them afterwards.
     fn free_segments(&mut self) {
         let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
-        // Clears the root first, so that hints don't prefetch freed memory. (That would be useless,
-        // but sound.)
+        // Clear the root first, so that hints don't prefetch freed memory. (Such a prefetch would
+        // be useless, but sound.)
         self.root.0.store(0, Release);
         for segment in segments {
             segment.free(self.slab.node());
@@ -424,8 +425,9 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// Frees segments, directory and its own root. Before this call, [`crate::Dict`] has dropped
-    /// the heap values and freed the large records. The slab frees the records in its cells.
+    /// Frees segments, directory and the root, unless the root is borrowed. Before this call,
+    /// [`crate::Dict`] has dropped the heap values and freed the large records. The slab frees the
+    /// records in its cells.
     fn drop(&mut self) {
         self.free_segments();
         if !self.is_root_borrowed {

@@ -1,7 +1,6 @@
-//! Randomness for tests: seeded, and the seed printed.
+//! Seeded randomness for tests. The seed is printed, so that a failure can be replayed.
 
-/// Returns the seed of a test, from `PANTALA_TEST_SEED` or the clock, and prints it, so that a
-/// failure can be replayed.
+/// Returns the seed of a test, from `PANTALA_TEST_SEED` or the clock, and prints it.
 pub(crate) fn seed(test: &str) -> u64 {
     let seed = match std::env::var("PANTALA_TEST_SEED") {
         Ok(text) => text.parse().expect("PANTALA_TEST_SEED is a number"),
