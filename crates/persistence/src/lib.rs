@@ -6,26 +6,29 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | RDB | Redis's file of a whole dataset ([`rdb`]) |
-//! | AOF | the append-only file: a base and the effects since then ([`aof`]) |
-//! | effect, unit, stamp | see [`pantala_engine::effect`] |
-//! | increment | a file of effects |
-//! | entry | a key with its expiry, its access word and its value, which is still encoded as in the file |
+//! | AOF | the append-only file: a base and increments ([`aof`]) |
+//! | base | the file of an AOF with the dataset at one instant |
+//! | effect | a command that repeats a change of the dataset ([`pantala_engine::effect`]) |
+//! | unit | the effects of one command, transaction or script |
+//! | stamp | a unit's place in the order of all changes |
+//! | increment | a file of an AOF with effects |
+//! | entry | a key with its expiry, access word and value, which is encoded as in the file |
 //! | access word | the LRU time or LFU counter of an entry |
 //! | chunk | bytes that a [`rdb::Writer`] hands to its [`rdb::Sink`] at once |
 //!
 //! # Who owns what
 //!
-//! A [`rdb::Reader`] owns the bytes that it was fed; the next feed drops those that it has
-//! consumed. An entry borrows the reader, so it must be dropped before the next call. A
-//! [`rdb::Writer`] owns the bytes that its [`rdb::Sink`] hasn't taken yet. Both are independent of
-//! files and threads.
+//! A [`rdb::Reader`] owns the bytes that it was fed. The next feed drops the bytes that the reader
+//! has consumed. An entry borrows the reader, so it must be dropped before the next call. A
+//! [`rdb::Writer`] owns the bytes that its [`rdb::Sink`] hasn't taken yet. Readers and writers are
+//! independent of files and threads.
 //!
 //! # What it costs
 //!
 //! Reading buffers up to about twice the largest entry, and one feed of input. Writing needs memory
 //! for the largest string and one chunk, because collections are written in pieces. A length in a
-//! file reserves memory only in proportion to the bytes that are present: for a compressed string,
-//! at most what its bytes can expand to.
+//! file reserves memory only in proportion to the bytes that are present. For a compressed string,
+//! this is at most the size to which its bytes can expand.
 #![forbid(unsafe_code)]
 
 pub mod aof;

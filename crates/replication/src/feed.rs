@@ -1,7 +1,8 @@
 //! The bytes of one snapshot in flight to several replicas, each at its own position.
 //!
-//! Readers share chunks: a feed holds the bytes that its slowest reader hasn't read. The writer
-//! stops while these bytes reach the feed's limit. So the limit bounds the memory of a snapshot.
+//! Readers share chunks: a feed holds the bytes that its slowest reader hasn't read. The writer of
+//! the snapshot pauses while the feed holds as many bytes as its limit. So the limit bounds the
+//! memory of a snapshot.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub struct FeedReader(u64);
 /// The state of a feed after the bytes that a reader has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedAhead {
-    /// No bytes yet; the reader is woken when there are more, or when the feed ends.
+    /// No bytes yet. The reader is woken when the feed receives more bytes, or when it ends.
     Nothing,
     /// More bytes.
     More,
@@ -92,7 +93,7 @@ impl Feed {
         self.end - start >= self.bytes_max
     }
 
-    /// Appends a chunk. Returns the callbacks that wake the readers that waited for a chunk.
+    /// Appends a chunk. Returns the functions that wake the readers that waited for a chunk.
     pub fn push(&mut self, bytes: Vec<u8>) -> Vec<Wake> {
         let start = self.end;
         self.end += bytes.len() as u64;
@@ -101,7 +102,7 @@ impl Feed {
         self.waiting()
     }
 
-    /// Ends the snapshot. Returns the callbacks that wake the readers that waited for more.
+    /// Ends the snapshot. Returns the functions that wake the readers that waited for a chunk.
     pub fn end(&mut self, is_complete: bool) -> Vec<Wake> {
         self.ended.get_or_insert(is_complete);
         self.waiting()

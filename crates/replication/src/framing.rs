@@ -1,4 +1,5 @@
-//! The framing of a snapshot on a replica's connection.
+//! The framing of a snapshot on a replica's connection: how the replica detects the end of the
+//! snapshot.
 
 /// Length of the mark after a snapshot of unknown length, bytes.
 const MARK_BYTES: usize = 40;
@@ -13,7 +14,7 @@ pub enum Framing {
 }
 
 impl Framing {
-    /// Returns a framing by a mark that consists of the ID's digits.
+    /// Returns a framing with a mark that consists of the digits of `id`.
     #[must_use]
     pub fn mark(id: &crate::ReplId) -> Self {
         Framing::Mark(id.as_str().as_bytes().try_into().expect("an ID has as many digits as a mark"))

@@ -1,7 +1,7 @@
-//! `REPLCONF` on a primary: the options of a connection before it asks for data, and its
-//! acknowledgements afterwards.
+//! `REPLCONF` on a primary: the options that a connection sets before it asks for data, and the
+//! acknowledgements that it sends afterwards.
 
-/// An announced address of this length or more is too long, bytes, as in Redis.
+/// Length from which on an announced address is too long, bytes, as in Redis.
 const ADDRESS_BYTES_MAX: usize = 46;
 
 /// The parts of the dataset that a connection wants.
@@ -43,8 +43,8 @@ pub struct Handshake {
 pub enum Heard {
     /// Replies `OK`.
     Ok,
-    /// Records that the replica has this many bytes of the stream, and this many of them on disk;
-    /// no reply.
+    /// Records two offsets: the number of bytes of the stream that the replica has, and the number
+    /// of these bytes that it has on disk. No reply.
     Ack(i64, i64),
     /// Sends this server's offset to its primary, if it has one; no reply.
     GetAck,

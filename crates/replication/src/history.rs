@@ -1,4 +1,5 @@
-//! The history of a dataset: the streams that it continues, and their offsets.
+//! The replication history of a dataset: the ID of its stream, and the ID and the end of the former
+//! stream that this stream continues.
 
 use std::ops::Range;
 
@@ -8,8 +9,8 @@ use crate::ReplId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     id: ReplId,
-    /// The former ID, and the highest offset ([`Registration::offset`]) with which a `PSYNC` may
-    /// name it.
+    /// The former ID, and the highest offset ([`Registration::offset`]) that a `PSYNC` with this ID
+    /// may ask for.
     second: Option<(ReplId, u64)>,
 }
 
@@ -25,12 +26,12 @@ pub struct Registration<'a> {
 /// The reason why a replica needs a full sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotContinued {
-    /// It asked for a full sync (`?`).
+    /// The replica asked for a full sync (`?`).
     Wanted,
-    /// Its history is a different one.
+    /// The replica's history is a different one.
     OtherHistory,
-    /// It asked with the former ID for an offset beyond the end of that history. The number is the
-    /// highest offset with which a `PSYNC` may name the former ID.
+    /// The replica asked with the former ID for an offset beyond the end of that history. The
+    /// number is the highest offset that a `PSYNC` with the former ID may ask for.
     BehindSecond(u64),
     /// The backlog doesn't hold the requested offset. The range has the first and the last offset
     /// that `PSYNC` may ask for, both inclusive; `0..0` if there is no backlog.
@@ -50,8 +51,8 @@ impl History {
         self.id
     }
 
-    /// Returns the former ID, and the highest offset ([`Registration::offset`]) with which a
-    /// `PSYNC` may name it.
+    /// Returns the former ID, and the highest offset ([`Registration::offset`]) that a `PSYNC` with
+    /// this ID may ask for.
     #[must_use]
     pub fn second(&self) -> Option<(ReplId, u64)> {
         self.second
@@ -64,9 +65,9 @@ impl History {
         former.id != id
     }
 
-    /// Continues the history of a primary, whose current ID there is `id`. The primary has accepted
-    /// a `PSYNC` at `offset` with the ID `asked`, which is the current or the former ID of this
-    /// history. Returns whether the current ID has changed.
+    /// Continues the history of a primary. `id` is the primary's current ID. The primary has
+    /// accepted a `PSYNC` at `offset` with the ID `asked`, which is the current or the former ID of
+    /// this history. Returns whether the current ID has changed.
     pub fn follow(&mut self, asked: ReplId, id: ReplId, offset: u64) -> bool {
         let current = self.id;
         if asked != current {

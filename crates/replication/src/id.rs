@@ -25,7 +25,7 @@ impl ReplId {
         digits.iter().all(u8::is_ascii_hexdigit).then(|| ReplId(digits.map(|digit| digit.to_ascii_lowercase())))
     }
 
-    /// Returns its digits.
+    /// Returns the digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("hexadecimal digits")

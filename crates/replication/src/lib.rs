@@ -9,7 +9,7 @@
 //! | second ID | the ID of the history that this one continues, up to an offset ([`History`]) |
 //! | handshake | the `REPLCONF` options of a connection before it asks for data ([`Handshake`]) |
 //! | full sync | a snapshot, then the stream from the snapshot's offset |
-//! | partial sync | the stream from an offset that the backlog still holds |
+//! | partial resync | the stream from an offset that the backlog (its last bytes) still holds |
 //! | replica | a connection that has sent `SYNC` or `PSYNC` ([`Replica`]) |
 //! | feed | the bytes of one snapshot, in flight to several replicas ([`Feed`]) |
 //!
@@ -22,8 +22,9 @@
 //!     └──────────────────────────── PSYNC, partial ─────────────────────────────────┘
 //! ```
 //!
-//! A replica that announced `capa eof` receives the stream only after its first `REPLCONF ACK`: it
-//! detects the end of the snapshot by a mark of 40 bytes, and no other bytes may follow the mark.
+//! A replica that announced `capa eof` receives the stream only after its first `REPLCONF ACK`.
+//! Such a replica detects the end of the snapshot by a mark of 40 bytes, and other bytes must not
+//! directly follow the mark.
 #![forbid(unsafe_code)]
 
 mod feed;

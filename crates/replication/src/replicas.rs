@@ -33,19 +33,20 @@ impl ReplicaState {
 /// A replica.
 #[derive(Clone, Debug)]
 pub struct Replica {
-    /// The ID of its client.
+    /// The client ID of the replica's connection.
     pub client: u64,
-    /// The address of its connection's peer.
+    /// The address of the connection's peer.
     pub peer: String,
-    /// Its options from `REPLCONF`.
+    /// The options that the replica has set by `REPLCONF`.
     pub handshake: Handshake,
-    /// Its state.
+    /// The replica's state.
     pub state: ReplicaState,
     /// The number of bytes of the stream that it has acknowledged.
     pub acked: u64,
     /// The number of bytes of the stream that it has on disk.
     pub synced: u64,
-    /// When it last acknowledged, sent an empty line or came online, in ms of the monotonic clock.
+    /// When the replica last acknowledged, sent an empty line or became online, in ms of the
+    /// monotonic clock.
     pub acked_ms: i64,
     /// Whether it has acknowledged bytes that the stream doesn't have.
     pub has_lied: bool,
@@ -77,7 +78,8 @@ impl Replica {
         }
     }
 
-    /// Returns the time since its last acknowledgement, s; 0 unless it is online.
+    /// Returns the time since the replica's last acknowledgement, s; 0 unless the replica is
+    /// online.
     #[must_use]
     pub fn lag_s(&self, now_ms: i64) -> i64 {
         if self.state == ReplicaState::Online { (now_ms - self.acked_ms).max(0) / 1000 } else { 0 }
@@ -128,8 +130,8 @@ impl Replicas {
 
     /// Records a replica's acknowledgement: it has `offset` bytes, and `synced` of them on disk.
     /// Acknowledged offsets never decrease. An offset beyond `end`, the end of the stream, is
-    /// ignored, because no replica can have these bytes. Returns `false` if that happens for the
-    /// first time on this link.
+    /// ignored, because no replica can have such bytes. Returns `false` for the first such offset
+    /// on a replica's link, otherwise `true`.
     pub fn ack(&mut self, client: u64, (offset, synced): (i64, i64), end: u64, now_ms: i64) -> bool {
         let Some(replica) = self.find(client) else { return true };
         let possible = |bytes: i64| u64::try_from(bytes).ok().filter(|bytes| *bytes <= end).unwrap_or(0);
@@ -140,8 +142,8 @@ impl Replicas {
         !is_wrong || std::mem::replace(&mut replica.has_lied, true)
     }
 
-    /// Records that a replica has sent an empty line. While it loads a snapshot it acknowledges
-    /// nothing, and sends empty lines instead.
+    /// Records that a replica has sent an empty line. A replica that loads a snapshot sends empty
+    /// lines instead of acknowledgements.
     pub fn note_alive(&mut self, client: u64, now_ms: i64) {
         if let Some(replica) = self.find(client) {
             replica.acked_ms = now_ms;

@@ -16,9 +16,9 @@ pub struct Schedule {
 /// A replica that waits for a snapshot to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Time that it has waited, ms.
+    /// Time that the replica has waited, ms.
     pub since_ms: i64,
-    /// Whether it can detect the end of a snapshot by a mark.
+    /// Whether the replica can detect the end of a snapshot by a mark.
     pub finds_mark: bool,
 }
 

@@ -6,8 +6,9 @@
 //!   target/release/examples/instructions get $n 2>&1 | grep Collected; done
 //! ```
 //!
-//! The difference of the two counts, divided by 10,000, is the cost of one operation without
-//! startup. Operations: `get`, `set`, `get-resumed` (in two pieces), `bulk`, `integer`, `ok`.
+//! The difference of the two counts, divided by 10,000, is the cost of one operation without the
+//! program's startup. Operations: `get`, `set`, `get-resumed` (in two pieces), `bulk`, `integer`,
+//! `ok`.
 
 use std::hint::black_box;
 

@@ -53,8 +53,8 @@ impl ArgRange {
     }
 }
 
-/// The arguments of a command, including its name: a buffer and ranges in it. Two fat pointers,
-/// cheap to copy.
+/// The arguments of a command, including its name: a buffer and ranges in it. It consists of two
+/// fat pointers, so copies are cheap.
 ///
 /// `args[i]` borrows from `args` itself; [`Args::at`] and [`Args::get`] return slices that live as
 /// long as the buffer.
@@ -120,9 +120,10 @@ impl<'a> Args<'a> {
         ArgsIter { base: self.base, ranges: self.ranges.iter() }
     }
 
-    /// Returns the bytes of the whole command if they are its canonical RESP array, otherwise
-    /// `None`. Nearly every client sends this form. The caller can propagate these bytes without
-    /// encoding the command again.
+    /// Returns the bytes of the whole command if they are its canonical RESP array (numbers without
+    /// sign or leading zeros, lines and bulks that end in `\r\n`), otherwise `None`. Nearly every
+    /// client sends this form. The caller can propagate these bytes without encoding the command
+    /// again.
     pub fn as_canonical(&self) -> Option<&'a [u8]> {
         let ends_line = |at: usize| self.base.get(at..at + LINE_END.len()) == Some(LINE_END);
         let mut end = header_bytes(self.ranges.len());
@@ -131,9 +132,10 @@ impl<'a> Args<'a> {
         }
         for range in self.ranges {
             let start = end + header_bytes(range.len);
-            // A number with a sign or leading zeros shifts the argument. So do arguments of an
-            // inline command, or copied into one buffer without headers. The parser does not check
-            // line ends, but readers of the propagated bytes do.
+            // A sign or leading zeros in a header would shift the argument. Arguments of an inline
+            // command, and arguments copied into one buffer without headers, also start elsewhere.
+            // The parser doesn't check line ends. They are checked here, because readers of the
+            // propagated bytes require them.
             if range.start != start || !ends_line(start - LINE_END.len()) || !ends_line(start + range.len) {
                 return None;
             }

@@ -30,15 +30,15 @@ const LINE_END_LEN: usize = 2;
 /// so a line that arrives complete may exceed the limit by up to this length.
 const REDIS_READ_LEN: usize = 16 * 1024;
 
-/// Maximum ratio of the arguments for which memory is reserved to the received arguments, in a long
-/// command.
+/// In a long command, memory is reserved for at most this many times the number of received
+/// arguments.
 const TRUST: usize = 8;
 
 /// Maximum capacity for ranges that a parser keeps between commands. A larger vector is freed.
 const RANGES_KEPT_MAX: usize = 1_024;
 
 /// Minimum capacity of a list of ranges that is moved to the caller instead of copied. Also the
-/// minimum number of ranges in a list for which memory is reserved in advance.
+/// minimum length of a list for whose further ranges memory is reserved in advance.
 const RANGES_MOVED_MIN: usize = 16 * 1_024;
 
 /// Limits on the requests of a connection.
@@ -55,8 +55,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The `max_bulk_len` of a primary's stream, in which arguments have no limit. The stream has
-    /// no inline commands, only empty lines, which keep a link alive.
+    /// The `max_bulk_len` of the stream that a replica receives from its primary. Arguments in this
+    /// stream have no limit. Its only valid inline commands are empty lines, which keep the link
+    /// alive.
     pub const PRIMARY_BULK_LEN: usize = usize::MAX;
 }
 
@@ -267,7 +268,7 @@ impl Parser {
     fn reserve(&self, ranges: &mut Vec<ArgRange>) {
         let room = ranges.capacity() - ranges.len();
         if ranges.len() >= RANGES_MOVED_MIN && room < self.arguments_left.min(ranges.len()) {
-            // If the memory can't be allocated, the list grows as any other.
+            // If this fails, the list grows later as any vector does.
             let _ = ranges.try_reserve_exact(self.arguments_left.min(ranges.len() * TRUST));
         }
     }
@@ -391,9 +392,9 @@ impl Parser {
         Ok(Some(end + 1))
     }
 
-    /// Returns the end of the line that starts at `self.at`, continuing where the last search
-    /// stopped. Returns `Ok(None)` while the line is incomplete and within the limit. A line that
-    /// ends with `\r` is complete once the byte after the `\r` has arrived.
+    /// Returns the end of the line that starts at `self.at`. The search continues where the last
+    /// search stopped. Returns `Ok(None)` while the line is incomplete and within the limit. A line
+    /// that ends with `\r` is complete once the byte after the `\r` has arrived.
     #[cold]
     fn line_end(&mut self, buf: &[u8], end: u8, limits: &Limits) -> Result<Option<usize>, TooLong> {
         let start = self.searched.min(buf.len());

@@ -26,7 +26,7 @@ impl Version {
     }
 }
 
-/// Header lines of numbers below this come from a table.
+/// Header lines with a number less than this are copied from a table.
 const TABLE_LEN: usize = 1_000;
 /// Size of a table entry in bytes: kind, three digits, line end, padded to a power of two so that a
 /// copy is one move.
@@ -63,21 +63,21 @@ const fn table_digits(n: usize) -> usize {
 /// Minimum length, in bytes, of a bulk whose memory is allocated fallibly: a failed allocation
 /// becomes an error reply.
 const LARGE_BULK_BYTES: usize = 64 * 1024;
-/// Minimum length, in bytes, of a bulk that takes the slow path, which selects the way of copying.
+/// Minimum length, in bytes, of a bulk for which [`append_long`] chooses the way of copying.
 const LONG_BULK_BYTES: usize = 4 * 1024;
-/// Minimum length, in bytes, of a bulk for which the buffer grows by exactly the bulk's size:
-/// doubling the buffer would waste more memory than it saves copies. This applies only to a bulk
-/// at least as long as all output before it. For several such bulks in a row, exact growth would
-/// move all earlier bulks each time.
+/// Minimum length, in bytes, of a bulk for which the buffer grows by exactly the bulk's size,
+/// because doubling such a buffer could waste much memory. The buffer grows exactly only if the
+/// bulk is at least as long as all output before it. Otherwise, for several such bulks in a row,
+/// exact growth would move all earlier bulks each time.
 const EXACT_BULK_BYTES: usize = 1024 * 1024;
 
 /// Appends many bytes. The caller must have reserved the capacity.
 ///
 /// The C library copies thousands of bytes with one string instruction. On some processors (AMD Zen
-/// with `fsrm`) this takes five times as long if the destination lies slightly above the source,
-/// modulo the page size. An example is a value at the start of a page, copied after the reply's
-/// header at the start of another page. Such bytes are copied in pieces, for which the library uses
-/// other instructions. See docs/decisions/0007-large-copies.md.
+/// with `fsrm`) this instruction takes five times as long if the destination lies slightly above
+/// the source, modulo the page size. An example is a value at the start of a page, copied after the
+/// reply's header at the start of another page. Such bytes are copied in pieces, for which the
+/// library uses other instructions. See docs/decisions/0007-large-copies.md.
 fn append_long(out: &mut Vec<u8>, bytes: &[u8]) {
     const PAGE_BYTES: usize = 4096;
     const NEAR_BYTES: usize = 64;
@@ -91,9 +91,9 @@ fn append_long(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// An aggregate of unknown length, from [`Reply::defer_array`], [`Reply::defer_map`] or
-/// [`Reply::defer_set`]. [`Reply::patch`] fills in the length. An inner aggregate must be patched
-/// before the outer one.
+/// An array, map or set whose length isn't known yet, started by [`Reply::defer_array`],
+/// [`Reply::defer_map`] or [`Reply::defer_set`]. [`Reply::patch`] fills in the length. An inner
+/// aggregate must be patched before the outer one.
 #[derive(Debug)]
 #[must_use = "the reply is malformed until its length is filled in"]
 pub struct Deferred {
@@ -150,17 +150,18 @@ impl<'a> Reply<'a> {
     }
 
     /// Creates an encoder that aborts the reply ([`abort`](Reply::abort)) when `out` must grow for
-    /// an element and would exceed `bytes_max`, including the bytes before the reply. `+OK` and
-    /// errors are always written. So `out` may become as long as its capacity, which is at most
-    /// about twice the limit. The caller must call [`finish`](Reply::finish).
+    /// an element and would then exceed `bytes_max`. The length of `out` includes the bytes before
+    /// the reply. The limit is checked only when `out` must grow, so `out` may become as long as
+    /// its capacity, which is at most about twice the limit. `+OK` and errors are always written.
+    /// The caller must call [`finish`](Reply::finish).
     #[inline]
     pub fn limited(out: &'a mut Vec<u8>, version: Version, bytes_max: Option<&'a AtomicU64>) -> Self {
         let start = out.len();
         Self { out, version, start, bytes_max, failure: Failure::No }
     }
 
-    /// Ends a reply that may contain large bulks. Replaces it with an error if an allocation failed
-    /// or the reply was aborted.
+    /// Ends a reply that may contain large bulks. Replaces the reply with an error if an allocation
+    /// failed or the reply was aborted.
     #[inline]
     pub fn finish(mut self) {
         if self.failure != Failure::No {
@@ -178,9 +179,9 @@ impl<'a> Reply<'a> {
     }
 
     /// Aborts a reply that exceeds the connection's output buffer limit: discards the elements
-    /// written so far. [`finish`](Reply::finish) discards the later ones too and writes an error
-    /// instead, and the connection is closed. A caller that can stop writes nothing more to this
-    /// reply.
+    /// written so far. [`finish`](Reply::finish) discards later elements too and writes an error
+    /// instead. The connection is then closed. A caller that can stop should write nothing more to
+    /// this reply.
     #[cold]
     pub fn abort(&mut self) {
         self.out.truncate(self.start);
@@ -208,8 +209,8 @@ impl<'a> Reply<'a> {
         self.version
     }
 
-    /// Sets the version for all that is written from now on. `HELLO` calls it before it replies,
-    /// because its reply already uses the version that it selects.
+    /// Sets the version of all later elements. `HELLO` calls this before it replies, because its
+    /// reply already uses the new version.
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
     }
@@ -220,8 +221,8 @@ impl<'a> Reply<'a> {
         self.out.len()
     }
 
-    /// Removes the bytes written since `position`. If this is the whole reply, it hasn't failed any
-    /// more.
+    /// Removes the bytes written since `position`. If these are the whole reply, its failure is
+    /// forgotten too.
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(position);
         if position == self.start {
@@ -259,7 +260,8 @@ impl<'a> Reply<'a> {
         !is_over
     }
 
-    /// Aborts the reply if it would exceed its limit with more bytes. Returns whether it does.
+    /// Aborts the reply if it would exceed its limit with `bytes` more bytes. Returns whether the
+    /// reply was aborted.
     fn abort_if_over(&mut self, bytes: usize) -> bool {
         let is_over = self.bytes_max.is_some_and(|max| (self.out.len() + bytes) as u64 > max.load(Relaxed));
         if is_over {
@@ -409,7 +411,8 @@ impl<'a> Reply<'a> {
         self.header(self.set_kind(), len);
     }
 
-    /// Starts a push message, an array in RESP2; `len` replies follow, the first of them its kind.
+    /// Starts a push message, an array in RESP2; `len` replies follow. The first of them is the
+    /// kind of the message.
     #[inline]
     pub fn push(&mut self, len: usize) {
         let kind = if self.version == Version::Resp3 { b'>' } else { b'*' };
@@ -500,7 +503,7 @@ impl<'a> Reply<'a> {
         let Deferred { position, kind, per_element } = deferred;
         let end = self.out.len();
         self.header(kind, len * per_element);
-        // The elements of an aborted reply were discarded, perhaps by this header.
+        // If the reply was aborted, perhaps by this header, its elements were discarded.
         if self.failure == Failure::TooLong {
             return;
         }
@@ -562,8 +565,8 @@ impl<'a> Reply<'a> {
         self.out.truncate(end);
     }
 
-    /// Writes the line right-aligned on the stack. Then appends a fixed number of bytes from its
-    /// start and truncates the output, as for a table entry.
+    /// Writes the line right-aligned on the stack. Then appends a fixed number of bytes from the
+    /// start of the line and truncates the output, as for a table entry.
     fn long_header(&mut self, kind: u8, n: i64) {
         if !self.has_room(HEADER_LEN_MAX) {
             return self.grow_for_header(kind, n);

@@ -213,8 +213,8 @@ fn write(reply: &mut Reply<'_>, value: &Value) {
     }
 }
 
-/// Covers both ways of copying a long bulk. The addresses of source and destination determine which
-/// one is used.
+/// Covers the two ways of copying a long bulk. The addresses of source and destination determine
+/// the way.
 #[test]
 fn long_bulks_are_complete_at_any_alignment() {
     let bytes: Vec<u8> = (0..70_000u32).map(|number| (number * 7 % 251) as u8).collect();

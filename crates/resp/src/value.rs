@@ -1,7 +1,7 @@
 //! Decodes replies of all RESP2 and RESP3 types that Redis sends, for tests and the load generator.
 //!
 //! [`parse_reply`] builds a tree; [`reply_len`] only finds the end of a reply, without allocating.
-//! Neither keeps state: a reply that arrives in pieces is scanned again from its start.
+//! These functions keep no state: a reply that arrives in pieces is scanned again from its start.
 
 use pantala_base::limits::REPLY_DEPTH_MAX;
 use pantala_base::number::parse_i64;

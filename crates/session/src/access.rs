@@ -1,6 +1,7 @@
 //! Decides whether a connection may run a command. The decision depends on authentication, the
 //! user's permissions, protected commands, `CLIENT PAUSE`, and the restrictions on subscribers. The
-//! owner of the connection asks before it runs or queues a command; no other module decides this.
+//! *owner* (the thread that drives the connection) asks before it runs or queues a command. No
+//! other module makes this decision.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +25,7 @@ const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
 /// The error for a command before authentication.
 pub const NO_AUTH: &str = "NOAUTH Authentication required.";
 
-/// Returns whether the client's commands are restricted. If so, the owner must check each of them
+/// Returns whether the client's commands are restricted. If so, the owner must check each command
 /// with [`forbidden`].
 #[inline]
 pub fn is_restricted(session: &Session, users: &Users) -> bool {
@@ -64,8 +65,8 @@ pub fn forbidden(
     if !passes_password(command, session, users) {
         return Some(NO_AUTH.into());
     }
-    // As in Redis, a command that transactions reject gets that error later, instead of the error
-    // that the user may not run the command.
+    // As in Redis, permissions aren't checked for a command that the open transaction will reject.
+    // Its client gets the error of the transaction instead.
     let is_refused_anyway = session.transaction.is_some()
         && command.flags.contains(Flags::NO_MULTI)
         && !command.flags.contains(Flags::UNQUEUED);
@@ -155,8 +156,8 @@ pub fn refused(
 }
 
 /// Returns whether a command may be needed to end a running script. A load may wait for such a
-/// script, whereas in Redis no script runs during a load. Among the commands without
-/// [`Flags::LOADING`], these are `SCRIPT KILL`, `FUNCTION KILL` and `FUNCTION STATS`.
+/// script, whereas in Redis no script runs during a load. Such commands without [`Flags::LOADING`]
+/// are `SCRIPT KILL`, `FUNCTION KILL` and `FUNCTION STATS`.
 fn ends_script(command: &Command) -> bool {
     command.flags.contains(Flags::ALLOW_BUSY)
 }
@@ -197,9 +198,9 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
 /// Returns whether a pause delays this command. `flags` returns the flags of the call.
 ///
 /// Connections of replicas are never paused. As in Redis, `CLIENT PAUSE` also delays the commands
-/// that this server receives from its primary. A pause that a failover, a promotion or a shutdown
-/// causes delays only writes of clients, not the primary's commands. A promotion pauses the
-/// clients' writes until the link to the primary has ended.
+/// that this server receives from its primary. A failover, a promotion or a shutdown also causes a
+/// pause, which delays only writes of clients, not the primary's commands. The pause of a promotion
+/// lasts until the link to the primary has ended.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,

@@ -1,7 +1,7 @@
 //! A connection without its socket: its input, its session and its output.
 //!
-//! The owner (see the head of the crate) creates the connection after accepting the socket, uses it
-//! from one thread, and drops it once [`Connection::fate`] says that the connection has ended.
+//! The owner (the thread that drives the connection) creates the connection after accepting the
+//! socket. It drops the connection once [`Connection::fate`] returns that the connection has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -61,8 +61,8 @@ pub struct Waits {
     /// A reply that arrived before the connection was registered as blocked.
     pub woken_before_blocking: Option<Woken>,
     /// Whether a command has waited for its shards. If so, the owner sends the next consecutive
-    /// single-key commands together, in one request. That clears this flag, unless the request
-    /// itself waits for its shards.
+    /// single-key commands together, in one request. Doing so clears this flag, unless this request
+    /// also waits for its shards.
     pub has_waited: bool,
 }
 
@@ -145,7 +145,8 @@ impl<C: Lent, S> Connection<C, S> {
     }
 
     /// Sets the next output buffer after the former one was taken. If the former buffer became a
-    /// piece, [`Ahead`] supplies the next one. Otherwise it is a spare buffer, if there is one.
+    /// piece, [`Ahead`] supplies the next one. Otherwise the next buffer is a spare one, if there
+    /// is any.
     #[inline(always)]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
         if self.ahead.supplies_buffer() {

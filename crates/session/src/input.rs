@@ -6,9 +6,9 @@
 //! │           │  be run       │  part of a command  │
 //! ```
 //!
-//! The bytes are either in the event loop's memory, where they arrived (a chunk), or in the
-//! connection's own buffer (`rest`), never in both. In the common case a turn runs all commands of
-//! a chunk, and copies nothing.
+//! The bytes are either in the event loop's memory, where they arrived (a *chunk*), or in the
+//! connection's own buffer (`rest`), never in both. Usually a turn (one round of the owner's loop)
+//! runs all commands of a chunk, and copies nothing.
 
 use pantala_base::block::MAPPED_BYTES_MIN;
 use pantala_base::{Lender, Lent};
@@ -34,7 +34,7 @@ pub struct Parsed {
 pub struct Unrun<'w> {
     /// The command's position.
     pub parsed: Parsed,
-    /// The ranges of its arguments, relative to its first byte.
+    /// The ranges of the command's arguments, relative to its first byte.
     pub ranges: &'w [ArgRange],
 }
 
@@ -98,7 +98,8 @@ pub struct Input<C> {
     parsed: usize,
     /// Number of bytes received since the parser last returned that it needs more.
     unseen: usize,
-    /// Commands between `start` and `parsed` that aren't in the owner's current window.
+    /// Commands between `start` and `parsed` that aren't in the owner's current window (the
+    /// commands that the owner has parsed and runs together).
     held: Option<Box<Held>>,
 }
 
@@ -194,7 +195,7 @@ impl<C: Lent> Input<C> {
         self.start = 0;
     }
 
-    /// Returns the next command, a held-back one if there is any. Appends the ranges of the
+    /// Returns the next command. Returns held-back commands first. Appends the ranges of the
     /// command's arguments, relative to its first byte, to `args`.
     #[inline(always)]
     pub fn parse<M: Lender<Chunk = C>>(
@@ -379,8 +380,8 @@ const GROWTH_SHARE: usize = 4;
 const LONG_BYTES_MIN: usize = 2 * 1024 * 1024;
 
 /// Returns the minimum number of bytes by which a buffer that holds `held` bytes grows. A long
-/// buffer becomes a mapping in one step. The unused pages of a mapping are not resident, and a
-/// mapping grows without leaving smaller blocks behind.
+/// buffer grows in one step to a size for which the allocator makes a kernel mapping. The unused
+/// pages of a mapping are not resident, and a mapping grows without leaving smaller blocks behind.
 fn growth(held: usize) -> usize {
     let share = held / GROWTH_SHARE;
     if held < LONG_BYTES_MIN { share } else { share.max(MAPPED_BYTES_MIN.saturating_sub(held)) }
@@ -396,8 +397,8 @@ fn trusted(needed: usize, held: usize) -> usize {
 /// the connection stops receiving, so that its peer must wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
-/// [`WAITING_BYTES_MAX`] of a client that has not authenticated. Such a client can pin little
-/// memory. An incomplete command may be longer; the parser limits it.
+/// [`WAITING_BYTES_MAX`] for a client that has not authenticated, so that such a client can occupy
+/// only little memory. An incomplete command may be longer; the parser limits its length.
 pub const STRANGER_WAITING_BYTES_MAX: usize = 32 * 1024;
 
 /// Maximum ratio of reserved to received bytes. A large ratio keeps the number of growths low: each

@@ -18,8 +18,8 @@
 //! | owner | the thread that drives the connection: it has the socket, and calls this crate |
 //! | session | the connection's state in the server ([`pantala_engine::client::Session`]) |
 //! | chunk | received bytes in memory lent by an event loop ([`pantala_base::Lender`]) |
-//! | turn | one round of the owner's loop: it takes chunks, parses and runs commands, and sends once |
-//! | window | the commands that the owner has parsed from all its connections in a turn |
+//! | turn | one round of the owner's loop: take chunks, parse and run commands, send once |
+//! | window | commands that the owner has parsed from its connections and runs together |
 //! | piece | a part of long output, which is sent by itself ([`output`]) |
 //! | park | stop running commands while requests of the connection are in flight to shards |
 //!
@@ -29,14 +29,14 @@
 //! # A turn
 //!
 //! The owner passes chunks to [`input::Input::receive`] and takes commands from
-//! [`connection::Connection::parse`] until there are none. It runs them, appends their replies to
-//! `output`, and reports each with [`input::Input::done`]. It holds back parsed commands that may
-//! not run yet with [`input::Input::hold_back`]; `parse` returns them first in a later turn. At the
-//! end of the turn, [`end_input`](connection::Connection::end_input) returns whether to stop
-//! receiving, [`take_send`](connection::Connection::take_send) the bytes to send, and
-//! [`fate`](connection::Connection::fate) whether the connection has ended.
+//! [`connection::Connection::parse`] until there are none. The owner runs the commands, appends
+//! their replies to `output`, and reports each command with [`input::Input::done`]. It holds back
+//! parsed commands that may not run yet with [`input::Input::hold_back`]; `parse` returns these
+//! first in a later turn. At the end of the turn, [`end_input`](connection::Connection::end_input)
+//! returns whether to stop receiving, [`take_send`](connection::Connection::take_send) the bytes to
+//! send, and [`fate`](connection::Connection::fate) whether the connection has ended.
 //!
-//! # Seams
+//! # Interfaces
 //!
 //! A layer between the socket and the connection, such as TLS, transforms chunks before [`input`]
 //! receives them, and transforms the bytes of [`turn::Send`] before they are sent. Only [`access`]

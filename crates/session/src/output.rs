@@ -22,7 +22,7 @@ const PIECE_SPARE_BYTES: usize = 64;
 
 /// Output sent in pieces before the connection's own buffer: long replies, long messages shared
 /// with other connections, and output that was pending before them. Most connections never have
-/// any.
+/// such output.
 #[derive(Default)]
 pub struct Ahead {
     pieces: VecDeque<Outgoing>,

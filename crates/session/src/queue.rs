@@ -18,13 +18,13 @@ const NOT_IN_TRANSACTIONS: &str = "ERR Command not allowed inside a transaction"
 
 /// A command to be queued.
 pub struct ToQueue<'q> {
-    /// Its record in the command table.
+    /// The command's record in the command table.
     pub command: &'static Command,
-    /// Its position in the input.
+    /// The command's position in the input.
     pub at: Range<usize>,
-    /// The ranges of its arguments, relative to its first byte.
+    /// The ranges of the command's arguments, relative to its first byte.
     pub ranges: &'q [ArgRange],
-    /// The hash and the shard of its key, if it has exactly one key.
+    /// The hash and the shard of the command's key, if it has exactly one key.
     pub place: Option<KeyPlace>,
 }
 

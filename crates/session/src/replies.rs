@@ -32,8 +32,8 @@ pub fn needs_settling(session: &Session) -> bool {
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Removes the reply that starts at `before` in the output unless it is wanted. Messages and
-    /// confirmations of a transaction remain ([`Connection::end_exec`]).
+    /// Removes the reply that starts at `before` in the output, unless the client wants it.
+    /// Messages and confirmations of a transaction remain ([`Connection::end_exec`]).
     #[inline]
     pub fn end_reply(&mut self, before: usize) {
         if !replies_wanted(&mut self.session) {
@@ -48,7 +48,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.output.extend(std::mem::take(&mut self.confirmed));
     }
 
-    /// Returns whether a reply is still missing that must be sent before any message.
+    /// Returns whether messages must wait, because a reply that precedes them is still missing.
     pub fn awaits_answer(&self) -> bool {
         if self.session.in_exec {
             return true;

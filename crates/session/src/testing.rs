@@ -105,7 +105,8 @@ pub struct Outcome {
     pub sent: Vec<u8>,
 }
 
-/// Returns the reply to a command: its concatenated arguments, so it is as long as they are.
+/// Returns the reply to a command: its concatenated arguments. The reply is thus as long as the
+/// arguments.
 fn reply_to(words: &[Vec<u8>]) -> Vec<u8> {
     words.concat()
 }

@@ -29,7 +29,7 @@ fn below(random: &mut Random, bound: usize) -> usize {
 }
 
 /// Returns a stream of multibulk and inline commands, with and without quotes, some of them long.
-/// It may end in invalid bytes.
+/// The stream may end in invalid bytes.
 fn stream(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..1 + below(random, 30) {

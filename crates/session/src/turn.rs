@@ -38,7 +38,7 @@ pub enum Fate {
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Ends the turn of the input: moves received bytes that haven't run to the connection's own
+    /// Ends the turn for the input: moves received bytes that haven't run to the connection's own
     /// memory. Returns whether to stop receiving, because enough bytes are pending and the peer can
     /// wait.
     #[inline]
@@ -47,10 +47,11 @@ impl<C: Lent, S> Connection<C, S> {
             return false;
         }
         self.input.compact();
-        // If the pending bytes contain complete commands, later bytes can wait in the kernel;
-        // otherwise the rest of the incomplete command must be received. A blocked connection keeps
-        // receiving, to notice that its peer has closed: the close arrives after the pending bytes.
-        // (The owner closes it if its pending input exceeds `client-query-buffer-limit`.)
+        // If the pending bytes contain complete commands, later bytes can wait in the kernel.
+        // Otherwise the rest of the incomplete command must be received. A blocked connection keeps
+        // receiving, because only then does the owner notice that the peer has closed: the close
+        // arrives after the pending bytes. (If the pending input exceeds
+        // `client-query-buffer-limit`, the owner closes the connection.)
         let has_enough = match self.state {
             State::Open => self.is_ready,
             State::Blocked => false,
@@ -82,8 +83,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.state == State::Closing || self.eof
     }
 
-    /// Takes the output to send now. If it is the output buffer, `next_buffer` supplies the next
-    /// one.
+    /// Takes the output to send now. If this is the output buffer, `next_buffer` supplies its
+    /// successor.
     #[inline]
     pub fn take_send(&mut self, next_buffer: impl FnOnce() -> Vec<u8>) -> Sends {
         if !self.ahead.is_empty() {

@@ -1,9 +1,10 @@
-//! Peers whose certificate is itself an authority's.
+//! Accepts peers that present the certificate of a certificate authority.
 //!
-//! OpenSSL accepts such a certificate: it ends a chain of length one. Small installations use it,
-//! with one self-signed certificate per side that the other side names as its authority, and
-//! `openssl req -x509` makes it an authority's by default. rustls rejects every authority's
-//! certificate of a peer, so the verifiers ask here when it has done so.
+//! OpenSSL accepts such a certificate as a chain of length one. Small installations rely on this:
+//! each side has one self-signed certificate, which the other side configures as its authority.
+//! `openssl req -x509` marks such a certificate as an authority's by default. rustls rejects every
+//! peer that presents an authority's certificate. After such a rejection, the verifiers call
+//! [`is_trusted`].
 
 use std::sync::Arc;
 
@@ -17,18 +18,19 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::ExtendedKeyUsage;
 
-/// Returns whether rustls has rejected `certificate` only because it is an authority's, although it
-/// belongs to one of `roots` and is valid at `now`. As in rustls, a root is a subject, a key and
-/// name constraints, so another certificate with the same three also counts, for example a renewed
-/// one. A certificate that is limited to some purposes doesn't count, because rustls did not get to
-/// check them.
+/// Returns whether to accept `certificate`, which rustls has rejected with `error`: the only reason
+/// was that it is an authority's certificate, the authority is one of `roots`, and the certificate
+/// is valid at `now`. As in rustls, a root consists of a subject, a key and name constraints. So
+/// another certificate with the same three is also accepted, for example a renewed one. A
+/// certificate that is limited to some purposes isn't accepted, because rustls has not checked its
+/// purposes.
 pub(crate) fn is_trusted(
     error: &Error,
     certificate: &CertificateDer<'_>,
     roots: &RootCertStore,
     now: UnixTime,
 ) -> bool {
-    // rustls has no variant for this error, nor for several others.
+    // rustls has no variant for the wanted error, and reports it as `Other`.
     let Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else { return false };
     if !matches!(cause.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity)) {
         return false;
@@ -44,7 +46,7 @@ pub(crate) fn is_trusted(
         && own.roots.iter().all(|anchor| roots.roots.contains(anchor))
 }
 
-/// A verifier of clients' certificates that also accepts the authorities' own.
+/// A verifier of clients' certificates that also accepts the authorities' own certificates.
 #[derive(Debug)]
 pub(crate) struct Clients {
     pub(crate) inner: Arc<dyn ClientCertVerifier>,

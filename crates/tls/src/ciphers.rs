@@ -1,4 +1,4 @@
-//! Protocol versions and cipher suites, parsed from OpenSSL's lists.
+//! Protocol versions and cipher suites, parsed from lists in OpenSSL's format.
 
 use rustls::crypto::aws_lc_rs::cipher_suite as suites;
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion, version};

@@ -35,8 +35,8 @@ impl Client {
     }
 
     /// Does the same as [`Client::new`] for links to other servers. As in Redis, an authority must
-    /// have signed the other server's certificate, but the names in it are not checked. A client
-    /// certificate without a key is ignored.
+    /// have signed the other server's certificate, but the names in this certificate are not
+    /// checked. A client certificate without a key is ignored.
     ///
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
@@ -46,7 +46,8 @@ impl Client {
         Client::with_verifier(options, has_own_certificate(options), provider, verifier)
     }
 
-    /// Reads the certificate that [`Client::of_link`] would present, if it isn't the server's.
+    /// Checks that [`Client::of_link`] can use the client's certificate and key. Does nothing if
+    /// `of_link` would present the server's certificate.
     ///
     /// # Errors
     /// The certificate or its key can't be used.

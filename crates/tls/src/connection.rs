@@ -1,8 +1,8 @@
-//! One TLS connection, of the server's or the client's side, without its socket.
+//! One side of a TLS connection, server or client, without its socket.
 //!
-//! The owner of the socket passes in received bytes, processes the decrypted bytes, and sends the
-//! resulting records. After a failure the connection processes no bytes, and the owner must close
-//! it.
+//! The owner of the socket passes received bytes to the connection, takes the decrypted bytes, and
+//! sends the records that the connection produces. After a failure the connection processes no more
+//! bytes, and the owner must close the socket.
 
 use std::fmt;
 
@@ -81,11 +81,11 @@ pub struct Connection {
     has_failed: bool,
 }
 
-/// The step that the state machine waits for.
+/// The condition for the next step of the state machine.
 enum Next {
-    /// Nothing more: the next step can run.
+    /// The next step can run at once.
     Go,
-    /// More bytes.
+    /// The next step needs more bytes.
     Wait,
 }
 
@@ -155,8 +155,8 @@ impl Connection {
         while !self.partial.is_empty() && !received.is_empty() {
             let missing_bytes = if self.is_handshaking { 0 } else { self.missing_bytes() };
             // If the kept record is complete, it is part of a message that spans several records.
-            // All further bytes may belong to that message, so as many are kept as there is room
-            // for; without room, `keep` fails.
+            // All further bytes may belong to that message, so as many bytes are kept as there is
+            // room for. If there is no room, `keep` fails.
             let room = HANDSHAKE_BYTES_MAX.saturating_sub(self.partial.len()).max(1);
             let taken_bytes = if missing_bytes == 0 { room } else { missing_bytes }.min(received.len());
             let (taken, rest) = received.split_at_mut(taken_bytes);
@@ -256,7 +256,7 @@ impl Connection {
                     sealed.truncate(start + bytes);
                     return Ok(());
                 }
-                // New keys are announced before the records, which needs more room.
+                // rustls may announce new keys before the records, which needs more room.
                 Some(Err(EncryptError::InsufficientSize(wanted))) => sealed.resize(start + wanted.required_size, 0),
                 Some(Err(EncryptError::EncryptExhausted)) | None => {
                     sealed.truncate(start);

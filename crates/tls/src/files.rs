@@ -58,8 +58,8 @@ fn certificates_in(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
     CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|error| defect(&error).into())
 }
 
-/// Returns the text for a file that isn't valid PEM. It contains no part of the file: the
-/// `Display` output of [`pem::Error`] may contain the whole key.
+/// Returns the text for a file that isn't valid PEM. The text contains no part of the file, unlike
+/// the `Display` output of [`pem::Error`], which may contain the whole key.
 fn defect(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::MissingSectionEnd { .. } => {

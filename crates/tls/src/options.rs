@@ -15,7 +15,7 @@ pub enum AuthClients {
     Optional,
 }
 
-/// A password. Its `Debug` output hides it.
+/// A password. The `Debug` output doesn't show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(pub Vec<u8>);
 
@@ -67,7 +67,7 @@ pub struct Sessions {
     ///
     /// [`SESSIONS_MAX`]: crate::server::SESSIONS_MAX
     pub count_max: usize,
-    /// Time after its handshake for which a session may be resumed, seconds.
+    /// Time after the handshake for which a session may be resumed, seconds.
     pub timeout_s: u64,
 }
 

@@ -61,8 +61,8 @@ impl Server {
         Server::configured(options.clone(), resolver, roots, expires_s)
     }
 
-    /// Returns a server with another value of `tls-auth-clients`, and the same certificates. It
-    /// resumes none of the former sessions, whose clients were checked differently.
+    /// Returns a server with another value of `tls-auth-clients`, and the same certificates. The
+    /// new server resumes no sessions of this one, because their clients were checked differently.
     ///
     /// # Errors
     /// The certificates of the authorities are missing.
@@ -124,7 +124,7 @@ impl Server {
 /// A certificate chain and the private key of its first certificate.
 pub(crate) type Chain = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Reads a certificate chain and its key. `names` are the names of their directives, for error
+/// Reads a certificate chain and its key. `names` are the names of the two directives, for error
 /// messages.
 pub(crate) fn identity(of: &Identity, names: [&str; 2]) -> Result<Chain, String> {
     let cert_file = of.cert_file.as_ref().ok_or_else(|| format!("No {} configured!", names[0]))?;

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use rustls::server::StoresServerSessions;
 
-/// Number of dead entries of [`Sessions::order`] that are kept whatever the number of sessions.
+/// Maximum number of entries of [`Sessions::order`] that no longer have a session, in addition to
+/// one per session.
 const DEAD_MIN: usize = 64;
 
-/// The cache described at the head of this module. rustls's own cache searches all its keys when a
-/// session is taken, so that a resumed handshake costs more the more sessions there are.
+/// The cache described at the head of this module. rustls's own cache isn't used, because it
+/// searches all its keys when a session is taken. With that cache, the cost of a resumed handshake
+/// would increase with the number of sessions.
 #[derive(Debug)]
 pub struct Cache {
     sessions: Mutex<Sessions>,
@@ -25,14 +27,14 @@ pub struct Cache {
 struct Sessions {
     /// Each session by its key, with its deadline (time since `start`).
     by_key: HashMap<Vec<u8>, (Duration, Vec<u8>)>,
-    /// The keys in the order in which they were put, which is that of their deadlines. Also has
-    /// keys whose sessions were taken or put again.
+    /// The keys in the order in which their sessions were added, which is also the order of the
+    /// deadlines. Also contains keys whose sessions were taken or replaced since.
     order: VecDeque<(Duration, Vec<u8>)>,
 }
 
 impl Sessions {
-    /// Adds a session; removes those whose deadline has passed, and the oldest ones beyond
-    /// `count_max`.
+    /// Adds a session. Removes the sessions whose deadline has passed, and the oldest sessions if
+    /// there are more than `count_max`.
     fn put(&mut self, now: Duration, deadline: Duration, key: Vec<u8>, value: Vec<u8>, count_max: usize) {
         self.by_key.insert(key.clone(), (deadline, value));
         self.order.push_back((deadline, key));
@@ -50,7 +52,7 @@ impl Sessions {
     }
 }
 
-/// Returns whether an entry of [`Sessions::order`] is that of the session with this key.
+/// Returns whether an entry of [`Sessions::order`] belongs to the current session with this key.
 fn is_current(by_key: &HashMap<Vec<u8>, (Duration, Vec<u8>)>, deadline: Duration, key: &[u8]) -> bool {
     by_key.get(key).is_some_and(|(current, _)| *current == deadline)
 }

@@ -27,7 +27,7 @@ pub enum Unread {
 }
 
 impl<D: Disk> Directory<D> {
-    /// Returns the directory at `path`, whose files' names start with `prefix`.
+    /// Returns the directory at `path`. The names of its files start with `prefix`.
     pub fn new(disk: D, path: PathBuf, prefix: Vec<u8>) -> Self {
         Directory { disk, path, prefix }
     }
@@ -60,7 +60,8 @@ impl<D: Disk> Directory<D> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // Also if it exists: its creator may have failed before this.
+        // Sync the parent even if the directory existed. The process that created the directory may
+        // have failed before its sync.
         self.disk.sync_directory(self.parent())
     }
 
@@ -76,8 +77,8 @@ impl<D: Disk> Directory<D> {
         }
     }
 
-    /// Replaces the manifest atomically: after an error or a crash the disk has the former or the
-    /// new one.
+    /// Replaces the manifest atomically: after an error or a crash the disk has either the former
+    /// or the new manifest.
     ///
     /// # Errors
     /// The system's error.
@@ -99,8 +100,8 @@ impl<D: Disk> Directory<D> {
     pub fn open_to_append(&self, name: &[u8], is_new: bool) -> io::Result<D::File> {
         let mut file = self.disk.open(&self.join(name))?;
         if is_new {
-            // If the file has content, a crash has left it behind. This content must not reappear
-            // after the file is listed in the manifest.
+            // Content of the file is left over from before a crash. It must not reappear after the
+            // file is listed in the manifest.
             if file.size()? > 0 {
                 file.truncate(0)?;
                 file.sync()?;

@@ -1,4 +1,4 @@
-//! Removes commands that only replicas need from the stream of effects.
+//! Omits those commands of the stream of effects that only replicas need.
 
 use std::ops::Range;
 
@@ -7,8 +7,9 @@ use super::reader::number;
 /// Commands that change nothing in the dataset.
 const LEFT_OUT: [&[u8]; 4] = [b"PING", b"PUBLISH", b"SPUBLISH", b"REPLCONF"];
 
-/// Returns the ranges of `part`, a part of the stream, that belong in the file. `part` must consist
-/// of whole commands. Neighbouring commands form one range. Bytes that aren't a command are kept.
+/// Returns the ranges of `part`, a part of the stream, that belong in the append-only file. `part`
+/// must consist of whole commands. Neighbouring commands form one range. Bytes that aren't a
+/// command are kept.
 #[must_use]
 pub fn kept(part: &[u8]) -> Vec<Range<usize>> {
     let (mut ranges, mut start, mut at) = (Vec::new(), 0, 0);

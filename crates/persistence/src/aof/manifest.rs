@@ -1,4 +1,4 @@
-//! The manifest: lists the files of the append-only file, in order.
+//! The manifest: the list of the files that form the append-only file, in order.
 
 use std::fmt;
 
@@ -36,9 +36,9 @@ impl Kind {
 /// A file in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its name in the directory of the manifest.
+    /// The file's name in the directory of the manifest.
     pub name: Vec<u8>,
-    /// Its number among the files of its kind.
+    /// The file's number among the files of its kind.
     pub seq: u64,
 }
 
@@ -184,8 +184,8 @@ impl Manifest {
         listed.name
     }
 
-    /// Skips the sequence numbers that another list has used, so that no file of the other list is
-    /// overwritten.
+    /// Skips the sequence numbers that another manifest has used, so that new files don't overwrite
+    /// the files in that manifest.
     pub fn exclude_time(&mut self, other: &Manifest) {
         self.base_seq = self.base_seq.max(other.base_seq);
         self.increment_seq = self.increment_seq.max(other.increment_seq);

@@ -1,6 +1,9 @@
-//! The append-only file: effects as commands, in the order in which they were committed.
+//! The append-only file: effects (the commands that repeat each change of the dataset), in the
+//! order in which they were committed.
 //!
-//! As in Redis 7, it consists of several files in a separate directory. A manifest lists them:
+//! As in Redis 7, the append-only file consists of several files in a separate directory. The
+//! *base* has the dataset at one instant, each *increment* has effects, and the manifest lists the
+//! files:
 //!
 //! ```text
 //! appendonlydir/appendonly.aof.1.base.rdb     the dataset at one instant
@@ -11,7 +14,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`manifest`] | the list of files: parsed, changed and written, byte for byte as Redis writes it |
+//! | [`manifest`] | the list of files: parsed, changed and written exactly as in Redis |
 //! | [`names`] | names of the files |
 //! | [`checksum`] | the line with the checksum of a group of effects |
 //! | [`reader`] | commands and annotations of a file |

@@ -1,4 +1,4 @@
-//! The increment (file of effects) that is being written. Owned by the writer thread.
+//! The increment (file of effects) that is being written. The writer thread owns it.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -32,8 +32,8 @@ pub struct Output<F> {
     line: Vec<u8>,
     /// Whether the file has bytes that are not synced.
     is_dirty: bool,
-    /// Whether a sync has failed. The kernel may then have dropped the pages that it could not
-    /// write, so that another sync would report success.
+    /// Whether a sync has failed. After a failure the kernel may drop the pages that it could not
+    /// write, and another sync would report success.
     is_lost: bool,
     /// The time of the last annotation, Unix time in s.
     annotated_s: i64,
@@ -72,9 +72,10 @@ impl<F: AppendFile> Output<F> {
         self.has_checksums = has_checksums;
     }
 
-    /// Adds a range of a part of the stream to the batch. The range must consist of complete units.
-    /// If `now_s` (Unix time in s) is later than the time of the last annotation, adds an
-    /// annotation with `now_s` before the range.
+    /// Adds a range of a part of the stream to the batch. The range must consist of complete units
+    /// (a unit is the effects of one command, transaction or script). If `now_s` (Unix time in s)
+    /// is later than the time of the last annotation, adds an annotation with `now_s` before the
+    /// range.
     pub fn add(&mut self, part: Outgoing, range: Range<usize>, now_s: Option<i64>) {
         if !self.is_open() {
             return;

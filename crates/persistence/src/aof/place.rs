@@ -1,5 +1,5 @@
-//! The files of an append-only file, and the changes of their list. If a crash interrupts a change
-//! at any point, the files on disk can still be loaded.
+//! The files of an append-only file, and the changes of their list (the manifest). If a crash
+//! interrupts a change at any point, the files on disk can still be loaded.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::disk::{AppendFile, Disk, append_all};
 use super::manifest::Manifest;
 use super::names;
 
-/// The directory of the files, and its content.
+/// The directory of the append-only file, and its content.
 #[derive(Clone, Debug)]
 pub struct Place<D> {
     /// The directory.
@@ -25,29 +25,29 @@ pub struct Place<D> {
 pub struct Opened<F> {
     /// The increment.
     pub file: F,
-    /// Its name.
+    /// The increment's name.
     pub name: Vec<u8>,
     /// Whether the file was created.
     pub is_new: bool,
-    /// Its length, bytes.
+    /// The file's length, bytes.
     pub len: u64,
 }
 
 /// A file that can become the base. It is durable, except for its name.
 #[derive(Clone, Copy, Debug)]
 pub struct NewBase<'p> {
-    /// Its temporary path.
+    /// The file's temporary path.
     pub path: &'p Path,
     /// Whether the file is an RDB file.
     pub is_rdb: bool,
-    /// Its size, bytes.
+    /// The file's size, bytes.
     pub bytes: u64,
 }
 
 impl<D: Disk> Place<D> {
     /// Opens the last increment of a manifest; creates an increment if the manifest has none. If
-    /// the manifest is empty, also creates a base first. `empty_base` returns the base's content,
-    /// and whether that is an RDB file.
+    /// the manifest is empty, first creates a base. `empty_base` returns the content of this base,
+    /// and whether the content is an RDB file.
     ///
     /// # Errors
     /// The system's error.
@@ -88,8 +88,8 @@ impl<D: Disk> Place<D> {
         Ok((place, Opened { file, name, is_new, len }))
     }
 
-    /// Opens a new increment and lists it after the last one. The last one must be durable; `len`
-    /// is its length, bytes. Returns the new file and its name.
+    /// Opens a new increment and lists it after the last one. The last increment must be durable;
+    /// `len` is its length, bytes. Returns the new file and its name.
     ///
     /// # Errors
     /// The system's error. The list is then unchanged.
@@ -105,9 +105,9 @@ impl<D: Disk> Place<D> {
         Ok((file, name))
     }
 
-    /// Makes a snapshot the base, and moves all increments except the last `kept` to the history.
-    /// With `is_new`, the current increment still has its temporary name: it is renamed and listed
-    /// too.
+    /// Makes a snapshot the base, and moves all increments except the last `kept` to the history
+    /// (the files that may be deleted). With `is_new`, the current increment still has its
+    /// temporary name. In that case it is renamed and listed too.
     ///
     /// # Errors
     /// The system's error. The list is then unchanged.

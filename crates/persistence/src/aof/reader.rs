@@ -1,10 +1,12 @@
 //! Reads a file of effects: bytes in, commands and annotations out.
 //!
-//! The format is narrower than the protocol of clients: arrays of bulk strings, and annotations,
-//! which are lines that start with `#`. A truncated end and an invalid middle are different errors:
-//! a truncated end means a crash while writing, and the file may be cut there.
+//! The format is a subset of the protocol of clients (arrays of bulk strings), and adds
+//! annotations: lines that start with `#`. A truncated end is a different error than an invalid
+//! record: a truncated end means that writing was interrupted by a crash, and the file may be cut
+//! there.
 //!
-//! If a group of effects has a checksum, it is verified before its first record is returned.
+//! If a group of effects (effects that were written together) has a checksum, the checksum is
+//! verified before the first record of the group is returned.
 
 use std::fmt;
 
@@ -123,8 +125,8 @@ impl std::error::Error for Error {}
 
 /// The reason why a record wasn't read.
 pub(super) enum Stop {
-    /// The input ends within the record, of which at least `needed` bytes are needed. If there is
-    /// no more input, the error is `fault`, at the offset `at` from the start of the record.
+    /// The input ends within the record, which has at least `needed` bytes. If the file ends here,
+    /// the error is `fault`, at the offset `at` from the start of the record.
     Short { needed: usize, at: usize, fault: Fault },
     /// The record is invalid at this offset from its start.
     Bad { at: usize, fault: Fault },
@@ -139,7 +141,7 @@ pub struct Reader {
     /// Offset of the buffer in the file.
     base: u64,
     is_input_over: bool,
-    /// Whether a group so far had a checksum.
+    /// Whether any group read so far had a checksum.
     has_checksums: bool,
     /// Number of unread bytes needed before the next attempt to read a record.
     wanted: usize,
@@ -238,8 +240,8 @@ fn annotation(input: &[u8]) -> Result<usize, Stop> {
 /// Verifies the group after an annotation of length `len` if the annotation is a checksum line.
 /// Returns `len`.
 ///
-/// An annotation of an unknown kind may be a checksum line with a damaged prefix. It is accepted
-/// only if it is text and no group before it had a checksum.
+/// An annotation of an unknown kind may be a checksum line with a damaged prefix. Such an
+/// annotation is accepted only if it is text and no group before it had a checksum.
 fn verified(input: &[u8], len: usize, has_checksums: &mut bool) -> Result<usize, Stop> {
     let (line, rest) = input.split_at(len);
     let is_text = || line.trim_ascii_end().iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));

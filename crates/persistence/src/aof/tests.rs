@@ -38,8 +38,7 @@ fn names_with_spaces_are_quoted() {
     let mut manifest = Manifest::default();
     manifest.replace_base(b"my \"file\"\n", true);
     assert_eq!(manifest.text(), b"file \"my \\\"file\\\"\\n.1.base.rdb\" seq 1 type b\n");
-    // Redis treats a backslash in the name as part of a path and rejects it when reading; so does
-    // Pantala.
+    // As in Redis, a backslash in the name is read as part of a path and rejected.
     let mut plain = Manifest::default();
     plain.replace_base(b"my file", true);
     assert_eq!(Manifest::parse(&plain.text()), Ok(plain));
@@ -244,7 +243,8 @@ fn errors_do_not_depend_on_how_the_input_is_cut() {
     assert!(!error_of(&[b"*1\r\n$\xea"]).fault.is_truncation());
 }
 
-/// Returns a file with two groups, and three offsets: of both groups and of the file's end.
+/// Returns a file with two groups, and three offsets: the starts of the two groups, and the end of
+/// the file.
 fn checked_groups() -> (Vec<u8>, [usize; 3]) {
     let groups =
         [[b"#TS:5\r\n", SET, SET].concat(), [SET, b"*1\r\n$5\r\nMULTI\r\n", SET, b"*1\r\n$4\r\nEXEC\r\n"].concat()];
@@ -269,8 +269,8 @@ fn groups_with_checksums_are_read_from_any_pieces() {
         assert_eq!(records.iter().filter(|record| record.ends_with("SET k abc")).count(), 10);
     }
     assert!(matches!(check(&mixed, None), Outcome::Read(analysis) if analysis.ok_up_to == mixed.len() as u64));
-    // Rejects annotations that may be damaged checksum lines: one that isn't text, and an unknown
-    // one after a group with a checksum.
+    // Annotations that may be damaged checksum lines are rejected: an annotation that isn't text,
+    // and an unknown annotation after a group with a checksum.
     for damaged in [[b"#\x80garbage\r\n", SET].concat(), [&file, &b"#other\r\n"[..], SET].concat()] {
         assert_eq!(read(&damaged, 9).1.expect_err("damaged").fault, Fault::ChecksumLine);
     }
@@ -278,7 +278,7 @@ fn groups_with_checksums_are_read_from_any_pieces() {
     assert_eq!(read(&[&empty[..], SET].concat(), 2).1, Ok((empty.len() + SET.len()) as u64));
 }
 
-/// No command of a damaged group is returned, and `check-aof` would cut before it.
+/// No command of a damaged group is returned, and `check-aof` would cut the file before the group.
 #[test]
 fn every_flipped_bit_is_located() {
     let (file, starts) = checked_groups();

@@ -1,6 +1,8 @@
-//! The state of the thread that writes the increments: pending and durable effects.
+//! The state of the thread that writes the increments (the files of effects): pending and durable
+//! effects.
 //!
-//! Each effect has a stamp, its place in the order of all changes ([`pantala_engine::effect`]).
+//! Each effect has a *stamp*, its place in the order of all changes ([`pantala_engine::effect`]).
+//! The *base* is the file with the dataset at one instant, which precedes the increments.
 //!
 //! | a stamp is | once |
 //! | --- | --- |
@@ -10,13 +12,13 @@
 //! # A cut
 //!
 //! A rewrite chooses a position of the stream, the *cut*, and takes a snapshot of the dataset at
-//! that position. Effects before the cut belong to the current increment, those after it to the
-//! next increment, which [`Writing::rotate`] opens. The current increment is made durable before
-//! the next one is listed, so only the last file of a list can be incomplete. In three cases the
-//! next increment is not listed until its base is installed: a sync has failed, there is no base,
-//! or the current increment can't be written. Before the snapshot becomes the base, the next
-//! increment is made durable. It is listed together with the base at the latest, and the files
-//! before it become history.
+//! that position. Effects before the cut belong to the current increment. Effects after the cut
+//! belong to the next increment, which [`Writing::rotate`] opens. The current increment is made
+//! durable before the next one is listed in the manifest, so only the last listed file can be
+//! incomplete. In three cases the next increment is not listed until the snapshot has become the
+//! base: a sync has failed, there is no base, or the current increment can't be written. The next
+//! increment is made durable before the snapshot becomes the base. The manifest that lists the new
+//! base also lists this increment, and the files before it become history.
 
 use std::io;
 use std::ops::Range;
@@ -34,7 +36,7 @@ pub struct Writing<D: Disk> {
     output: Output<D::File>,
     /// Parts after the cut that were read together with parts before it.
     behind_cut: Vec<(Outgoing, Range<usize>)>,
-    /// Whether the increment for the effects after the last cut is open or could not be opened.
+    /// Whether the increment for the effects after the last cut is open, or could not be opened.
     is_rotated: bool,
     /// The error of opening that increment. Without the increment, the snapshot can't become the
     /// base.
@@ -51,9 +53,10 @@ pub struct Writing<D: Disk> {
 /// Effects that were read from the stream.
 #[derive(Debug)]
 pub struct Taken {
-    /// Their bytes, in parts that consist of complete units.
+    /// The bytes of the effects, in parts that consist of complete units (a unit is the effects of
+    /// one command, transaction or script).
     pub parts: Vec<Outgoing>,
-    /// The offset in the stream after them.
+    /// The offset in the stream after these effects.
     pub end: u64,
     /// The offset of the cut, if there is one.
     pub cut: Option<u64>,
@@ -106,7 +109,7 @@ impl<D: Disk> Writing<D> {
                 _ => self.output.add(part, 0..len, now_s),
             }
         }
-        // While parts after the cut are not in the batch, the stamp must not advance.
+        // The stamp must not advance while parts after the cut are not in the batch.
         if let (Some(before), true) = (before, self.behind_cut.is_empty()) {
             self.read_before = before;
         }
@@ -152,7 +155,7 @@ impl<D: Disk> Writing<D> {
 
     /// Writes the batch, with a checksum if `has_checksums`. Can be called again after an error. If
     /// the file is lost (a sync of it has failed, or it was abandoned), the batch would follow a
-    /// gap. In that case drops the batch, whose effects the next base will contain.
+    /// gap. In that case drops the batch. The next base will contain its effects.
     ///
     /// # Errors
     /// The system's error.
@@ -165,9 +168,9 @@ impl<D: Disk> Writing<D> {
         self.output.write()
     }
 
-    /// Abandons the current increment, which can't be written. Between a cut and its rotation, the
-    /// base of that cut will contain all effects of the increment. So this must be called only
-    /// then. As after a failed sync, no further effect is written to the increment.
+    /// Abandons the current increment, which can't be written. Must be called only between a cut
+    /// and its rotation, because only then the base of that cut will contain all effects of the
+    /// increment. As after a failed sync, no further effect is written to the increment.
     pub fn abandon(&mut self) {
         self.output.lose();
         self.awaits_base = true;
@@ -200,8 +203,8 @@ impl<D: Disk> Writing<D> {
     /// The system's error. The current increment is then continued, and the snapshot can't become
     /// the base.
     pub fn rotate(&mut self, place: Option<&mut Place<D>>, now_s: Option<i64>) -> io::Result<Vec<u8>> {
-        // Effects in a file after a lost one would follow a gap, so a lost file must stay the last
-        // of its list.
+        // Effects in a file after a lost file would follow a gap, so a lost file must stay the last
+        // listed file.
         let is_unlisted = self.is_unlisted || self.awaits_base || !self.output.is_open();
         let opened = self.open_next(place, is_unlisted);
         self.is_rotated = true;
@@ -228,8 +231,8 @@ impl<D: Disk> Writing<D> {
         place.directory.create()?;
         let (file, name) = if is_unlisted {
             let name = names::temporary_increment(place.directory.prefix());
-            // A former thread may still write to a file of this name. Errors are ignored, because
-            // usually there is no such file.
+            // A former writer thread may still write to a file of this name, so the name is removed
+            // first. Errors are ignored, because usually there is no such file.
             let _ = place.directory.remove(&name);
             (place.directory.open_to_append(&name, true)?, name)
         } else {

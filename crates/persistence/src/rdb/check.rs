@@ -40,8 +40,8 @@ impl<'f> Check<'f> {
         self.findings
     }
 
-    /// Returns the offset after the pieces read so far. At the end, it is the offset of the end of
-    /// the RDB file.
+    /// Returns the offset after the pieces read so far. At the end, this is the offset of the end
+    /// of the RDB file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.reader.offset()

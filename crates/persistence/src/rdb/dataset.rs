@@ -36,7 +36,7 @@ pub struct Facts {
     pub checks: bool,
 }
 
-/// The form of access words in a file. It depends on the eviction policy, as in Redis.
+/// The form of access words in a file. As in Redis, the form depends on the eviction policy.
 #[derive(Clone, Copy, Debug)]
 enum Access {
     Unwritten,
@@ -50,8 +50,8 @@ const PIECE_ELEMENTS: usize = 256;
 /// Number of nodes in a piece of a list (whose nodes have 8 KiB by default) or of a stream (4 KiB).
 const PIECE_NODES: usize = 4;
 
-/// Bytes of elements after which a piece ends. Compressing them takes about 0.1 ms; a longer
-/// element is a piece of its own.
+/// Bytes of elements after which a piece ends. Compressing such a piece takes about 0.1 ms. A
+/// longer element is a piece of its own.
 const PIECE_BYTES: usize = 16 * 1024;
 
 /// The form of a file's entries. It doesn't change after the file is started.
@@ -116,9 +116,10 @@ impl EntryForm {
         true
     }
 
-    /// Appends the head of an entry and starts a cut of its value ([`rdb_value::begin_cut`]), so
-    /// that the elements can be appended in pieces. Returns false, without having appended
-    /// anything, if the entry has expired or its value has no cuts.
+    /// Appends the head of an entry and starts a cut of its value ([`rdb_value::begin_cut`]). A
+    /// *cut* is the elements of a value at one instant, which can be appended in pieces while the
+    /// value changes. Returns false, without having appended anything, if the entry has expired or
+    /// its value has no cuts.
     pub fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
         let Some((value, attributes)) = self.value(&entry) else { return false };
         let mut elements = Vec::new();
@@ -248,7 +249,8 @@ pub fn append_select(db: u32, part: &mut Vec<u8>) {
     writer.length(db.into());
 }
 
-/// Computes the end of a file: its last byte and the checksum of all bytes before it.
+/// Computes the end of a file: the end marker, and the checksum of all bytes up to and including
+/// the marker.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail {
     checksum: Option<u64>,
@@ -268,7 +270,7 @@ impl Tail {
         }
     }
 
-    /// Returns the last bytes of the file.
+    /// Returns the end marker and the checksum.
     #[must_use]
     pub fn to_bytes(mut self) -> Vec<u8> {
         let mut bytes = vec![opcode::END];

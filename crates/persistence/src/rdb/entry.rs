@@ -10,23 +10,23 @@ pub struct Entry<'a> {
     /// The entry's offset in the file, bytes: the offset of its first attribute (expiry, idle time
     /// or access counter) or, without attributes, of its type byte.
     pub offset: u64,
-    /// Number of its database.
+    /// The number of the key's database.
     pub db: u32,
     /// The key.
     pub key: &'a [u8],
     /// The value's type byte ([`pantala_types::rdb_value::kind`]).
     pub kind: u8,
-    /// The dialect that numbers the type bytes.
+    /// The dialect (Redis's or Valkey's) that defines the type byte.
     pub dialect: Dialect,
     /// The encoded value.
     pub body: &'a [u8],
     /// The offset of the encoded value in the file, bytes.
     pub body_offset: u64,
-    /// Its deadline, Unix time in ms.
+    /// The key's expiry, Unix time in ms.
     pub expire_at_ms: Option<i64>,
-    /// Its idle time, s.
+    /// The key's idle time, s.
     pub idle_s: Option<u64>,
-    /// Its access counter.
+    /// The key's access counter.
     pub frequency: Option<u8>,
 }
 

@@ -6,15 +6,15 @@
 //! end        ff, then a CRC64 of all bytes before it (8 bytes, little-endian; 0: no checksum)
 //! ```
 //!
-//! A piece starts with one byte. This is an opcode ([`opcode`]) or, for an entry, the kind of its
-//! value ([`pantala_types::rdb_value::kind`]), which the key and the encoded value follow.
+//! A piece starts with one byte, an opcode ([`opcode`]). An entry instead starts with the kind of
+//! its value ([`pantala_types::rdb_value::kind`]), followed by the key and the encoded value.
 //!
 //! | file | contents |
 //! | --- | --- |
 //! | `reader` | bytes in, pieces out: [`Reader`] |
 //! | `entry` | an entry, and its value decoded: [`Entry`] |
 //! | `writer` | pieces in, bytes out: [`Writer`] |
-//! | `dataset` | writes a whole keyspace, at once or in parts: [`write_dataset`], [`Head`], [`EntryForm`], [`Tail`] |
+//! | `dataset` | writes a whole keyspace, at once ([`write_dataset`]) or in parts ([`Head`] and others) |
 //! | `check` | checks a file for `check-rdb`: [`Check`] |
 
 mod check;

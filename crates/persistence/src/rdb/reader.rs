@@ -25,8 +25,8 @@ pub enum Piece<'a> {
     Database(u32),
     /// A key with its value.
     Entry(Entry<'a>),
-    /// The end of the file, whose checksum is valid or was not to be verified. With the checksum, 0
-    /// if none was written (`rdbchecksum no`); `None` for versions without checksums.
+    /// The end of the file, whose checksum is valid or was not to be verified. Contains the
+    /// checksum: 0 if none was written (`rdbchecksum no`), `None` for versions without checksums.
     End(Option<u64>),
 }
 
@@ -39,8 +39,8 @@ pub enum Next<'a> {
     NeedsInput,
 }
 
-/// The item that starts at the first unread byte. It borrows nothing, so the reader can be changed
-/// before the item becomes a [`Piece`].
+/// The item that starts at the first unread byte. The item borrows nothing, so the reader can be
+/// changed before the item becomes a [`Piece`].
 enum Found {
     Header {
         dialect: Dialect,
@@ -209,7 +209,7 @@ impl Reader {
             return Err(self.failed(Fault::Truncated));
         }
         // Requires at least twice as many bytes as now. If the reader searched for the end of a
-        // long entry after each small input, this would take quadratic time.
+        // long entry after each small input, reading the entry would take quadratic time.
         self.wanted = least.max(unread.saturating_mul(2)).max(unread + 1).min(left);
         Ok(())
     }
@@ -376,8 +376,8 @@ impl Reader {
     fn find_header(&self) -> Result<(Found, usize), Stop> {
         let unread = &self.buffer[self.at..];
         let Some(header) = unread.get(..HEADER_BYTES) else {
-            // If the few bytes don't match the start of a magic, the file isn't an RDB file.
-            // Otherwise it may be a truncated one.
+            // If these few bytes don't match the start of a magic, the file isn't an RDB file.
+            // Otherwise it may be a truncated RDB file.
             let has_started = MAGIC_REDIS.starts_with(&unread[..unread.len().min(MAGIC_REDIS.len())])
                 || MAGIC_VALKEY.starts_with(&unread[..unread.len().min(MAGIC_VALKEY.len())]);
             return Err(if has_started { Stop::Needs(HEADER_BYTES as u64) } else { Fault::Signature.into() });

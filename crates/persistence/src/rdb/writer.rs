@@ -35,11 +35,11 @@ impl Version {
 /// Attributes of an entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
-    /// When it expires, Unix time in ms.
+    /// The entry's expiry, Unix time in ms.
     pub expire_at_ms: Option<i64>,
-    /// Its idle time, s.
+    /// The entry's idle time, s.
     pub idle_s: Option<u64>,
-    /// Its access counter.
+    /// The entry's access counter.
     pub frequency: Option<u8>,
 }
 

@@ -1,12 +1,14 @@
 //! A disk in memory that loses what a file system may lose at a crash.
 //!
-//! A change of content is *pending* until the file is synced, a change of a name until its
-//! directory is synced. At a crash each pending change is kept, dropped or torn:
+//! A change of content is *pending* until the file is synced. A change of a name is pending until
+//! the directory of the name is synced. At a crash each pending change is kept, dropped or torn:
 //!
 //! | data | pending writes of a file | example |
 //! | --- | --- | --- |
 //! | ordered | a prefix of their bytes is kept | ext4 with `data=ordered` |
-//! | unordered | each block is kept or not; a lost block is zeros or old bytes | file systems that grow a file before its data is written |
+//! | unordered | each block is kept or lost; a lost block has old, zero or random bytes | – |
+//!
+//! Unordered data occurs on file systems that grow a file before its data is written.
 //!
 //! Of the pending changes of names, either a prefix or an arbitrary subset is kept. A rename is
 //! never torn.
@@ -30,7 +32,7 @@ const ENOSPC: i32 = 28;
 pub const TEMPORARY_BASE: &str = "temp-base";
 
 /// A rule of durability that a campaign breaks on purpose, to verify that the check of loaded files
-/// notices.
+/// detects the violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// Files are not synced.
@@ -109,7 +111,7 @@ struct Content {
     bytes: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Change>,
-    /// The path under which it was created.
+    /// The path under which the file was created.
     created_as: PathBuf,
 }
 
@@ -153,7 +155,7 @@ struct Rules {
     faults: Cell<u64>,
 }
 
-/// See the head of this module. Clones refer to the same disk.
+/// The disk described at the head of this module. Clones refer to the same disk.
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk(Rc<(RefCell<State>, Rules)>);
 
@@ -230,7 +232,8 @@ impl SimulatedDisk {
         self.rules().faults.take()
     }
 
-    /// Runs a call. `work` makes its changes, which are pending if the machine crashes within it.
+    /// Runs a call. `work` makes the call's changes. If the machine crashes within the call, these
+    /// changes are pending.
     fn call<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
         let rules = self.rules();
         if rules.is_crashed.get() {
@@ -331,7 +334,7 @@ fn settle(content: &mut Content, random: &mut Random, is_ordered: bool) {
     }
 }
 
-/// Keeps some blocks, in any order; the file may be as long as if all had been kept.
+/// Keeps some of the blocks. The file may become as long as if all blocks had been kept.
 fn settle_blocks(durable: &mut Vec<u8>, pending: &[Change], random: &mut Random) {
     let block = 1 << (4 + random.below(6));
     let has_zeros = random.below(2) == 0;

@@ -1,11 +1,12 @@
-//! Simulated crashes below the state machines that write the append-only file. A disk in memory
-//! loses the data that a file system may lose, and calls fail. After each crash the files are
-//! loaded. They must contain all effects that were promised to be durable. Further effects must be
-//! in order and without gaps, and transactions complete or absent.
+//! Tests of the state machines that write the append-only file, on a simulated disk. At a simulated
+//! crash, the disk loses data that a file system may lose; calls may also fail. After each crash
+//! the files are loaded. They must contain all effects that were promised to be durable. Further
+//! effects must be in order and without gaps, and each transaction complete or absent.
 //!
-//! A unit consists of the effects of one command or transaction. The stream contains the units of
+//! A *unit* consists of the effects of one command or transaction. The stream contains the units of
 //! all clients in one order, so a promise is the number of the last durable unit. With `appendfsync
-//! always`, clients may have received replies up to this unit; with `everysec`, it was synced.
+//! always`, clients may have received replies up to this unit. With `everysec`, this unit was
+//! synced.
 
 mod disk;
 mod units;
@@ -18,7 +19,8 @@ use pantala_base::Random;
 use disk::Broken;
 use world::{Tally, World};
 
-/// Returns the seed of the campaign: from `PANTALA_SEED`, otherwise from the system; prints it.
+/// Returns the seed of the campaign, from `PANTALA_SEED` if it is set, otherwise from the system.
+/// Prints the seed.
 fn seed(test: &str) -> u64 {
     let given = std::env::var("PANTALA_SEED").ok().and_then(|text| text.trim().parse().ok());
     let seed = given.unwrap_or_else(|| Random::from_entropy().below(1 << 40));

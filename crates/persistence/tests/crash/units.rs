@@ -1,5 +1,6 @@
-//! The effects of the campaign, derived from the number of their unit and from its life (the run of
-//! the server that committed it); and the check that the loaded effects are exactly these.
+//! The effects of the campaign, and the check that the loaded effects equal them. The effects of a
+//! unit are derived from the unit's number and its life (the run of the server that committed the
+//! unit).
 
 use pantala_base::Random;
 use pantala_persistence::aof::scan::Runner;
@@ -9,8 +10,8 @@ use pantala_resp::Args;
 /// A command's key and value.
 type Effect = (Vec<u8>, Vec<u8>);
 
-/// Returns the effects of a unit; two or more form a transaction. `number` is the unit's number,
-/// counted from 1; `life` is the number of the server's run that has committed the unit.
+/// Returns the effects of a unit. Two or more effects form a transaction. `number` is the unit's
+/// number, counted from 1. `life` is the number of the server's run that has committed the unit.
 fn effects(number: u64, life: u32) -> Vec<Effect> {
     let mut random = Random::from_seed(number << 32 | u64::from(life));
     let count = if random.below(5) == 0 { 2 + random.below(3) } else { 1 };
@@ -48,7 +49,8 @@ pub fn encode_unit(out: &mut Vec<u8>, number: u64, life: u32) {
     }
 }
 
-/// Returns a base that stands for all units up to `number`. `life` has committed the last of them.
+/// Returns a base that represents all units up to `number`. The last of these units was committed
+/// in the run `life`.
 pub fn base(number: u64, life: u32) -> Vec<u8> {
     let mut out = Vec::new();
     encode(&mut out, &[b"BASE", number.to_string().as_bytes(), life.to_string().as_bytes()]);

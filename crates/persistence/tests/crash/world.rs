@@ -1,5 +1,6 @@
 //! A *world* is one server on one disk through several crashes. A *life* is a run of the server
-//! between two crashes. After each crash, all units that were promised to be durable must be there.
+//! between two crashes. After each crash, the loaded files must contain all units that were
+//! promised to be durable.
 
 use std::path::Path;
 
@@ -54,12 +55,12 @@ struct Rewrite {
     /// The unwritten rest of the base.
     text: Vec<u8>,
     file: Option<SimulatedFile>,
-    /// The last unit of the base once the base is durable, or the reason why it could not be
-    /// written; `None` until then.
+    /// The last unit of the base once the base is durable, or the reason why the base could not be
+    /// written. `None` until then.
     ended: Option<Result<u64, String>>,
 }
 
-/// See the head of this module.
+/// The world described at the head of this module.
 pub struct World<'t> {
     random: Random,
     disk: SimulatedDisk,
@@ -92,8 +93,8 @@ struct Life {
     now_s: i64,
 }
 
-/// The process has ended because of an error of the disk, as the server does with `appendfsync
-/// always`.
+/// An error of the disk has ended the process. With `appendfsync always`, the server ends in this
+/// way.
 struct Exited;
 
 impl<'t> World<'t> {
@@ -153,8 +154,8 @@ impl<'t> World<'t> {
 
     /// Crashes the machine, or only the process.
     fn crash(&mut self) {
-        // After a failed sync, a process may read data that isn't on the disk, and can't detect
-        // this. So the machine crashes in that case.
+        // After a failed sync, a process may read data that isn't on the disk, without being able
+        // to detect this. So the machine crashes in that case.
         if !self.disk.is_crashed() && !self.disk.has_lost() && self.one_in(3) {
             self.tally.kills += 1;
             self.disk.set_faults(0);
@@ -189,8 +190,8 @@ impl<'t> World<'t> {
         // The server may have started without the append-only file, which is turned on now.
         let awaits_base = self.one_in(6);
         let opened = if awaits_base {
-            // In this life the server never syncs the old files. If the cut of a torn end were
-            // still pending, a crash could bring back effects that this life has replaced.
+            // In this life the server never syncs the old files. If the removal of a torn end were
+            // still pending, a crash could restore effects that this life has replaced.
             self.disk.write_back();
             directory.create().and_then(|()| {
                 directory.open_to_append(&names::temporary_increment(PREFIX), true)?;
@@ -205,9 +206,9 @@ impl<'t> World<'t> {
         }
         let (place, writing) = opened.map_err(|error| format!("no call fails: {error}"))?;
         self.disk.crash_after(None);
-        // If the machine crashes during the start, the cut of a torn end may not be synced, and the
-        // disk may still have effects that were not loaded. So the history is truncated only here,
-        // after the start has succeeded.
+        // If the machine crashes during the start, the removal of a torn end may not be durable,
+        // and the disk may still have effects that were not loaded. So the history is truncated
+        // only here, after the start has succeeded.
         self.history.truncate(number as usize);
         if !awaits_base {
             // Clients may read all loaded units, so these must survive.

@@ -1,4 +1,4 @@
-//! The handshake: lines of a primary in, commands out.
+//! The handshake of a replica with its primary: lines of the primary in, commands out.
 
 use crate::ReplId;
 
@@ -16,12 +16,12 @@ pub struct Credentials {
 pub struct Identity {
     /// The credentials; `None` means that the replica doesn't authenticate.
     pub credentials: Option<Credentials>,
-    /// Its port for clients.
+    /// The replica's port for clients.
     pub port: u16,
     /// Whether this server was the primary and asks the other server to take its place (`PSYNC …
     /// FAILOVER`).
     pub fails_over: bool,
-    /// The address that it announces; empty means the address of its socket.
+    /// The address that the replica announces; empty means the address of its socket.
     pub ip: String,
 }
 
@@ -78,7 +78,7 @@ enum Registration {
     Option(&'static str),
 }
 
-/// See the head of the module [`crate::replica`].
+/// The handshake described at the head of the module [`crate::replica`].
 #[derive(Debug)]
 pub struct Handshake {
     identity: Identity,
@@ -165,7 +165,7 @@ impl Handshake {
     }
 
     /// Returns whether `PSYNC` was sent. If so, a failover may have made the other server the
-    /// primary. A handshake that fails earlier has changed nothing and may be retried.
+    /// primary. A handshake that fails before `PSYNC` has changed nothing and may be retried.
     #[must_use]
     pub fn has_asked(&self) -> bool {
         self.has_asked
@@ -315,7 +315,7 @@ mod tests {
     }
 
     /// Runs a handshake against these lines. Returns the sent commands, without framing, and the
-    /// outcome; `None` if the handshake needs more lines.
+    /// outcome. The outcome is `None` if the handshake needs more lines.
     fn run(identity: Identity, position: Option<Position>, lines: &[&str]) -> (Vec<String>, Option<Outcome>) {
         let mut handshake = Handshake::new(identity, position);
         let (mut sent, mut lines) = (Vec::new(), lines.iter());

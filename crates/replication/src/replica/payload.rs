@@ -61,7 +61,7 @@ impl Payload {
         if let Payload::Length(bytes) = self { Some(*bytes) } else { None }
     }
 
-    /// Processes received bytes. Appends those of the snapshot to `into`. Returns the number of
+    /// Processes received bytes. Appends the bytes of the snapshot to `into`. Returns the number of
     /// bytes used, and whether the snapshot is complete. The remaining bytes belong to the stream.
     pub fn feed(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> (usize, bool) {
         match self {
