@@ -159,7 +159,8 @@ mod tests {
         let (earlier, later) = (Moment(5), Moment(7));
         assert_eq!([later - earlier, earlier - later], [Duration::from_nanos(2), Duration::ZERO]);
         assert_eq!([later.ns_since(earlier), earlier.ns_since(later)], [2, 0]);
-        // A lower bound of 2020-01-01 checks the unit.
+        // The lower bound is 2020-01-01 in microseconds. A time in another unit would be out of
+        // range.
         assert!(clock.now_us() > 1_577_836_800_000_000 && clock.now_us() < 1_577_836_800_000_000 * 10);
         assert_eq!(clock.now_ms() / 1_000_000, clock.now_us() / 1_000_000_000);
     }

@@ -40,7 +40,8 @@ const fn build_tables() -> [[u16; 256]; SLICE_LEN] {
 /// Returns the CRC16/XMODEM of `bytes`.
 ///
 /// Processes eight bytes per step ("slicing by eight"). The eight table reads of a step are
-/// independent of each other, so they take about as long as two dependent reads.
+/// independent of each other, so a step takes about the time of two dependent reads instead of
+/// eight.
 #[inline]
 pub fn crc16(bytes: &[u8]) -> u16 {
     let mut crc = 0u16;

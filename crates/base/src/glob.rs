@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `*` | any run of bytes, including none |
 //! | `?` | one byte |
-//! | `[abc]`, `[a-z]`, `[^a]` | one byte of the class, of the range, not of the class |
+//! | `[abc]`, `[a-z]`, `[^a]` | a *class*: one byte that is listed, in the range, or not listed |
 //! | `\x` | the byte `x` itself, also inside a class |
 //!
 //! Corner cases that clients can see are the same as in Redis:

@@ -2,7 +2,7 @@
 //! as HdrHistogram with two significant digits. A *chunk* is an array of 128 counters.
 //!
 //! ```text
-//! value, ns      bucket (chunk)   counter within
+//! value, ns      chunk            counter in the chunk
 //! 0 to 127       0                value                 exact
 //! 128 to 255     1                value - 128           exact
 //! 256 to 511     2                value / 2 - 128       2 ns wide

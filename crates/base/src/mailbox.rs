@@ -5,8 +5,8 @@
 //! receives the nodes in arrival order.
 //!
 //! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps, so the
-//!   compare-and-swap that delivers a message also shows its sender whether to ring the worker's
-//!   *doorbell*, the eventfd that wakes its event loop.
+//!   compare-and-swap that delivers a message also shows the sender of the message whether to ring
+//!   the worker's *doorbell*, the eventfd that wakes the worker's event loop.
 //! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
 //! The queues have no bound of their own. A gate holds only requests (commands that wait for the

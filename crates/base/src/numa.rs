@@ -43,8 +43,8 @@ mod system {
 
     /// Maximum number of nodes of a kernel.
     const NUMBERS_MAX: usize = 1024;
-    /// Flags of `get_mempolicy` that the crate `libc` doesn't define: return a node
-    /// (`MPOL_F_NODE`), that of the page at an address (`MPOL_F_ADDR`).
+    /// Flags of `get_mempolicy` that the crate `libc` doesn't define. `MPOL_F_NODE` requests a node
+    /// instead of a policy, and `MPOL_F_ADDR` the node of the page at an address.
     const OF_PAGE: libc::c_ulong = 1 | 2;
     /// Size of the trial mapping, bytes: one page on all supported platforms.
     const TRIAL_BYTES: usize = 4096;
@@ -93,8 +93,8 @@ mod system {
         let mut mask = [0 as libc::c_ulong; NUMBERS_MAX / BITS];
         mask[number / BITS] = 1 << (number % BITS);
         // SAFETY: the call changes neither the contents of memory nor its addresses, only where the
-        // kernel will take further pages from. The kernel subtracts one from the last but one
-        // argument, so it reads exactly `NUMBERS_MAX` bits of the mask.
+        // kernel will take further pages from. The kernel subtracts one from the length of the
+        // mask, so it reads exactly `NUMBERS_MAX` bits.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,

@@ -1,5 +1,5 @@
-//! The CPUs of this host: which share a core, a last-level cache, a NUMA node or a package. They
-//! are read from files below `/sys/devices/system`.
+//! The CPUs of this host: which of them share a core, a last-level cache, a NUMA node or a package.
+//! The kernel lists this in files below `/sys/devices/system`.
 //!
 //! Only the CPUs that a process may use count. A cpuset or an affinity mask therefore looks like a
 //! smaller host.
@@ -21,8 +21,8 @@ const CACHES_MAX: usize = 10;
 /// Minimum level of a cache that counts as a last-level cache even if only one core uses it.
 const SHARED_LEVEL: u32 = 3;
 
-/// A logical CPU. The number of a cache or core is that of the first CPU that belongs to it. CPUs
-/// are ordered by the fields in turn, so CPUs that share the most are neighbors.
+/// A logical CPU. The number of a cache or core is that of the first CPU that belongs to it. The
+/// order of CPUs compares them field by field, so CPUs that share the most are neighbors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpu {
     /// NUMA node, as the kernel numbers it.
@@ -79,7 +79,7 @@ impl Topology {
             let package = || list(&format!("{folder}/topology/core_siblings_list"))?.first().copied();
             Cpu {
                 node: nodes.iter().find(|(_, cpus)| cpus.contains(&number)).map_or(0, |(node, _)| *node),
-                // Some virtual machines have -1.
+                // Some virtual machines report -1.
                 package: value("topology/physical_package_id").map_or(0, |package| package as usize),
                 cache: cache.or_else(package).unwrap_or(0),
                 core: siblings.first().copied().unwrap_or(number),
@@ -239,7 +239,7 @@ mod tests {
         let topology = epyc(&["0-63"]).read(20..30);
         assert_eq!(topology.to_string(), "1 package, 1 NUMA node, 2 last-level caches, 10 cores, 10 CPUs");
         assert_eq!(topology.neighbours(&topology.cpus[0]), [20, 21, 22, 23]);
-        // One socket of two.
+        // The CPUs of one of the two sockets.
         let topology = xeon().read((18..36).chain(54..60));
         assert_eq!(topology.to_string(), "1 package, 1 NUMA node, 1 last-level cache, 18 cores, 24 CPUs");
         assert_eq!(topology.nodes(), [1]);

@@ -73,8 +73,8 @@ impl SegmentLines {
     #[inline(always)]
     pub(crate) fn line(self, i: usize) -> &'static Bucket {
         // SAFETY: the mask keeps the line within the segment's memory, or within its chunk (see
-        // `take_small_segment`). Both are never unmapped and consist of atomic words, for which a
-        // shared reference is valid at any time.
+        // `take_small_segment`). Neither is ever unmapped. Each consists of atomic words, for which
+        // a shared reference is valid at any time.
         unsafe { self.0.add(i & (SEGMENT_LINES - 1)).as_ref() }
     }
 }
@@ -165,7 +165,7 @@ pub(crate) fn take_segment(node: Node) -> SegmentLines {
     SegmentLines(pool.bump.take(SEGMENT_BYTES, SEGMENT_CHUNK_BYTES, SEGMENT_BYTES, node).cast())
 }
 
-/// Frees a segment of `node` after its owner's last store. All its bytes after the first
+/// Frees a segment of `node` after its owner's last store. All bytes of the segment after the first
 /// `used_bytes` must be zero.
 pub(crate) fn free_segment(lines: SegmentLines, used_bytes: usize, node: Node) {
     discard_lines(lines, 0, used_bytes);
@@ -201,8 +201,8 @@ pub(crate) fn free_small_segment(lines: SegmentLines) {
 pub(crate) fn discard_lines(lines: SegmentLines, from_bytes: usize, to_bytes: usize) {
     assert!(from_bytes <= to_bytes && to_bytes <= SEGMENT_BYTES && from_bytes.is_multiple_of(PAGE_BYTES));
     // SAFETY: the range lies in the segment, which is page-aligned within a mapping; the caller
-    // owns the segment, others only load from it atomically. The memory consists of atomic words,
-    // so changing it behind a shared reference is allowed.
+    // owns the segment, and other threads only load from it atomically. The memory consists of
+    // atomic words, so changing it behind a shared reference is allowed.
     unsafe {
         let start = lines.0.cast::<u8>().add(from_bytes);
         discard(start, to_bytes - from_bytes);

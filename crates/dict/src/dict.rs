@@ -13,8 +13,8 @@ use crate::occupancy::Occupancy;
 use crate::record::{Record, fits_cell, value_len_max};
 use crate::table::{Probe, Table};
 
-/// A map from byte strings to [payloads](crate::Payload), each with an expiry, an access word and
-/// user flags. The crate documentation describes its structure and cost.
+/// A map from byte strings to [payloads](crate::Payload), each with an access word, user flags and
+/// an optional expiry. The crate documentation describes its structure and cost.
 ///
 /// Methods that take a hash expect [`hash_key`](crate::hash_key) of the key with the dictionary's
 /// seed. With another hash a key isn't found, or is inserted twice; nothing worse happens.

@@ -39,8 +39,8 @@ use crate::segment::Segment;
 use crate::table::{directory_index, directory_of};
 
 const LINE_BYTES: usize = size_of::<Bucket>();
-/// Number of cache lines of a long entry that are prefetched. The hardware prefetcher recognizes
-/// the sequence by then, and fetches the rest.
+/// Number of cache lines of a long entry that are prefetched. After these lines, the hardware
+/// prefetcher has recognized the sequence and fetches the rest.
 const LONG_LINES: usize = 6;
 
 /// A handle for prefetching from a dictionary, on any thread at any time, even while the dictionary

@@ -2,9 +2,10 @@
 //!
 //! A cursor is the top 48 bits of a hash; all entries with smaller hashes have been visited.
 //! Segments, buckets and tags are in hash order, so a cursor stays valid while segments grow,
-//! shrink, split and merge between two calls. A scan visits every entry that exists throughout it,
-//! usually once. If segments merge between two calls, their tags lose the last bit. The cursor then
-//! points to a coarser position, and the scan may visit some entries twice, as `SCAN` allows.
+//! shrink, split and merge between two calls. A scan visits every entry that exists from its start
+//! to its end, usually once. If segments merge between two calls, their tags lose the last bit. The
+//! cursor then points to a coarser position, and the scan may visit some entries twice, as `SCAN`
+//! allows.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

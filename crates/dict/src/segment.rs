@@ -26,14 +26,15 @@ use crate::memory::{PAGE_BYTES, page_ceil};
 pub(crate) const BUCKETS_MAX: usize = if cfg!(miri) { 7 } else { SEGMENT_LINES - 1 };
 /// Maximum number of entries.
 pub(crate) const SEGMENT_SLOTS: usize = BUCKETS_MAX * SLOTS;
-/// A segment grows when an insert would raise its load above this many parts of [`LOAD_PARTS`].
+/// A segment grows when an insert would raise its load above `LOAD_MAX / LOAD_PARTS`.
 const LOAD_MAX: usize = 90;
 const LOAD_PARTS: usize = 100;
-/// A segment shrinks by a step when its load after the step would be less than this many parts of
-/// [`LOAD_PARTS`].
+/// A segment shrinks by a step when its load after the step would be less than `LOAD_SHRUNK /
+/// LOAD_PARTS`.
 const LOAD_SHRUNK: usize = 67;
-/// Two buddies (segments whose hash prefixes differ only in the last bit) merge when their entries
-/// would fill at most this many parts of [`LOAD_PARTS`] of a segment of [`BUCKETS_MAX`] buckets.
+/// Two buddies (segments whose hash prefixes differ only in the last bit) merge when a segment of
+/// [`BUCKETS_MAX`] buckets with the entries of the two would have a load of at most `LOAD_MERGED /
+/// LOAD_PARTS`.
 const LOAD_MERGED: usize = 50;
 /// Maximum number of buckets of a small segment.
 const SMALL_BUCKETS_MAX: usize = if cfg!(miri) { 2 } else { arena::SMALL_SEGMENT_BYTES / size_of::<Bucket>() - 1 };
@@ -92,8 +93,8 @@ pub(crate) const fn step_down(buckets: u64) -> u64 {
     step
 }
 
-/// Returns the number of entries that this many buckets may hold; the next insert grows the
-/// segment.
+/// Returns the maximum number of entries of a segment with this many buckets. A further insert
+/// makes the segment grow.
 #[inline]
 pub(crate) const fn capacity(buckets: u64) -> u64 {
     buckets * SLOTS as u64 * LOAD_MAX as u64 / LOAD_PARTS as u64

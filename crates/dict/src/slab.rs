@@ -7,8 +7,8 @@
 //! The first run of each class with cells of at most 128 bytes is a *small* run of 1 KB, so that a
 //! dictionary of a few keys doesn't take a page per class. Empty runs return to a pool shared by
 //! all dictionaries on the same NUMA node. Small runs return to one pool for all nodes. Each slab
-//! keeps one empty run as a spare. Without the spare, a key that is repeatedly added and removed
-//! would take the pool's lock each time if all other runs of its class are full.
+//! keeps at most one empty run as a spare. Without the spare, a key that is repeatedly added and
+//! removed would take the pool's lock each time if all other runs of its class are full.
 
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

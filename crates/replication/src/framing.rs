@@ -9,7 +9,8 @@ const MARK_BYTES: usize = 40;
 pub enum Framing {
     /// The length precedes the snapshot.
     Length(u64),
-    /// This mark precedes and follows the snapshot, because its length is unknown when it starts.
+    /// This mark precedes and follows the snapshot, because the snapshot's length is unknown at its
+    /// start.
     Mark([u8; MARK_BYTES]),
 }
 

@@ -88,9 +88,9 @@ impl History {
         self.id = id;
     }
 
-    /// Returns the offset at which a replica may continue: the number of bytes that it has. `held`
-    /// has the first and the last offset, both inclusive, from which the backlog has the rest of
-    /// the stream; `None` if there is no backlog.
+    /// Returns the number of bytes of the stream that a replica has, if the replica may continue
+    /// there. `held` has the lowest and the highest number (both inclusive) for which the backlog
+    /// has the rest of the stream; `None` if there is no backlog.
     ///
     /// # Errors
     /// The reason why the replica needs a full sync.

@@ -38,7 +38,7 @@ const TRUST: usize = 8;
 const RANGES_KEPT_MAX: usize = 1_024;
 
 /// Minimum capacity of a list of ranges that is moved to the caller instead of copied. Also the
-/// minimum length of a list for whose further ranges memory is reserved in advance.
+/// minimum length of a list at which memory for the remaining ranges is reserved in advance.
 const RANGES_MOVED_MIN: usize = 16 * 1_024;
 
 /// Limits on the requests of a connection.

@@ -221,8 +221,8 @@ impl<'a> Reply<'a> {
         self.out.len()
     }
 
-    /// Removes the bytes written since `position`. If these are the whole reply, its failure is
-    /// forgotten too.
+    /// Removes the bytes written since `position`. If these bytes are the whole reply, clears its
+    /// failure too.
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(position);
         if position == self.start {
@@ -495,9 +495,8 @@ impl<'a> Reply<'a> {
         self.defer(self.set_kind(), 1)
     }
 
-    /// Inserts the header of an aggregate with its length, in elements (pairs for a map), and moves
-    /// the elements behind the header. Moving them once per aggregate is cheaper than counting them
-    /// first.
+    /// Inserts the header of an aggregate in front of its elements. `len` is the number of elements
+    /// (for a map, of pairs). Moving the elements once is cheaper than counting them first.
     #[expect(clippy::needless_pass_by_value, reason = "taken by value, so that a length can't be inserted twice")]
     pub fn patch(&mut self, deferred: Deferred, len: usize) {
         let Deferred { position, kind, per_element } = deferred;

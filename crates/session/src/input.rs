@@ -195,7 +195,7 @@ impl<C: Lent> Input<C> {
         self.start = 0;
     }
 
-    /// Returns the next command. Returns held-back commands first. Appends the ranges of the
+    /// Returns the next command. Held-back commands precede all others. Appends the ranges of the
     /// command's arguments, relative to its first byte, to `args`.
     #[inline(always)]
     pub fn parse<M: Lender<Chunk = C>>(

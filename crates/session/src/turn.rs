@@ -64,8 +64,8 @@ impl<C: Lent, S> Connection<C, S> {
     }
 
     /// Takes the output buffer if it may be sent at once: no send is in flight, no piece precedes
-    /// it, and the connection isn't a replica. (The completion of each send to a replica must wake
-    /// the owner, which then adds more of the stream to the output.)
+    /// it, and the connection isn't that of a replica. (The completion of each send to a replica
+    /// must wake the owner, which then adds more of the stream to the output.)
     #[inline]
     pub fn take_output(&mut self) -> Option<Vec<u8>> {
         let may_be_sent = !self.output.is_empty()

@@ -30,7 +30,8 @@ pub(crate) fn is_trusted(
     roots: &RootCertStore,
     now: UnixTime,
 ) -> bool {
-    // rustls has no variant for the wanted error, and reports it as `Other`.
+    // rustls has no variant of its own for the error that is tested here, and reports it as
+    // `Other`.
     let Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else { return false };
     if !matches!(cause.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity)) {
         return false;

@@ -35,7 +35,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Returns the certificates of a PEM file. There is at least one.
+/// Returns the certificates of a PEM file: at least one.
 ///
 /// # Errors
 /// The file can't be read, or has no certificate.
@@ -158,7 +158,7 @@ pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Maximum number of entries of a folder of authorities that are considered; the others are
+/// Maximum number of entries of a folder of authorities that are considered. Further entries are
 /// ignored.
 const FILES_MAX: usize = 1024;
 

@@ -184,7 +184,8 @@ fn damaged_bytes_are_a_failure_and_never_a_panic() {
     }
 }
 
-/// The end of a handshake may arrive in one piece with more data than is kept of a handshake.
+/// The end of a handshake may arrive together with more data than the limit of kept handshake
+/// bytes.
 #[test]
 fn much_data_may_arrive_with_the_end_of_a_handshake() {
     let Some((server, client)) = sides("with-data") else { return };

@@ -1,5 +1,5 @@
 //! The operations on files with which the append-only file is written. The server runs them on the
-//! system's files, the crash campaign (`tests/crash`) on simulated files.
+//! system's files, the crash tests (`tests/crash`) on simulated files.
 
 use std::fmt::Debug;
 use std::io::{self, ErrorKind, IoSlice};

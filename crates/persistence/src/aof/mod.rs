@@ -54,7 +54,8 @@ pub use reader::{Error, Fault, Next, Reader};
 pub use transactions::{Found, Transactions};
 pub use writing::Writing;
 
-/// The first bytes of an RDB file: a file of effects that starts with them has an RDB preamble.
+/// The first bytes of an RDB file. A file of effects that starts with these bytes has an RDB
+/// preamble: an RDB file in front of the effects.
 pub const RDB_SIGNATURE: &[u8; 5] = b"REDIS";
 
 /// The prefix of an annotation (a line that starts with `#`) with the time at which the effects

@@ -4,7 +4,7 @@
 //! Each effect has a *stamp*, its place in the order of all changes ([`pantala_engine::effect`]).
 //! The *base* is the file with the dataset at one instant, which precedes the increments.
 //!
-//! | a stamp is | once |
+//! | a stamp is | as soon as |
 //! | --- | --- |
 //! | read | all effects with earlier stamps are in the batch or written |
 //! | durable | all effects with earlier stamps are synced, or in a base if their file was lost |
@@ -41,7 +41,7 @@ pub struct Writing<D: Disk> {
     /// The error of opening that increment. Without the increment, the snapshot can't become the
     /// base.
     rotation_error: Option<String>,
-    /// Whether the increment is in no list until its base is installed.
+    /// Whether the manifest doesn't list the current increment until its base is installed.
     is_unlisted: bool,
     /// Whether a sync has failed or an increment was abandoned, so that effects may be missing on
     /// disk until there is a new base.
@@ -84,8 +84,8 @@ impl<D: Disk> Writing<D> {
         }
     }
 
-    /// Starts at a cut. Effects are discarded until [`Self::rotate`] opens the first increment,
-    /// which is in no list until its base is installed.
+    /// Starts at a cut. Effects are discarded until [`Self::rotate`] opens the first increment. The
+    /// manifest doesn't list this increment until its base is installed.
     pub fn at_cut() -> Self {
         Writing { is_rotated: false, ..Self::with(Output::none()) }
     }
@@ -148,7 +148,7 @@ impl<D: Disk> Writing<D> {
         self.awaits_base
     }
 
-    /// Returns the stamp before which all effects are written; 0: not known.
+    /// Returns the stamp before which all effects are written; 0 if it isn't known.
     pub fn written_before(&self) -> u64 {
         if self.is_written() { self.read_before } else { 0 }
     }
@@ -169,7 +169,7 @@ impl<D: Disk> Writing<D> {
     }
 
     /// Abandons the current increment, which can't be written. Must be called only between a cut
-    /// and its rotation, because only then the base of that cut will contain all effects of the
+    /// and its rotation, because only then will the base of that cut contain all effects of the
     /// increment. As after a failed sync, no further effect is written to the increment.
     pub fn abandon(&mut self) {
         self.output.lose();

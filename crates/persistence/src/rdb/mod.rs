@@ -14,7 +14,7 @@
 //! | `reader` | bytes in, pieces out: [`Reader`] |
 //! | `entry` | an entry, and its value decoded: [`Entry`] |
 //! | `writer` | pieces in, bytes out: [`Writer`] |
-//! | `dataset` | writes a whole keyspace, at once ([`write_dataset`]) or in parts ([`Head`] and others) |
+//! | `dataset` | writes a whole keyspace, at once ([`write_dataset`]) or in parts ([`Head`]) |
 //! | `check` | checks a file for `check-rdb`: [`Check`] |
 
 mod check;

@@ -15,9 +15,9 @@ pub trait Sink {
 /// The version of a written file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// 10, that of Redis 7.0.
+    /// Version 10, as Redis 7.0 writes it.
     Redis7_0,
-    /// 12, that of Redis 7.4 and 8.0: hash fields may expire.
+    /// Version 12, as Redis 7.4 and 8.0 write it. Hash fields may have an expiry.
     Redis7_4,
 }
 

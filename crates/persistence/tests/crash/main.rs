@@ -1,7 +1,8 @@
 //! Tests of the state machines that write the append-only file, on a simulated disk. At a simulated
 //! crash, the disk loses data that a file system may lose; calls may also fail. After each crash
 //! the files are loaded. They must contain all effects that were promised to be durable. Further
-//! effects must be in order and without gaps, and each transaction complete or absent.
+//! effects must be in order and without gaps, and each transaction complete or absent. A *campaign*
+//! is a series of such crashes.
 //!
 //! A *unit* consists of the effects of one command or transaction. The stream contains the units of
 //! all clients in one order, so a promise is the number of the last durable unit. With `appendfsync
