@@ -9,10 +9,10 @@
 //! mimalloc keeps freed memory for later allocations. [`purge`] returns the unused memory of the
 //! calling thread's heap to the kernel.
 //!
-//! Huge pages make large heaps faster and small ones larger: an empty server touches a few pages
-//! scattered over a megabyte, and each touch would make a whole huge page resident. mimalloc is
-//! therefore built without huge pages (`no_thp`). [`place_huge_pages`] enables them for all memory
-//! of a large server, and for the memory after the first 256 MiB of a small one.
+//! Huge pages make large heaps faster and small heaps larger. An empty server touches only a few
+//! scattered pages, but each touch would make a whole huge page resident. mimalloc is therefore
+//! built without huge pages (`no_thp`). [`place_huge_pages`] enables them for all memory of a large
+//! server, and for the memory after the first 256 MiB of a small one.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};

@@ -4,9 +4,9 @@
 //! of a linked stack of nodes. The consumer swaps the whole stack out and reverses it, so that it
 //! receives the nodes in arrival order.
 //!
-//! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps, so the
-//!   compare-and-swap that delivers a message also shows the sender of the message whether to ring
-//!   the worker's *doorbell*, the eventfd that wakes the worker's event loop.
+//! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps. So the
+//!   compare-and-swap that delivers a message also shows its sender whether to wake the worker. The
+//!   sender does so by the worker's *doorbell*, an eventfd.
 //! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
 //! The queues have no bound of their own. A gate holds only requests (commands that wait for the
@@ -135,8 +135,9 @@ pub fn push<T>(
 
 /// Messages for one worker, from any thread.
 ///
-/// The word is null (the worker is awake, no messages), [`mark`] (the worker sleeps, no messages)
-/// or a stack of messages (the worker is awake, or the sender of the first message is waking it).
+/// If there are no messages, the word is null while the worker is awake, and [`mark`] while it
+/// sleeps. Otherwise the word is a stack of messages. The worker is then awake, or the sender of
+/// the first message is waking it.
 pub struct Mailbox<T> {
     word: AtomicPtr<Node<T>>,
     values: PhantomData<*mut Node<T>>,

@@ -1,7 +1,7 @@
 //! The type-stable arena: segments (the buckets for a range of hashes), directory blocks (the
 //! addresses of segments) and roots (each the address of a directory).
 //!
-//! They are *type-stable*: the memory of each stays mapped for the life of the process, and never
+//! They are *type-stable*: the memory of each stays mapped for the life of the process. It never
 //! changes its type or size, even when it is freed and used again. A segment is always 512 cache
 //! lines of atomic words. A small segment is always 8 lines, which other small segments follow. A
 //! directory block of 2^d words always holds directory words or zeros.
@@ -12,9 +12,10 @@
 //!
 //! Freed memory returns to pools that all threads share. Segments take most of the memory, so each
 //! NUMA node has its own pool of segments. Small segments, directory blocks and roots have one pool
-//! each, for all nodes. Each pool has a mutex, which is locked only when memory is taken or freed:
-//! when a segment splits, merges or changes between small and large, when a directory is resized,
-//! and when a dictionary is created, gets its first entry, is released or dropped.
+//! each, for all nodes. Each pool has a mutex, which is locked only when memory is taken or freed.
+//! This happens when a segment splits, merges or changes between small and large, and when a
+//! directory is resized. It also happens when a dictionary is created, gets its first entry, is
+//! released or is dropped.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -79,10 +80,10 @@ impl SegmentLines {
     }
 }
 
-/// The only word through which other threads reach a dictionary: the address of the directory
-/// (64-aligned) with its depth in the low six bits, or zero if there is no directory. The word
-/// changes only when the directory moves. This is so rare that roots of dictionaries with different
-/// owners may share a cache line.
+/// The only word through which other threads reach a dictionary. It has the address of the
+/// directory (64-aligned) and, in the low six bits, the directory's depth. It is zero if there is
+/// no directory. The word changes only when the directory moves. This is so rare that roots of
+/// dictionaries with different owners may share a cache line.
 pub(crate) struct Root(pub(crate) AtomicU64);
 
 /// A chunk of memory that is handed out from front to back.

@@ -1,6 +1,8 @@
-//! Batched lookup: the cache misses of many keys overlap. The caller must hold the dictionary for
-//! the whole batch. The server doesn't use batches, because the commands that a worker executes
-//! together have keys of many dictionaries. The server prefetches with [`crate::Hint`] instead.
+//! Batched lookup: the cache misses of many keys overlap. A lookup first finds the bucket of a key.
+//! It then compares 16 bits of the key's hash (the *tag*) with the tags in the bucket, and the key
+//! with that of the entry. The caller must hold the dictionary for the whole batch. The server
+//! doesn't use batches, because the commands that a worker executes together have keys of many
+//! dictionaries. The server prefetches with [`crate::Hint`] instead.
 
 use crate::bucket::Bucket;
 use crate::dict::Dict;
@@ -10,17 +12,18 @@ use crate::record::Record;
 use crate::table::Table;
 
 /// Number of keys in flight at a time. A core has only 10 to 24 line fill buffers, but more keys
-/// than that help, because further requests proceed in the second-level cache and each request
-/// starts with a page walk. Measured with 10 M entries, relative to batches of 64 keys: batches of
-/// 16 keys took 1.9 times as long, batches of 32 keys 1.8 times.
+/// than that help: further requests proceed in the second-level cache, and each request starts with
+/// a page walk. Measured with 10 M entries, relative to batches of 64 keys: batches of 16 keys took
+/// 1.9 times as long, batches of 32 keys 1.8 times.
 const IN_FLIGHT: usize = 64;
 
 impl<V> Dict<V> {
     /// Looks up many keys: `out[i]` is the result of [`Self::find`] for `hashes[i]` and `keys[i]`.
     /// The shortest of the three slices limits the number of keys.
     ///
-    /// Runs in three stages, 64 keys at a time: prefetch the buckets; compare tags and prefetch the
-    /// entries (or the next bucket if the first is full without a match); compare the keys.
+    /// Runs in three stages, 64 keys at a time. The first stage prefetches the buckets. The second
+    /// compares tags and prefetches the entries, or the next bucket if the first is full without a
+    /// match. The third compares the keys.
     pub fn find_batch<'d>(&'d self, hashes: &[u64], keys: &[&[u8]], out: &mut [Option<EntryRef<'d, V>>]) {
         let chunks = hashes.chunks(IN_FLIGHT).zip(keys.chunks(IN_FLIGHT)).zip(out.chunks_mut(IN_FLIGHT));
         for ((hashes, keys), out) in chunks {

@@ -1,9 +1,9 @@
 //! A bucket, one cache line of eight slots, and the search for a tag in it.
 //!
 //! A slot is a word: 16 bits of the key's hash (the *tag*) and 48 bits of the entry's address. An
-//! empty slot is zero. Entries are 4-aligned, which leaves two flag bits: bit 0 is set if the entry
-//! has an expiry, bit 1 if the entry is so long that more than two of its cache lines should be
-//! prefetched. The slots in use precede the empty ones.
+//! empty slot is zero. Entries are 4-aligned, which leaves two flag bits. Bit 0 is set if the entry
+//! has an expiry. Bit 1 is set if the entry is so long that more than two of its cache lines should
+//! be prefetched. The slots in use precede the empty ones.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,5 +1,6 @@
-//! Views through which callers read and change entries. Every change, except of the access word,
-//! first passes the entry to the running snapshot, if any ([`crate::snapshot`]).
+//! Views through which callers read and change entries. Each change first passes the entry to the
+//! running snapshot, if any ([`crate::snapshot`]). The only exception is a change of the access
+//! word (24 bits in which the server records accesses).
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -70,8 +71,8 @@ pub(crate) unsafe fn unbox<V>(value: NonNull<()>) -> V {
 /// The record is in use for `'a` in a dictionary of `V`, and nothing writes it meanwhile.
 #[inline]
 pub(crate) unsafe fn payload_of<'a, V>(record: Record) -> Payload<'a, V> {
-    // SAFETY: the shape gives the place and the number of bytes; the integer or the pointer was
-    // written at that place; a heap pointer is that of a live `V`, which only the entry refers to.
+    // SAFETY: the shape gives the place and the number of bytes. The integer or the pointer was
+    // written at that place. A heap pointer is that of a live `V`, to which only the entry refers.
     unsafe {
         let (kind, at, len) = record.payload();
         match kind {

@@ -1,14 +1,18 @@
 //! Prefetching from any thread.
 //!
-//! A worker prefetches the buckets and entries of all keys in its window (the commands that it has
-//! parsed and runs together) before it acquires the first of the keys' shards. Other threads may
-//! therefore be changing the dictionaries at the same time. Prefetching is sound nevertheless,
+//! A dictionary is reached through its *root*, which holds the address of its *directory*. A word
+//! of the directory leads to a *segment*. A segment consists of *buckets* of eight slots, and a
+//! *slot* holds the address of an entry.
+//!
+//! A worker parses several commands and runs them together (its *window*). Before it acquires the
+//! first of their shards, it prefetches the buckets and entries of all their keys. Other threads
+//! may therefore be changing the dictionaries at the same time. Prefetching is sound nevertheless,
 //! because:
 //!
 //! 1. *Roots are never freed.* A [`Hint`] holds a `&'static Root`. Roots are recycled through a
 //!    pool, and every table that uses a root stores only zeros and addresses of directories to it.
-//! 2. *The root's word names a directory.* It is zero, or the address and depth of a block, stored
-//!    by one atomic store and loaded by one atomic load, so address and depth belong together.
+//! 2. *The root's word names a directory.* It is zero, or the address and depth of a block. One
+//!    atomic store writes it and one atomic load reads it, so address and depth belong together.
 //!    Directory blocks keep their size and are never unmapped, so an index of `depth` bits is
 //!    within the block even if the block's owner has freed it.
 //! 3. *A directory's word names a segment.* A block holds only words made from segments, or zeros,

@@ -593,8 +593,8 @@ pub(crate) const fn value_len_max() -> usize {
 }
 
 fn large_layout(len: usize) -> Layout {
-    // SAFETY: the alignment is a power of two; no key or value is longer than a slice may be, and
-    // their sum plus a few bytes, rounded up, stays below `isize::MAX` on a 64-bit machine, whose
-    // addresses have 48 bits.
+    // SAFETY: the alignment is a power of two. A key and a value are slices in memory whose
+    // addresses have 48 bits, so the sum of their lengths plus a few bytes, rounded up, is below
+    // `isize::MAX`.
     unsafe { Layout::from_size_align_unchecked(len, LARGE_ALIGN) }
 }

@@ -1,5 +1,7 @@
-//! Grows and shrinks the table, one segment at a time. Inserts and removals call this code. Only
-//! slots move; the entries stay at their addresses.
+//! Grows and shrinks the table, one segment at a time. Inserts and removals call this code. A
+//! *segment* holds slots for the entries whose hashes share a prefix. A *slot* is the address of an
+//! entry with 16 bits of its hash (the *tag*). Only slots move; the entries stay at their
+//! addresses.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -127,8 +129,8 @@ impl Table {
         arena::free_block(old);
     }
 
-    /// Shrinks a segment by one step. Then merges the segment with its buddy (the segment whose
-    /// hash prefix differs only in the last bit) if the entries of the two fill at most half of a
+    /// Shrinks a segment by one step. Then merges it with its *buddy*, the segment whose hash
+    /// prefix differs only in the last bit, if the entries of the two fill at most half of a
     /// segment ([`should_merge`]). Repeats the merge with the result.
     #[cold]
     pub(crate) fn shrink(&mut self, h: u64, mut segment: Segment) {

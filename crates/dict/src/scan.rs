@@ -1,4 +1,8 @@
-//! Iteration over the entries: scans, the expiry walk, and random picks.
+//! Iteration over the entries: scans, the walk over entries with an expiry, and random picks.
+//!
+//! A *segment* holds the entries whose hashes share a prefix. The 16 hash bits after the prefix,
+//! the *tag*, select an entry's *home bucket*. The *stash* holds the entries for which a segment
+//! has no space.
 //!
 //! A cursor is the top 48 bits of a hash; all entries with smaller hashes have been visited.
 //! Segments, buckets and tags are in hash order, so a cursor stays valid while segments grow,

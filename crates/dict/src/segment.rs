@@ -3,15 +3,15 @@
 //! A segment of local depth `d` holds the entries whose hashes share its `d` prefix bits. The next
 //! 16 bits of the hash are an entry's tag. The tag, scaled from `0..65536` to the number of buckets
 //! in use, gives its home bucket. Segments, buckets and tags are thus all in the order of the
-//! hashes, so a cursor (a position in the hash range) stays valid when the segment grows, shrinks,
-//! splits or merges.
+//! hashes. A cursor is a position in the hash range, so it stays valid when the segment grows,
+//! shrinks, splits or merges.
 //!
 //! An entry lies in its home bucket. If that bucket was full at the insert, the entry lies in the
 //! next bucket that wasn't full, wrapping around. Line 0 is the header: word 0 counts the entries,
 //! word 1 those with an expiry, and the others are unused.
 //!
-//! Only the dictionary's owner stores into a segment. All stores, and all loads by hints, are
-//! atomic.
+//! Only the dictionary's owner stores into a segment. All stores are atomic, and so are all loads
+//! by hints (prefetches from other threads).
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -32,8 +32,8 @@ const LOAD_PARTS: usize = 100;
 /// A segment shrinks by a step when its load after the step would be less than `LOAD_SHRUNK /
 /// LOAD_PARTS`.
 const LOAD_SHRUNK: usize = 67;
-/// Two buddies (segments whose hash prefixes differ only in the last bit) merge when a segment of
-/// [`BUCKETS_MAX`] buckets with the entries of the two would have a load of at most `LOAD_MERGED /
+/// Two *buddies* (segments whose hash prefixes differ only in the last bit) merge when their
+/// entries would fit in a segment of [`BUCKETS_MAX`] buckets with a load of at most `LOAD_MERGED /
 /// LOAD_PARTS`.
 const LOAD_MERGED: usize = 50;
 /// Maximum number of buckets of a small segment.

@@ -4,11 +4,11 @@
 //! An allocation takes a freed cell of a run, if there is one. Otherwise it cuts a new cell from
 //! the unused end of the run, so pages that were never needed never become resident.
 //!
-//! The first run of each class with cells of at most 128 bytes is a *small* run of 1 KB, so that a
-//! dictionary of a few keys doesn't take a page per class. Empty runs return to a pool shared by
-//! all dictionaries on the same NUMA node. Small runs return to one pool for all nodes. Each slab
-//! keeps at most one empty run as a spare. Without the spare, a key that is repeatedly added and
-//! removed would take the pool's lock each time if all other runs of its class are full.
+//! For cells of at most 128 bytes, the first run of each class is a *small* run of 1 KB. A
+//! dictionary of a few keys therefore doesn't take a page per class. Empty runs return to a pool
+//! shared by all dictionaries on the same NUMA node. Small runs return to one pool for all nodes.
+//! Each slab keeps at most one empty run as a spare. Without the spare, a key that is repeatedly
+//! added and removed would take the pool's lock each time if all other runs of its class are full.
 
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

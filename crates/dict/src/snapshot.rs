@@ -1,11 +1,11 @@
 //! Snapshots: all entries as they were at one instant, while the dictionary continues to change.
 //!
-//! The head of each record has an *epoch* bit, and so has the table. [`Dict::begin_snapshot`] flips
-//! the table's bit. Every record whose bit differs from the table's belongs to the snapshot and has
-//! not been kept. Such an entry is passed to the [`Keeper`] when the walk over all entries reaches
-//! the entry, before each change of the entry, and before its removal. Once the keeper has kept the
-//! whole entry, the entry's bit is flipped. New entries get the table's bit. When the walk has
-//! ended, all bits are equal again.
+//! The head of each record (an entry in memory) has an *epoch* bit, and so has the table.
+//! [`Dict::begin_snapshot`] flips the table's bit. Every record whose bit differs from the table's
+//! belongs to the snapshot and has not been kept. Such an entry is passed to the [`Keeper`] when
+//! the walk over all entries reaches the entry, before each change of the entry, and before its
+//! removal. Once the keeper has kept the whole entry, the entry's bit is flipped. New entries get
+//! the table's bit. When the walk has ended, all bits are equal again.
 //!
 //! Every change of an entry calls [`Table::before_change`]. While no snapshot runs, this call costs
 //! one test of a byte. The byte is in the same cache line as the directory's address, which every

@@ -1,5 +1,7 @@
-//! The table of a dictionary: directory, segments, slab and counts. It doesn't know the type of the
-//! values. [`crate::resize`] grows and shrinks it.
+//! The table of a dictionary: directory, segments, slab and counts. The directory leads from a hash
+//! to a segment, a segment's buckets hold the slots of the entries, and the slab is the memory of
+//! the entries. The table doesn't know the type of the values. [`crate::resize`] grows and shrinks
+//! it.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{
@@ -152,7 +154,7 @@ impl Table {
 
     /// Looks up a key. With `COLD`, requests the bucket after the home bucket at the same time.
     /// About one key in eight lies in that bucket. Without the request, a search for such a key
-    /// would wait for memory twice, and a mispredicted branch would discard the work that the
+    /// would wait for memory twice. A mispredicted branch would also discard the work that the
     /// processor has begun on the next search. Use `COLD = false` if the home bucket was prefetched
     /// before, because the extra request is then mostly wasted.
     #[inline(always)]

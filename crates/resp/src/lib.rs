@@ -16,18 +16,18 @@
 //! # Ownership
 //!
 //! The connection owns the buffer and one [`Parser`]. Within an incomplete command the parser
-//! stores its position as offsets from the command's first byte, so the buffer may grow and move as
-//! long as it still starts with that command. Once a command is complete, its ranges move to the
+//! stores its position as offsets from the command's first byte. So the buffer may grow and move,
+//! but must still start with that command. Once a command is complete, its ranges move to the
 //! caller's vector, and the parser is reset. A [`Reply`] borrows the connection's output buffer
 //! while one command runs.
 //!
 //! # Costs
 //!
 //! A complete command is parsed in one pass, which takes about 40 instructions per argument of any
-//! length, plus 60 per command (`examples/instructions.rs` counts them, `cargo bench --bench resp`
-//! times them). The bytes of a command that arrives in pieces are never scanned twice; its ranges
-//! are moved to the caller's vector once, at the end. An argument's range takes 16 bytes while its
-//! command runs.
+//! length, plus 60 per command. `examples/instructions.rs` counts the instructions, and `cargo
+//! bench --bench resp` measures the time. The bytes of a command that arrives in pieces are never
+//! scanned twice; its ranges are moved to the caller's vector once, at the end. An argument's range
+//! takes 16 bytes while its command runs.
 
 #![forbid(unsafe_code)]
 

@@ -7,11 +7,11 @@
 //!     └──▶ Inline ─────┴──────────────────────────────────────────────────────▶ complete ─▶ Start
 //! ```
 //!
-//! A header line ends at its first `\r`. The parser skips the byte after it, and the two bytes
-//! after a bulk, without checking that they are line ends. An inline command ends at its first
-//! `\n`, with or without `\r` before it. A NUL byte in a line hides the rest of the line, so the
-//! line's end is never found, and the line is rejected once it exceeds the limit. Redis behaves the
-//! same way.
+//! A *bulk* is an argument, whose length is in the header line before it: `$5\r\nhello\r\n`. A
+//! header line ends at its first `\r`. The parser skips the byte after it, and the two bytes after
+//! a bulk, without checking that they are line ends. An inline command ends at its first `\n`, with
+//! or without `\r` before it. A NUL byte in a line hides the rest of the line, so the line's end is
+//! never found, and the line is rejected once it exceeds the limit. Redis behaves the same way.
 
 use pantala_base::limits::{
     BULK_UNAUTHENTICATED_MAX, MULTIBULK_MAX, MULTIBULK_UNAUTHENTICATED_MAX, PROTO_INLINE_MAX_SIZE,
@@ -237,7 +237,7 @@ impl Parser {
     }
 
     /// Continues an incomplete command. The ranges of its arguments stay in `self.ranges` until the
-    /// command is complete, so they are moved to the caller only once, even if many arguments
+    /// command is complete. They are thus moved to the caller only once, even if many arguments
     /// arrive in many pieces.
     fn resume(
         &mut self,
@@ -428,9 +428,9 @@ fn short_start(buf: &[u8]) -> Option<(usize, usize)> {
     (word & !DIGITS == 0 && (1..=9).contains(&count) && len <= 9).then_some((count, len))
 }
 
-/// Parses the header line of `kind` at `at` if it has one to six digits and no leading zero (other
-/// than `0` itself), and at least eight bytes from `at` are in the buffer. Returns the number and
-/// the start of the next line, which may be past the end of the buffer. Returns `None` for any
+/// Parses the header line of `kind` at `at`. The line must have one to six digits without a leading
+/// zero (except `0` itself), and the buffer at least eight bytes from `at` on. Returns the number
+/// and the start of the next line, which may be past the end of the buffer. Returns `None` for any
 /// other line, valid or not.
 ///
 /// Costs one bounds check per line and one compare per digit. An alternative that reads all digits

@@ -58,9 +58,9 @@ impl Ahead {
         Some(piece)
     }
 
-    /// Makes the output buffer a piece if it has at least [`PIECE_BYTES`], or if it is long and has
-    /// no room for another reply of the length of the last one, `reply_bytes`. Returns whether the
-    /// buffer became a piece.
+    /// Makes the output buffer a piece if it has at least [`PIECE_BYTES`]. Also does so if the
+    /// buffer has at least [`PIECE_BYTES_MIN`] and no room for another reply as long as the last
+    /// one (`reply_bytes`). Returns whether the buffer became a piece.
     pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
         let (len, capacity) = (output.len(), output.capacity());
         if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {

@@ -18,12 +18,12 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::ExtendedKeyUsage;
 
-/// Returns whether to accept `certificate`, which rustls has rejected with `error`: the only reason
-/// was that it is an authority's certificate, the authority is one of `roots`, and the certificate
-/// is valid at `now`. As in rustls, a root consists of a subject, a key and name constraints. So
-/// another certificate with the same three is also accepted, for example a renewed one. A
-/// certificate that is limited to some purposes isn't accepted, because rustls has not checked its
-/// purposes.
+/// Returns whether to accept `certificate`, which rustls has rejected with `error`. The error must
+/// be that this is an authority's certificate. The authority must be one of `roots`, and the
+/// certificate valid at `now`. As in rustls, a root consists of a subject, a key and name
+/// constraints. So another certificate with the same three is also accepted, for example a renewed
+/// one. A certificate that is limited to some purposes isn't accepted, because rustls has not
+/// checked its purposes.
 pub(crate) fn is_trusted(
     error: &Error,
     certificate: &CertificateDer<'_>,

@@ -1,4 +1,4 @@
-//! `check-aof`: checks one file of commands, with the messages of redis-check-aof.
+//! `check-aof`: checks one file of effects (commands), with the messages of redis-check-aof.
 
 use super::checksum;
 use super::reader::{Fault, Next, Reader};
@@ -19,9 +19,9 @@ pub enum Outcome {
 /// The part of a file that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analysis {
-    /// The error as redis-check-aof prints it; `None` if redis-check-aof prints no error. It prints
-    /// no error in three cases: the file is valid; a record starts with a wrong byte; or the file
-    /// is truncated before or within a number while no transaction is open.
+    /// The error as redis-check-aof prints it; `None` if redis-check-aof prints no error. There are
+    /// three such cases: the file is valid; a record starts with a wrong byte; no transaction is
+    /// open and the file is truncated before or within a number.
     pub error: Option<String>,
     /// Whether a record starts with neither `*` nor `#`.
     pub is_format_error: bool,

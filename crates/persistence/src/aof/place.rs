@@ -1,5 +1,6 @@
-//! The files of an append-only file, and the changes of their list (the manifest). If a crash
-//! interrupts a change at any point, the files on disk can still be loaded.
+//! The files of an append-only file (a base with the dataset at one instant, and increments with
+//! effects), and the changes of their list (the manifest). If a crash interrupts a change at any
+//! point, the files on disk can still be loaded.
 
 use std::io;
 use std::path::Path;

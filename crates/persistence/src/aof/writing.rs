@@ -15,8 +15,8 @@
 //! that position. Effects before the cut belong to the current increment. Effects after the cut
 //! belong to the next increment, which [`Writing::rotate`] opens. The current increment is made
 //! durable before the next one is listed in the manifest, so only the last listed file can be
-//! incomplete. In three cases the next increment is not listed until the snapshot has become the
-//! base: a sync has failed, there is no base, or the current increment can't be written. The next
+//! incomplete. If a sync has failed, if there is no base, or if the current increment can't be
+//! written, the next increment is not listed until the snapshot has become the base. The next
 //! increment is made durable before the snapshot becomes the base. The manifest that lists the new
 //! base also lists this increment, and the files before it become history.
 
