@@ -60,8 +60,8 @@ pub fn place_huge_pages(is_small: bool) {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     let advise = |from: usize, to: usize, advice| {
         let start = core::ptr::with_exposed_provenance_mut(from);
-        // SAFETY: neither advice changes the contents of memory, so any mapping may receive it. A
-        // kernel without huge pages rejects both.
+        // SAFETY: the advice doesn't change the contents of memory, so any mapping may receive it.
+        // A kernel without huge pages rejects the advice.
         let _ = unsafe { madvise(start, to - from, advice) };
     };
     for arena in maps.lines().filter_map(large_mapping) {
@@ -192,8 +192,8 @@ unsafe impl GlobalAlloc for Allocator {
 /// The contract of [`GlobalAlloc::realloc`] holds.
 #[cold]
 unsafe fn reallocate_large(block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
-    // SAFETY: by the caller's promises; both blocks have at least the smaller size, and a new block
-    // overlaps nothing.
+    // SAFETY: by the caller's promises. The old and the new block have at least the smaller size,
+    // and the new block overlaps nothing.
     unsafe {
         match (is_mapped(layout.size(), layout), is_mapped(new_bytes, layout)) {
             (true, true) => remap(block, layout.size(), new_bytes),

@@ -121,7 +121,7 @@ impl ManualClock {
         Self { now_us: AtomicI64::new(now_us), monotonic_ns: AtomicU64::new(0) }
     }
 
-    /// Advances both clocks by `by_us` microseconds.
+    /// Advances the Unix time and the monotonic time by `by_us` microseconds.
     pub fn advance_us(&self, by_us: u64) {
         // Relaxed: a test that advances the clock from another thread does its own synchronization.
         let forward = i64::try_from(by_us).unwrap_or(i64::MAX);

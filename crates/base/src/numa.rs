@@ -115,8 +115,8 @@ mod system {
     /// The system's error, for example because nothing is mapped there.
     pub(super) fn node_of(address: *const u8) -> io::Result<usize> {
         let mut number: libc::c_int = 0;
-        // SAFETY: with these flags the kernel writes one integer, the page's node. It never writes
-        // to the page.
+        // SAFETY: with these flags the kernel writes one integer, the page's node. The kernel never
+        // writes to the page.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,

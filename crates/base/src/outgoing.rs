@@ -90,7 +90,8 @@ impl From<Arc<SharedBytes>> for Outgoing {
 }
 
 impl Outgoing {
-    /// Returns the bytes. Their address stays the same while `self` lives, even if it is moved.
+    /// Returns the bytes. The address of the bytes stays the same while `self` lives, even if
+    /// `self` is moved.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {

@@ -2,7 +2,7 @@
 //!
 //! The kernel shows the memory in which it placed the arguments of the process. The strings of the
 //! environment directly follow the arguments. [`Title::claim`] moves the environment elsewhere, so
-//! that the title can use the memory of both.
+//! that the title can use the memory of the arguments and of the environment.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;

@@ -145,8 +145,8 @@ impl Hasher for SameHash {
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {
-        // hashbrown takes its bucket from the low bits and its tag from the top ones. Both are
-        // uniform.
+        // hashbrown takes its bucket from the low bits and its tag from the top bits. All bits of
+        // this hash are uniform.
         self.0
     }
 }

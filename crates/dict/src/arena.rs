@@ -1,10 +1,10 @@
 //! The type-stable arena: segments (the buckets for a range of hashes), directory blocks (the
 //! addresses of segments) and roots (each the address of a directory).
 //!
-//! They are *type-stable*: the memory of each stays mapped for the life of the process. It never
-//! changes its type or size, even when it is freed and used again. A segment is always 512 cache
-//! lines of atomic words. A small segment is always 8 lines, which other small segments follow. A
-//! directory block of 2^d words always holds directory words or zeros.
+//! They are *type-stable*: the memory of each stays mapped for the life of the process. The memory
+//! never changes its type or size, even when it is freed and used again. A segment is always 512
+//! cache lines of atomic words. A small segment is always 8 lines, which other small segments
+//! follow. A directory block of 2^d words always holds directory words or zeros.
 //!
 //! A thread may follow root, directory and segment while another thread changes, drops or recycles
 //! them. At worst it then reads the state of another dictionary, never memory of another type.
@@ -80,7 +80,7 @@ impl SegmentLines {
     }
 }
 
-/// The only word through which other threads reach a dictionary. It has the address of the
+/// The only word through which other threads reach a dictionary. The word has the address of the
 /// directory (64-aligned) and, in the low six bits, the directory's depth. It is zero if there is
 /// no directory. The word changes only when the directory moves. This is so rare that roots of
 /// dictionaries with different owners may share a cache line.

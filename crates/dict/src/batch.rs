@@ -1,6 +1,6 @@
 //! Batched lookup: the cache misses of many keys overlap. A lookup first finds the bucket of a key.
 //! It then compares 16 bits of the key's hash (the *tag*) with the tags in the bucket, and the key
-//! with that of the entry. The caller must hold the dictionary for the whole batch. The server
+//! with the entry's key. The caller must hold the dictionary for the whole batch. The server
 //! doesn't use batches, because the commands that a worker executes together have keys of many
 //! dictionaries. The server prefetches with [`crate::Hint`] instead.
 

@@ -90,7 +90,7 @@ impl Bucket {
         self.load(SLOTS - 1) != 0
     }
 
-    /// Returns the number of slots in use. They precede the empty ones.
+    /// Returns the number of slots in use. Slots in use precede empty ones.
     #[inline]
     pub(crate) fn used(&self) -> usize {
         (0..SLOTS).position(|i| self.load(i) == 0).unwrap_or(SLOTS)

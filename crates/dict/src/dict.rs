@@ -259,8 +259,8 @@ impl<V> Drop for Dict<V> {
             let (table, slab) = (&self.table, &mut crate::slab::Slab::new(Node::ANY));
             table.for_each_slot(&mut |slot| {
                 // SAFETY: every slot in use is visited once and never again, as the table is being
-                // dropped. Its heap pointer is a boxed `V`. `free` doesn't use the slab for a large
-                // record, so any slab will do.
+                // dropped. The record's heap pointer is a boxed `V`. `free` doesn't use the slab
+                // for a large record, so any slab will do.
                 unsafe {
                     let record = Record::from_slot(slot);
                     if let Some(value) = record.heap() {

@@ -121,16 +121,16 @@ impl Drop for Roots {
 
 impl BucketHint {
     /// Prefetches the entries in the bucket that may belong to the key. If the bucket is full
-    /// without a match, prefetches the next bucket instead. This is the second stage. It should
-    /// follow some time after the first stage, because it waits until the bucket has arrived in the
-    /// cache.
+    /// without a match, prefetches the next bucket instead. This is the second stage. Some time
+    /// should pass after the first stage, because the second one waits until the bucket has arrived
+    /// in the cache.
     #[inline]
     pub fn prefetch_entry(self) {
         let Some(bucket) = self.bucket else { return };
         let matches = bucket.matches_portable(self.tag);
         if matches.is_empty() && bucket.is_full() {
-            // After the last bucket of a segment this address lies beyond the segment. It is only
-            // prefetched, never read.
+            // After the last bucket of a segment this address lies beyond the segment. The address
+            // is only prefetched, never read.
             prefetch(core::ptr::from_ref(bucket).wrapping_add(1));
         }
         for i in matches {

@@ -51,9 +51,9 @@
 //! up to 511 buckets. Growing redistributes the slots; the entries stay where they are.
 //!
 //! A full segment of 511 buckets splits. A split needs one more bit of each hash than the tags
-//! have. It therefore hashes the keys of the entries again, and prefetches the entries 16 ahead. An
-//! insert moves the slots of at most one segment (3,679), and the dictionary is never rehashed as a
-//! whole. Shrinking reverses these steps and returns unused pages to the kernel.
+//! have. The split therefore hashes the keys of the entries again, and prefetches the entries 16
+//! ahead. An insert moves the slots of at most one segment (3,679), and the dictionary is never
+//! rehashed as a whole. Shrinking reverses these steps and returns unused pages to the kernel.
 //!
 //! # Ownership
 //!

@@ -443,9 +443,9 @@ impl Record {
         expire_at_ms: Option<i64>,
     ) -> Self {
         // SAFETY: in use, and only the caller uses it. A change in place fits the record's memory,
-        // since both shapes have the same placement. The key moves first, if at all, by a copy that
-        // allows overlap; the kept bits of the head were read before, and everything else is
-        // overwritten. The new payload lies outside this record, which nothing else may read now.
+        // since the placement is unchanged. The key moves first, if at all, by a copy that allows
+        // overlap; the kept bits of the head were read before, and everything else is overwritten.
+        // The new payload lies outside this record, which nothing else may read now.
         unsafe {
             let old = self.shape();
             let kept = self.head() & KEPT_MASK;
@@ -473,7 +473,7 @@ impl Record {
     ///
     /// As [`Self::replace`].
     pub(crate) unsafe fn set_expire(self, slab: &mut Slab, expire_at_ms: Option<i64>) -> Self {
-        // SAFETY: as in `replace`; key and payload are adjacent in both shapes and move as one
+        // SAFETY: as in `replace`; key and payload are adjacent in either shape and move as one
         // piece.
         unsafe {
             let old = self.shape();

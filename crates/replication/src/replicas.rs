@@ -8,9 +8,9 @@ use crate::schedule::Waiting;
 /// The state of a replica. [`ReplicaState::name`] returns Redis's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaState {
-    /// It waits for a snapshot that hasn't started, since this time (monotonic, ms).
+    /// The replica waits for a snapshot that hasn't started, since this time (monotonic, ms).
     WaitStart(i64),
-    /// It waits for the first bytes of a snapshot that has started.
+    /// The replica waits for the first bytes of a snapshot that has started.
     WaitEnd,
     /// The snapshot is being sent.
     SendBulk,

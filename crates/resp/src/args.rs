@@ -53,8 +53,8 @@ impl ArgRange {
     }
 }
 
-/// The arguments of a command, including its name: a buffer and ranges in it. It consists of two
-/// fat pointers, so copies are cheap.
+/// The arguments of a command, including its name: a buffer and ranges in it. This type consists of
+/// two fat pointers, so copies are cheap.
 ///
 /// `args[i]` borrows from `args` itself; [`Args::at`] and [`Args::get`] return slices that live as
 /// long as the buffer.

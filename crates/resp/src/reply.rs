@@ -104,8 +104,8 @@ pub struct Deferred {
 }
 
 /// An encoder that appends the reply of one command to an output buffer, in the connection's
-/// protocol version. For types that RESP2 lacks, it sends the same as Redis: an array of twice the
-/// length for a map, an integer for a boolean, a bulk for a double, and so on.
+/// protocol version. For types that RESP2 lacks, the encoder writes the same as Redis: an array of
+/// twice the length for a map, an integer for a boolean, a bulk for a double, and so on.
 ///
 /// The encoder doesn't check the grammar: the caller must write as many elements as it announced.
 /// If the memory for a large bulk can't be allocated, this bulk and later large bulks are dropped,

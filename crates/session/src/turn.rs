@@ -20,7 +20,8 @@ pub struct Send {
 pub enum Sends {
     /// Nothing.
     Nothing,
-    /// Nothing until the send in flight has completed. Its completion must wake the owner.
+    /// Nothing until the send in flight has completed. The completion of that send must wake the
+    /// owner.
     Later,
     /// These bytes.
     Now(Send),

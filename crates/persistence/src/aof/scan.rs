@@ -12,11 +12,11 @@ const INPUT_BYTES: usize = 1024 * 1024;
 /// The end of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It ends after a command or transaction.
+    /// The file ends after a command or transaction.
     Whole,
-    /// It ends within a record or a group with a checksum, and must be cut at this offset.
+    /// The file ends within a record or a group with a checksum, and must be cut at this offset.
     Cut(u64),
-    /// It ends within the transaction that starts at this offset, where it must be cut.
+    /// The file ends within the transaction that starts at this offset, and must be cut there.
     CutTransaction(u64),
 }
 

@@ -15,7 +15,7 @@ pub enum Header {
 /// A snapshot in transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// This number of bytes is missing.
+    /// The number of bytes of the snapshot that are still missing.
     Length(u64),
     /// A mark follows the snapshot. After the mark, the primary sends no bytes until the replica's
     /// first acknowledgement.
