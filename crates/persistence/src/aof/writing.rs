@@ -41,7 +41,8 @@ pub struct Writing<D: Disk> {
     /// The error of opening that increment. Without the increment, the snapshot can't become the
     /// base.
     rotation_error: Option<String>,
-    /// Whether the manifest doesn't list the current increment until its base is installed.
+    /// Whether the manifest lacks the current increment. The increment is added when its base is
+    /// installed.
     is_unlisted: bool,
     /// Whether a sync has failed or an increment was abandoned, so that effects may be missing on
     /// disk until there is a new base.
