@@ -1,5 +1,5 @@
-//! `pantala check-aof`: checks an append-only file, and on request truncates it at the first error.
-//! Reports and exit codes are those of redis-check-aof.
+//! `pantala check-aof`: checks an append-only file, and truncates it at the first error if
+//! requested. The texts and exit codes are those of redis-check-aof.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -18,31 +18,30 @@ const USAGE: &str = "Usage: pantala check-aof [--fix|--truncate-to-timestamp $ti
 /// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
 
-/// The action on an invalid file.
+/// What to do with an invalid file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
     /// Only report errors.
     Nothing,
-    /// Truncate the file behind the last complete command, if the user confirms.
+    /// Truncate the file behind its last complete command, if the user confirms.
     Fix,
-    /// Truncate the file before the first effect that was written later than this time, Unix time
-    /// in s.
+    /// Truncate the file before the first effect that was written later than this Unix time in s.
     Until(i64),
 }
 
-/// The action that the arguments request.
+/// What the command-line arguments request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// Check this file or manifest.
     Check(Repair, PathBuf),
-    /// Report that the timestamp is not a number.
+    /// Report that the timestamp argument is not a number.
     InvalidTimestamp,
     /// Print the usage.
     Usage,
 }
 
 impl Arguments {
-    /// Parses the arguments, without the program's name. Returns `None` if they don't start with
+    /// Parses the arguments without the program's name. Returns `None` if the first argument is not
     /// `check-aof`.
     pub fn parse(arguments: &[OsString]) -> Option<Self> {
         let (first, rest) = arguments.split_first()?;
@@ -66,7 +65,7 @@ impl Arguments {
     }
 }
 
-/// Checks a file. Returns exit code 0 if it is valid or was repaired, 1 otherwise.
+/// Runs the check. Returns exit code 0 if all files are valid or were repaired, and 1 otherwise.
 pub fn check_aof(arguments: &Arguments) -> ExitCode {
     let mut report = Report(io::stdout().lock());
     let checked = match arguments {
@@ -86,7 +85,7 @@ pub fn check_aof(arguments: &Arguments) -> ExitCode {
 /// The reason why the check stopped before the end of the files.
 struct Stopped(String);
 
-/// Writes the report to standard output. Errors are ignored, because standard output may be closed.
+/// Writes the report to standard output. Ignores errors, because standard output may be closed.
 struct Report<'o>(io::StdoutLock<'o>);
 
 impl Report<'_> {
@@ -116,9 +115,10 @@ fn check_path(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<()
     Ok(())
 }
 
-/// Returns whether a file is a manifest, judging by its name, or by its first line that is not a
-/// comment. If that line is damaged, the other lines decide. A manifest is never truncated, because
-/// its files would no longer be loaded.
+/// Returns whether a file is a manifest. It is one if its name ends with `.manifest`, or if its
+/// first line that is no comment starts with `file`. If this line starts neither with `file` nor
+/// like a command (`*`), the line is damaged, and the later lines decide. A manifest must never be
+/// truncated, because the files that it lists would no longer be loaded.
 fn is_manifest(path: &Path, file: &mut File) -> bool {
     if path.extension().is_some_and(|extension| extension == "manifest") {
         return true;
@@ -140,7 +140,7 @@ fn is_rdb(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *RDB_SIGNATURE
 }
 
-/// Checks the files of a manifest.
+/// Checks the files that a manifest lists.
 fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(), Stopped> {
     report.line("Start checking Multi Part AOF");
     let text = std::fs::read(path).map_err(|error| Stopped(format!("Cannot open file {}: {error}", path.display())))?;
@@ -164,7 +164,8 @@ fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(
     }
     for (index, increment) in manifest.increments().iter().enumerate() {
         let (name, path) = place(increment);
-        // A file may be truncated if all later files are empty. The server has the same rule.
+        // A file may be truncated if all later files are empty. The server has the same rule when
+        // it loads the files.
         let size = |later: &Listed| std::fs::metadata(place(later).1).map_or(0, |metadata| metadata.len());
         let is_last = manifest.increments()[index + 1..].iter().all(|later| size(later) == 0);
         let part = Part { name: &name, path: &path, is_last, has_preamble: false };
@@ -179,7 +180,7 @@ fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(
 struct Part<'a> {
     name: &'a str,
     path: &'a Path,
-    /// Whether the file may be truncated, because no file with effects follows.
+    /// Whether the file may be truncated, because all later files are empty.
     is_last: bool,
     /// Whether the file starts with RDB data.
     has_preamble: bool,
@@ -238,7 +239,7 @@ fn check_single(report: &mut Report<'_>, part: &Part<'_>, repair: Repair) -> Res
     }
 }
 
-/// Checks the RDB data at the start of a file. Returns the offset after it.
+/// Checks the RDB data at the start of a file. Returns the offset behind this data.
 fn check_preamble(report: &mut Report<'_>, path: &Path) -> Result<u64, Stopped> {
     let (checked, text) = snapshot::check_start(path);
     let _ = report.0.write_all(text.as_bytes());
@@ -269,7 +270,7 @@ fn cut_to_time(file: &File, part: &Part<'_>, at: u64, time_s: i64) -> Result<Che
     }
 }
 
-/// Reports the offset up to which a file is valid. Truncates the file there on request.
+/// Reports the offset up to which a file is valid. If requested, truncates the file there.
 fn settle(
     report: &mut Report<'_>,
     file: &File,

@@ -1,4 +1,4 @@
-//! The directory of the append-only file on the system's disk.
+//! The directory of the append-only file, on the operating system's file system.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
@@ -11,7 +11,7 @@ use pantala_runtime::SequentialFile;
 
 use crate::config::{NEW_FILE_MODE, Settings};
 
-/// The system's disk.
+/// The operating system's file system.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemDisk;
 

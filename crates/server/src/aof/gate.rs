@@ -1,17 +1,17 @@
 //! Decides which replies wait for the append-only file.
 //!
-//! 1. With `appendfsync always` or `CLIENT DURABILITY always`, replies to commands that have
-//!    written, or have read effects that are not on disk, wait until these effects are on disk.
-//! 2. While the disk is slower than the writers, replies to commands that have written wait until
-//!    the disk has caught up.
+//! 1. With `appendfsync always` or `CLIENT DURABILITY always`, a reply waits until all effects that
+//!    its commands have written or read are on disk.
+//! 2. While the disk is slower than the writers, the reply to a command that has written waits
+//!    until the disk has caught up.
 //!
 //! The second rule bounds memory usage, because unwritten effects are kept in memory. Redis blocks
 //! the whole server while its disk is behind; Pantala still answers reads.
 //!
 //! The gate is *shut* while one of the rules applies. A *stamp* is the place of effects in the
-//! order of commits. A reply waits for the last stamp of the effects that its rule names. With the
-//! first rule it is sent when all effects up to this stamp are on disk, with the second when the
-//! disk has caught up.
+//! order of commits. A reply is marked with the last stamp of the effects that its commands have
+//! produced or seen. Under the first rule, a reply is sent once all effects up to its stamp are on
+//! disk.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -21,8 +21,8 @@ use pantala_engine::effect::Seen;
 /// Size of unwritten effects above which replies to writes wait, bytes: 256 MiB.
 pub const UNWRITTEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Size of unwritten effects at which these replies are sent, bytes: 232 MiB. Clients wait only
-/// until the disk has written the difference of 24 MiB, and the memory of these effects is reused
+/// Size of unwritten effects at which these replies are sent, bytes: 232 MiB. Clients wait until
+/// the disk has written the difference of 24 MiB. The memory of the written effects is then reused
 /// ([`pantala_base::pool`]).
 const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX - 24 * 1024 * 1024;
 
@@ -30,30 +30,31 @@ const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX - 24 * 1024 * 1024;
 const ALWAYS: u8 = 1 << 0;
 /// Bit: the disk is behind the writers.
 const BEHIND: u8 = 1 << 1;
-/// Bit: the file is being written, so the disk will catch up. Without this bit the file is off, or
-/// writing has failed and writes are rejected.
+/// Bit: the file is being written, so the disk will catch up. If this bit is 0, the file is off, or
+/// writing has failed and the server rejects writes.
 const WRITES: u8 = 1 << 2;
 
-/// Bit: some clients ask for `CLIENT DURABILITY always`, and the file is on.
+/// Bit: the file is on, and some clients ask for `CLIENT DURABILITY always`.
 const ASKED: u8 = 1 << 3;
-/// Bit: the stream is kept for replicas, so connections note how much of it their commands have
-/// produced or seen, for `WAIT`. No reply waits because of this bit. It is here because commands
-/// test all bits at once.
+/// Bit: the stream of effects is kept for replicas. For `WAIT`, connections then note the last
+/// effect that their commands have produced or seen. No reply waits because of this bit. The bit is
+/// here because each command tests all bits of this byte at once.
 const STREAMED: u8 = 1 << 4;
 
 /// The stamp below which replies are sent while the disk is behind. A reply to commands that have
-/// written nothing awaits no stamp (0), so only such replies are sent.
+/// written nothing has stamp 0, so exactly these replies are sent.
 const NOTHING_WRITTEN: u64 = 1;
 
-/// The gate described at the head of this module.
+/// The conditions under which replies wait, as bits; see the head of this module.
 #[derive(Default)]
 pub struct Gate(AtomicU8);
 
 impl Gate {
-    /// Returns whether commands must note the effects that they have produced or seen: some replies
-    /// wait or may start to wait, or the stream is kept for replicas. While the file is written,
-    /// the gate may shut between two commands of a turn. If the first command had not noted its
-    /// write, the write would be attributed to the second.
+    /// Returns whether commands must note the effects that they have produced or seen. They must
+    /// while the file is written, although no reply may wait yet: the gate may shut between two
+    /// commands that a worker runs in the same turn (one iteration of its event loop). Without the
+    /// note, the reply to the second command would wait for the effect of the first. They must also
+    /// while the stream is kept for replicas.
     #[inline]
     pub fn wants_notes(&self) -> bool {
         self.0.load(Relaxed) & (WRITES | ALWAYS | BEHIND | ASKED | STREAMED) != 0
@@ -64,9 +65,10 @@ impl Gate {
         self.0.load(Relaxed) & STREAMED != 0
     }
 
-    /// Sets whether the stream is kept for replicas. Must be called before the first snapshot for
-    /// them starts. Relaxed suffices: a thread that acquires a shard after the snapshot's cut sees
-    /// the bit, because the thread that made the cut released that shard after this call.
+    /// Sets whether the stream of effects is kept for replicas. Must be called before the first
+    /// snapshot for replicas starts. Relaxed suffices: the thread that makes the snapshot's cut
+    /// releases the shards after this call, so a thread that acquires a shard after the cut sees
+    /// the bit.
     pub fn set_streamed(&self, is_streamed: bool) {
         if is_streamed {
             self.0.fetch_or(STREAMED, Relaxed);
@@ -81,19 +83,20 @@ impl Gate {
         self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED) != 0
     }
 
-    /// Returns whether `appendfsync always` makes replies to clients with this choice wait for
-    /// syncs.
+    /// Returns whether `appendfsync always` makes the replies to a client with this choice of
+    /// durability wait for syncs.
     pub fn awaits_syncs(&self, durability: Durability) -> bool {
         self.0.load(Relaxed) & ALWAYS != 0 && durability != Durability::EverySecond
     }
 
-    /// Returns whether replies wait for the disk to catch up, and not for syncs.
+    /// Returns whether replies wait for the disk to catch up. Returns `false` under `appendfsync
+    /// always`.
     pub fn is_behind(&self) -> bool {
         self.0.load(Relaxed) & (ALWAYS | BEHIND) == BEHIND
     }
 
-    /// Returns the stamp that the reply to a client's commands waits for; 0 means none. `seen`
-    /// describes the effects that these commands have produced or seen.
+    /// Returns the stamp that the reply to a client's commands waits for; 0 if it need not wait.
+    /// `seen` describes the effects that these commands have produced or seen.
     pub fn awaited(&self, seen: Seen, durability: Durability) -> u64 {
         let bits = self.0.load(Relaxed);
         let for_sync = match durability {
@@ -105,8 +108,8 @@ impl Gate {
         if waits { seen.stamp() } else { 0 }
     }
 
-    /// Returns the stamp below which replies may be sent. `synced` returns the stamp before which
-    /// all effects are on disk.
+    /// Returns the stamp below which replies may be sent. `synced` must return the stamp below
+    /// which all effects are on disk.
     pub fn open_below(&self, synced: impl FnOnce() -> u64) -> u64 {
         // SeqCst: see `Aof::await_sync`.
         match self.0.load(SeqCst) {
@@ -128,7 +131,8 @@ impl Gate {
         before & (ALWAYS | BEHIND) & !self.0.load(SeqCst) != 0
     }
 
-    /// Sets whether clients ask for `always`. Returns whether some waiting replies may now be sent.
+    /// Sets whether any client asks for `CLIENT DURABILITY always`. Returns whether some waiting
+    /// replies may now be sent.
     pub fn set_asked(&self, is_asked: bool) -> bool {
         let before = if is_asked { self.0.fetch_or(ASKED, SeqCst) } else { self.0.fetch_and(!ASKED, SeqCst) };
         before & ASKED != 0 && !is_asked
@@ -142,14 +146,15 @@ impl Gate {
     /// Notes that more than [`UNWRITTEN_BYTES_MAX`] bytes wait to be written.
     pub fn note_behind(&self) {
         if self.0.load(Relaxed) & (WRITES | BEHIND) == WRITES {
-            // Another thread may turn the file off at the same time. In that case the bit must stay
-            // 0.
+            // Another thread may turn the file off at the same time. The bit `BEHIND` must then
+            // stay 0.
             let set = |before: u8| (before & WRITES != 0).then_some(before | BEHIND);
             let _ = self.0.fetch_update(SeqCst, SeqCst, set);
         }
     }
 
-    /// Records the number of unwritten bytes. Returns whether the disk has thereby caught up.
+    /// Records the number of unwritten bytes. Returns whether the disk was behind and has now
+    /// caught up.
     pub fn note_unwritten(&self, bytes: u64) -> bool {
         self.0.load(Relaxed) & BEHIND != 0
             && bytes <= CAUGHT_UP_BYTES

@@ -1,5 +1,5 @@
-//! Loads the files of a manifest: the base, then the increments. Used at startup and by
-//! `DEBUG LOADAOF`.
+//! Loads the files of a manifest: the base (the dataset at one instant), then the increments (the
+//! commands since then). Used at startup and by `DEBUG LOADAOF`.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -31,10 +31,11 @@ pub struct Files {
     pub all_bytes: u64,
 }
 
-/// The end of one file.
+/// What was found at the end of one file.
 enum End {
     Whole,
-    /// The file ended within a command or transaction, which was cut off.
+    /// The file ended within a command or transaction. It was truncated before this command or
+    /// transaction.
     Cut,
 }
 
@@ -45,14 +46,14 @@ struct Failed(String);
 pub struct Target<'t, 'k> {
     /// Runs the commands.
     pub executor: &'t mut Executor<'k>,
-    /// All shards.
+    /// Ownership of all shards.
     pub owned: &'t mut Vec<Ownership>,
-    /// The session view with which the shards are accessed.
+    /// The session with whose permissions the shards are accessed.
     pub view: SessionView,
 }
 
 /// Returns whether there may be files to load. If the manifest can't be read, returns `true`; the
-/// load then reports the error.
+/// load will then report the error.
 pub fn has_files(settings: &Settings) -> bool {
     let directory = directory_of(settings);
     let single = settings.dir.join(std::ffi::OsStr::from_bytes(directory.prefix()));
@@ -62,7 +63,8 @@ pub fn has_files(settings: &Settings) -> bool {
 /// Loads the files into an empty dataset.
 ///
 /// # Errors
-/// The reason why the files can't be loaded, for the operator. Some of them may have been loaded.
+/// Returns the reason why the files can't be loaded, as text for the operator. Some of the files
+/// may have been loaded.
 pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, String> {
     let settings = server.config().settings();
     let directory = directory_of(&settings);
@@ -87,8 +89,8 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     let count = files.manifest.to_load().count();
     for (index, listed) in files.manifest.to_load().enumerate() {
         let is_base = files.manifest.base() == Some(listed);
-        // A failed write of the manifest may leave an empty increment after the last one in use. So
-        // a file counts as the last one if all later files are empty.
+        // A failed write of the manifest may leave an empty increment behind the last used one. So
+        // a file counts as the last if all later files are empty.
         let is_last = index + 1 == count
             || !is_base && files.manifest.to_load().skip(index + 1).all(|later| directory.size_of(later) == 0);
         let file_began = Instant::now();
@@ -104,7 +106,7 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
             file_began.elapsed().as_secs_f64()
         );
     }
-    // Truncation may have changed the sizes.
+    // The load may have truncated a file.
     files.base_bytes = files.manifest.base().map_or(0, |base| directory.size_of(base));
     files.all_bytes = files.manifest.to_load().map(|listed| directory.size_of(listed)).sum();
     let mut access = target.executor.look(&target.view, target.owned, server.now_ms());
@@ -114,15 +116,15 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     Ok(files)
 }
 
-/// Moves the single file of Redis 6 into the directory as the base. Does nothing if the file does
-/// not exist, or if the manifest lists other files.
+/// Moves the single append-only file of Redis 6 into the directory, as the base. Does nothing if
+/// this file does not exist, or if the manifest lists other files.
 fn adopt_single_file(dir: &Path, directory: &Directory, manifest: &mut Manifest) -> Result<(), String> {
     let name = directory.prefix();
     let single = dir.join(std::ffi::OsStr::from_bytes(name));
     if !single.is_file() {
         return Ok(());
     }
-    // An earlier start may have crashed after writing the manifest and before moving the file.
+    // An earlier start may have crashed after it wrote the manifest and before it moved the file.
     let is_half_done = manifest.increments().is_empty()
         && manifest.base().is_some_and(|base| base.name == name && !directory.join(name).exists());
     if !manifest.is_empty() && !is_half_done {
@@ -144,7 +146,7 @@ struct Single<'s> {
     server: &'s Server,
     directory: &'s Directory,
     listed: &'s Listed,
-    /// The time that the file's commands see, Unix time in ms.
+    /// The time that the file's commands see, Unix time in ms ([`time_before_deadlines`]).
     now_ms: i64,
 }
 
@@ -156,8 +158,8 @@ impl Single<'_> {
         let loading = &self.server.snapshots().loading;
         let loaded_bytes = loading.loaded_bytes();
         let offset = self.load_preamble(&mut file, target)?;
-        // The preamble is read in large pieces. The last piece may also contain commands, which are
-        // read again, so the count is corrected.
+        // The RDB part is read in large pieces. The last piece may contain commands too. These are
+        // read again below, so the count of loaded bytes is corrected.
         loading.set_loaded_bytes(loaded_bytes + offset);
         file.seek(SeekFrom::Start(offset)).map_err(unread)?;
         let mut replay = Replay::new(self.server, target.executor, target.owned, self.now_ms);
@@ -189,7 +191,8 @@ impl Single<'_> {
         self.listed.name.escape_ascii().to_string()
     }
 
-    /// Loads the snapshot at the start of the file, if any. Returns the offset after it, or 0.
+    /// Loads the RDB data at the start of the file, if any. Returns the offset behind this data, or
+    /// 0.
     fn load_preamble(&self, file: &mut File, target: &mut Target<'_, '_>) -> Result<u64, Failed> {
         let mut start = [0; RDB_SIGNATURE.len()];
         if file.read_exact(&mut start).is_err() || start != *RDB_SIGNATURE {
@@ -214,7 +217,8 @@ impl Single<'_> {
         Ok(end)
     }
 
-    /// Truncates a file that ends within a command or transaction, if `aof-load-truncated` is set.
+    /// Truncates the file at offset `at`, behind its last complete command or transaction, if
+    /// `aof-load-truncated` is set.
     fn cut(&self, at: u64) -> Result<End, Failed> {
         let name = self.name();
         if !self.server.config().settings().aof.load_truncated {

@@ -1,15 +1,16 @@
 //! The append-only file: writes effects to disk in the order in which they were committed, and
-//! loads them.
+//! loads them at startup.
 //!
-//! Terms: a *base* is a file with the dataset at one instant; an *increment* is a file with the
-//! effects since then; *history* is the set of files that a later base has replaced
+//! Terms: an *effect* is a command that repeats a committed change, as Redis propagates it. A
+//! *base* is a file with the dataset at one instant. An *increment* is a file with the effects
+//! since then. *History* is the set of files that a later base has replaced
 //! ([`pantala_persistence::aof`]). A *stamp* is the place of effects in the order of commits
 //! ([`pantala_engine::effect`]). A *cut* is the point in the stream of effects at which a snapshot
 //! starts.
 //!
-//! One thread (`writer`) owns the increment that is being written, and reads the journal. Workers
-//! only send orders to this thread. With `appendfsync always` they hold back replies until the
-//! thread has synced.
+//! The `writer` thread reads the journal, which is the ordered stream of all effects, and appends
+//! it to the newest increment. Workers only send orders to this thread. With `appendfsync always`,
+//! workers hold back replies until the thread has synced.
 //!
 //! | file | what |
 //! | --- | --- |

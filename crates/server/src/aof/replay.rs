@@ -1,9 +1,10 @@
-//! Runs the commands of a file on the dataset while all shards are held: at startup, and for `DEBUG
-//! LOADAOF`.
+//! Runs the commands of a file on the dataset, at startup and for `DEBUG LOADAOF`. All shards are
+//! held meanwhile.
 //!
-//! Commands run like those of a transaction: by their handlers, on held shards. The time that they
-//! see is before all deadlines, so nothing expires during the load: as in Redis, later commands may
-//! still need an expired key. Expired keys are deleted after the load as usual.
+//! The handler of each command runs directly on the held shards, as within a transaction. Nothing
+//! expires during the load, because the commands see a time before all deadlines. As in Redis,
+//! later commands may still need a key that has expired in the meantime. After the load, expired
+//! keys are deleted as usual.
 
 use std::sync::Arc;
 
@@ -22,16 +23,16 @@ use crate::host::Server;
 /// Maximum number of command errors that are logged.
 const ERRORS_LOGGED: u64 = 10;
 
-/// Number of replayed commands after which the effects that they have recorded are dropped. (The
-/// file contains these effects already.)
+/// Number of replayed commands after which the recorded effects are dropped. The file already
+/// contains these effects.
 const EFFECTS_DROPPED_EVERY: u64 = 1024;
 
-/// A common period of access words, in which entries store their last access. These words repeat
-/// after 2^24 s for LRU and after 2^16 min for LFU.
+/// A common period of both kinds of access words. An entry stores its last access in an access
+/// word. The word repeats after 2^24 s for LRU, and after 2^16 min for LFU.
 const ACCESS_PERIOD_MS: i64 = 15 * (1 << 24) * 1000;
 
-/// Returns a time in the 1970s, at which no deadline has passed, Unix time in ms. It results in the
-/// same access words as `now_ms`.
+/// Returns a Unix time in the 1970s, in ms, at which no deadline has passed. At this time, access
+/// words have the same value as at `now_ms`.
 pub fn time_before_deadlines(now_ms: i64) -> i64 {
     now_ms.rem_euclid(ACCESS_PERIOD_MS)
 }
@@ -39,15 +40,16 @@ pub fn time_before_deadlines(now_ms: i64) -> i64 {
 /// The reason why a command could not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No such command.
+    /// There is no such command.
     Unknown(Vec<u8>),
     /// A nested `MULTI`, or an `EXEC` without `MULTI`.
     Unexpected(&'static str),
-    /// A script. Redis has not written scripts to the file since version 7.
+    /// A command that runs a script. Redis has not written such commands to the file since version
+    /// 7.
     Script(Vec<u8>),
 }
 
-/// A command that could not run, and its offset.
+/// A command that could not run, and its offset in the file.
 #[derive(Debug)]
 pub struct At(pub Refused, pub u64);
 
@@ -75,7 +77,7 @@ pub struct Replay<'r, 'k> {
     owned: &'r mut [Ownership],
     session: Session,
     transactions: Transactions,
-    /// Commands since `MULTI`, each with the ranges of its arguments.
+    /// The commands since `MULTI`, with their bytes and the ranges of their arguments.
     queued: Vec<(&'static Command, Vec<u8>, Vec<ArgRange>)>,
     shards: Vec<u32>,
     reply: Vec<u8>,
@@ -85,7 +87,7 @@ pub struct Replay<'r, 'k> {
 }
 
 impl<'r, 'k> Replay<'r, 'k> {
-    /// Creates a replay on all shards, which the caller holds as `owned`. `now_ms` comes from
+    /// Creates a replay. `owned` must hold all shards. `now_ms` must be a result of
     /// [`time_before_deadlines`].
     pub fn new(server: &'r Server, executor: &'r mut Executor<'k>, owned: &'r mut [Ownership], now_ms: i64) -> Self {
         let nowhere = || Endpoint::Unix("AOF".to_owned());
@@ -160,8 +162,9 @@ impl<'r, 'k> Replay<'r, 'k> {
 
     fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>) {
         let keyspace = self.server.keyspace();
-        // As in Redis, the file's commands run like those of a primary. For example, a propagated
-        // `XTRIM` combines an exact threshold with `LIMIT`, which is an error for other clients.
+        // As in Redis, the commands of the file run with the rights of a primary's commands. For
+        // example, a propagated `XTRIM` combines an exact threshold with `LIMIT`, which is an error
+        // for other clients.
         let session = SessionView { of_primary: true, ..self.session.view() };
         self.shards.clear();
         add_shards(keyspace, &session, command, args, &mut self.shards);
@@ -204,7 +207,7 @@ impl Runner for Replay<'_, '_> {
     }
 }
 
-/// Returns the command to run.
+/// Returns the command that these arguments name, if it can be replayed.
 fn resolve(server: &Server, args: &Args<'_>) -> Result<&'static Command, Refused> {
     let command = server.renames().resolve(args).map_err(|_| Refused::Unknown(args.at(0).to_vec()))?;
     match command.handler {

@@ -1,5 +1,9 @@
 //! Rewrites the append-only file: a snapshot becomes the new base, and the files with earlier
 //! effects are deleted.
+//!
+//! The *base* is a file with the dataset at one instant, an *increment* a file with the effects
+//! since then. A *cut* is the point in the stream of effects at which the snapshot of a rewrite
+//! starts.
 
 use std::fs;
 use std::io;
@@ -23,7 +27,8 @@ use crate::snapshot::{
     Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written, start as start_snapshot, with_all_shards,
 };
 
-/// Bytes between two syncs with `aof-rewrite-incremental-fsync`, as in Redis.
+/// Number of bytes after which a base is synced while it is written
+/// (`aof-rewrite-incremental-fsync`), as in Redis.
 const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 /// Number of failures in a row after which automatic and scheduled rewrites are delayed, as in
 /// Redis.
@@ -50,7 +55,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Returns the description with which the base is installed.
+    /// Returns the description of this base that `Place::install` takes.
     pub fn described(&self) -> NewBase<'_> {
         NewBase { path: &self.path, is_rdb: self.is_rdb, bytes: self.bytes }
     }
@@ -61,12 +66,12 @@ impl Base {
     }
 }
 
-/// The reason why a rewrite has ended without a base.
+/// The reason why a rewrite has ended without a new base.
 #[derive(Debug)]
 pub enum Unfinished {
-    /// It was aborted, because the append-only file was turned off or the server stops.
+    /// The rewrite was aborted, because the append-only file was turned off or the server stops.
     Aborted,
-    /// It has failed, for this reason.
+    /// The rewrite has failed, for this reason.
     Failed(String),
 }
 
@@ -87,7 +92,7 @@ pub fn run(server: &Server) -> Result<&'static str, &'static str> {
     Ok(STARTED)
 }
 
-/// Starts a rewrite as soon as a worker holds all shards, unless a rewrite is running.
+/// Starts a rewrite as soon as a worker holds all shards. Does nothing if a rewrite is running.
 pub fn request(server: &Server) {
     let rewrites = &server.snapshots().aof.rewrites;
     if rewrites.is_running.swap(true, Relaxed) {
@@ -98,8 +103,8 @@ pub fn request(server: &Server) {
     with_all_shards(server, Box::new(start));
 }
 
-/// Starts a rewrite if one is scheduled or the file has grown enough. The first worker calls this
-/// several times a second.
+/// Starts a rewrite if one is scheduled or if the files have grown enough. Worker 0 calls this
+/// function several times a second.
 pub fn rewrite_if_due(server: &Server) {
     let (aof, background) = (&server.snapshots().aof, &server.snapshots().background);
     if aof.rewrites.is_running.load(Relaxed) || background.running().is_some() {
@@ -135,9 +140,9 @@ fn is_delayed(server: &Server) -> bool {
     server.monotonic_ms() - rewrites.failed_ms.load(Relaxed) < delay_ms
 }
 
-/// Starts a rewrite on a worker that holds all shards. Meanwhile no worker can run a command that
-/// needs a shard. So this function opens no file, and takes no lock that is held while a file is
-/// opened.
+/// Starts a rewrite on a worker that holds all shards. Until this function returns, no other worker
+/// can run a command that needs a shard. So the function opens no file, and takes no lock that is
+/// held while a file is opened.
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let Some(shared) = server.snapshots().background.server() else { return };
     let aof = &server.snapshots().aof;
@@ -145,7 +150,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let mut handle = lock(&aof.writer);
     let inbox = handle.as_ref().map_or_else(Arc::default, |handle| Arc::clone(&handle.inbox));
     let started = Arc::new(Mutex::new(()));
-    // The snapshot must not end before the writer thread has received the cut.
+    // The thread of the snapshot takes this lock before it ends the rewrite. So the rewrite can't
+    // end before the writer thread has received the cut.
     let starting = lock(&started);
     let uses_rdb = server.config().settings().aof.uses_rdb || whole.has_expiring_fields();
     let is_written = aof.state() != State::Off;
@@ -176,26 +182,26 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     drop(starting);
 }
 
-/// Ends the running rewrite, because its increment can't be written.
+/// Ends the running rewrite because its increment can't be written.
 pub(super) fn fail(server: &Server) {
     server.snapshots().aof.rewrites.has_failed.store(true, Relaxed);
     server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
 }
 
-/// Returns the limit on the bytes that the writer thread is behind: a number that is never reached,
-/// because a slow disk may delay writes but must not lose effects.
+/// Returns the maximum number of bytes that the writer thread may be behind: the largest number,
+/// which is never reached. A slow disk may delay writes but must not lose effects.
 pub fn unbounded() -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(u64::MAX))
 }
 
-/// Returns a callback that wakes the thread of this inbox.
+/// Returns a callback that wakes the thread that reads this inbox.
 pub fn waking(inbox: &Arc<Inbox>) -> pantala_engine::effect::log::Wake {
     let inbox = Arc::clone(inbox);
     Arc::new(move || inbox.wake())
 }
 
-/// Records the end of a rewrite. After a success, deletes the files that the rewrite has replaced.
-/// As in Redis, an aborted rewrite doesn't count as failed, so it doesn't delay the next one.
+/// Records the end of a rewrite. After a success, deletes the files that the new base has replaced.
+/// As in Redis, an aborted rewrite doesn't count as a failure, so the next rewrite isn't delayed.
 pub fn note_ended(server: &Server, outcome: &Result<(), Unfinished>) {
     let (aof, now_ms) = (&server.snapshots().aof, server.monotonic_ms());
     let rewrites = &aof.rewrites;
@@ -218,14 +224,15 @@ pub fn note_ended(server: &Server, outcome: &Result<(), Unfinished>) {
             rewrites.failed_ms.store(now_ms, Relaxed);
         }
     }
-    // Without a base the written increment is useless, so the rewrite is retried.
+    // Without a base, the increment that is being written can't be loaded. So the rewrite is
+    // retried.
     if outcome.is_err() && aof.state() == State::AwaitsBase {
         rewrites.is_scheduled.store(true, Relaxed);
     }
     rewrites.is_running.store(false, Relaxed);
 }
 
-/// Deletes the files that a rewrite has replaced, unless `aof-disable-auto-gc` is set.
+/// Deletes the files that a base has replaced, unless `aof-disable-auto-gc` is set.
 pub(super) fn collect(place: &mut Place, server: &Server) {
     if place.manifest.history().is_empty() || server.config().settings().aof.keeps_history {
         return;
@@ -246,19 +253,20 @@ pub(super) fn collect(place: &mut Place, server: &Server) {
 pub struct Rewriting {
     server: Arc<Server>,
     inbox: Arc<Inbox>,
-    /// Locked until the writer thread has received the cut.
+    /// Locked by [`start`] until the writer thread has received the cut.
     started: Arc<Mutex<()>>,
-    /// Whether the stream was cut, because the append-only file was on.
+    /// Whether the append-only file was on at the start, so that the effects after the cut are
+    /// written to an increment.
     has_cut: bool,
-    /// The file, once the thread of the snapshot has opened it.
+    /// The file of the base, once the thread of the snapshot has opened it.
     file: Option<(PathBuf, SequentialFile)>,
-    /// Translates the snapshot to commands, unless the base is an RDB file.
+    /// Translates the snapshot to commands. `None` if the base is an RDB file.
     commands: Option<Commands>,
-    /// The time annotation before the first command, if it is still to be written.
+    /// The time annotation that precedes the first command; `None` once it is written.
     annotation: Option<Vec<u8>>,
     /// Whether the commands are written with checksums (`aof-checksums`).
     has_checksums: bool,
-    /// Whether the file is also synced while it is written (`aof-rewrite-incremental-fsync`).
+    /// Whether the file is also synced during the writing (`aof-rewrite-incremental-fsync`).
     syncs: bool,
     synced_len: u64,
 }
@@ -283,7 +291,7 @@ impl Rewriting {
         }
     }
 
-    /// Returns the temporary path of the new base, which is beside the directory of the files.
+    /// Returns the temporary path of the new base. It lies beside the directory of the files.
     fn path(&self) -> io::Result<PathBuf> {
         let mut held = self.server.snapshots().aof.place();
         let place = match &mut *held {
@@ -347,7 +355,8 @@ impl Consumer for Rewriting {
         let (server, aof) = (&self.server, &self.server.snapshots().aof);
         let handle = lock(&aof.writer);
         let is_written = aof.state() != State::Off;
-        // The order is added under the lock, so a later `Stop` can't overtake it.
+        // The order is added while the lock is held. So `Order::Stop`, which is sent under the same
+        // lock, can't arrive before it.
         if is_written && handle.as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox)) {
             self.inbox.order(Order::Base(ended));
             return None;
@@ -355,8 +364,9 @@ impl Consumer for Rewriting {
         drop(handle);
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
-                // If the stream was cut, the effects after the cut are in an increment. Installing
-                // only the base would make this increment history, so the base is deleted instead.
+                // This call of `install` makes all increments history. If the stream was cut, one
+                // of them has the effects after the cut and is still needed, so the base is deleted
+                // instead.
                 (false, Some(place)) if !self.has_cut => {
                     place.install(base.described(), false, 0).map_err(|error| Unfinished::Failed(error.to_string()))
                 }

@@ -35,17 +35,16 @@ pub fn has_files(server: &Server) -> bool {
     load::has_files(&server.config().settings())
 }
 
-/// Loads the files and starts the writer thread, at startup. The caller holds all shards as
-/// `owned`.
+/// Loads the files and starts the writer thread, at startup. `owned` must hold all shards.
 ///
 /// # Errors
-/// The reason why the server must not continue, for the operator.
+/// Returns the reason why the server must not continue, as text for the operator.
 pub fn start(server: &Arc<Server>, owned: &mut Vec<Ownership>) -> Result<(), String> {
     let now_ms = server.now_ms();
     let client = Client::new(0, 0, -1, Endpoint::Unix(String::new()), Endpoint::Unix(String::new()), now_ms);
     let view = Session::new(Arc::new(client), server.keyspace().users()).view();
-    // Worker 0 may run already, with its own executor. The two executors don't conflict: worker 0
-    // holds no shard yet, and the commands of the files wake no client.
+    // Worker 0 may already run with an executor of its own. The two executors don't conflict:
+    // worker 0 holds no shard yet, and the commands in the files wake no client.
     let mut executor = Executor::new(server.keyspace(), 0);
     let files = load::load(server, &mut Target { executor: &mut executor, owned, view })?;
     let failed = |error: io::Error| format!("Can't open the append-only file: {error}");
@@ -66,8 +65,9 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: &Files) -> io::Resul
     collect(&mut place, server);
     let len = opened.len;
     aof.written.current_bytes.store(place.others_bytes + len, Relaxed);
-    // The size after the last rewrite is unknown, so the size of the base is used instead. As in
-    // Redis, the first rewrite may therefore come early.
+    // `auto-aof-rewrite-percentage` compares the current size with the size after the last rewrite.
+    // That size is unknown after a restart, so the size of the base is used. As in Redis, the first
+    // rewrite may therefore start early.
     let base_bytes = if files.base_bytes > 0 { files.base_bytes } else { place.others_bytes };
     aof.written.base_bytes.store(base_bytes, Relaxed);
     *aof.place() = Some(place);
@@ -80,7 +80,7 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: &Files) -> io::Resul
     Ok(())
 }
 
-/// Collects a whole file in memory.
+/// Collects the text of a file in memory.
 #[derive(Default)]
 struct Text(Vec<u8>);
 
@@ -91,7 +91,7 @@ impl Sink for Text {
     }
 }
 
-/// Returns the content of a base without keys, and whether the base is an RDB file.
+/// Returns the content of a base without keys, and whether this base is an RDB file.
 fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
     let uses_rdb = server.config().settings().aof.uses_rdb;
     let mut text = Text::default();
@@ -101,13 +101,14 @@ fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
     (text.0, uses_rdb)
 }
 
-/// Flushes the dataset and loads the files, including all effects committed so far. The caller
-/// holds all shards as `owned`. The caller must not prevent the journal's epoch from ending,
-/// because this function waits for the end.
+/// Deletes all keys and loads the files, which by then contain all effects committed so far.
+/// `owned` must hold all shards. The calling worker must count as asleep
+/// ([`Journal::rest`](pantala_engine::effect::Journal::rest)). This function waits until the
+/// journal ends its current epoch, and the journal waits for each worker that is awake.
 ///
 /// # Errors
-/// The error reply. The dataset is unchanged if there are no files or the sync before the flush has
-/// failed.
+/// Returns the error reply. If there are no files, or if the sync before the deletion has failed,
+/// the dataset is unchanged.
 pub fn reload<'k>(
     server: &Server,
     executor: &mut Executor<'k>,
@@ -126,8 +127,8 @@ pub fn reload<'k>(
     let empty = |executor: &mut Executor<'k>, owned: &mut Vec<Ownership>| {
         executor.look(&view, owned, server.now_ms()).flush(databases.clone(), false);
     };
-    // The effects of the load must not be propagated, because they are in the file already. They
-    // are collected in a unit that is abandoned below.
+    // The effects of the load are in the files already, so they must not be propagated. A unit
+    // collects them and is abandoned below.
     executor.begin_unit();
     empty(executor, owned);
     let cleared = server.flush();
@@ -146,15 +147,15 @@ pub fn reload<'k>(
     }
 }
 
-/// Creates the directory that the settings name, if necessary, reads its manifest, and checks that
-/// a file can be created in it. Called before [`turn_on`].
+/// Creates the directory that the settings name if it doesn't exist, and reads its manifest. Checks
+/// that a file can be created in the directory. Called before [`turn_on`].
 ///
 /// # Errors
-/// No file can be created, or the manifest can't be used. The log has the reason.
+/// No file can be created, or the manifest is unreadable or invalid. The log has the reason.
 pub fn prepare(settings: &Settings) -> Result<Place, &'static str> {
     let place = rewrite::place_of(settings).and_then(|place| {
-        // Creates the file that the rewrite will create again. An existing one is removed rather
-        // than truncated, because a former writer thread may still write to it.
+        // Creates the file that the rewrite will create again. An existing file of this name is
+        // removed, not truncated, because an earlier writer thread may still write to it.
         let _ = place.directory.remove(&names::temporary_increment(place.directory.prefix()));
         place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)?;
         Ok(place)
@@ -165,8 +166,8 @@ pub fn prepare(settings: &Settings) -> Result<Place, &'static str> {
     })
 }
 
-/// Turns the append-only file on: starts a rewrite, whose snapshot becomes the base. Effects after
-/// the snapshot are written to an increment.
+/// Turns the append-only file on: starts a rewrite. The snapshot of the rewrite becomes the base,
+/// and the effects after the snapshot are written to an increment.
 pub fn turn_on(server: &Server, place: Place) {
     let aof = &server.snapshots().aof;
     *aof.place() = Some(place);
@@ -182,14 +183,14 @@ pub fn turn_on(server: &Server, place: Place) {
     }
 }
 
-/// Turns the append-only file off. Effects committed so far are still written.
+/// Turns the append-only file off. The writer thread still writes the effects committed so far.
 pub fn turn_off(server: &Server) {
     let aof = &server.snapshots().aof;
     aof.set_state(server, State::Off);
     aof.rewrites.is_scheduled.store(false, Relaxed);
     aof.set_write_error(server, 0);
     if aof.rewrites.is_running.load(Relaxed) {
-        // Tools and tests look for the words of Redis, whose rewrites are child processes.
+        // Tools and tests look for these words of Redis, where a rewrite is a child process.
         tracing::info!("Killing running AOF rewrite, which has no child process.");
     }
     server.snapshots().background.abort(|purpose| purpose == crate::snapshot::Purpose::Rewrite);
@@ -198,8 +199,8 @@ pub fn turn_off(server: &Server) {
     }
 }
 
-/// Returns whether the server may exit: not while the first base is being written, because the
-/// files would lack the dataset. With `how.force` it may always exit.
+/// Returns whether the server may exit. With `how.force` it always may. Otherwise it must not exit
+/// while the first base is being written, because the files would lack the dataset.
 pub fn allows_exit(server: &Server, how: Shutdown) -> bool {
     if server.snapshots().aof.state() != State::AwaitsBase {
         return true;
@@ -213,7 +214,7 @@ pub fn allows_exit(server: &Server, how: Shutdown) -> bool {
     how.force
 }
 
-/// Writes and syncs the remaining effects, after the workers have ended.
+/// Writes and syncs the remaining effects. Called after the workers have ended.
 pub fn end(server: &Server) {
     let aof = &server.snapshots().aof;
     let handle = lock(&aof.writer).take();
@@ -229,9 +230,9 @@ pub fn end(server: &Server) {
     }
 }
 
-/// Writes and syncs the effects committed so far, and waits until that is done. The calling thread
-/// must not prevent the journal's epoch from ending. Returns whether the sync succeeded. If no
-/// writer thread runs, returns `true` at once.
+/// Waits until the writer thread has written and synced the effects committed so far. Returns
+/// whether the sync succeeded. If no writer thread runs, returns `true` at once. A worker that
+/// calls this must count as asleep, as for [`reload`].
 fn sync(server: &Server) -> bool {
     let (sender, synced) = mpsc::channel();
     match &*lock(&server.snapshots().aof.writer) {
@@ -242,9 +243,9 @@ fn sync(server: &Server) -> bool {
 }
 
 /// Turns the append-only file off and on again if `appendonly` is set, so that a new base is
-/// written. Called after the dataset was replaced by another one. As in Redis, several attempts are
-/// made, and the process exits if all of them fail: a replica must not run without the file that
-/// its operator relies on.
+/// written. Called after another dataset has replaced the dataset. As in Redis, retries after
+/// failures, and exits the process if all `RESTARTS_MAX` attempts fail: a replica must not run
+/// without the file that its operator relies on.
 pub fn restart(server: &Server) {
     if server.snapshots().aof.state() != State::Off {
         turn_off(server);

@@ -1,4 +1,7 @@
 //! The state of the append-only file that workers, commands and `INFO` see.
+//!
+//! A *base* is a file with the dataset at one instant, an *increment* a file with the effects of
+//! the commands since then. A *stamp* is the place of effects in the order of commits.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -21,7 +24,7 @@ use crate::host::Server;
 pub enum State {
     /// The file is not written.
     Off,
-    /// Effects are written to an increment, and its base is being written.
+    /// Effects are written to an increment, but the base that it follows is not complete yet.
     AwaitsBase,
     /// The file is written.
     On,
@@ -34,12 +37,12 @@ pub struct Rewrites {
     pub is_running: AtomicBool,
     /// When the last rewrite was requested, in ms of the monotonic clock.
     pub since_ms: AtomicI64,
-    /// Whether a rewrite is scheduled: it waits for another snapshot to end, or is a retry after a
-    /// failure.
+    /// Whether a rewrite is scheduled, because another snapshot is running or because the last
+    /// rewrite has failed.
     pub is_scheduled: AtomicBool,
     /// Number of rewrites that have ended since startup.
     pub count: AtomicU64,
-    /// Whether the last rewrite that was started was ended because its increment can't be written.
+    /// Whether the last rewrite was ended because its increment could not be written.
     pub has_failed: AtomicBool,
     /// Number of failed rewrites since the last successful one.
     pub failures: AtomicU64,
@@ -71,7 +74,7 @@ pub struct Written {
     pub current_bytes: AtomicU64,
     /// Size of all files after the last rewrite, bytes.
     pub base_bytes: AtomicU64,
-    /// Number of bytes that were read from the journal but not yet written.
+    /// Number of bytes that were read from the journal but not yet written to the file.
     pub pending_bytes: AtomicU64,
     /// Number of syncs that took so long that they delayed writes.
     pub delayed_syncs: AtomicU64,
@@ -79,7 +82,7 @@ pub struct Written {
     pub error: AtomicI32,
 }
 
-/// The state of the append-only file. Shared by all threads; the writer thread updates most of it.
+/// The state of the append-only file. All threads share it. The writer thread updates most of it.
 pub struct Aof {
     state: AtomicU8,
     /// `appendfsync`.
@@ -90,21 +93,21 @@ pub struct Aof {
     pub checksums: AtomicBool,
     /// `no-appendfsync-on-rewrite`.
     pub no_fsync_on_rewrite: AtomicBool,
-    /// The stamp before which all effects are on disk.
+    /// The stamp below which all effects are on disk.
     synced: AtomicU64,
-    /// Decides which replies wait.
+    /// Decides which replies wait for the disk.
     gate: Arc<Gate>,
-    /// Held while the gate is being set.
+    /// Held while a thread recomputes the gate.
     gate_setter: Mutex<()>,
     /// Number of clients that ask for `CLIENT DURABILITY always`.
     asking: AtomicU64,
-    /// By worker: whether it has replies that wait.
+    /// For each worker: whether it has replies that wait.
     waiting: Box<[AtomicBool]>,
     /// Rewrites.
     pub rewrites: Rewrites,
     /// Sizes and errors.
     pub written: Written,
-    /// The directory and its manifest; `None` before they were read or created.
+    /// The directory and its manifest; `None` until they have been read or created.
     place: Mutex<Option<Place>>,
     /// The writer thread, if it runs.
     pub(super) writer: Mutex<Option<Handle>>,
@@ -144,7 +147,7 @@ impl Aof {
         }
     }
 
-    /// Sets whether the file is written, and updates whether replies wait for syncs.
+    /// Sets whether the file is written. Then recomputes which replies wait.
     pub fn set_state(&self, server: &Server, state: State) {
         self.state.store(state as u8, Relaxed);
         self.set_gates(server);
@@ -171,7 +174,7 @@ impl Aof {
     fn set_gates(&self, server: &Server) {
         let awaited_syncs = (self.gate.awaits_syncs(Durability::Default), self.gate.is_asked());
         self.set_gate(server);
-        // The writer thread must see at once that replies wait for its syncs, or no longer do.
+        // Wakes the writer thread, so that it starts or stops syncing for waiting replies at once.
         if (self.gate.awaits_syncs(Durability::Default), self.gate.is_asked()) != awaited_syncs
             && let Some(handle) = &*lock(&self.writer)
         {
@@ -179,11 +182,12 @@ impl Aof {
         }
     }
 
-    /// Sets which replies wait, according to the state of the file, its last error, `appendfsync`
-    /// and the clients that ask for `CLIENT DURABILITY always`.
+    /// Recomputes which replies wait, from the state of the file, its last error, `appendfsync` and
+    /// the number of clients that ask for `CLIENT DURABILITY always`.
     fn set_gate(&self, server: &Server) {
         let releases = {
-            // One thread at a time sets the gate, so the last one sees the stores of all others.
+            // Threads set the gate one after another, so the last of them has seen the stores of
+            // the others.
             let _setter = lock(&self.gate_setter);
             let writes = self.state() != State::Off && self.written.error.load(Relaxed) == 0;
             let awaits_syncs = self.state() == State::On && self.fsync() == AppendFsync::Always;
@@ -196,34 +200,36 @@ impl Aof {
         }
     }
 
-    /// Notes that one more client asks for `CLIENT DURABILITY always`, or one fewer.
+    /// Counts one more client that asks for `CLIENT DURABILITY always`, or one fewer if `asks` is
+    /// false.
     pub fn note_asks_always(&self, server: &Server, asks: bool) {
         if asks {
             self.asking.fetch_add(1, SeqCst);
             return self.set_gates(server);
         }
-        // Replies to the client's earlier commands may still wait, so the client counts until the
-        // next sync.
+        // Replies to the client's earlier commands may still wait. So the client stays in the count
+        // until the effects committed so far have been synced.
         match &*lock(&self.writer) {
             Some(handle) => handle.inbox.order(Order::Unask),
             None => self.note_unasked(server),
         }
     }
 
-    /// Notes that a client no longer asks for `always`. All effects that the client has seen must
-    /// be durable, unless the file is off.
+    /// Removes a client that no longer asks for `always` from the count. Unless the file is off or
+    /// the writer thread ends, all effects that the client has seen must be durable.
     pub(super) fn note_unasked(&self, server: &Server) {
         self.asking.fetch_sub(1, SeqCst);
         self.set_gate(server);
     }
 
-    /// Returns whether a reply waits for a sync because its client asks for that.
+    /// Returns whether a reply waits for a sync because its client asked for `CLIENT DURABILITY
+    /// always`.
     pub(super) fn is_sync_asked(&self) -> bool {
         self.gate.is_asked() && self.waiting.iter().any(|waits| waits.load(SeqCst))
     }
 
-    /// Calls `confirm` with `true` once all effects committed so far are on disk, or with `false`
-    /// if the file is off ([`Order::Confirm`]).
+    /// Calls `confirm` with `true` once all effects committed so far are on disk. If the file is
+    /// off or the writer thread ends first, calls it with `false` ([`Order::Confirm`]).
     pub fn confirm(&self, confirm: Confirm) {
         match &*lock(&self.writer) {
             Some(handle) if self.state() != State::Off => return handle.inbox.order(Order::Confirm(confirm)),
@@ -232,15 +238,15 @@ impl Aof {
         confirm(false);
     }
 
-    /// Returns the callback that is called if the writer thread is too far behind. The callback
-    /// makes replies to writes wait.
+    /// Returns a callback that makes replies to writes wait. The journal calls it when the writer
+    /// thread is too far behind.
     pub(super) fn warning(&self) -> Wake {
         let gate = Arc::clone(&self.gate);
         Arc::new(move || gate.note_behind())
     }
 
-    /// Records the number of bytes of unwritten effects. Releases the waiting replies if the disk
-    /// has caught up.
+    /// Records the number of bytes of unwritten effects. If the disk has caught up, releases the
+    /// waiting replies.
     pub(super) fn note_unwritten(&self, server: &Server, bytes: u64) {
         if self.gate.note_unwritten(bytes) {
             tracing::warn!("Writes have waited for the append-only file: the disk is slower than the writers");
@@ -248,7 +254,7 @@ impl Aof {
         }
     }
 
-    /// Records that a write has failed with this error number, or succeeded again (0).
+    /// Records the error number of a failed write or sync, or 0 once writing works again.
     pub(super) fn set_write_error(&self, server: &Server, number: i32) {
         self.written.error.store(number, Relaxed);
         reject_writes_on_error(server);
@@ -262,17 +268,17 @@ impl Aof {
     }
 
     /// Returns the stamp below which replies may be sent ([`Gate::open_below`]). If replies wait
-    /// for syncs, this is the stamp before which all effects are on disk.
+    /// for syncs, all effects with smaller stamps are on disk.
     pub fn synced(&self) -> u64 {
         self.gate.open_below(|| self.synced.load(SeqCst))
     }
 
-    /// Registers a worker whose replies wait for a sync. The worker must check [`Aof::synced`]
-    /// after this call: either it sees the latest stamp, or the writer thread sees the registration
-    /// and notifies it.
+    /// Registers a worker whose replies wait for a sync. Afterwards the worker must check
+    /// [`Aof::synced`] once more. If the writer thread has synced before it saw the registration,
+    /// the worker sees the new stamp. Otherwise the writer thread notifies the worker.
     pub fn await_sync(&self, worker: u32) {
         let waited = self.waiting[worker as usize].swap(true, SeqCst);
-        // With `appendfsync always` the writer thread syncs without being woken.
+        // With `appendfsync always`, the writer thread syncs after each batch anyway.
         if !waited
             && self.gate.is_asked()
             && let Some(handle) = &*lock(&self.writer)
@@ -281,7 +287,8 @@ impl Aof {
         }
     }
 
-    /// Records that all effects with earlier stamps are on disk, and notifies the waiting workers.
+    /// Records that all effects with stamps below `before` are on disk, and notifies the waiting
+    /// workers.
     pub(super) fn note_synced(&self, server: &Server, before: u64) {
         if self.synced.fetch_max(before, SeqCst) < before {
             self.release(server);
@@ -297,7 +304,7 @@ impl Aof {
         }
     }
 
-    /// Returns the number of bytes of unwritten effects.
+    /// Returns the number of bytes of effects that are not written yet, read or unread.
     pub fn unwritten_bytes(&self) -> u64 {
         let unread = lock(&self.writer).as_ref().map_or(0, Handle::unread_bytes);
         unread + self.written.pending_bytes.load(Relaxed)
@@ -326,7 +333,8 @@ pub fn tune(server: &Server, settings: &AofSettings) {
     aof.set_fsync(server, settings.fsync);
 }
 
-/// Makes the server reject writes while the file can't be written, and accept them otherwise.
+/// Makes the server reject writes while the last write or sync has failed, and accept writes
+/// otherwise.
 fn reject_writes_on_error(server: &Server) {
     let number = server.snapshots().aof.written.error.load(Relaxed);
     let is_full = number == rustix::io::Errno::NOSPC.raw_os_error();

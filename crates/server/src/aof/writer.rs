@@ -1,20 +1,23 @@
-//! The writer thread, which writes the increments.
+//! The writer thread of the append-only file, which writes the increments. An *increment* is a file
+//! with the effects since a *base*; a base has the dataset at one instant. A *stamp* is the place
+//! of effects in the order of commits.
 //!
 //! ```text
-//! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► workers send replies
+//! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► replies sent
 //! ```
 //!
 //! The thread reads the log at its own pace, so workers never wait for the disk. The
 //! [`gate`](super::gate) decides which replies wait. One sync covers all effects written since the
-//! last one.
+//! previous sync.
 //!
 //! # Rewrites
 //!
-//! A rewrite cuts the stream and starts a snapshot at the cut. This thread writes the effects
-//! before the cut to the current increment, opens the next one, and lists both in the manifest.
-//! When the snapshot is on disk, it becomes the base, and the increments before the cut become
-//! history. Only this thread and the snapshot's thread touch files: the worker that makes the cut
-//! holds all shards, and must not wait for the disk.
+//! A rewrite *cuts* the stream: it chooses a position, and starts a snapshot of the dataset at that
+//! position. This thread writes the effects before the cut to the current increment. Then it opens
+//! the next increment and lists it in the manifest. When the snapshot is on disk, it becomes the
+//! base, and the increments before the cut become history: files that are no longer loaded. The
+//! worker that makes the cut holds all shards and must not wait for the disk. So only this thread
+//! and the snapshot's thread touch files.
 
 use std::collections::VecDeque;
 use std::io;
@@ -48,15 +51,16 @@ const DELAY_MIN: Duration = Duration::from_secs(2);
 
 /// An order to the writer thread.
 pub enum Order {
-    /// The stream was cut. Effects after the cut are written to a new increment.
+    /// The stream was cut at the position of this reader. Effects after the cut belong in a new
+    /// increment.
     Cut(Reader),
-    /// The snapshot of the last cut is on disk, or was aborted or has failed.
+    /// The snapshot of the last cut has ended: it is on disk, or was aborted, or has failed.
     Base(Result<Base, Unfinished>),
-    /// Write and sync all effects committed so far, then reply.
+    /// Write and sync all effects committed so far. Then send whether that succeeded.
     Sync(Sender<bool>),
-    /// Write and sync all effects committed so far, then call this with `true`. If a write or sync
-    /// fails, the call is made later, once these effects are on disk. If the thread must end before
-    /// that, the argument is `false`.
+    /// Write and sync all effects committed so far, then call this function with `true`. If a write
+    /// or sync fails, call it later, once these effects are on disk. If the thread must end before
+    /// that, call it with `false`.
     Confirm(Confirm),
     /// Write and sync all effects committed so far, then note that a client no longer asks for
     /// `CLIENT DURABILITY always`.
@@ -65,16 +69,16 @@ pub enum Order {
     Stop,
 }
 
-/// Called on the writer thread, see [`Order::Confirm`].
+/// A function that the writer thread calls, see [`Order::Confirm`].
 pub type Confirm = Box<dyn FnOnce(bool) + Send>;
 
-/// A waiter for the sync of all effects with stamps below a given one.
+/// Waits for the sync of all effects with stamps below a given stamp.
 enum Awaiting {
-    /// A thread that waits for the result ([`Order::Sync`]).
+    /// A thread that waits for the outcome ([`Order::Sync`]).
     Caller(Sender<bool>),
-    /// [`Order::Confirm`].
+    /// A function to call ([`Order::Confirm`]).
     Confirm(Confirm),
-    /// [`Order::Unask`].
+    /// A client that no longer asks for `CLIENT DURABILITY always` ([`Order::Unask`]).
     Unask,
     /// The order to end the thread ([`Order::Stop`]).
     End,
@@ -83,7 +87,7 @@ enum Awaiting {
 /// The pending orders.
 #[derive(Default)]
 struct Orders {
-    /// Whether the thread was woken because there is more to read or a setting has changed.
+    /// Whether the thread was woken because the log has more to read or a setting has changed.
     has_more: bool,
     orders: VecDeque<Order>,
 }
@@ -96,7 +100,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Wakes the thread because there is more to read or a setting has changed.
+    /// Wakes the thread because the log has more to read or a setting has changed.
     pub fn wake(&self) {
         lock(&self.orders).has_more = true;
         self.arrived.notify_one();
@@ -108,7 +112,7 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Waits for an order, for more to read, or until a deadline. Returns the orders.
+    /// Waits for an order, a wake-up or the deadline `until`. Returns the orders.
     fn wait(&self, until: Option<Instant>) -> VecDeque<Order> {
         let mut orders = lock(&self.orders);
         while !orders.has_more && orders.orders.is_empty() {
@@ -151,16 +155,16 @@ impl Handle {
 
     /// Waits until the thread has ended.
     pub fn join(self) {
-        // An error is ignored: a panic was already reported.
+        // An error means that the thread has panicked. The panic was already reported.
         let _ = self.thread.join();
     }
 }
 
-/// Starts the thread. If `writing` has no output file, the reader starts at the cut of a rewrite,
-/// and the thread opens the first increment.
+/// Starts the thread. If `writing` has no output file, `reader` must start at the cut of a rewrite.
+/// The thread then opens the first increment.
 ///
 /// # Errors
-/// The system can't start a thread.
+/// The system's error, if it can't start a thread.
 pub fn start(
     server: &Arc<Server>,
     inbox: Arc<Inbox>,
@@ -168,8 +172,8 @@ pub fn start(
     writing: Writing<SystemDisk>,
 ) -> io::Result<Handle> {
     let behind = reader.behind();
-    // The limit is on unwritten bytes, but the reader counts only unread ones. The subtraction
-    // leaves room for the batches that have been read and not written.
+    // The limit is on unwritten bytes, but the reader counts only unread bytes. Subtracting two
+    // batches leaves room for bytes that are read but not written.
     reader.warn_beyond(UNWRITTEN_BYTES_MAX - 2 * BATCH_BYTES as u64, &server.snapshots().aof.warning());
     let writer = Writer {
         server: Arc::downgrade(server),
@@ -183,8 +187,8 @@ pub fn start(
         awaited: Vec::new(),
         is_ending: false,
     };
-    // The writer is sent only once the thread has been started. If the start fails, this function
-    // still has the writer, whose reader can then leave the journal.
+    // The writer is sent after the thread has started. If the thread can't be started, this
+    // function still has the writer and can remove its reader from the journal.
     let (hand_over, taken) = channel::<Writer>();
     let run = move || {
         if let Ok(writer) = taken.recv() {
@@ -193,7 +197,7 @@ pub fn start(
     };
     match std::thread::Builder::new().name("pantala-aof".into()).spawn(run) {
         Ok(thread) => {
-            // Can't fail: the thread waits for the writer.
+            // Can't fail: the thread is waiting for the writer.
             let _ = hand_over.send(writer);
             Ok(Handle { inbox, behind, thread })
         }
@@ -210,20 +214,20 @@ struct Writer {
     inbox: Arc<Inbox>,
     reader: Reader,
     writing: Writing<SystemDisk>,
-    /// A cut that the reader has not reached yet.
+    /// The reader at the last cut, until `reader` has reached that cut.
     cut: Option<Reader>,
     /// The result of the last cut's snapshot, if it has ended.
     base: Option<Result<Base, Unfinished>>,
-    /// When the file was last synced, or a sync was last skipped.
+    /// When the file was last synced, or when a due sync was last skipped.
     synced_at: Instant,
     /// When the last write or sync failed.
     failed_at: Option<Instant>,
-    /// Stamps below which all effects must be synced, each with its waiter.
+    /// Each waiter, with the stamp below which all effects must be synced.
     awaited: Vec<(u64, Awaiting)>,
     is_ending: bool,
 }
 
-/// The result of a turn after which the writer thread must end.
+/// The value that [`Writer::turn`] returns if the thread must end.
 struct Ended;
 
 impl Writer {
@@ -234,7 +238,7 @@ impl Writer {
         loop {
             let orders = self.inbox.wait(self.due());
             heap.purge_if_requested();
-            // The thread also ends if the server was dropped without stopping it.
+            // `None` if the server was dropped without stopping this thread.
             let Some(server) = self.server.upgrade() else { return };
             let aof = &server.snapshots().aof;
             let wants_eager = aof.gate().awaits_syncs(Durability::Default)
@@ -253,12 +257,13 @@ impl Writer {
                 for reader in [Some(self.reader), self.cut].into_iter().flatten() {
                     server.keyspace().leave_journal(&reader);
                 }
-                // This must follow the readers' departure: until then the journal could warn again,
-                // which shuts the gate.
+                // This must follow the removal of the readers. Until then the journal could still
+                // report that the thread is behind, which shuts the gate.
                 aof.written.pending_bytes.store(0, Relaxed);
                 aof.note_unwritten(&server, 0);
                 if aof.state() == State::Off {
-                    // The last error of a file that is off must not keep writes rejected.
+                    // The file is off, so its last error must no longer make the server reject
+                    // writes.
                     aof.set_write_error(&server, 0);
                 }
                 if is_rewriting {
@@ -280,8 +285,7 @@ impl Writer {
     fn obey(&mut self, server: &Arc<Server>, order: Order) {
         match order {
             Order::Cut(reader) => {
-                // If the reader never reached the former cut, the rewrite of that cut has ended
-                // without success.
+                // The previous cut was never reached, so its rewrite has ended without success.
                 if let Some(former) = self.cut.replace(reader) {
                     server.keyspace().leave_journal(&former);
                 }
@@ -299,8 +303,9 @@ impl Writer {
         }
     }
 
-    /// Registers a waiter for the end of the journal's current epoch, and makes the epoch end soon.
-    /// Effects committed so far belong to this epoch or an earlier one.
+    /// Registers a waiter, and makes the journal's current epoch end soon. All effects committed so
+    /// far belong to this epoch or an earlier one. The waiter waits for a sync of all effects of
+    /// these epochs.
     fn await_epoch(&mut self, server: &Server, awaiting: Awaiting) {
         let journal = server.keyspace().journal();
         self.awaited.push((journal.epoch_end(), awaiting));
@@ -308,8 +313,8 @@ impl Writer {
         journal.demand();
     }
 
-    /// Reads and writes all available effects, and syncs them if that is due. After a failure, does
-    /// nothing until the retry is due.
+    /// Reads and writes all available effects, and syncs them if a sync is due. After a failure,
+    /// does nothing until the retry is due.
     fn turn(&mut self, server: &Arc<Server>) -> Result<(), Ended> {
         let aof = &server.snapshots().aof;
         if let Some(failed_at) = self.failed_at
@@ -322,8 +327,8 @@ impl Writer {
             self.rotate(server);
         }
         loop {
-            // After a rotation, the batch already has effects: they are written before more are
-            // read.
+            // Effects that are in the batch, for example after a rotation, are written before more
+            // are read.
             let has_more = if self.writing.is_written() { self.read(server) } else { true };
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             faults::hold(Fault::StuckDisk);
@@ -342,14 +347,15 @@ impl Writer {
                 Err((what, error)) => {
                     self.note_failed(server, what, &error);
                     if what == "write" && !self.writing.is_rotated() {
-                        // Continues with the pending rewrite, which may be the only way to make
-                        // room on the disk. Its base will contain the effects dropped here.
+                        // A rewrite is pending. It must continue, because only its end may free
+                        // space on the disk. The snapshot of the rewrite contains the effects that
+                        // are dropped here.
                         self.writing.abandon();
                         continue;
                     }
-                    // A file whose sync has failed must not be synced again. If the reader has
-                    // reached a cut, the thread continues with the next increment, which is
-                    // unaffected.
+                    // A file whose sync has failed must not be synced again. The next increment is
+                    // not affected. So if the reader has reached a cut, the thread continues with
+                    // the next increment.
                     if self.writing.is_lost() && self.writing.is_written() && self.is_at_cut() {
                         self.rotate(server);
                     } else if self.writing.is_lost() && !self.writing.is_rotated() && has_more {
@@ -372,13 +378,13 @@ impl Writer {
         self.answer_awaited(server)
     }
 
-    /// Reads the next part of the stream into the batch. Returns whether there is more.
+    /// Reads the next part of the stream into the batch. Returns whether there is more to read.
     fn read(&mut self, server: &Arc<Server>) -> bool {
         let mut parts = Vec::new();
         let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
-        // [`Order::Cut`] is sent before any effect after the cut is committed. So if these parts
-        // contain a cut, its order is in the inbox by now, though it may have arrived after this
-        // turn began.
+        // A cut's [`Order::Cut`] is sent before any effect after the cut is committed. So if these
+        // parts extend beyond a cut, its order is in the inbox now. It may have arrived after this
+        // turn had taken its orders.
         for order in self.inbox.take() {
             self.obey(server, order);
         }
@@ -393,8 +399,8 @@ impl Writer {
         matches!(ahead, Ahead::More)
     }
 
-    /// Returns whether the reader started at a cut and the increment for the effects after this cut
-    /// is not open yet.
+    /// Returns whether the reader started at a cut, and this thread has not tried yet to open the
+    /// increment for the effects after this cut.
     fn is_at_start(&self) -> bool {
         self.cut.is_none() && !self.writing.is_rotated()
     }
@@ -405,12 +411,12 @@ impl Writer {
         self.reader.position().is_some_and(|position| position >= cut)
     }
 
-    /// Syncs the file if `appendfsync`, a client's `CLIENT DURABILITY always`, a waiter or the end
-    /// of the thread requires it, or if the file is lost.
+    /// Syncs the file if one of these requires it: `appendfsync`, a client's `CLIENT DURABILITY
+    /// always`, a waiter, or the end of the thread. Also calls `sync` for a lost file.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
-        // A lost file, whose sync has failed, is included on purpose: `sync` then returns an error
-        // without a system call, which keeps writes rejected until there is a new base.
+        // A file is lost after a failed sync. For a lost file, `sync` returns an error without a
+        // system call. This error makes the server reject writes until there is a new base.
         let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked() || self.writing.is_lost();
         match aof.fsync() {
             AppendFsync::Always => {}
@@ -459,20 +465,21 @@ impl Writer {
         }
         if server.snapshots().aof.fsync() == AppendFsync::Always && server.snapshots().aof.state() == State::On {
             tracing::error!("Can't recover from AOF {what} error when the AOF fsync policy is 'always'. Exiting...");
-            // The waiting replies are not sent.
+            // The process exits before the waiting replies are sent.
             std::process::exit(1);
         }
         self.failed_at = Some(Instant::now());
         let number = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
         server.snapshots().aof.set_write_error(server, number);
         if self.writing.is_lost() && self.writing.is_rotated() {
-            // The kernel may have dropped the unsynced pages, so a successful retry would prove
-            // nothing. The next base will contain the effects of these pages.
+            // After the failed sync, the kernel may have dropped the unsynced pages, so a
+            // successful retry would prove nothing. The next base will contain the effects of these
+            // pages.
             rewrite::request(server);
         }
     }
 
-    /// Continues with a new increment. Called when the reader has reached the cut.
+    /// Continues with the next increment. Called when the reader has reached the cut.
     fn rotate(&mut self, server: &Arc<Server>) {
         if let Some(cut) = self.cut.take() {
             server.keyspace().leave_journal(&cut);
@@ -494,12 +501,12 @@ impl Writer {
         }
     }
 
-    /// Makes a snapshot the base.
+    /// Makes the snapshot of the last cut the base.
     fn install(&mut self, server: &Arc<Server>, base: Result<Base, Unfinished>) {
         let aof = &server.snapshots().aof;
         let is_current = lock(&aof.writer).as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox));
         let installed = base.and_then(|base| {
-            // A thread that is ending must not touch the files of the next writer thread.
+            // If this thread is ending, a later writer thread may own the files.
             let installed = if is_current || aof.state() == State::Off {
                 self.writing.install(aof.place().as_mut(), base.described()).map_err(Unfinished::Failed)
             } else {
@@ -518,24 +525,25 @@ impl Writer {
                 self.note_well(server);
             }
         } else if self.writing.awaits_base() {
-            // Writes are rejected until there is a base, so a rewrite is scheduled.
+            // The server rejects writes until there is a base, so a rewrite is scheduled.
             aof.rewrites.is_scheduled.store(true, Relaxed);
         }
         rewrite::note_ended(server, &installed.map(drop));
     }
 
-    /// Answers waiters whose effects are on disk. After a failure, answers all other waiters too,
-    /// except that [`Awaiting::Confirm`] and [`Awaiting::Unask`] stay pending unless the thread is
-    /// ending. Returns [`Ended`] if the thread must end.
+    /// Answers the waiters whose effects are on disk. After a failure, also answers all other
+    /// waiters with this failure, except [`Awaiting::Confirm`] and [`Awaiting::Unask`]: these keep
+    /// waiting unless the thread is ending. Returns [`Ended`] if the thread must end.
     fn answer_awaited(&mut self, server: &Server) -> Result<(), Ended> {
         if self.awaited.is_empty() {
             return Ok(());
         }
         let is_failed = self.failed_at.is_some();
         let written_before = self.writing.written_before();
-        // After a failure an `Unask` stays pending until the effects are on disk, because it would
-        // release replies that still wait for a sync.
-        // So it does until the first base is listed: before, a start would load none of them.
+        // An `Unask` releases replies that wait for a sync. So after a failure it keeps waiting
+        // until the effects are on disk. It also waits until the manifest lists the first base,
+        // because a restart before that would load none of the effects. The same holds for a
+        // `Confirm`.
         let awaits_base = self.writing.awaits_base() || server.snapshots().aof.state() == State::AwaitsBase;
         let keeps_asked = !self.is_ending && (is_failed || awaits_base);
         let is_over = |(stamp, awaiting): &mut (u64, Awaiting)| {
@@ -545,7 +553,7 @@ impl Writer {
         let is_durable = !is_failed && !awaits_base;
         for (_, awaiting) in self.awaited.extract_if(.., is_over) {
             match awaiting {
-                // An error is ignored: the caller may have stopped waiting.
+                // An error means that the caller no longer waits.
                 Awaiting::Caller(sender) => drop(sender.send(!is_failed)),
                 Awaiting::Confirm(confirm) => confirm(is_durable),
                 Awaiting::Unask => server.snapshots().aof.note_unasked(server),
@@ -562,7 +570,8 @@ impl Writer {
     }
 }
 
-/// Returns the time with which to annotate effects, if `aof-timestamp-enabled` is set.
+/// Returns the current Unix time in s if effects are to be annotated with it
+/// (`aof-timestamp-enabled`).
 pub(super) fn annotated_s(server: &Server) -> Option<i64> {
     server.snapshots().aof.writes_times.load(Relaxed).then(|| server.now_ms() / 1000)
 }

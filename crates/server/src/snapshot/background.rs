@@ -1,16 +1,13 @@
-//! Background snapshots. A thread that holds all shards starts a snapshot. A separate thread passes
-//! it to a [`Consumer`], which writes a file or sends it to replicas.
+//! Background snapshots. A thread that holds all shards starts the snapshot. Then the snapshot's
+//! own thread passes the encoded bytes to a [`Consumer`], which writes them to a file or sends them
+//! to replicas. A *part* is a group of encoded entries.
 //!
-//! ```text
-//! holder of all shards                 pantala-snapshot
-//!   start: cut, head            ──►      Consumer::begin    auxiliary fields
-//!   releases the shards                  head, parts, tail
-//!                                        Consumer::take     may block
-//! workers                                Consumer::finished
-//!   encode parts                ──►
-//! ```
+//! ```text holder of all shards                 pantala-snapshot start: cut, head            ──►
+//! Consumer::begin    auxiliary fields releases the shards                  head, parts, tail
+//! Consumer::take     may block workers                                Consumer::finished encode
+//! parts                ──► ```
 //!
-//! Only one snapshot runs at a time, like the one child process of Redis.
+//! Only one snapshot runs at a time, like the single child process of Redis.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -32,9 +29,9 @@ use super::save::facts;
 use crate::host::Server;
 use crate::process::yield_to_workers;
 
-/// Interval at which a delayed snapshot checks whether it was aborted.
+/// Interval at which a snapshot delayed by `rdb-key-save-delay` checks whether it was aborted.
 const KEY_DELAY_STEP: Duration = Duration::from_millis(5);
-/// Maximum time that the exit of the process waits for an aborted snapshot.
+/// Maximum time for which a shutdown waits for an aborted snapshot.
 const EXIT_MAX: Duration = Duration::from_secs(2);
 
 /// The purpose of a snapshot.
@@ -51,7 +48,7 @@ pub enum Purpose {
 /// Receives the bytes of a snapshot, on the snapshot's own thread. Each method may block.
 pub trait Consumer: Send {
     /// Called first. The thread that has started the snapshot may still hold all shards. Returns
-    /// auxiliary fields for the file's head.
+    /// auxiliary fields for the head of the file.
     ///
     /// # Errors
     /// The consumer can't receive a snapshot.
@@ -59,36 +56,36 @@ pub trait Consumer: Send {
         Ok(Vec::new())
     }
 
-    /// Receives the next bytes of the file. May leave any content in the buffer.
+    /// Receives the next bytes of the file. The content of the buffer after the call doesn't
+    /// matter.
     ///
     /// # Errors
     /// The consumer can't receive more.
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()>;
 
-    /// Called last, and exactly once if the snapshot was started. Another snapshot can be started
-    /// only after this has returned and all shards have been walked. Returns what records the
-    /// outcome. It is called at that moment, so that a client that sees the outcome can start the
-    /// next snapshot.
+    /// Called last, and exactly once if the snapshot was started. Returns a function that records
+    /// the outcome. This function is called once all shards have been walked and the next snapshot
+    /// may start. So a client that sees the outcome can start the next snapshot.
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) -> Option<Record>;
 }
 
-/// Records the outcome of a snapshot. Runs while the running snapshot is locked, so it
-/// must not use [`Background`].
+/// Records the outcome of a snapshot. Called while the state of the running snapshot is locked, so
+/// it must not use [`Background`].
 pub type Record = Box<dyn FnOnce()>;
 
-/// A snapshot that the consumer has received completely.
+/// Describes a snapshot whose bytes the consumer has received completely.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// Length of the file.
+    /// Length of the file, bytes.
     pub bytes: u64,
     /// RDB version of the file.
     pub version: Version,
 }
 
-/// The reason why a snapshot was not written.
+/// The reason why a snapshot is incomplete.
 #[derive(Debug)]
 pub enum Failure {
-    /// The consumer failed, or a large value was not encoded completely.
+    /// The consumer has failed, or elements of a large value could not be encoded.
     Io(io::Error),
     /// [`Background::abort`] was called.
     Aborted,
@@ -103,27 +100,27 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Parameters of the reader of the journal that [`start`] creates. The reader starts with the first
+/// Parameters of the journal's reader that [`start`] creates. This reader starts with the first
 /// effect that the snapshot does not contain.
 pub struct JournalStart {
-    /// The log.
+    /// Which of the journal's logs to read.
     pub which: Which,
-    /// The reader is cut off when it is more bytes behind than this.
+    /// Maximum number of bytes that the reader may be behind. A reader further behind is cut off.
     pub bytes_max: Arc<AtomicU64>,
-    /// Called when there is more to read.
+    /// Called when the reader has more to read.
     pub wake: Wake,
 }
 
 /// The reason why a snapshot was not started.
 #[derive(Debug)]
 pub enum NotStarted {
-    /// Another snapshot is running, for this purpose.
+    /// Another snapshot is running. Contains its purpose.
     Running(Purpose),
-    /// The snapshot's thread, or the journal's, could not be created.
+    /// The thread of the snapshot or of the journal could not be created.
     Thread(io::Error),
 }
 
-/// A snapshot that is running.
+/// The running snapshot.
 #[derive(Debug)]
 pub struct Running {
     /// The snapshot's purpose.
@@ -136,19 +133,20 @@ pub struct Running {
     pub keys_done: AtomicU64,
     is_aborted: AtomicBool,
     is_finished: AtomicBool,
-    /// Progress of the walk of the shards, once it has started.
+    /// Progress of the walk of the shards, once the walk has started.
     progress: OnceLock<Arc<Progress>>,
 }
 
 impl Running {
-    /// Returns the number of bytes that commands had to encode before they changed values. After a
-    /// fork, as in Redis, the kernel would have copied the memory of these values.
+    /// Returns the number of bytes that commands have encoded because they were about to change the
+    /// values. With a forked process, as in Redis, the kernel would have copied the memory of these
+    /// values.
     pub fn forced_bytes(&self) -> u64 {
         self.progress.get().map_or(0, |progress| progress.forced_bytes())
     }
 }
 
-/// Work for a worker that holds all shards.
+/// Work for a thread that holds all shards.
 pub type Job = Box<dyn FnOnce(&Server, &mut Whole<'_>) + Send>;
 
 /// The state of background snapshots.
@@ -157,9 +155,9 @@ pub struct Background {
     running: Mutex<Option<Arc<Running>>>,
     /// `rdb-key-save-delay`.
     key_delay: AtomicI64,
-    /// Notified when a consumer has finished, and when a snapshot has ended.
+    /// Notified when a consumer has finished and when a snapshot has ended.
     ended: Condvar,
-    /// Work that waits for all shards ([`with_all_shards`]).
+    /// Jobs that wait for all shards ([`with_all_shards`]).
     jobs: Mutex<Vec<Job>>,
     server: OnceLock<Weak<Server>>,
 }
@@ -169,20 +167,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Background {
-    /// Sets the server that the snapshots belong to.
+    /// Sets the server whose dataset the snapshots contain.
     pub fn set_server(&self, server: Weak<Server>) {
         // Only the first call has an effect.
         let _ = self.server.set(server);
     }
 
     /// Sets `rdb-key-save-delay`: n > 0 delays the snapshot's thread by n µs per key, -n by 1 µs
-    /// per n keys, 0 not at all.
+    /// per n keys, and 0 not at all.
     pub fn set_key_delay(&self, delay: i64) {
         self.key_delay.store(delay, Relaxed);
     }
 
-    /// Delays the snapshot's thread for this number of keys, as `rdb-key-save-delay` says. The
-    /// delay ends early if the setting is turned off or the snapshot is aborted.
+    /// Delays the snapshot's thread for `keys` keys, according to `rdb-key-save-delay`. The delay
+    /// ends early if the setting is reset to 0 or the snapshot is aborted.
     fn delay_keys(&self, running: &Running, keys: u64) {
         let (began, keys) = (Instant::now(), i64::try_from(keys).unwrap_or(i64::MAX));
         let left = || {
@@ -197,17 +195,17 @@ impl Background {
         }
     }
 
-    /// Returns the server, unless it has ended.
+    /// Returns the server, or `None` if it has ended.
     pub fn server(&self) -> Option<Arc<Server>> {
         self.server.get().and_then(Weak::upgrade)
     }
 
-    /// Returns the snapshot that is running.
+    /// Returns the running snapshot, if any.
     pub fn running(&self) -> Option<Arc<Running>> {
         lock(&self.running).clone()
     }
 
-    /// Makes the running snapshot fail, if a snapshot runs and `is_meant` holds for its purpose.
+    /// Aborts the running snapshot if `is_meant` returns true for its purpose.
     pub fn abort(&self, is_meant: impl Fn(Purpose) -> bool) {
         if let Some(running) = &*lock(&self.running)
             && is_meant(running.purpose)
@@ -216,9 +214,9 @@ impl Background {
         }
     }
 
-    /// Waits until the consumer of the running snapshot has finished, if `is_meant` holds for its
-    /// purpose. After [`Background::abort`], the consumer finishes even if no worker makes
-    /// progress.
+    /// Waits until the consumer of the running snapshot has finished. Returns at once if no
+    /// snapshot runs or `is_meant` returns false for its purpose. After [`Background::abort`], the
+    /// consumer finishes even if no worker makes progress.
     pub fn wait_until_finished(&self, is_meant: impl Fn(Purpose) -> bool) {
         let mut running = lock(&self.running);
         while let Some(current) = &*running
@@ -229,8 +227,8 @@ impl Background {
         }
     }
 
-    /// Aborts the running snapshot. Must be called after all workers have ended. Waits at most
-    /// [`EXIT_MAX`] for the snapshot, because its consumer may be waiting for another host.
+    /// Aborts the running snapshot and waits for its end. Must be called after all workers have
+    /// ended. Waits at most [`EXIT_MAX`], because the consumer may be waiting for another host.
     pub fn end_at_exit(&self) {
         self.abort(|_| true);
         let running = lock(&self.running);
@@ -272,14 +270,14 @@ impl Background {
         self.ended.notify_all();
     }
 
-    /// Removes and returns the work that waits for all shards.
+    /// Removes and returns the jobs that wait for all shards.
     pub fn take_jobs(&self) -> Vec<Job> {
         std::mem::take(&mut lock(&self.jobs))
     }
 }
 
-/// Queues `job` to run on a worker that holds all shards. Only the server's own work uses this.
-/// Commands that need all shards acquire them like other commands do.
+/// Queues a job that a worker runs as soon as it holds all shards. This is for the server's
+/// internal work. Commands acquire shards in another way.
 pub fn with_all_shards(server: &Server, job: Job) {
     let mut jobs = lock(&server.snapshots().background.jobs);
     jobs.push(job);
@@ -288,9 +286,9 @@ pub fn with_all_shards(server: &Server, job: Job) {
     }
 }
 
-/// Starts a snapshot of the current dataset for a consumer. If `journal` is given, also returns a
-/// reader of the stream of effects. The reader starts with the first effect that the snapshot does
-/// not contain.
+/// Starts a snapshot of the current dataset and passes it to a consumer. If `journal` is given,
+/// also returns a reader of the stream of effects. This reader starts with the first effect that
+/// the snapshot does not contain.
 ///
 /// # Errors
 /// Another snapshot is running, or the thread of this snapshot or of the journal can't be created.
@@ -304,8 +302,8 @@ pub fn start(
     start_filtered(server, whole, purpose, Filter::default(), journal, consumer)
 }
 
-/// Starts a snapshot as [`start`] does, without the parts that the filter excludes. The keys are
-/// walked even if they are excluded, because the snapshot of each dictionary must end.
+/// Starts a snapshot like [`start`], but without the content that the filter excludes. The walk
+/// visits excluded keys too, because it must end the snapshot that each dictionary has started.
 ///
 /// # Errors
 /// As [`start`].
@@ -321,8 +319,8 @@ pub fn start_filtered(
     let Some(shared) = background.server() else {
         return Err(NotStarted::Thread(io::ErrorKind::Other.into()));
     };
-    // This lock is held while the libraries are copied and the journal is cut, so that no library
-    // changes in between.
+    // This lock keeps the libraries from changing between the copy of the libraries and the cut of
+    // the journal.
     let order = server.keyspace().journal().order_libraries();
     let mut facts = facts(server, purpose == Purpose::Rewrite);
     if filter.without_functions {
@@ -337,8 +335,8 @@ pub fn start_filtered(
     let reader = journal.map(|start| whole.cut_journal(&order, start.which, start.bytes_max, start.wake));
     let reader = reader.transpose().map_err(failed)?;
     drop(order);
-    // The thread is created before the snapshot starts, because that can fail, and a snapshot that
-    // has started must be read to its end.
+    // The creation of a thread can fail, and a started snapshot must be read to its end. So the
+    // thread is created first.
     let (hand_over, work) = mpsc::sync_channel::<Work>(1);
     let run = move || {
         let background = &shared.snapshots().background;
@@ -350,8 +348,8 @@ pub fn start_filtered(
         reader.iter().for_each(|reader| server.keyspace().leave_journal(reader));
         return Err(failed(error));
     }
-    // On a replica the snapshot contains expired keys too, because commands of the primary that
-    // still use them may be in flight.
+    // On a replica, the snapshot contains expired keys too. The primary may already have sent
+    // commands that use these keys, and the `DEL` follows later.
     let tuning = &whole.keyspace().tuning;
     let keeps_expired = tuning.is_replica();
     let form = |compresses| EntryForm::new(tuning, compresses, whole.now_ms()).keeping_expired(keeps_expired);
@@ -360,18 +358,18 @@ pub fn start_filtered(
         false => Box::new(Parts { walked: form(facts.compresses), forced: form(false) }),
     };
     let input = whole.begin_snapshot(encoder);
-    // Can't fail: nothing else sets it.
+    // Can't fail: only this line sets it.
     let _ = running.progress.set(Arc::clone(input.progress()));
-    // Can't fail: the thread waits for the work.
+    // Can't fail: the thread is waiting for the work.
     let _ = hand_over.send(Work { head, tail: Tail::new(facts.checks), input, running });
     Ok(reader)
 }
 
-/// Encodes parts of the file.
+/// Encodes entries into parts of the file.
 struct Parts {
-    /// The form of values that the walk of the shards encodes.
+    /// How the walk of the shards encodes values.
     walked: EntryForm,
-    /// The form of values that a command is about to change. It isn't compressed, because the
+    /// How a command encodes a value that it is about to change: without compression, because the
     /// command waits for the encoding.
     forced: EntryForm,
 }
@@ -399,7 +397,7 @@ impl Encoder for Parts {
     }
 }
 
-/// Encodes no key.
+/// Encodes no keys, for a snapshot without keys.
 struct NoKeys;
 
 impl Encoder for NoKeys {
@@ -420,7 +418,7 @@ impl Encoder for NoKeys {
     fn end_cut(&self, _: &Value) {}
 }
 
-/// The part of a snapshot's work that needs no shards.
+/// What the snapshot's thread needs.
 struct Work {
     head: Head,
     tail: Tail,
@@ -429,9 +427,9 @@ struct Work {
 }
 
 impl Work {
-    /// Passes the file to a consumer. Returns when the walk of the shards has ended, even if the
-    /// consumer has failed before that. Only then can the next snapshot start. The result is that
-    /// of [`Consumer::finished`].
+    /// Passes the file to a consumer, and returns the result of [`Consumer::finished`]. Returns
+    /// only when the walk of the shards has ended, even if the consumer has failed earlier, because
+    /// the next snapshot can't start before that.
     fn run(self, mut consumer: Box<dyn Consumer>, background: &Background) -> Option<Record> {
         let Work { head, tail, input, running } = self;
         let outcome = write(&head, tail, &input, (&running, background), &mut *consumer);

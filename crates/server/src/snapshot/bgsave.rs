@@ -1,5 +1,5 @@
-//! `BGSAVE`, and the points of `save`: background snapshots to the file. A *point* is a time and a
-//! number of changes, after which a snapshot starts.
+//! Background snapshots to the file: `BGSAVE` and the `save` setting. Each *save point* of this
+//! setting is a time and a number of changes, after which a snapshot starts.
 
 use std::io;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::save::note_version;
 use crate::config::Settings;
 use crate::host::Server;
 
-/// Time from the start of a failed snapshot during which no point of `save` and no scheduled
-/// `BGSAVE` starts the next one, as in Redis.
+/// Time after the start of a failed snapshot during which neither a save point nor a scheduled
+/// `BGSAVE` starts the next snapshot, as in Redis.
 const RETRY_AFTER_S: i64 = 5;
 
-/// The error of `SAVE` and `BGSAVE` while a snapshot for the file or for replicas is running.
+/// The error reply to `SAVE` and `BGSAVE` while a snapshot to the file or for replicas is running.
 pub(super) const IN_PROGRESS: &str = "ERR Background save already in progress";
 
 const OTHER_CHILD: &str = "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in \
@@ -29,8 +29,8 @@ const OTHER_CHILD: &str = "ERR Another child process is active (AOF?): can't BGS
 /// Times and results of snapshots to the file (`INFO persistence`).
 #[derive(Debug)]
 pub struct Saves {
-    /// When the last snapshot was saved or, if there was none, when the server started; Unix time
-    /// in s.
+    /// When the last snapshot was saved, or when the server started if there was none; Unix time in
+    /// s.
     last_save_s: AtomicI64,
     /// When the server last tried to start a background snapshot, Unix time in s.
     last_try_s: AtomicI64,
@@ -38,14 +38,15 @@ pub struct Saves {
     has_failed: AtomicBool,
     /// Duration of the last background snapshot, s; -1 if there was none.
     last_took_s: AtomicI64,
-    /// Bytes of the last background snapshot that commands encoded before they changed values.
+    /// Number of bytes of the last background snapshot that commands had to encode before they
+    /// changed values.
     last_forced_bytes: AtomicU64,
-    /// Number of changes since startup that the last snapshot contains.
+    /// Number of changes since startup that the last saved snapshot contains.
     saved_changes: AtomicU64,
     /// Number of snapshots saved since startup.
     count: AtomicU64,
-    /// Whether a snapshot to the file is scheduled: for a `BGSAVE` that could not run at once, or
-    /// after a `FLUSHALL`.
+    /// Whether a snapshot to the file is scheduled, because a `BGSAVE` could not run at once or
+    /// because of a `FLUSHALL`.
     is_scheduled: AtomicBool,
     /// Whether a worker is acquiring the shards for a snapshot.
     is_requested: AtomicBool,
@@ -67,8 +68,8 @@ impl Saves {
         }
     }
 
-    /// Returns when the last snapshot was saved or, if there was none, when the server started;
-    /// Unix time in s.
+    /// Returns when the last snapshot was saved, or when the server started if there was none; Unix
+    /// time in s.
     pub fn last_save_s(&self) -> i64 {
         self.last_save_s.load(Relaxed)
     }
@@ -83,8 +84,8 @@ impl Saves {
         self.last_took_s.load(Relaxed)
     }
 
-    /// Returns the bytes of the last background snapshot that commands encoded before they changed
-    /// values. A fork would have copied these values.
+    /// Returns the number of bytes of the last background snapshot that commands had to encode
+    /// before they changed values. A fork would have copied these values.
     pub fn last_forced_bytes(&self) -> u64 {
         self.last_forced_bytes.load(Relaxed)
     }
@@ -94,7 +95,7 @@ impl Saves {
         self.count.load(Relaxed)
     }
 
-    /// Returns the number of changes since startup that the last snapshot contains.
+    /// Returns the number of changes since startup that the last saved snapshot contains.
     pub(super) fn saved_changes(&self) -> u64 {
         self.saved_changes.load(Relaxed)
     }
@@ -109,7 +110,7 @@ impl Saves {
         self.saved_changes.store(changes, Relaxed);
     }
 
-    /// Records a saved snapshot that contains `changes` changes.
+    /// Records that a snapshot was saved that contains this number of changes since startup.
     pub(super) fn note_saved(&self, server: &Server, changes: u64) {
         self.saved_changes.store(changes, Relaxed);
         self.last_save_s.store(server.now_ms() / 1000, Relaxed);
@@ -118,8 +119,8 @@ impl Saves {
     }
 }
 
-/// Rejects writes if the last background snapshot failed and the settings require it. Otherwise
-/// admits them.
+/// Makes the server reject writes if the last background snapshot failed and the settings require
+/// this (`stop-writes-on-bgsave-error`). Otherwise makes it accept writes.
 pub fn reject_writes_on_error(server: &Server, settings: &Settings) {
     let is_expected = settings.stop_writes_on_bgsave_error && !settings.save_points.is_empty();
     let is_unsaved = is_expected && server.snapshots().saves.has_failed();
@@ -129,15 +130,15 @@ pub fn reject_writes_on_error(server: &Server, settings: &Settings) {
 /// Runs `BGSAVE`.
 ///
 /// # Errors
-/// The error reply.
+/// Returns the error reply.
 pub(super) fn run(
     server: &Server,
     access: &mut Access<'_>,
     schedules: bool,
 ) -> Result<whole::Background, &'static str> {
     let snapshots = server.snapshots();
-    // A snapshot can't start within a transaction, because it must contain all of the transaction's
-    // changes or none.
+    // A snapshot contains all changes of a transaction or none. So it can't start within a
+    // transaction.
     let is_in_exec = !access.may_block();
     match snapshots.background.running().map(|running| running.purpose) {
         Some(Purpose::Save | Purpose::Replicas) => return Err(IN_PROGRESS),
@@ -155,10 +156,10 @@ pub(super) fn run(
     }
 }
 
-/// Handles `FLUSHALL`. As in Redis, aborts a running snapshot to the file. If `save` has points,
-/// also replaces the file by one without keys, because otherwise the keys would return after a
-/// crash. If a snapshot is running, schedules the replacement instead, because the aborted snapshot
-/// may be about to rename its file.
+/// Handles `FLUSHALL`. As in Redis, aborts a running snapshot to the file. If there are save
+/// points, also replaces the file by a file without keys. Otherwise the deleted keys would reappear
+/// after a crash. If a snapshot is running, only schedules the replacement, because the aborted
+/// snapshot may be about to rename its file.
 pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     let snapshots = server.snapshots();
     snapshots.background.abort(|purpose| purpose == Purpose::Save);
@@ -168,7 +169,7 @@ pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     if snapshots.background.running().is_some() {
         snapshots.saves.is_scheduled.store(true, Relaxed);
     } else {
-        // `save` logs a failure. The next point of `save` that is reached retries.
+        // `save` logs a failure. The next save point that is reached starts another snapshot.
         let _ = super::save::save(server, whole);
     }
 }
@@ -197,8 +198,8 @@ fn start_now(server: &Server, whole: &mut Whole<'_>) -> Result<(), NotStarted> {
     }
 }
 
-/// Starts a snapshot if a point of `save` is reached, or a scheduled `BGSAVE` can run. The first
-/// worker calls it several times a second.
+/// Starts a snapshot if a save point is reached or a scheduled snapshot can run. Worker 0 calls
+/// this function several times a second.
 pub fn save_if_due(server: &Server, now_ms: i64) {
     let (saves, now_s) = (&server.snapshots().saves, now_ms / 1000);
     if !is_due(server, now_s) || saves.is_requested.swap(true, Relaxed) {
@@ -209,8 +210,8 @@ pub fn save_if_due(server: &Server, now_ms: i64) {
         Box::new(|server, whole| {
             let saves = &server.snapshots().saves;
             saves.is_requested.store(false, Relaxed);
-            // After a failure the snapshot stays scheduled. `start_now` has logged the error,
-            // unless the reason is that another snapshot was started meanwhile.
+            // After a failure, the snapshot stays scheduled. `start_now` logs the failure unless
+            // another snapshot is running.
             if start_now(server, whole).is_ok() {
                 saves.is_scheduled.store(false, Relaxed);
             }
@@ -233,8 +234,8 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     let passed_s = now_s - saves.last_save_s();
     let settings = server.config().settings();
     let points = settings.save_points();
-    // The number of changes is a sum over all partitions, so it is computed only after the shortest
-    // time of all points has passed.
+    // The number of changes is a sum over all partitions. It is computed only once the shortest
+    // time of all save points has passed.
     let shortest_s = points.clone().map(|(seconds, _)| seconds).min();
     if shortest_s.is_none_or(|seconds| passed_s <= seconds) {
         return false;
@@ -249,12 +250,12 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     false
 }
 
-/// The consumer that writes the file.
+/// The consumer that writes a background snapshot to the file.
 struct Saving {
     server: Arc<Server>,
-    /// Number of changes that the snapshot contains.
+    /// Number of changes since startup that the snapshot contains.
     changes: u64,
-    /// Auxiliary fields with the dataset's place in a replication history; none if it is unknown.
+    /// Auxiliary fields with the dataset's place in a replication history; empty if it has none.
     place: Vec<(&'static str, String)>,
     target: Target,
     file: Option<Unfinished>,
@@ -273,7 +274,7 @@ impl Consumer for Saving {
 
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) -> Option<Record> {
         let Saving { server, changes, target, file, .. } = *self;
-        // This snapshot is still the running one.
+        // Until this method returns, `running` is the snapshot of this consumer.
         let running = server.snapshots().background.running();
         let forced_bytes = running.map_or(0, |running| running.forced_bytes());
         let finished = outcome.and_then(|written| {

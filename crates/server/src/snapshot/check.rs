@@ -1,4 +1,4 @@
-//! `pantala check-rdb FILE`: reads a file value by value and reports the first error and its
+//! `pantala check-rdb FILE`: reads a file value by value, and reports the first error and its
 //! offset.
 
 use std::ffi::OsString;
@@ -13,18 +13,18 @@ use pantala_engine::tuning::Tuning;
 use pantala_persistence::rdb::{Check, Reader};
 use pantala_types::rdb_value::Dialect;
 
-/// The action that the arguments of `check-rdb` request.
+/// What the arguments of `check-rdb` request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// Check this file.
     Check(PathBuf),
-    /// Print the usage, because the arguments are invalid or are `--help`.
+    /// Print the usage, because the arguments are `--help` or invalid.
     Usage,
 }
 
 impl Arguments {
-    /// Parses the arguments, which don't include the program's name. Returns `None` if the first
-    /// one isn't `check-rdb`.
+    /// Parses the arguments without the program's name. Returns `None` if the first argument is not
+    /// `check-rdb`.
     pub fn parse(arguments: &[OsString]) -> Option<Self> {
         let (first, rest) = arguments.split_first()?;
         if first != "check-rdb" {
@@ -44,7 +44,7 @@ const INPUT_BYTES: usize = 1024 * 1024;
 /// Checks a file, or prints the usage. Returns exit code 0 if the file is valid, 1 otherwise.
 pub fn check_rdb(arguments: &Arguments) -> ExitCode {
     let Arguments::Check(path) = arguments else {
-        // An error is ignored: standard error may be closed.
+        // An error is ignored, because standard error may be closed.
         let _ = writeln!(io::stderr().lock(), "{USAGE}");
         return ExitCode::FAILURE;
     };
@@ -54,14 +54,14 @@ pub fn check_rdb(arguments: &Arguments) -> ExitCode {
     if checked { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns whether the file is valid, and the report.
+/// Returns whether the file is valid, and the text of the report.
 fn check(path: &Path) -> (bool, String) {
     let (end, report) = check_start(path);
     (end.is_some(), report)
 }
 
-/// Checks the RDB data at the start of a file. Returns the offset of its end if it is valid, and
-/// the report.
+/// Checks the RDB data at the start of a file. Returns the offset of the end of this data if the
+/// data is valid, and the text of the report.
 pub fn check_start(path: &Path) -> (Option<u64>, String) {
     let mut lines = String::new();
     let mut tell = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");

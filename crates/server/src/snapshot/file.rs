@@ -1,8 +1,8 @@
-//! The file of a snapshot, which replaces the file of the previous one atomically.
+//! Writes the file of a snapshot, which atomically replaces the file of the previous snapshot.
 //!
-//! The new file is written under a temporary name in the same directory, synced and renamed; then
-//! the directory is synced. So the previous file stays until the new one is complete on disk. If a
-//! step before the rename fails, the new file is removed.
+//! The new file is written under a temporary name in the same directory, synced and renamed. Then
+//! the directory is synced. So the previous file remains until the new file is complete on disk. If
+//! a step before the rename fails, the new file is removed.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -13,7 +13,8 @@ use pantala_runtime::SequentialFile;
 
 use crate::config::{NEW_FILE_MODE, Settings};
 
-/// Bytes between two syncs if `rdb-save-incremental-fsync` is on, as in Redis.
+/// Number of bytes after which the file is synced while it is written
+/// (`rdb-save-incremental-fsync`), as in Redis.
 const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The failed step of writing a file, and its error.
@@ -24,7 +25,7 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// Returns the error of a step.
+    /// Creates the failure of a step.
     pub fn during(doing: &'static str, error: io::Error) -> Self {
         Failed { doing, error }
     }
@@ -42,12 +43,12 @@ impl fmt::Display for Failed {
     }
 }
 
-/// The path of a snapshot's file and its temporary name.
+/// The path of a snapshot file, and the temporary path under which the file is written.
 #[derive(Clone, Debug)]
 pub struct Target {
     path: PathBuf,
     temporary: PathBuf,
-    /// Whether to sync the file also while it is written (`rdb-save-incremental-fsync`).
+    /// Whether the file is also synced during the writing (`rdb-save-incremental-fsync`).
     syncs: bool,
 }
 
@@ -61,9 +62,9 @@ pub struct Unfinished {
 }
 
 impl Target {
-    /// Returns the target of a snapshot. Its path is absolute because `CONFIG SET dir` may change
-    /// the working directory meanwhile. `number` distinguishes the temporary files of two snapshots
-    /// that are written at the same time.
+    /// Returns the target of a snapshot. The paths are absolute, because `CONFIG SET dir` may
+    /// change the working directory. Snapshots that are written at the same time must have
+    /// different `number`s, so that their temporary paths differ.
     pub fn of(settings: &Settings, number: u32) -> Self {
         let path = super::path_of(settings);
         let temporary = path.with_file_name(match number {
@@ -73,7 +74,7 @@ impl Target {
         Target { path, temporary, syncs: settings.rdb_save_incremental_fsync }
     }
 
-    /// Returns the path of the complete file.
+    /// Returns the final path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -113,7 +114,7 @@ impl Unfinished {
         self.file.sync().map_err(|error| Failed::during("syncing", error))?;
         fs::rename(temporary, path).map_err(|error| Failed::during("renaming", error))?;
         self.is_finished = true;
-        // A failure is not an error, because the new file is renamed and synced, and some file
+        // A failure is only logged: the new file is already synced and renamed, and some file
         // systems can't sync a directory.
         let dir = path.parent().unwrap_or(Path::new("."));
         if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {
@@ -126,7 +127,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_finished {
-            // An error is ignored: the file may have been removed already.
+            // An error is ignored, because the file may have been removed already.
             let _ = fs::remove_file(&self.target.temporary);
         }
     }

@@ -1,15 +1,11 @@
-//! Loads an RDB file. One thread reads it and finds the boundaries of its entries. Loader threads
-//! decode and store the entries, each thread those of its own shards.
+//! Loads an RDB file. One thread reads the file and finds the boundaries of its entries. Loader
+//! threads decode and store the entries. Each loader stores the entries of its own shards.
 //!
-//! ```text
-//! this thread                     loaders, one for each part of the shards
-//!   read 1 MiB, CRC64
-//!   pieces; measure entries  ──►  batches of 256 KiB, at most 4 waiting for each
-//!                                   decode, store
+//! ```text this thread                     loaders, one for each part of the shards read 1 MiB,
+//! CRC64 pieces; measure entries  ──►  batches of 256 KiB, at most 4 waiting for each decode, store
 //! ```
 //!
-//! The first error ends the load. After an error the dataset is incomplete, and the caller must not
-//! serve it.
+//! The first error ends the load. The dataset is then incomplete, and the caller must not serve it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -34,11 +30,11 @@ const INPUT_BYTES: usize = 1024 * 1024;
 const BATCH_BYTES: usize = 256 * 1024;
 /// Maximum number of batches that wait for one loader.
 const BATCHES_MAX: usize = 4;
-/// Maximum number of loaders: more would wait for the thread that reads.
+/// Maximum number of loaders. More loaders would only wait for the thread that reads.
 const LOADERS_MAX: usize = 8;
-/// Length up to which strings are loaded regardless of `proto-max-bulk-len`, bytes.
+/// Strings up to this length are loaded even if `proto-max-bulk-len` is lower, bytes.
 const STRING_BYTES_MIN: u64 = 512 * 1024 * 1024;
-/// Maximum number of empty keys that the log names.
+/// Maximum number of empty keys whose names are logged.
 const EMPTY_KEYS_LOGGED: u64 = 10;
 
 /// The reason why a file was not loaded.
@@ -71,54 +67,58 @@ impl From<Error> for LoadError {
     }
 }
 
-/// The action of a loader on the entries of a file.
+/// What a loader does with the entries of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// Store them. A key that already exists is an error.
+    /// Store them. An existing key is an error.
     Store,
-    /// Store them. They replace existing keys.
+    /// Store them. They replace the values of existing keys.
     Replace,
-    /// Decode and drop them. A key that already exists is an error.
+    /// Decode and drop them. An existing key is an error.
     CheckNew,
     /// Decode and drop them.
     Check,
 }
 
-/// Texts of a file's function libraries, with their offsets.
+/// Texts of a file's function libraries, with their offsets in the file.
 pub type Libraries = Vec<(u64, Vec<u8>)>;
 
 /// Counts over all loaders.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Number of keys stored or, by a check, decoded.
+    /// Number of keys that were stored or, with [`Duty::Check`] or [`Duty::CheckNew`], only
+    /// decoded.
     pub loaded: AtomicU64,
     /// Number of expired keys, which are not loaded.
     pub expired: AtomicU64,
     empty: AtomicU64,
-    /// Whether the file has a place in a replication history. If so, its expired keys are loaded,
-    /// because replicas have not been sent the deletions of these keys yet.
+    /// Whether the file states its place in a replication history. If so, its expired keys are
+    /// loaded, because the replicas of this history have not received the deletions of these keys
+    /// yet.
     continues: AtomicBool,
-    /// The file's place in the replication history.
+    /// The file's place in a replication history.
     place: Mutex<Place>,
 }
 
-/// A file's place in the replication history: the values of `repl-id` and other fields.
+/// A file's place in a replication history, from the auxiliary fields `repl-id`, `repl-offset` and
+/// `repl-stream-db`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     id: Option<ReplId>,
     offset: Option<u64>,
-    /// The selected database (`repl-stream-db`).
+    /// The database that the stream has selected (`repl-stream-db`).
     db: Option<u32>,
 }
 
 impl Counts {
-    /// Returns the database that the stream has selected at the snapshot's offset, if the snapshot
-    /// states it.
+    /// Returns the database that the replication stream has selected at the snapshot's offset, if
+    /// the snapshot states it.
     pub fn stream_db(&self) -> Option<u32> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).db
     }
 
-    /// Records a part of the file's place, if the auxiliary field `name` contains one.
+    /// Records the value of the auxiliary field `name`, if this field is a part of the file's
+    /// place.
     fn note_place(&self, name: &[u8], value: &[u8]) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match name {
@@ -133,15 +133,15 @@ impl Counts {
 
 /// Returns whether there is a snapshot file to load at startup.
 pub fn has_snapshot(server: &Server) -> bool {
-    // A file that can't be examined is an error when it is loaded.
+    // If the file can't be examined, the load will report the error.
     super::path_of(&server.config().settings()).try_exists().unwrap_or(true)
 }
 
-/// Loads the snapshot file, if it exists, at startup. The caller holds all shards as `owned`.
+/// Loads the snapshot file at startup, if it exists. `owned` must hold all shards.
 ///
 /// # Errors
-/// The reason why an existing snapshot can't be loaded, for the operator. The server must not
-/// continue.
+/// Returns the reason why an existing snapshot can't be loaded, as text for the operator. The
+/// server must not continue.
 pub fn load_at_start(server: &Server, owned: &mut [Ownership]) -> Result<(), String> {
     let path = super::path_of(&server.config().settings());
     let fatal = |error: &dyn std::fmt::Display| {
@@ -172,12 +172,12 @@ pub fn load_at_start(server: &Server, owned: &mut [Ownership]) -> Result<(), Str
     Ok(())
 }
 
-/// Adds the libraries of a file to those of the server, or replaces the server's libraries by them,
-/// as `policy` says.
+/// Restores the libraries of a file. According to `policy`, they are added to the server's
+/// libraries or replace them.
 ///
 /// # Errors
-/// A library is invalid, or it already exists and the policy is to append. In both cases no library
-/// is added.
+/// A library is invalid, or `policy` is [`RestorePolicy::Append`] and a library already exists. In
+/// both cases the server's libraries are unchanged.
 pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestorePolicy) -> Result<(), LoadError> {
     let offset = libraries.first().map_or(0, |(offset, _)| *offset);
     let texts: Vec<Vec<u8>> = libraries.into_iter().map(|(_, text)| text).collect();
@@ -192,17 +192,17 @@ pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestoreP
     })
 }
 
-/// The parts of a loaded file that are not keys, and statistics.
+/// What a file contains besides its keys, and counts of its keys.
 pub struct Loaded {
-    /// The file's function libraries, which are not restored yet.
+    /// The file's function libraries. They are not restored yet.
     pub libraries: Libraries,
     /// Counts of the file's keys.
     pub counts: Counts,
-    /// The offset of the snapshot's end. In an append-only file, effects may follow.
+    /// The offset of the end of the RDB data. In an append-only file, commands may follow.
     pub end: u64,
 }
 
-/// Reads a file and handles its entries as `duty` says.
+/// Reads a file and handles its entries according to `duty`.
 ///
 /// # Errors
 /// The file can't be read or is damaged. Some of its entries may have been stored.
@@ -211,8 +211,8 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
     load_from(server, Watched { file, server }, Some(file_bytes), whole, duty)
 }
 
-/// Reads a snapshot from a source and handles its entries as `duty` says. `total_bytes` is the
-/// snapshot's length, if it is known.
+/// Reads a snapshot from a source and handles its entries according to `duty`. `total_bytes` is the
+/// snapshot's length, if known.
 ///
 /// # Errors
 /// The source fails, or the snapshot is damaged. Some of its entries may have been stored.
@@ -262,13 +262,14 @@ pub fn load_from(
     Ok(Loaded { libraries, counts, end })
 }
 
-/// Raises the limits for files, which may contain strings stored with another `proto-max-bulk-len`.
+/// Returns the limits for files. A file may contain strings that were stored with a higher
+/// `proto-max-bulk-len`, so the maximum length of strings is at least [`STRING_BYTES_MIN`].
 pub fn load_limits(limits: Limits) -> Limits {
     Limits { string_bytes_max: limits.string_bytes_max.max(STRING_BYTES_MIN), ..limits }
 }
 
 /// Reads to the end of the snapshot and sends its entries to the loaders. Returns the libraries and
-/// the offset of the end.
+/// the offset of the snapshot's end.
 fn read_all(
     mut source: impl Read,
     mut reader: Reader,
@@ -298,7 +299,7 @@ fn read_all(
             Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
             Next::Piece(_, Piece::Entry(entry)) => {
                 if !feeds[part_of(entry.key)].add(&entry) {
-                    // The entry's loader has failed, and returns the reason to `load`.
+                    // The loader of this entry has failed. It returns the reason to `load`.
                     return Ok((libraries, reader.offset()));
                 }
             }
@@ -312,7 +313,7 @@ fn read_all(
     }
 }
 
-/// Logs the file's auxiliary fields about its origin, as Redis does.
+/// Logs the auxiliary fields about the file's origin, as Redis does.
 fn log_aux(name: &[u8], value: &[u8]) {
     let number = || std::str::from_utf8(value).ok()?.parse::<i64>().ok();
     match name {
@@ -334,7 +335,7 @@ fn log_aux(name: &[u8], value: &[u8]) {
     }
 }
 
-/// Entries for one loader, copied from the input.
+/// Entries for one loader, copied from the input buffer.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -357,14 +358,15 @@ struct Placed {
     frequency: Option<u8>,
 }
 
-/// A batch in preparation and the channel to its loader.
+/// The batch that is being filled for a loader, and the channel to this loader.
 struct Feed {
     batch: Batch,
     feed: SyncSender<Batch>,
 }
 
 impl Feed {
-    /// Adds an entry to the batch. Returns whether the loader still accepts entries.
+    /// Adds an entry to the batch, and sends the batch if it is full. Returns false if the loader
+    /// has failed.
     fn add(&mut self, entry: &Entry<'_>) -> bool {
         let Batch { bytes, entries } = &mut self.batch;
         bytes.extend_from_slice(entry.key);
@@ -431,7 +433,7 @@ impl Loader<'_> {
             }
             return Ok(());
         };
-        // As in Redis, a key that expires in the current millisecond is loaded.
+        // As in Redis, a key whose deadline is the current millisecond is loaded.
         let has_expired = entry.expire_at_ms.is_some_and(|at_ms| at_ms < self.now_ms);
         if has_expired && !self.counts.continues.load(Relaxed) {
             self.counts.expired.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
-//! Loading of a dataset: at startup, while the workers already serve connections, and from a
-//! primary. Commands that need the dataset get `-LOADING` meanwhile.
+//! The progress of loading a dataset, at startup or from a primary. Workers already serve
+//! connections meanwhile, and reply `-LOADING` to commands that need the dataset.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,14 +10,15 @@ use pantala_engine::tuning::refusal::Refusals;
 
 use crate::host::Server;
 
-/// A load at startup is short until it has read this many bytes: the default of Redis's
-/// `loading-process-events-interval-bytes`.
+/// A load at startup counts as short until it has read this number of bytes, which is the default
+/// of Redis's `loading-process-events-interval-bytes`.
 const SHORT_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Number of pauses after which a load is not short, whatever it has read.
+/// Number of pauses after which [`wait_while_short`] returns even if the load still counts as
+/// short. The pauses take one second in all.
 const SHORT_PAUSES_MAX: u32 = 4000;
 
-/// Time between two looks at a short load.
+/// Pause between two checks of whether the load still counts as short.
 const SHORT_PAUSE: Duration = Duration::from_micros(250);
 
 /// The progress of a load.
@@ -25,9 +26,10 @@ const SHORT_PAUSE: Duration = Duration::from_micros(250);
 pub struct Loading {
     /// Start of the running load, Unix time in seconds; 0 if there is none.
     started_s: AtomicI64,
-    /// Whether the running load is the one at startup.
+    /// Whether the running load is that at startup.
     is_startup: AtomicBool,
-    /// Whether the running load replaces the dataset, and does not wait for its shards any more.
+    /// Whether the running load comes from a primary and holds the shards whose dataset it
+    /// replaces.
     is_replacing: AtomicBool,
     /// Number of loads that have failed and left an empty dataset.
     failures: AtomicU64,
@@ -35,11 +37,11 @@ pub struct Loading {
     failures_at_shutdown: AtomicU64,
     total_bytes: AtomicU64,
     loaded_bytes: AtomicU64,
-    /// The memory usage that the loaded file states, bytes.
+    /// The memory usage that the loaded file states, bytes (auxiliary field `used-mem`).
     used_bytes: AtomicU64,
     /// `key-load-delay`.
     delay: AtomicI64,
-    /// Number of keys loaded while the delay was negative. With a delay of -n, the thread sleeps
+    /// Number of keys loaded while the delay was negative. With a delay of -n, the load sleeps
     /// before each n-th of these keys.
     delayed: AtomicU64,
 }
@@ -55,14 +57,14 @@ pub struct Progress {
     pub loaded_bytes: u64,
     /// `loaded_bytes` as a percentage of `total_bytes`.
     pub loaded_percent: f64,
-    /// The memory usage that the file states, bytes.
+    /// The memory usage that the loaded file states, bytes.
     pub used_bytes: u64,
-    /// Estimated time to the end, seconds.
+    /// Estimated time until the load ends, seconds.
     pub left_s: u64,
 }
 
 impl Loading {
-    /// Returns the progress, if a load is running. `now_s` is Unix time.
+    /// Returns the progress of the running load, if any. `now_s` is Unix time in seconds.
     pub fn progress(&self, now_s: i64) -> Option<Progress> {
         let started_s = self.started_s.load(Relaxed);
         if started_s == 0 {
@@ -71,13 +73,14 @@ impl Loading {
         let (total_bytes, loaded_bytes) = (self.total_bytes.load(Relaxed), self.loaded_bytes.load(Relaxed));
         let passed_s = u64::try_from(now_s - started_s).unwrap_or(0);
         let used_bytes = self.used_bytes.load(Relaxed);
-        // If the length is unknown, the memory usage is a rough estimate of it, as in Redis.
+        // If the total length is unknown, the stated memory usage serves as a rough estimate, as in
+        // Redis.
         let (percent, left_bytes) = match (total_bytes, used_bytes) {
             (0, 0) => (0.0, 1),
             (0, used) => (percentage(loaded_bytes, used).min(99.99), used.saturating_sub(loaded_bytes).max(1)),
             (total, _) => (percentage(loaded_bytes, total), total.saturating_sub(loaded_bytes)),
         };
-        // As Redis estimates it.
+        // Redis uses the same formula.
         let left_s = u128::from(passed_s) * u128::from(left_bytes) / u128::from(loaded_bytes + 1);
         Some(Progress {
             started_s,
@@ -95,7 +98,7 @@ impl Loading {
         self.is_startup() || self.is_replacing.load(Relaxed)
     }
 
-    /// Records that the running load replaces the dataset, or no longer does.
+    /// Records whether the running load has begun to replace the dataset.
     pub fn set_replacing(&self, is_replacing: bool) {
         self.is_replacing.store(is_replacing, Relaxed);
     }
@@ -111,7 +114,7 @@ impl Loading {
     }
 
     /// Returns whether a load has failed since the last shutdown was requested. That shutdown must
-    /// not replace a snapshot by the empty dataset.
+    /// not replace the snapshot file by an empty one.
     pub fn has_failed_since_shutdown(&self) -> bool {
         self.failures.load(Relaxed) != self.failures_at_shutdown.load(Relaxed)
     }
@@ -121,19 +124,20 @@ impl Loading {
         self.is_startup.load(Relaxed)
     }
 
-    /// Returns whether the dataset is being loaded at startup and little has been read. A load that
-    /// is delayed on purpose is not short.
+    /// Returns whether the load at startup is running and has read little so far. A load that is
+    /// delayed by `key-load-delay` is never short.
     fn is_short(&self) -> bool {
         self.is_startup() && self.delay.load(Relaxed) == 0 && self.loaded_bytes() < SHORT_BYTES
     }
 
-    /// Sets `key-load-delay`: n > 0 sleeps n µs per key, -n sleeps 1 µs per n keys, 0 does not
+    /// Sets `key-load-delay`: n > 0 sleeps n µs per key, -n sleeps 1 µs per n keys, and 0 does not
     /// sleep.
     pub fn set_delay(&self, delay: i64) {
         self.delay.store(delay, Relaxed);
     }
 
-    /// Delays the load of a key, if that is configured. Does nothing once the server is stopping.
+    /// Sleeps before a key is loaded, according to `key-load-delay`. Does nothing once the server
+    /// is stopping.
     #[inline]
     pub fn delay_key(&self, server: &Server) {
         let delay = self.delay.load(Relaxed);
@@ -160,8 +164,8 @@ impl Loading {
         self.loaded_bytes.load(Relaxed)
     }
 
-    /// Sets the number of bytes that have been read. Must be called before a part of a file is read
-    /// again, which would otherwise be counted twice.
+    /// Sets the number of bytes that have been read. Called before a part of a file is read a
+    /// second time, so that this part doesn't count twice.
     pub fn set_loaded_bytes(&self, bytes: u64) {
         self.loaded_bytes.store(bytes, Relaxed);
     }
@@ -181,7 +185,7 @@ fn percentage(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole as f64
 }
 
-/// Starts a load: commands that need the dataset are rejected until [`end`].
+/// Starts a load. Commands that need the dataset are rejected until [`end`].
 pub fn begin(server: &Server, is_startup: bool) {
     let loading = &server.snapshots().loading;
     for bytes in [&loading.total_bytes, &loading.loaded_bytes, &loading.used_bytes] {
@@ -192,7 +196,7 @@ pub fn begin(server: &Server, is_startup: bool) {
     server.keyspace().tuning.set_refusals(Refusals::LOADING, true);
 }
 
-/// Ends a load.
+/// Ends a load. Commands that need the dataset are accepted again.
 pub fn end(server: &Server) {
     server.keyspace().tuning.set_refusals(Refusals::LOADING, false);
     let loading = &server.snapshots().loading;
@@ -201,8 +205,9 @@ pub fn end(server: &Server) {
     loading.set_replacing(false);
 }
 
-/// Waits while the load at startup is short. So clients of a server with a small dataset, which may
-/// connect before it is loaded, never get `-LOADING`: Redis too serves no client before that.
+/// Waits until the load at startup has ended or no longer counts as short. So clients that connect
+/// while a small dataset is loaded never get `-LOADING`. Redis doesn't serve clients either before
+/// it has loaded that much.
 pub fn wait_while_short(server: &Server) {
     let loading = &server.snapshots().loading;
     for _ in 0..SHORT_PAUSES_MAX {
@@ -213,11 +218,12 @@ pub fn wait_while_short(server: &Server) {
     }
 }
 
-/// A file that is loaded. Counts the bytes that are read, and fails when the server stops.
+/// A file that is being loaded. Counts the bytes that are read. Reading fails once the server is
+/// stopping.
 pub struct Watched<'f> {
     /// The file.
     pub file: &'f File,
-    /// The server that loads it.
+    /// The server that loads the file.
     pub server: &'f Server,
 }
 

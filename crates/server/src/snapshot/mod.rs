@@ -1,11 +1,11 @@
-//! Snapshots: writes the dataset to an RDB file (`SAVE`, `BGSAVE`, points of `save`, shutdown) and
-//! loads it at startup.
+//! Snapshots: writes the dataset to an RDB file (`SAVE`, `BGSAVE`, the `save` setting, shutdown),
+//! and loads the file at startup.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `background` | starts a snapshot for any consumer, with the stream that continues it |
-//! | `pace` | pauses of the thread that writes, on a shared CPU |
-//! | `bgsave` | `BGSAVE`, the points of `save` |
+//! | `background` | starts a snapshot for a consumer, such as a file or replicas |
+//! | `pace` | pauses of the thread that writes, if it shares its CPU with a worker |
+//! | `bgsave` | `BGSAVE`, and snapshots that the `save` setting starts |
 //! | `save` | `SAVE` |
 //! | `file` | the file, which replaces the previous one atomically |
 //! | `load` | reads a file; several threads decode its entries |
@@ -13,9 +13,10 @@
 //! | `reload` | `DEBUG RELOAD` |
 //! | `check` | `pantala check-rdb` |
 //!
-//! Threads that hold shards encode entries; a separate thread writes them, because it may wait for
-//! the disk. `SAVE` holds all shards from its first key to its last byte. Meanwhile no key can be
-//! read or changed, but other workers serve commands without keys.
+//! Threads that hold shards encode the entries of these shards. A separate thread writes the
+//! encoded entries, because it may wait for the disk. `SAVE` holds all shards from its first key to
+//! its last byte. Meanwhile no key can be read or changed, but other workers serve commands without
+//! keys.
 
 mod background;
 mod bgsave;
@@ -58,18 +59,18 @@ pub struct Snapshots {
     pub aof: Aof,
     /// Background snapshots.
     pub background: Background,
-    /// The load that is running.
+    /// Progress of the running load.
     pub loading: Loading,
     /// Times and results of snapshots to the file.
     pub saves: Saves,
-    /// Number of changes of function libraries, which snapshots contain too.
+    /// Number of changes of function libraries. Snapshots contain the libraries too.
     other_changes: AtomicU64,
-    /// Number of expired keys in the file that was loaded last.
+    /// Number of expired keys in the RDB file that was loaded last.
     keys_expired: AtomicU64,
-    /// Number of keys loaded from that file.
+    /// Number of keys loaded from this RDB file.
     keys_loaded: AtomicU64,
-    /// Options of the last shutdown by a signal, or by a `SHUTDOWN` that waited for replicas or for
-    /// the end of the link to the primary.
+    /// Options of the last shutdown that was requested by a signal, or by a `SHUTDOWN` that waited
+    /// for replicas or for the end of the link to the primary.
     ending: Mutex<Shutdown>,
 }
 
@@ -88,7 +89,7 @@ impl Snapshots {
         }
     }
 
-    /// Returns the numbers of loaded and of expired keys of the file that was loaded last.
+    /// Returns two counts for the RDB file that was loaded last: keys loaded and keys expired.
     pub fn loaded(&self) -> (u64, u64) {
         (self.keys_loaded.load(Relaxed), self.keys_expired.load(Relaxed))
     }
@@ -98,7 +99,7 @@ impl Snapshots {
         self.all_changes(keyspace).wrapping_sub(self.saves.saved_changes())
     }
 
-    /// Sets [`Snapshots::unsaved_changes`].
+    /// Sets the number that [`Snapshots::unsaved_changes`] returns.
     pub fn set_unsaved_changes(&self, keyspace: &Keyspace, changes: u64) {
         self.saves.set_saved_changes(self.all_changes(keyspace).wrapping_sub(changes));
     }
@@ -120,7 +121,7 @@ impl Snapshots {
         self.other_changes.fetch_add(1, Relaxed);
     }
 
-    /// Returns the options of the last shutdown that [`Snapshots::set_ending`] has recorded.
+    /// Returns the options that [`Snapshots::set_ending`] has recorded last.
     pub fn ending(&self) -> Shutdown {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -135,7 +136,7 @@ impl Snapshots {
 
 impl Server {
     /// Returns whether the server saves a snapshot before a shutdown with these options. As in
-    /// Redis, it saves none while a load replaces the dataset.
+    /// Redis, it doesn't while a load replaces the dataset.
     pub fn saves_before(&self, how: Shutdown) -> bool {
         let is_wanted = how.save || !how.no_save && !self.config().settings().save_points.is_empty();
         is_wanted && !how.abort && !self.snapshots().loading.is_incomplete()
@@ -144,9 +145,9 @@ impl Server {
 
 /// The reply to a `SHUTDOWN` that fails.
 pub const SHUTDOWN_FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
-/// The line of the log for a shutdown that fails.
+/// The log line for a shutdown that fails.
 pub const SHUTDOWN_FAILED_LINE: &str = "Errors trying to shut down the server. Check the logs for more information.";
-/// The line of the log for a shutdown by a signal that fails.
+/// The log line for a shutdown by a signal that fails.
 pub const SIGNAL_FAILED: &str =
     "Signal received but errors trying to shut down the server, check the logs for more information";
 
@@ -157,12 +158,12 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
     }
     tracing::info!("Saving the final RDB snapshot before exiting.");
     process::notify("STATUS=Saving the final RDB snapshot");
-    // Libraries belong to no shard, so holding all shards does not keep them from changing. From
-    // here on, changes of libraries are rejected.
+    // Libraries belong to no shard, so they could still change while all shards are held. From here
+    // on, changes of libraries are rejected.
     let libraries = &server.scripting().libraries;
     libraries.set_final(true);
-    // Aborts a background snapshot, as Redis kills its child process. If that snapshot has already
-    // finished its file, the file written below replaces it.
+    // Aborts a running background snapshot, as Redis kills its child process. If that snapshot has
+    // already replaced the file, the file written below replaces it again.
     let background = &server.snapshots().background;
     background.abort(|_| true);
     background.wait_until_finished(|purpose| purpose == Purpose::Save);
@@ -179,8 +180,8 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
     how.force
 }
 
-/// Returns the snapshot's path. It is absolute because `CONFIG SET dir` may change the working
-/// directory meanwhile.
+/// Returns the path of the snapshot file. The path is absolute, because `CONFIG SET dir` may change
+/// the working directory.
 fn path_of(settings: &Settings) -> PathBuf {
     settings.dir.join(&settings.dbfilename)
 }

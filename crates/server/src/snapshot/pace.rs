@@ -1,11 +1,14 @@
-//! Pauses of the snapshot's thread, for workers that share its CPU.
+//! Pauses of the snapshot's thread, in favor of workers that share its CPU.
 //!
 //! When a worker becomes ready to run, the kernel first lets the running thread finish its time
 //! slice of some milliseconds, whatever that thread's priority. So the snapshot's thread sleeps
-//! after each part if it shares its CPU, which shows in its own waits for a CPU. With a CPU of its
-//! own it doesn't pause. While the thread sleeps, the walk of the entries pauses too, once
-//! `QUEUED_BYTES_MAX` of parts wait for the thread. But commands still encode the entries that they
-//! change, so the thread doesn't pause if more than twice that amount waits.
+//! after each part if it shares its CPU. It detects this by the time for which it has itself waited
+//! for a CPU. A thread with a CPU of its own never pauses.
+//!
+//! While the thread sleeps, encoded parts queue up. The walk of the shards, which encodes the
+//! entries, pauses when more than `QUEUED_BYTES_MAX` bytes are queued. But commands must still
+//! encode the entries that they change. So the thread doesn't pause while more than twice
+//! `QUEUED_BYTES_MAX` bytes are queued.
 
 use std::time::{Duration, Instant};
 
@@ -13,23 +16,23 @@ use pantala_engine::snapshot::Progress;
 
 use crate::process::RunQueueWait;
 
-/// Interval between checks whether the thread has waited for a CPU.
+/// Interval between two measurements of the time for which the thread has waited for a CPU.
 const CHECK: Duration = Duration::from_millis(5);
 
 /// The thread counts as sharing its CPU if it has waited for a CPU for more than 1/20 of the time
 /// since the last check.
 const WAIT_PER_CHECK: u32 = 20;
 
-/// Duration of a pause, as a multiple of the time of the work before it.
+/// Duration of a pause, as a multiple of the duration of the work before it.
 const PAUSE_PER_WORK: u32 = 2;
 
-/// Maximum pause. Work that took longer has probably waited for the disk.
+/// Maximum duration of a pause. Work that takes long has probably waited for the disk.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 /// Decides when the snapshot's thread pauses.
 pub(super) struct Pace {
     wait: Option<RunQueueWait>,
-    /// Time of the last check, and how long the thread had waited by then.
+    /// Time of the last check, and the total time that the thread had waited for a CPU by then.
     checked: (Instant, Duration),
     /// Whether the thread shared its CPU at the last check.
     shares_cpu: bool,
@@ -43,7 +46,7 @@ impl Pace {
         Self { wait, checked: (Instant::now(), waited), shares_cpu: false }
     }
 
-    /// Pauses after work that began at `began`, if the thread shares its CPU.
+    /// Sleeps after work that began at `began`, if the thread shares its CPU.
     pub(super) fn pause_after(&mut self, began: Instant, progress: &Progress) {
         let now = Instant::now();
         let (checked, waited) = self.checked;

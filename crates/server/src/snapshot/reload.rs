@@ -12,13 +12,14 @@ use crate::host::Server;
 
 const FAILED: &str = "ERR Error trying to load the RDB dump, check server logs.";
 
-/// Saves, flushes and loads the dataset. `how` may exclude the first two steps. The whole file is
-/// checked before anything is changed.
+/// Saves the dataset, deletes all keys and loads the file. `how` may exclude the save and the
+/// deletion. The whole file is checked before the dataset is changed.
 ///
 /// # Errors
-/// The error reply.
+/// Returns the error reply.
 pub fn reload(server: &Server, access: &mut Access<'_>, how: Reload) -> Result<(), String> {
-    // The dataset stays the same, so nothing is propagated, as in Redis.
+    // As in Redis, a reload is not propagated. Unless options say otherwise, the dataset stays the
+    // same.
     access.propagate_nothing();
     if !how.no_save && save::save(server, &mut access.whole()).is_err() {
         return Err("ERR".to_owned());
@@ -53,13 +54,14 @@ fn load_checked(server: &Server, access: &mut Access<'_>, how: Reload) -> Result
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
     }
-    // A key that occurs twice in the file is detected only when it is stored. After a flush that
-    // error would lose the dataset, so the last value is kept instead.
+    // A key that occurs twice in the file is detected only when it is stored the second time. After
+    // the deletion of all keys, an error at this point would lose the dataset. So the last value of
+    // such a key is kept instead.
     let duty = if how.merge || !how.no_flush { Duty::Replace } else { Duty::Store };
     let loaded = load::load(server, &File::open(&path)?, &mut access.whole(), duty);
     if loaded.is_err() && !how.no_flush {
-        // Unexpected, because the same file has passed the check. An incomplete dataset must not be
-        // served.
+        // Unexpected, because the same file has passed the check. The dataset is incomplete now and
+        // must not be served.
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
         tracing::warn!("The dataset is empty now.");

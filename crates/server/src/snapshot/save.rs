@@ -1,5 +1,5 @@
-//! `SAVE`, and the snapshot of a shutdown. The thread that holds all shards encodes the dataset;
-//! another thread writes it.
+//! `SAVE`, and the snapshot of a shutdown. The thread that holds all shards encodes the dataset. A
+//! second thread writes the encoded bytes.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -13,22 +13,23 @@ use super::file::{Failed, Target, Unfinished};
 use crate::cli::REDIS_VERSION;
 use crate::host::Server;
 
-/// Maximum number of chunks that wait for the disk.
+/// Maximum number of encoded chunks that wait for the thread that writes.
 const CHUNKS_MAX: usize = 4;
 
-/// The error of a snapshot that could not be written. The log has the reason.
+/// Error: a snapshot could not be written. The log has the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaveFailed;
 
-/// Writes a snapshot of all shards, which replaces the previous one.
+/// Writes a snapshot of all shards to the file, and replaces the previous file.
 ///
 /// # Errors
-/// Writing failed. The log has the reason, and the previous snapshot is unchanged.
+/// Writing failed. The log has the reason. The previous file is unchanged.
 pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
     let target = Target::of(&server.config().settings(), 0);
     let path = target.path().to_owned();
     let snapshots = server.snapshots();
-    // Libraries belong to no shard. A change of theirs after this is not counted as saved.
+    // Counted before the libraries are copied. Libraries belong to no shard, so they may change at
+    // any time, and a later change may be missing in the file.
     let changes = snapshots.all_changes(server.keyspace());
     match write(server, whole, target) {
         Ok(version) => {
@@ -73,20 +74,20 @@ fn write_chunks(
     for mut chunk in chunks {
         file.write(&chunk)?;
         chunk.clear();
-        // An error is ignored: the encoder may have finished.
+        // An error is ignored: the encoder may have finished and no longer needs buffers.
         let _ = recycled.send(chunk);
     }
     Ok(file)
 }
 
-/// Logs a message if older servers can't read the file's version.
+/// Logs a message if only newer Redis versions can read the file.
 pub(super) fn note_version(version: Version) {
     if version == Version::Redis7_4 {
         tracing::info!("Fields of hashes expire: the RDB file has version 12, which Redis 7.4 and later read");
     }
 }
 
-/// Returns a file's content besides the keys, and the options for writing it.
+/// Returns the content of a snapshot besides its keys, and the options for writing it.
 pub fn facts(server: &Server, is_aof_base: bool) -> Facts {
     let settings = server.config().settings();
     Facts {
@@ -101,10 +102,10 @@ pub fn facts(server: &Server, is_aof_base: bool) -> Facts {
     }
 }
 
-/// The channel of chunks to the thread that writes.
+/// The channel through which chunks reach the thread that writes.
 struct Pipe {
     full: SyncSender<Vec<u8>>,
-    /// Written buffers, for reuse.
+    /// Buffers whose content is written, for reuse.
     empty: Receiver<Vec<u8>>,
 }
 
