@@ -1,4 +1,4 @@
-//! `FAILOVER`: hands the role over to a replica, without losing a write.
+//! `FAILOVER`: hands the role of the primary over to a replica, without losing a write.
 //!
 //! ```text
 //! FAILOVER             pantala-failover                                  pantala-replica
@@ -9,11 +9,11 @@
 //!                                              rejected: the server is the primary again
 //! ```
 //!
-//! `FAILOVER ABORT` ends a failover in any state. The timeout applies only to waiting-for-sync.
-//! When it expires, the failover is aborted or, with `FORCE`, enters the next state. In
-//! failover-in-progress the server retries, as in Redis, until it has sent `PSYNC` to the target. A
-//! rejection, a lost connection or a timeout after that aborts the failover. While the target can't
-//! be reached at all, only `ABORT` ends the failover.
+//! `FAILOVER ABORT` ends a failover in any state. The timeout of the command applies only to
+//! waiting-for-sync. When it passes, the failover is aborted or, with `FORCE`, enters the next
+//! state. In failover-in-progress the server retries, as in Redis, until it has sent `PSYNC` to the
+//! target. After that, a rejection, a lost connection or a timeout aborts the failover. While the
+//! target can't be reached, only `FAILOVER ABORT` ends the failover.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ use super::promotion::{hold_writes, release_writes};
 use super::replica::{Address, Known, Role};
 use crate::host::Server;
 
-/// Interval between checks of acknowledgements.
+/// Interval at which acknowledgements are checked.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The stage of a failover. [`Stage::name`] returns Redis's name for it.
@@ -47,7 +47,7 @@ enum Stage {
 #[derive(Debug, Default)]
 struct Failover {
     stage: Stage,
-    /// The number of the last failover, which may still be running.
+    /// The number of the last failover. This failover may still be running.
     number: u64,
     target: Option<Address>,
 }
@@ -89,8 +89,8 @@ impl Failovers {
         self.lock().stage != Stage::None
     }
 
-    /// Returns the number of the failover if it is in its last stage: the target is asked to take
-    /// over.
+    /// Returns the number of the failover if it is in its last stage, in which the target is asked
+    /// to take over.
     pub(super) fn in_progress(&self) -> Option<u64> {
         let failover = self.lock();
         (failover.stage == Stage::InProgress).then_some(failover.number)
@@ -101,8 +101,8 @@ impl Failovers {
         target.map_or_else(String::new, |Address { host, port }| format!(" to {host}:{port}"))
     }
 
-    /// Enters the last stage with `target`, unless the failover was aborted. Returns whether it was
-    /// entered.
+    /// Enters the last stage with `target`, unless the failover was aborted. Returns whether the
+    /// stage was entered.
     fn enter_progress(&self, number: u64, target: &Address) -> bool {
         let mut failover = self.lock();
         let is_current = failover.stage == Stage::WaitForSync && failover.number == number;
@@ -114,7 +114,7 @@ impl Failovers {
     }
 }
 
-/// Starts a failover. An error is the complete error reply.
+/// Starts a failover. Returns the complete error reply if it can't be started.
 pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> {
     let replication = server.replication();
     // Prevents a `REPLICAOF` between the checks and the start.
@@ -137,8 +137,8 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
         failover.target = target;
         failover.number
     };
-    // Writes must be held back before another client can abort the failover, because an abort
-    // releases them.
+    // An abort releases the held writes. So they must be held back before another client can abort
+    // the failover.
     hold_writes(server);
     drop(role);
     tracing::info!("FAILOVER requested{}.", replication.failovers.shown_target());
@@ -181,12 +181,12 @@ fn target_of(replication: &Replication, wanted: &Wanted<'_>) -> Result<Option<Ad
     }
 }
 
-/// Aborts the failover with this number or, without a number, any failover. The server is then the
-/// primary again.
+/// Aborts the failover with this number, or any failover if `number` is `None`. The server is then
+/// the primary again.
 pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
     let replication = server.replication();
-    // The server follows the target if and only if the stage is [`Stage::InProgress`], because both
-    // change under this lock.
+    // The stage and the role change under this lock only. So the server follows the target if and
+    // only if the stage is [`Stage::InProgress`].
     let role = Role::of(server);
     let (stage, number) = {
         let failover = replication.failovers.lock();
@@ -204,12 +204,13 @@ pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
 
 /// Ends a failover whose target has accepted, unless it was aborted before.
 pub(super) fn succeed(server: &Server, number: u64) {
-    // Under this lock, an abort either comes first or finds no failover.
+    // An abort takes this lock too. So it has either ended the failover before, or finds none
+    // afterwards.
     let _role = Role::of(server);
     end(server, number);
 }
 
-/// Ends a failover and releases the writes, which get an error if the server is a replica now.
+/// Ends a failover and releases the held writes. They get an error if the server is a replica now.
 fn end(server: &Server, number: u64) {
     let replication = server.replication();
     {
@@ -225,7 +226,7 @@ fn end(server: &Server, number: u64) {
 
 const FORCE_NEEDS: &str = "ERR FAILOVER with force option requires both a timeout and target HOST and IP.";
 
-/// The result of a failover's wait.
+/// The outcome of waiting in [`Stage::WaitForSync`].
 enum Reached {
     Done,
     TimedOut,
@@ -262,7 +263,7 @@ impl Run {
         if !replication.failovers.enter_progress(self.number, &target) {
             return;
         }
-        // The server continues as a replica at the end of its own stream. While a write is in
+        // The server continues as a replica from the end of its own stream. If a write is still in
         // flight, that end is unknown, because the write would move it.
         let known = is_quiet.then(|| Known::at(replication.state().history.id(), hold_stream(server)));
         role.hand_over(target, known);
@@ -276,10 +277,10 @@ impl Run {
         self.until.is_some_and(|until| Instant::now() >= until).then_some(Reached::TimedOut)
     }
 
-    /// Waits until no write is in flight and the stream contains all writes.
+    /// Waits until no write is in flight and the stream contains the effects of all writes.
     fn quiesce(&self) -> Reached {
         let (sender, receiver) = mpsc::channel();
-        // Also asks the replicas for their offsets.
+        // With `true`, the stream also asks the replicas for acknowledgements.
         quiesce(&self.server, true, move |_| _ = sender.send(()));
         loop {
             match receiver.recv_timeout(LOOK) {
@@ -323,14 +324,15 @@ impl Run {
     }
 }
 
-/// Ends the stream of this server's units. Returns its end.
+/// Stops adding this server's units to the stream. Returns the end of the stream.
 fn hold_stream(server: &Server) -> u64 {
     server.keyspace().journal().hold_stream(&server.keyspace().tuning)
 }
 
-/// Waits until no write is in flight, ends the stream of this server and records its end. A primary
-/// that was a replica of this server may continue the stream from there. Returns the end; `None` if
-/// the primary has changed meanwhile, the server stops, or no stream is recorded.
+/// Waits until no write is in flight, stops adding units to this server's stream and records its
+/// end. If the new primary was a replica of this server, it may continue this stream from there.
+/// Returns the end; `None` if the primary has changed meanwhile, the server stops, or no stream is
+/// recorded.
 pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     let replication = server.replication();
     let replica = &replication.replica;
@@ -339,8 +341,8 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
         return None;
     }
     let (sender, receiver) = mpsc::channel();
-    // Requests no acknowledgements, because a request would add bytes to the stream that the other
-    // server can't have.
+    // Asks for no acknowledgements, because the request would be part of the stream, and the new
+    // primary can't have these bytes.
     quiesce(server, false, move |_| _ = sender.send(()));
     while receiver.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         if replica.term() != term || server.is_stopping() {
@@ -349,17 +351,17 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     }
     let (held, is_recorded) = replication.held(server);
     let place = {
-        // The target of a failover knows the current ID.
+        // The target of a failover knows the history by its current ID.
         let is_failover = replication.failovers.is_running();
         let state = replication.state();
         match state.history.second() {
             _ if !is_recorded || !state.has_backlog => None,
             // Nothing was written since the ID changed, and no replica has received the current ID.
-            // So another server knows the stream by the former ID.
+            // So the new primary knows the history by its former ID.
             Some((former, end)) if end == held.end + 1 && !state.has_announced_id && !is_failover => {
                 Some((former, state.former_db))
             }
-            // The stream of the new primary starts by selecting a database.
+            // The database is 0, because the new primary's stream starts by selecting a database.
             _ => Some((state.history.id(), 0)),
         }
     };

@@ -1,4 +1,4 @@
-//! A snapshot that is loaded while it arrives on the link, without a file
+//! A snapshot that is loaded directly from the link while it arrives, without a file
 //! (`repl-diskless-load on-empty-db`).
 
 use std::io::{self, Read};
@@ -13,31 +13,31 @@ use super::socket::Socket;
 use crate::host::Server;
 use crate::snapshot::load::{self, Duty, Loaded};
 
-/// Minimum interval between empty lines sent to the primary, so that it doesn't time out a replica
-/// that is loading.
+/// Minimum interval between empty lines sent to the primary. Without them, the primary would time
+/// out a replica that is loading.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// A snapshot that is arriving. Reading it blocks until more of it has arrived.
+/// A snapshot that is arriving. Reading from it blocks until more bytes have arrived.
 pub(super) struct Incoming<'a, 's> {
     attempt: &'a Attempt<'s>,
     wire: &'a mut Wire,
     payload: Payload,
     total_bytes: Option<u64>,
-    /// Received bytes of the snapshot, of which `at` have been read.
+    /// The last received bytes of the snapshot. The first `at` of them have been read.
     part: Vec<u8>,
     at: usize,
     /// Number of bytes received before `part`.
     earlier_bytes: u64,
-    /// Whether `part` is the last one.
+    /// Whether `part` is the last part of the snapshot.
     is_over: bool,
     /// When the last empty line was sent to the primary.
     alive: Instant,
-    /// The reason why the attempt has ended.
+    /// The reason why the attempt to follow the primary has ended.
     end: Option<End>,
 }
 
 impl<'a, 's> Incoming<'a, 's> {
-    /// Returns a snapshot of which nothing was read.
+    /// Creates the state of a snapshot of which nothing has been read.
     pub(super) fn new(attempt: &'a Attempt<'s>, wire: &'a mut Wire, payload: Payload) -> Self {
         let total_bytes = payload.length();
         Incoming {
@@ -64,17 +64,18 @@ impl<'a, 's> Incoming<'a, 's> {
         &mut self.wire.socket
     }
 
-    /// Returns the payload, so that it can be received otherwise. Nothing may have been read yet.
+    /// Returns the payload, so that the snapshot can be received in another way. Must be called
+    /// before anything has been read.
     pub(super) fn into_payload(self) -> Payload {
         self.payload
     }
 
-    /// Takes the reason why reading has ended the attempt.
+    /// Takes the reason why a read has ended the attempt to follow the primary.
     pub(super) fn take_end(&mut self) -> Option<End> {
         self.end.take()
     }
 
-    /// Loads the snapshot, and checks that it ends where the primary says.
+    /// Loads the snapshot. Checks that it ends where the primary says it ends.
     pub(super) fn load(&mut self, server: &Server, whole: &mut Whole<'_>) -> Result<Loaded, String> {
         let total_bytes = self.total_bytes;
         let loaded = load::load_from(server, &mut *self, total_bytes, whole, Duty::Store);
@@ -86,7 +87,7 @@ impl<'a, 's> Incoming<'a, 's> {
         Ok(loaded)
     }
 
-    /// Receives bytes and replaces `part` by those of the snapshot among them, which may be none.
+    /// Receives bytes and replaces `part` by the snapshot's bytes among them. There may be none.
     fn receive(&mut self) -> Result<(), End> {
         self.earlier_bytes += self.part.len() as u64;
         self.part.clear();
@@ -98,7 +99,7 @@ impl<'a, 's> Incoming<'a, 's> {
         }
         if self.alive.elapsed() >= ALIVE_EVERY {
             self.alive = Instant::now();
-            // An error is ignored: a lost link is detected when it is read.
+            // An error is ignored: a lost link is detected by the next read.
             let _ = self.wire.socket.write_all(b"\n");
         }
         let transfer =

@@ -1,12 +1,12 @@
-//! The link thread of a replica: connects to the primary, performs the handshake, receives a
-//! snapshot, and hands the socket over to a worker when the stream starts. When the link is lost,
-//! the thread starts again.
+//! The link thread of a replica. It connects to the primary, performs the handshake and receives a
+//! snapshot. When the stream starts, it hands the socket over to a worker. When the link is lost,
+//! it starts again.
 //!
 //! With `repl-diskless-load on-empty-db` and an empty dataset, a snapshot is loaded while it
-//! arrives (`incoming.rs`); otherwise it is received to a file first.
+//! arrives (`incoming.rs`). Otherwise it is first received to a file.
 //!
 //! Unlike a worker, this thread may block, so an attempt is plain sequential code. The stream,
-//! which is most of the work, is processed by a worker.
+//! which is most of the work, is processed by the worker.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
@@ -32,7 +32,7 @@ use crate::host::Server;
 use crate::net;
 use crate::process;
 
-/// A link that lasts less than this is short.
+/// A link that lasts less than this counts as short.
 const SHORT_LINK: Duration = Duration::from_secs(1);
 /// Number of short links in a row after which the thread waits before it retries.
 const SHORT_LINKS_MAX: u32 = 20;
@@ -40,17 +40,17 @@ const SHORT_LINKS_MAX: u32 = 20;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Time between two attempts to connect to the target of a failover, as in Redis.
 const FAILOVER_RETRY_AFTER: Duration = Duration::from_millis(100);
-/// How long a read waits before the thread checks whether the attempt is still wanted.
+/// Maximum wait of a read, after which the thread checks whether the attempt is still wanted.
 const READ_WAIT: Duration = Duration::from_millis(100);
-/// Maximum length of a handshake's line, bytes.
+/// Maximum length of a line of the handshake, bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// The reason for aborting a failover whose target has rejected it.
+/// The reason for aborting a failover whose target has rejected the `PSYNC`.
 const REJECTED: &str = "Failover target rejected psync request";
 
-/// The reason for the end of an attempt.
+/// The reason why an attempt has ended.
 pub(super) enum End {
-    /// An error, which is logged. The thread retries.
+    /// An error, which is logged. The thread then retries.
     Failed(String),
     /// `REPLICAOF` has changed the primary, or the server stops.
     Unwanted,
@@ -95,13 +95,13 @@ pub(super) fn run(server: &Weak<Server>) {
     }
 }
 
-/// One attempt to follow a primary.
+/// One attempt to connect to a primary and to follow it.
 pub(super) struct Attempt<'s> {
     server: &'s Arc<Server>,
     term: u64,
     known: Option<Known>,
-    /// The number of the failover whose target is the primary; `None` if the attempt belongs to no
-    /// failover.
+    /// The number of the failover whose target is this primary; `None` if the attempt doesn't
+    /// belong to a failover.
     failover: Option<u64>,
     settings: Arc<Settings>,
 }
@@ -143,7 +143,7 @@ impl Attempt<'_> {
                 self.enter(Phase::Sync)?;
                 let payload = self.wait_for_payload(&mut wire)?;
                 let stream_db = self.load(&mut wire, payload, position)?;
-                // The offset of a primary without PSYNC is unknown, so it counts from 0.
+                // The offset of a primary that doesn't support PSYNC is unknown. It counts from 0.
                 let offset = position.map_or(0, |position| position.offset);
                 let known = position.map(|position| Known { position, db: stream_db });
                 tracing::info!("MASTER <-> REPLICA sync: Finished with success");
@@ -155,7 +155,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Waits for the start of a snapshot.
+    /// Waits until the primary announces the start of a snapshot.
     fn wait_for_payload(&self, wire: &mut Wire) -> Result<Payload, End> {
         loop {
             match Header::parse(&wire.line(self)?).map_err(End::Failed)? {
@@ -179,7 +179,7 @@ impl Attempt<'_> {
             }
             match loaded.map_err(failed)? {
                 Direct::Loaded(stream_db) => return Ok(stream_db),
-                // A client of this writable replica has just written.
+                // A client has just written to this replica, which must be writable.
                 Direct::HasKeys => payload = incoming.into_payload(),
             }
         }
@@ -188,7 +188,7 @@ impl Attempt<'_> {
         load::load(self.server, self.term, &mut received, &mut wire.socket).map_err(failed)
     }
 
-    /// Publishes how much of a snapshot was received.
+    /// Publishes how much of a snapshot has been received.
     pub(super) fn show(&self, transfer: Transfer) {
         self.replica().show_transfer(self.term, transfer, self.server.now_ms());
     }
@@ -198,8 +198,8 @@ impl Attempt<'_> {
         self.server.snapshots().loading.add_loaded_bytes(bytes);
     }
 
-    /// Rejects a snapshot that has no keys and another history, if `replica-refuse-empty-primary`
-    /// is set and this server has keys. The primary may have restarted without its data.
+    /// Returns an error if the snapshot has no keys and another history, while this server has keys
+    /// and `replica-refuse-empty-primary` is set. The primary may have restarted without its data.
     fn refuse_empty(&self, received: &Received, position: Option<Position>) -> Result<(), End> {
         if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
             return Ok(());
@@ -238,7 +238,7 @@ impl Attempt<'_> {
         Err(failed(why))
     }
 
-    /// Performs the TLS handshake if `tls-replication` is set.
+    /// Performs the TLS handshake if the settings require encryption (`tls-replication`).
     fn encrypt(&self, stream: TcpStream) -> Result<Socket, End> {
         let encryption = self.server.listening().encryption();
         let Some(client) = encryption.as_ref().and_then(|encryption| encryption.links.as_ref()) else {
@@ -252,8 +252,8 @@ impl Attempt<'_> {
         })
     }
 
-    /// Performs the handshake. In a failover, the reply to `PSYNC`, or an error after `PSYNC` was
-    /// sent, ends the failover.
+    /// Performs the handshake. In a failover, the reply to `PSYNC` ends the failover. So does an
+    /// error after `PSYNC` was sent.
     fn perform_handshake_or_abort(&self, wire: &mut Wire) -> Result<Outcome, End> {
         let mut handshake = self.handshake();
         let outcome = self.perform_handshake(wire, &mut handshake);
@@ -305,7 +305,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Receives a snapshot to a file and checks it. Does not change the dataset.
+    /// Receives a snapshot to a file and checks it. Doesn't change the dataset.
     fn receive(&self, wire: &mut Wire, mut payload: Payload) -> Result<Received, End> {
         let total_bytes = payload.length();
         log_start(total_bytes, "disk");
@@ -375,7 +375,7 @@ fn log_start(total_bytes: Option<u64>, to: &str) {
     }
 }
 
-/// A received snapshot. Dropping it deletes the file.
+/// A received snapshot. The file is deleted when this is dropped.
 pub(super) struct Received {
     pub(super) file: File,
     path: PathBuf,
@@ -387,7 +387,7 @@ pub(super) struct Received {
 
 impl Received {
     fn create(settings: &Settings) -> io::Result<Self> {
-        // As in Redis, the file is in `dir`, whose file system is for data.
+        // As in Redis, the file is in `dir`, because this directory is on the file system for data.
         let path = settings.dir.join(format!("temp-repl-{}.rdb", std::process::id()));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).mode(NEW_FILE_MODE);
@@ -398,7 +398,7 @@ impl Received {
 
 impl Drop for Received {
     fn drop(&mut self) {
-        // An error is ignored: the file may have been deleted already.
+        // An error is ignored, because the file may have been deleted already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -407,14 +407,14 @@ impl Drop for Received {
 pub(super) struct Wire {
     pub(super) socket: Socket,
     buffer: Vec<u8>,
-    /// Number of consumed bytes of the buffer.
+    /// Number of bytes of the buffer that have been consumed.
     at: usize,
     heard: Instant,
 }
 
 impl Wire {
-    /// Reads more bytes from the socket. Fails if the attempt isn't wanted any more or the primary
-    /// is silent for too long.
+    /// Reads more bytes from the socket. Fails if the attempt is no longer wanted or the primary is
+    /// silent for too long.
     pub(super) fn read(&mut self, attempt: &Attempt<'_>) -> Result<(), End> {
         self.buffer.drain(..self.at);
         self.at = 0;
@@ -458,8 +458,8 @@ impl Wire {
         }
     }
 
-    /// Passes the bytes read to `payload`, which appends the snapshot's bytes among them to `into`.
-    /// Returns whether the snapshot is complete.
+    /// Passes the unread bytes of the buffer to `payload`, which appends the snapshot's bytes among
+    /// them to `into`. Returns whether the snapshot is complete.
     pub(super) fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
         let (taken, is_over) = payload.feed(&self.buffer[self.at..], into);
         self.at += taken;

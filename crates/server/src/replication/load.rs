@@ -1,6 +1,6 @@
 //! Replaces the dataset by the dataset of a primary. The link thread holds all shards during the
-//! load. The workers serve clients meanwhile: commands that need the dataset get `-LOADING`;
-//! commands that were checked before the load started wait for their shards.
+//! load. Meanwhile the workers serve clients. A command that needs the dataset gets `-LOADING`. A
+//! command that was admitted before the load started waits for its shards.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -34,24 +34,25 @@ const SESSION: SessionView = SessionView {
     permit: Permit::new(0, true),
 };
 
-/// Interval between empty lines sent to the primary, so that it doesn't time out a replica that is
-/// loading.
+/// Interval between empty lines sent to the primary. Without them, the primary would time out a
+/// replica that is loading.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// The reason why a load does not start while a shutdown is pending.
 const SHUTTING_DOWN: &str = "MASTER <-> REPLICA sync: the server is about to shut down";
 
-/// Returns the limits on values of a snapshot.
+/// Returns the limits on the values in a snapshot.
 pub(super) fn limits(server: &Server) -> Limits {
     file::load_limits(server.keyspace().tuning.rdb_limits())
 }
 
-/// Loads a snapshot in place of the dataset. Returns the database that the stream has selected at
-/// the snapshot's offset.
+/// Replaces the dataset by a received snapshot. Returns the database that the stream has selected
+/// at the snapshot's offset.
 ///
 /// # Errors
-/// The reason why the load failed; the dataset is then empty. `None`: the load isn't wanted any
-/// more, and the dataset is unchanged.
+/// Returns the reason why the load has failed. The dataset is then empty, unless a shutdown
+/// prevented the load. Returns `None` if the load is no longer wanted; the dataset is then
+/// unchanged.
 pub(super) fn load(
     server: &Server,
     term: u64,
@@ -72,7 +73,7 @@ pub(super) fn load(
             });
             if !server.is_stopping() {
                 delete_former_file(server);
-                // The append-only file contains effects on the former dataset.
+                // The append-only file still contains the former dataset.
                 aof::restart(server);
             }
             replaced
@@ -84,14 +85,14 @@ pub(super) fn load(
 
 /// The result of [`load_directly`].
 pub(super) enum Direct {
-    /// The snapshot was loaded. The database is the one that the stream has selected at the
+    /// The snapshot was loaded. Contains the database that the stream has selected at the
     /// snapshot's offset.
     Loaded(u32),
-    /// This server has keys, so nothing was read.
+    /// This server has keys, so nothing was read from the link.
     HasKeys,
 }
 
-/// Loads a snapshot while it is received, if the dataset is empty.
+/// Loads a snapshot while it arrives, if the dataset is empty.
 ///
 /// # Errors
 /// As [`load`].
@@ -106,7 +107,7 @@ pub(super) fn load_directly(
     loaded
 }
 
-/// Runs [`load_directly`] for a caller that holds all shards.
+/// Performs [`load_directly`] for a caller that holds all shards.
 fn load_into_empty(
     server: &Server,
     term: u64,
@@ -125,7 +126,8 @@ fn load_into_empty(
     server.snapshots().loading.note_total_bytes(incoming.total_bytes().unwrap_or(0));
     let replaced = replace(server, owned, "socket", |whole| incoming.load(server, whole));
     if !server.is_stopping() {
-        // Even after a failure: the file has the former function libraries, which were deleted.
+        // Necessary even after a failure: the append-only file still contains the former function
+        // libraries, which were deleted.
         while_alive(incoming.socket(), || aof::restart(server));
     }
     let counts = replaced.map_err(Some)?;
@@ -139,8 +141,8 @@ pub(super) fn has_keys(server: &Server) -> bool {
 }
 
 /// Starts a load and acquires all shards for it. Until [`release_dataset`], commands that need the
-/// dataset get `-LOADING`. Sends empty lines to the primary while it waits, because a script may
-/// hold a shard for long.
+/// dataset get `-LOADING`. While the function waits, it sends empty lines to the primary, because a
+/// script may hold a shard for long.
 ///
 /// # Errors
 /// The server stops.
@@ -171,8 +173,8 @@ fn forget(server: &Server, term: u64) -> bool {
     is_current
 }
 
-/// Replaces the dataset by a snapshot, which `read` stores. `source` is its source, for the log. If
-/// that fails, the dataset is empty afterwards, and has no function libraries.
+/// Replaces the dataset by a snapshot, which `read` loads. `source` names the snapshot's source in
+/// the log. After a failure, there are no keys and no function libraries.
 fn replace(
     server: &Server,
     owned: &mut [Ownership],
@@ -184,7 +186,7 @@ fn replace(
     let mut access = keyspace.access(&SESSION, owned, server.now_ms());
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data");
     access.flush(0..keyspace.databases(), settings.replica.flushes_lazily);
-    // This can't fail: the libraries are final only while a shutdown holds all shards.
+    // Can't fail: only a shutdown that holds all shards makes the libraries final.
     let _ = server.scripting().libraries.flush();
     tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
     let loaded = read(&mut access.whole())
@@ -194,12 +196,12 @@ fn replace(
         })
         .map_err(|error| format!("Failed trying to load the MASTER synchronization DB from {source}: {error}"));
     if loaded.is_err() {
-        // An incomplete dataset must not be served.
+        // The dataset is incomplete and must not be served.
         access.flush(0..keyspace.databases(), settings.replica.flushes_lazily);
         server.snapshots().loading.note_failure();
     }
     access.whole().measure();
-    // The replicas of this server were disconnected, so the load is not propagated.
+    // The server's replicas were disconnected, so the load is not propagated.
     access.propagate_nothing();
     if let Ok(counts) = &loaded {
         server.snapshots().note_loaded(counts);
@@ -208,9 +210,9 @@ fn replace(
     loaded
 }
 
-/// Deletes the RDB file of an earlier dataset if `rdb-del-sync-files` is set and the server saves
-/// nothing. As in Redis, the file is deleted even if the load has failed. The received snapshot is
-/// another file.
+/// Deletes the server's own RDB file if `rdb-del-sync-files` is set and the server saves no
+/// snapshots and no append-only file. As in Redis, the file is deleted even if the load has failed.
+/// The received snapshot is in another file.
 fn delete_former_file(server: &Server) {
     let settings = server.config().settings();
     let saves = !settings.save_points.is_empty() || server.snapshots().aof.state() != aof::State::Off;
@@ -233,7 +235,7 @@ fn while_alive<R>(socket: &mut Socket, work: impl FnOnce() -> R) -> R {
         let (over, is_over) = mpsc::channel::<()>();
         let keep = move || {
             while is_over.recv_timeout(ALIVE_EVERY) == Err(RecvTimeoutError::Timeout) {
-                // An error is ignored: a lost link is detected when its stream is read.
+                // An error is ignored: a lost link is detected by the next read.
                 let _ = socket.write_all(b"\n");
             }
         };

@@ -1,59 +1,60 @@
-//! Replication: the state that all workers share, and the sockets. The protocol, without sockets,
-//! is in `pantala_replication`; the documentation of that crate defines the protocol's terms.
-//! [`pantala_engine::effect`] defines *log*, *stream*, *unit* and *reader*.
+//! Replication: the state that all workers share, and the sockets. The crate `pantala_replication`
+//! has the protocol without sockets, and defines the protocol's terms. [`pantala_engine::effect`]
+//! defines *log*, *stream*, *unit* and *reader*.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | recorded | the journal has readers, so the stream is in the log |
-//! | backlog | the log, which is kept for replicas whether or not any is attached |
-//! | link | at a primary: the connection of a replica ([`Link`]); at a replica: the connection to its primary |
+//! | recorded | the journal writes the stream to its log, because the stream has readers |
+//! | backlog | the part of the log that is kept for replicas, even if none is attached |
+//! | link | at a primary: a replica's connection ([`Link`]); at a replica: that to its primary |
 //! | term | the time between two changes of the primary that this server follows ([`replica`]) |
-//! | promotion | a replica becomes a primary and continues the stream that it has applied |
+//! | promotion | a replica becomes a primary, and continues the stream that it has applied |
 //!
 //! # Files
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `primary/commands` | `SYNC`, `PSYNC`, `REPLCONF`, `ROLE` |
-//! | `primary/following` | the next bytes to send to a replica |
-//! | `primary/full_sync` | a snapshot for the replicas that wait for one |
+//! | `primary/following` | reads the next bytes to send to a replica |
+//! | `primary/full_sync` | sends a snapshot to the replicas that wait for one |
 //! | `primary/info` | `INFO replication` of a primary |
 //! | `primary/waits` | `WAIT`, `WAITAOF` |
-//! | `primary/drain` | holds back writes until replicas have the whole stream; continues a saved history |
+//! | `primary/drain` | before a shutdown, holds back writes until replicas have the whole stream |
 //! | `replica` | the state of a replica, and `REPLICAOF` |
-//! | `replica/stream` | the stream of this server while its role changes |
-//! | `link` | the thread that connects to a primary, shakes hands and receives a snapshot |
+//! | `replica/stream` | switches this server's stream when its role changes |
+//! | `link` | the thread that connects to a primary and receives its snapshot |
 //! | `socket` | the socket of that thread, plain or encrypted |
 //! | `load` | replaces the dataset by that of a primary |
-//! | `relay` | the stream of a replica: its primary's bytes |
+//! | `relay` | the stream of a replica, which consists of its primary's bytes |
 //! | `promotion` | continues the stream of the former primary after `REPLICAOF NO ONE` |
-//! | `failover` | `FAILOVER`: hands the role over to a replica |
-//! | `primary/care` | timeouts, the release of the backlog, `min-replicas-to-write` |
+//! | `failover` | `FAILOVER`: hands the role of the primary over to a replica |
+//! | `primary/care` | the table of replicas, the release of the backlog, `min-replicas-to-write` |
 //!
 //! # Ownership
 //!
 //! | state | owner |
 //! | --- | --- |
 //! | history, table of replicas, pending `WAIT`s | [`Replication`], behind a lock |
-//! | the next bytes for a replica ([`Link`]) | a lock, shared by its worker and the full sync |
-//! | the stream | a log of the journal, which replicas share |
+//! | the next bytes for a replica ([`Link`]) | a lock, for the replica's worker and the full sync |
+//! | the stream | a log of the journal, shared by all replicas |
 //! | the state of a failover | a lock of its own |
-//! | the right to change the role ([`replica`]) | a lock of its own, taken before all others |
+//! | the right to change the role ([`replica`]) | a lock of its own |
 //!
-//! A thread takes a second lock only in this order: the right to change the role before any other;
-//! the lock of [`Replica`] before that of [`Replication`] or of the log; the lock of
-//! [`Replication`] before that of the log or of a failover.
+//! A thread that holds one of these locks may take another only in this order: the right to change
+//! the role, the lock of [`Replica`], the lock of [`Replication`], then the lock of the log or of a
+//! failover.
 //!
 //! # Offsets
 //!
-//! An offset of the history is an offset of the stream. The stream consists of the server's own
-//! units, or of the bytes of its primary (`relay`). A promotion or a demotion switches between the
-//! two at the stream's end. The part of the stream that the log still holds is kept.
+//! An offset of the history is an offset of the stream. On a primary, the stream consists of the
+//! server's own units. On a replica, it consists of the bytes of its primary (`relay`). A promotion
+//! or a demotion switches between these two sources at the end of the stream. The log keeps the
+//! part of the stream that it held before.
 //!
 //! When the stream of a primary starts, the link thread hands the socket over to a worker. The
-//! worker runs the stream's commands like those of any client
+//! worker runs the commands of the stream like those of a client
 //! ([`pantala_engine::client::PrimaryLink`], `clients/primary.rs`).
 
 mod failover;
@@ -86,13 +87,13 @@ use socket::Handover;
 pub struct Syncs {
     /// Full syncs.
     pub full: AtomicU64,
-    /// Accepted partial syncs.
+    /// Accepted partial resyncs.
     pub partial_ok: AtomicU64,
-    /// Partial syncs that became full ones.
+    /// Requests for a partial resync that became full syncs.
     pub partial_err: AtomicU64,
 }
 
-/// A position at which a replica may continue.
+/// The position from which a replica may continue.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     offset: u64,
@@ -109,26 +110,27 @@ pub struct State {
     links: Vec<Arc<Link>>,
     waits: Vec<PendingWait>,
     promotions: Promotions,
-    /// The connections that have asked for data during a promotion.
+    /// Requests for data that have arrived during a promotion and wait for its end.
     deferred: Vec<Asker>,
-    /// Whether a replica has attached since the history got its ID.
+    /// Whether a replica has attached, and so received the ID, since the history got its current
+    /// ID.
     has_announced_id: bool,
     /// The ID that the history gets at the end of a promotion.
     next_id: Option<ReplId>,
-    /// The database that the stream of the former ID has selected at its end.
+    /// The database that the stream had selected where the history of the former ID ended.
     former_db: u32,
     /// Whether the stream is kept for replicas, attached or not.
     has_backlog: bool,
-    /// The shutdown that waits for replicas or has begun to end the server, if any.
+    /// The shutdown that waits for replicas or is ending the server, if any.
     shutdown: Option<PendingShutdown>,
     /// Number of shutdowns so far.
     shutdowns: u64,
-    /// Whether writes are held back before a shutdown.
+    /// Whether a shutdown holds back writes.
     is_draining: bool,
-    /// Whether the stream is complete, because no more writes run.
+    /// Whether no more writes run, so that the stream is complete.
     is_drained: bool,
-    /// Since when no replica has been attached, in ms of the monotonic clock; `None` if the time of
-    /// `repl-backlog-ttl` doesn't count.
+    /// Since when no replica has been attached, in ms of the monotonic clock. `None` if
+    /// `repl-backlog-ttl` does not apply.
     alone_since_ms: Option<i64>,
     random: Random,
 }
@@ -139,8 +141,8 @@ impl State {
         ReplId::random(&mut self.random)
     }
 
-    /// Continues the history under another ID from `offset` on, where the stream has selected the
-    /// database `db`.
+    /// Continues the history under another ID, starting at `offset`. The stream has selected the
+    /// database `db` at this offset.
     fn shift(&mut self, own: ReplId, offset: u64, db: u32) {
         self.history.shift(own, offset);
         self.former_db = db;
@@ -152,15 +154,16 @@ impl State {
 pub struct Replication {
     state: Mutex<State>,
     server: OnceLock<Weak<Server>>,
-    /// The failover, if there is one.
+    /// The current failover, if any.
     pub failovers: Failovers,
     /// Whether a full sync is being prepared or is writing its snapshot.
     is_syncing: AtomicBool,
-    /// Counters.
+    /// Counters of syncs.
     pub syncs: Syncs,
-    /// This server as a replica.
+    /// The state of this server as a replica.
     pub replica: Replica,
-    /// The TLS state of the link to the primary, while the link is handed over to a worker.
+    /// The TLS state of the link to the primary, while the link thread hands the link over to a
+    /// worker.
     pub encrypted: Handover,
 }
 
@@ -204,12 +207,12 @@ impl Replication {
     }
 
     /// Returns the range of the stream's offsets that the log holds, and whether the stream is
-    /// recorded.
+    /// recorded, that is, has readers.
     pub fn held(&self, server: &Server) -> (Range<u64>, bool) {
         server.keyspace().journal().held()
     }
 
-    /// Returns the server, for threads that may outlive it.
+    /// Returns a weak reference to the server, for threads that may outlive it.
     pub fn shared(&self) -> Weak<Server> {
         self.server.get().cloned().unwrap_or_default()
     }

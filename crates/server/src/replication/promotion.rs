@@ -1,5 +1,8 @@
-//! A replica becomes a primary: the server's stream continues its primary's stream under another
-//! ID. Other replicas continue without a full sync if the backlog has the bytes that they lack.
+//! The promotion of a replica to a primary. The server's stream continues the stream of its former
+//! primary under another ID. Other replicas continue without a full sync if the backlog has the
+//! bytes that they lack.
+//!
+//! A *term* is the time between two changes of the primary that this server follows.
 //!
 //! ```text
 //! REPLICAOF NO ONE,        pantala-promotion
@@ -10,9 +13,10 @@
 //!                           connections that have sent PSYNC meanwhile get their replies
 //! ```
 //!
-//! Writes are held back until the stream is recorded, because earlier writes would be missing from
-//! it. The replicas of the server are disconnected, as in Redis. They learn the new ID when they
-//! attach again, without a full sync.
+//! Writes are held back until the stream consists of the server's own units (the effects of its own
+//! commands), because the stream would lack the effects of earlier writes. As in Redis, the
+//! server's replicas are disconnected. They learn the new ID when they attach again, without a full
+//! sync.
 
 use std::io;
 use std::time::Duration;
@@ -27,15 +31,14 @@ use super::primary::Asker;
 use super::replica::{Role, shown};
 use crate::host::Server;
 
-/// Interval between checks for the start of the stream.
+/// Interval between checks of whether the stream has switched to the server's own units.
 const LOOK: Duration = Duration::from_micros(500);
 /// Time between two attempts to start the journal's thread.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Handles `PSYNC … FAILOVER`, with which the primary asks this server to take over.
 ///
-/// # Errors
-/// The error reply, if the server is no replica or follows another stream than `id`.
+/// Returns the error reply, if the server is no replica or follows another stream than `id`.
 pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(), &'static str> {
     tracing::warn!("Failover request received for replid {}.", id.escape_ascii());
     Role::of(server).take_over(ReplId::parse(id))?;
@@ -48,32 +51,33 @@ pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(
 pub(super) struct Promotions {
     /// Their number.
     pub(super) running: u32,
-    /// The terms of those whose threads couldn't be started yet.
+    /// The terms of the promotions whose threads couldn't be started yet.
     unstarted: Vec<u64>,
 }
 
-/// Starts a promotion: holds back writes and requests for data. [`run`] must follow.
+/// Starts a promotion: holds back writes and requests for data. The caller must then call [`run`].
 pub(super) fn begin(server: &Server) {
     {
         let mut state = server.replication().state();
         state.promotions.running += 1;
         state.next_id = Some(state.new_id());
     }
-    // A `PING` would move the end of the stream, at which the former history ends.
+    // A `PING` would move the end of the stream, and the history of the former primary must end
+    // there.
     server.replication().update_pings(server);
     hold_writes(server);
 }
 
-/// Completes a promotion on a thread of its own: makes the stream consist of this server's units
-/// (the effects of its own commands) again. Called after the role has changed.
+/// Completes a promotion on a thread of its own: makes the stream consist of this server's own
+/// units again. Called after the role has changed.
 pub(super) fn run(server: &Server, term: u64) {
     if let Err(error) = start(server, term) {
         tracing::warn!("Can't start a thread: {error}. Writes wait for the promotion. Trying again.");
     }
 }
 
-/// Starts the threads of promotions that couldn't be started before. The first worker calls this a
-/// few times a second.
+/// Starts the threads of promotions that couldn't be started before. Worker 0 calls this a few
+/// times a second.
 pub(super) fn retry(server: &Server) {
     let unstarted = std::mem::take(&mut server.replication().state().promotions.unstarted);
     for term in unstarted {
@@ -83,8 +87,8 @@ pub(super) fn retry(server: &Server) {
     }
 }
 
-/// Starts the thread of a promotion. After an error, [`retry`] tries again: the stream would lack
-/// the effects of writes that run before it consists of this server's units.
+/// Starts the thread of a promotion. After an error, [`retry`] tries again, because writes stay
+/// held back until the promotion has ended.
 fn start(server: &Server, term: u64) -> io::Result<()> {
     let Some(shared) = server.replication().server() else {
         end(server);
@@ -109,7 +113,7 @@ fn start(server: &Server, term: u64) -> io::Result<()> {
     started
 }
 
-/// Defers a request for data while a promotion is in progress. Otherwise returns it.
+/// Defers a request for data while a promotion is in progress. Otherwise returns the request.
 pub(super) fn defer(replication: &Replication, asker: Asker) -> Option<Asker> {
     let mut state = replication.state();
     if state.promotions.running == 0 {
@@ -119,8 +123,8 @@ pub(super) fn defer(replication: &Replication, asker: Asker) -> Option<Asker> {
     None
 }
 
-/// Ends a promotion: lets writes run, and attaches the connections that have asked for data
-/// meanwhile.
+/// Ends a promotion: releases the held writes, and attaches the connections whose requests for data
+/// were deferred.
 fn end(server: &Server) {
     let replication = server.replication();
     let deferred = {
@@ -140,14 +144,14 @@ fn end(server: &Server) {
     replication.sync_if_due(server);
 }
 
-/// Returns whether the server has followed no primary since it was last a primary itself, so that
-/// the stream is still its own.
+/// Returns whether the server has followed no primary since it was last a primary. If so, the
+/// stream still consists of its own units.
 fn is_unchanged(server: &Server) -> bool {
     server.replication().replica.former().is_none() && server.keyspace().journal().has_own_stream()
 }
 
-/// Makes the stream consist of this server's units, and waits until it does. Returns `false` if the
-/// role has changed meanwhile, or the server stops.
+/// Makes the stream consist of this server's own units, and waits until it does. Returns `false` if
+/// the role has changed meanwhile or the server stops.
 fn resume(server: &Server, term: u64) -> bool {
     let (replica, journal) = (&server.replication().replica, server.keyspace().journal());
     loop {
@@ -170,19 +174,19 @@ fn resume(server: &Server, term: u64) -> bool {
     true
 }
 
-/// Holds back writes until [`release_writes`], whether or not clients pause them too.
+/// Holds back writes until [`release_writes`], independently of a `CLIENT PAUSE`.
 pub(super) fn hold_writes(server: &Server) {
     server.keyspace().tuning.hold_lasting_pause();
     wake_for_pause(server);
 }
 
-/// Lets writes run again.
+/// Releases the writes that [`hold_writes`] holds back.
 pub(super) fn release_writes(server: &Server) {
     server.keyspace().tuning.release_lasting_pause();
     wake_for_pause(server);
 }
 
-/// Wakes the workers, which then read the end of the pause again.
+/// Wakes the workers, so that they read the end of the pause again.
 fn wake_for_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }

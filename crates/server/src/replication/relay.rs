@@ -1,9 +1,10 @@
-//! The stream of a replica: the bytes of its primary, at the primary's offsets, under its ID.
+//! The stream of a replica: the bytes of its primary, at the primary's offsets, under the primary's
+//! ID.
 //!
-//! The worker with the link appends the bytes that it has applied (`clients/primary.rs`). So the
-//! stream ends at the dataset's position, and the server's own replicas get the same bytes as the
-//! server itself. The backlog holds the bytes that other replicas may lack when the server is
-//! promoted.
+//! The worker that owns the link appends the bytes that it has applied (`clients/primary.rs`). So
+//! the end of the stream is the position of the dataset, and the server's own replicas get the same
+//! bytes as the server. If the server is promoted, the backlog has the bytes that other replicas
+//! may lack.
 
 use pantala_replication::ReplId;
 
@@ -11,21 +12,21 @@ use super::Replication;
 use super::replica::Known;
 use crate::host::Server;
 
-/// Position at which a link starts.
+/// The position at which a link starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
-    /// The position of the dataset in the primary's stream; `None` if it is unknown, so that a
-    /// later link can't continue there.
+    /// The position of the dataset in the primary's stream. `None` if the position is unknown, so
+    /// that a later link can't continue from it.
     pub(super) known: Option<Known>,
     /// The offset at which the link's stream starts.
     pub(super) offset: u64,
-    /// The ID in the `PSYNC` that continued the stream; `None` after a full sync.
+    /// The ID with which a `PSYNC` has continued the stream; `None` after a full sync.
     pub(super) asked: Option<ReplId>,
 }
 
 impl Replication {
-    /// Makes the stream of this server continue with the bytes of its primary. Returns whether the
-    /// term is still the current one, that is, whether the server still follows the same primary.
+    /// Makes the stream of this server continue with the bytes of its primary. Returns whether
+    /// `term` is still current, that is, whether the server still follows the same primary.
     pub(super) fn relay(&self, server: &Server, term: u64, origin: Origin) -> bool {
         let Some(has_changed) = self.replica.follow_stream(server, term, origin) else { return false };
         if has_changed {
@@ -50,8 +51,8 @@ impl Replication {
         }
     }
 
-    /// Gives the history the new ID of a promotion. The history continues that of the former
-    /// primary if the dataset has reached the end of that history; otherwise a new history starts.
+    /// Gives the history its new ID after a promotion. If the dataset has reached the end of the
+    /// former primary's history, the new ID continues that history; otherwise a new history starts.
     /// The caller must hold the lock under which the term changes (`Replica::in_term`).
     pub(super) fn own_history(&self, server: &Server, former: Option<Known>) {
         let end = self.held(server).0.end;

@@ -1,9 +1,10 @@
 //! The state of a replica: the primary that it follows, and how much of the stream it has applied.
-//! `REPLICAOF` of a client changes the primary. The applied offset is advanced first by the link
-//! thread (`link.rs`), then by the worker that runs the stream.
+//! `REPLICAOF` changes the primary. First the link thread (`link.rs`) advances the applied offset,
+//! then the worker that runs the stream's commands.
 //!
-//! Each change of the primary starts another *term*. An attempt to connect, a snapshot or a link of
-//! an earlier term ends as soon as it detects the change, and must not change the state.
+//! A *term* is the time between two changes of the primary. A connection attempt, a load or a link
+//! that belongs to an earlier term must not change the state. It ends as soon as it detects that
+//! its term is over.
 
 mod stream;
 
@@ -33,9 +34,9 @@ pub enum Phase {
     Connecting,
     /// The handshake is in progress.
     Handshake,
-    /// A snapshot is awaited, received or loaded.
+    /// The replica waits for a snapshot, receives it or loads it.
     Sync,
-    /// The stream is applied.
+    /// The stream is being applied.
     Connected,
 }
 
@@ -55,13 +56,13 @@ impl Phase {
 /// A primary's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Host name or address.
+    /// Host name or IP address.
     pub host: String,
     /// Port.
     pub port: u16,
 }
 
-/// A snapshot that is being received.
+/// The progress of a snapshot that is being received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transfer {
     /// Length of the snapshot, bytes, if the primary has sent it.
@@ -73,9 +74,9 @@ pub struct Transfer {
 /// The state as `INFO` and `ROLE` show it.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// The primary.
+    /// The primary's address.
     pub primary: Address,
-    /// The link.
+    /// The state of the link.
     pub phase: Phase,
     /// The snapshot that is being received.
     pub transfer: Option<Transfer>,
@@ -83,7 +84,7 @@ pub struct Shown {
     pub down_s: u64,
     /// When bytes last arrived, Unix time in ms; 0 if none have arrived.
     pub received_ms: i64,
-    /// Offsets up to which the stream was applied and received.
+    /// Offset up to which the stream was applied, and offset up to which it was received.
     pub offsets: (u64, u64),
 }
 
@@ -96,20 +97,20 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns a position at which another server takes over as the primary. The new primary's
-    /// stream starts by selecting a database.
+    /// Returns a position at which another server takes over as the primary. The database doesn't
+    /// matter, because the new primary's stream starts by selecting a database.
     pub(super) fn at(id: ReplId, offset: u64) -> Known {
         Known { position: Position { id, offset }, db: 0 }
     }
 }
 
-/// The next attempt to connect.
+/// What the next connection attempt needs.
 pub(super) struct Wanted {
     pub(super) primary: Address,
     pub(super) term: u64,
     pub(super) known: Option<Known>,
-    /// Whether the dataset is the result of this server's own stream, whose last offset has not
-    /// been recorded yet.
+    /// Whether the dataset is the result of this server's own stream, and the end of this stream
+    /// has not been recorded yet.
     pub(super) is_own: bool,
 }
 
@@ -118,24 +119,24 @@ struct State {
     phase: Phase,
     transfer: Option<Transfer>,
     known: Option<Known>,
-    /// Whether the dataset is the result of this server's own stream, whose last offset has not
-    /// been recorded yet.
+    /// Whether the dataset is the result of this server's own stream, and the end of this stream
+    /// has not been recorded yet.
     is_own: bool,
     down_since: Instant,
-    /// During a promotion: the end of the former primary's stream, which the dataset has reached.
+    /// During a promotion: the end of the former primary's stream. The dataset has reached it.
     former: Option<Known>,
     has_thread: bool,
-    /// Whether no link may be made, because the server is about to stop.
+    /// Whether no link may be established, because the server is about to stop.
     is_held: bool,
-    /// The term of the link that a worker owns.
+    /// The term of the link, while a worker owns the link.
     link: Option<u64>,
-    /// Shards acquired for the link thread.
+    /// All shards, after a worker has acquired them for the link thread.
     shards: Option<Vec<Ownership>>,
 }
 
-/// The right to change the role. One thread at a time holds it, from checking whether the role may
-/// change until the state and the setting `replicaof` have been changed. It is taken before any
-/// other lock, and its owner waits for nothing but locks.
+/// The right to change the role of this server. A thread acquires it before it checks whether the
+/// role may change. It keeps the right until it has changed the state and the setting `replicaof`.
+/// The right is taken before any other lock, and its owner waits for nothing but locks.
 pub(super) struct Role<'s> {
     server: &'s Server,
     _held: MutexGuard<'s, ()>,
@@ -145,14 +146,14 @@ pub(super) struct Role<'s> {
 pub struct Replica {
     state: Mutex<State>,
     changed: Condvar,
-    /// Held while the role is examined and changed: see [`Role`].
+    /// The lock of [`Role`].
     role: Mutex<()>,
     /// Number of the current term.
     term: AtomicU64,
     progress: Arc<Progress>,
-    /// The worker that has the link; [`NO_WORKER`]: none.
+    /// The worker that owns the link; [`NO_WORKER`] if there is no link.
     link_worker: AtomicU32,
-    /// Held while the role is published, so that the last change is published last.
+    /// Held while the role is published, so that the last change of the role is published last.
     publishing: Mutex<()>,
     server: OnceLock<Weak<Server>>,
 }
@@ -187,12 +188,12 @@ impl Default for Replica {
 
 impl Replica {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic leaves no invalid state: each field is valid on its own.
+        // A panic leaves no invalid state, because each field is valid on its own.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts to follow the primary that the settings name, if any. The link thread connects after
-    /// the load at startup.
+    /// the dataset has been loaded at startup.
     pub fn start(server: &Arc<Server>) {
         let replica = &server.replication().replica;
         // Can't fail: a server is started once.
@@ -212,27 +213,27 @@ impl Replica {
         self.lock().primary.clone()
     }
 
-    /// Returns the replication ID of the stream that this replica applies; `None` if the server is
-    /// no replica or has no dataset of the primary yet.
+    /// Returns the replication ID of the stream that this replica applies. Returns `None` if the
+    /// server is no replica, or has no dataset of the primary yet.
     pub fn followed_id(&self) -> Option<ReplId> {
         let state = self.lock();
         state.primary.as_ref().and(state.known).map(|known| known.position.id)
     }
 
-    /// Returns the ID of the former primary's stream and the offset at which the stream ended, if a
-    /// promotion is in progress.
+    /// Returns the ID of the former primary's stream and the offset at which this stream ended.
+    /// Returns `None` if no promotion is in progress.
     pub fn former(&self) -> Option<(ReplId, u64)> {
         self.lock().former.map(|Known { position, .. }| (position.id, position.offset))
     }
 
-    /// Returns whether the server is a replica without a link. Such a replica can't serve
-    /// sub-replicas.
+    /// Returns whether the server is a replica whose link is down. Such a replica can't serve
+    /// replicas of its own.
     pub fn lacks_link(&self) -> bool {
         let state = self.lock();
         state.primary.is_some() && state.phase != Phase::Connected
     }
 
-    /// Returns the number of a primary's commands that failed.
+    /// Returns how many of the primary's commands have failed.
     pub fn unexpected_errors(&self) -> u64 {
         self.progress.errors.load(Relaxed)
     }
@@ -282,8 +283,7 @@ impl Replica {
     }
 
     /// Starts to follow another primary, or none, if `check` finds no error in the current state.
-    /// `own` is the end of this server's own stream, if it is known. Called by the owner of the
-    /// [`Role`].
+    /// `own` is the end of this server's own stream, if known. The caller must own the [`Role`].
     fn change<E>(
         &self,
         server: &Server,
@@ -300,7 +300,7 @@ impl Replica {
             term = self.term.fetch_add(1, Relaxed) + 1;
             let was_replica = state.primary.is_some();
             if was_replica && !is_replica {
-                // The former primary's stream ends at the applied offset.
+                // The former primary's stream ends at the offset that was applied.
                 let has_link = state.link.is_some();
                 state.former = state.known.take().map(|mut known| {
                     if has_link {
@@ -325,7 +325,7 @@ impl Replica {
         }
         server.config().note_replica_of(setting.as_ref().map(|it| (it.host.as_str(), it.port)));
         process::set_log_role(is_replica);
-        // If this fails, the log has the reason. As in Redis, the role changes nevertheless.
+        // The function logs an error. As in Redis, the role changes nevertheless.
         process::adjust_oom_score(&server.config().settings().process, is_replica);
         if is_promoted {
             promotion::begin(server);
@@ -333,8 +333,8 @@ impl Replica {
         self.publish_role(server);
         self.end_link(server);
         if is_promoted {
-            // In a failover, the promotion answers the former primary's `PSYNC`. By then the role
-            // must be settled.
+            // In a failover, the thread of the promotion answers the former primary's `PSYNC`. So
+            // it is started only after the role has changed.
             promotion::run(server, term);
         }
         if is_replica {
@@ -372,7 +372,7 @@ impl Replica {
         self.tune(server, &server.config().settings());
     }
 
-    /// Publishes the role as [`Replica::publish_role`] does, with these settings.
+    /// Publishes the role like [`Replica::publish_role`], but with these settings.
     pub fn tune(&self, server: &Server, settings: &Settings) {
         let _publishing = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         let (is_replica, is_connected) = {
@@ -389,13 +389,13 @@ impl Replica {
         server.keyspace().limit_memory(if is_unlimited { 0 } else { settings.maxmemory_bytes });
     }
 
-    /// Waits until there is a primary to connect to. Returns the attempt, or `None` if the server
-    /// stops.
+    /// Waits until there is a primary to connect to. Returns what the connection attempt needs, or
+    /// `None` if the server stops.
     pub(super) fn next_attempt(&self, server: &Weak<Server>) -> Option<Wanted> {
         let mut state = self.lock();
         loop {
             let server = server.upgrade().filter(|server| !server.is_stopping())?;
-            // Waits until the last link has ended, because its end determines where the stream
+            // An earlier link must have ended, because its end determines from where the stream
             // continues.
             let is_free = state.link.is_none() && !state.is_held && !server.snapshots().loading.is_startup();
             drop(server);
@@ -407,14 +407,14 @@ impl Replica {
         }
     }
 
-    /// Waits between two attempts. `REPLICAOF` ends the wait.
+    /// Waits between two connection attempts. `REPLICAOF` ends the wait.
     pub(super) fn wait_to_retry(&self, term: u64, after: Duration) {
         let state = self.lock();
         let is_same = |_: &mut State| self.term() == term;
         drop(self.changed.wait_timeout_while(state, after, is_same).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Changes the state if the term is still the current one. Returns whether it is.
+    /// Changes the state if `term` is still the current term. Returns whether it is.
     fn in_term(&self, term: u64, change: impl FnOnce(&mut State)) -> bool {
         let mut state = self.lock();
         let is_current = self.term() == term;
@@ -426,7 +426,7 @@ impl Replica {
         is_current
     }
 
-    /// Enters a phase of the link. Returns whether the term is still the current one.
+    /// Enters a phase of the link. Returns whether `term` is still the current term.
     pub(super) fn enter(&self, term: u64, phase: Phase) -> bool {
         self.in_term(term, |state| {
             if state.phase == Phase::Connected {
@@ -437,13 +437,13 @@ impl Replica {
         })
     }
 
-    /// Publishes how much of a snapshot was received.
+    /// Publishes how much of a snapshot has been received.
     pub(super) fn show_transfer(&self, term: u64, transfer: Transfer, now_ms: i64) {
         self.progress.received_ms.store(now_ms, Relaxed);
         self.in_term(term, |state| state.transfer = Some(transfer));
     }
 
-    /// Records that bytes have arrived.
+    /// Records that bytes have arrived from the primary.
     pub(super) fn hear(&self, now_ms: i64) {
         self.progress.received_ms.store(now_ms, Relaxed);
     }
@@ -453,7 +453,7 @@ impl Replica {
         &self.progress
     }
 
-    /// Hands the link over to a worker. Returns whether the term was still the current one.
+    /// Hands the link over to a worker. Returns whether `term` was still the current term.
     pub(super) fn hand_over(&self, server: &Server, term: u64, link: NewPrimary) -> bool {
         let is_current = self.in_term(term, |state| {
             state.phase = Phase::Connected;
@@ -469,8 +469,8 @@ impl Replica {
         true
     }
 
-    /// Records that the link has ended. The stream was applied up to `offset`, where database `db`
-    /// was selected. Without an offset the stream can't be continued.
+    /// Records that the link has ended. The stream was applied up to `offset`, where it had
+    /// selected database `db`. If `offset` is `None`, the stream can't be continued.
     pub fn link_ended(&self, server: &Server, term: u64, offset: Option<u64>, db: u32) {
         let was_lost = {
             let mut locked = self.lock();
@@ -488,8 +488,8 @@ impl Replica {
                 (None, known) => (*known, state.former) = (None, None),
                 (Some(offset), None) => {
                     if let (None, Some(former)) = (&state.primary, &mut state.former) {
-                        // The server was promoted while a command of the stream was running: the
-                        // stream now ends after that command.
+                        // The server was promoted while a command of the stream was running. The
+                        // former stream ends after that command.
                         *former = Known { position: Position { offset, ..former.position }, db };
                     }
                 }
@@ -503,13 +503,13 @@ impl Replica {
         }
     }
 
-    /// Gives the link thread the shards that were acquired for it.
+    /// Passes shards that a worker has acquired to the link thread.
     pub fn bring(&self, owned: Vec<Ownership>) {
         self.lock().shards = Some(owned);
         self.changed.notify_all();
     }
 
-    /// Acquires all shards for the link thread; `None` if the server stops.
+    /// Acquires all shards for the link thread. Returns `None` if the server stops.
     pub(super) fn take_all(&self, server: &Server) -> Option<Vec<Ownership>> {
         server.port(server.facts().first_io_worker).send(Message::TakeAll);
         let mut state = self.lock();
@@ -526,9 +526,9 @@ impl Replica {
 }
 
 impl<'s> Role<'s> {
-    /// Waits until no other thread changes the role, and acquires the right to change it.
+    /// Waits until no other thread owns the right to change the role, and acquires this right.
     pub(super) fn of(server: &'s Server) -> Self {
-        // A panic leaves no invalid state, because this lock protects no data.
+        // The lock protects no data, so a panic of its owner leaves no invalid state.
         let held = server.replication().replica.role.lock().unwrap_or_else(PoisonError::into_inner);
         Role { server, _held: held }
     }
@@ -537,21 +537,22 @@ impl<'s> Role<'s> {
         &self.server.replication().replica
     }
 
-    /// Starts to follow another primary, or none. Closes the link to the current one.
+    /// Starts to follow another primary, or none. Closes the link to the current primary.
     pub(super) fn change(&self, primary: Option<Address>) {
         let Ok(()) = self.replica().change(self.server, primary, None, |_| Ok::<(), Infallible>(()));
     }
 
     /// Follows a replica that takes over as the primary. `end` is the position at which this
-    /// server's own stream ends, if it is known.
+    /// server's own stream ends, if known.
     pub(super) fn hand_over(&self, primary: Address, end: Option<Known>) {
         let Ok(()) = self.replica().change(self.server, Some(primary), end, |_| Ok::<(), Infallible>(()));
     }
 
-    /// Stops following the primary, if the server is a replica that has the stream `id`.
+    /// Stops following the primary, if the server is a replica that applies the stream `id`.
     ///
     /// # Errors
-    /// The server is no replica, or follows another stream than `id`: the complete error reply.
+    /// Returns the complete error reply, if the server is no replica or applies another stream than
+    /// `id`.
     pub(super) fn take_over(&self, id: Option<ReplId>) -> Result<(), &'static str> {
         self.replica().change(self.server, None, None, |state| {
             if state.primary.is_none() {
@@ -565,7 +566,7 @@ impl<'s> Role<'s> {
     }
 }
 
-/// Returns a client as the log names it.
+/// Returns the description of a client for the log.
 pub(super) fn shown(client: &Client) -> String {
     format!("id={} addr={} laddr={} name={}", client.id, client.address, client.local_address, {
         String::from_utf8_lossy(&client.names().name).into_owned()
@@ -574,7 +575,7 @@ pub(super) fn shown(client: &Client) -> String {
 
 /// The value of [`Replica::link_worker`] if there is no link.
 const NO_WORKER: u32 = u32::MAX;
-/// How often waiting threads check whether the server stops.
+/// Interval at which waiting threads check whether the server stops.
 const WAKE_EVERY: Duration = Duration::from_millis(200);
 
 fn log_promotion(former: Option<Known>) {

@@ -1,7 +1,8 @@
-//! The socket of a link thread, with TLS if the link is encrypted (`tls-replication`).
+//! The socket of the link thread, which connects a replica to its primary. With `tls-replication`,
+//! the link is encrypted.
 //!
-//! The thread blocks in reads and writes, at most as long as the socket's timeouts allow. When the
-//! stream starts, a worker takes over the socket and the state of the TLS connection.
+//! The thread blocks in reads and writes, at most for the timeouts of the socket. When the stream
+//! starts, a worker takes over the socket and the state of the TLS connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -17,33 +18,33 @@ const READ_BYTES: usize = 256 * 1024;
 pub(super) struct Socket {
     stream: TcpStream,
     tls: Option<Connection>,
-    /// Buffer for received and sealed records.
+    /// Buffer for received encrypted records.
     records: Vec<u8>,
 }
 
 impl Socket {
-    /// Wraps a socket whose link is not encrypted.
+    /// Wraps a socket for a link that is not encrypted.
     pub(super) fn plain(stream: TcpStream) -> Self {
         Socket { stream, tls: None, records: Vec::new() }
     }
 
-    /// Wraps a socket and performs the TLS handshake. `may_wait` is called before each read and
+    /// Wraps a socket and performs the TLS handshake. Before each read, calls `may_wait`, which
     /// returns whether to continue. Each read waits at most for the socket's timeout.
     ///
     /// # Errors
-    /// The handshake fails or `may_wait` returned `false`.
+    /// The handshake fails, or `may_wait` returns `false`.
     pub(super) fn encrypted(stream: TcpStream, client: &Client, may_wait: impl Fn() -> bool) -> io::Result<Self> {
         let mut connection = client.connect_to(stream.peer_addr()?.ip()).map_err(|failure| other(&failure))?;
         let (mut stream, mut reply, mut plain) = (stream, Vec::new(), Vec::new());
         let mut records = vec![0; READ_BYTES];
         let mut shaken = connection.perform_handshake(&mut Out { plain: &mut plain, reply: &mut reply });
         loop {
-            // The reply is sent also after a failure, when it is an alert.
+            // After a failure, the reply is an alert, which must be sent too.
             stream.write_all(&reply)?;
             reply.clear();
             shaken.map_err(|failure| other(&failure))?;
-            // No decrypted data can be lost here, because a server sends its first data only after
-            // a command.
+            // `plain` is dropped here. It is empty, because a primary sends its first data only
+            // after a command.
             if !connection.is_handshaking() {
                 return Ok(Socket { stream, tls: Some(connection), records });
             }
@@ -71,12 +72,12 @@ impl Socket {
         self.stream.write_all(&sealed)
     }
 
-    /// Reads once and appends the bytes to `into`. Returns their number; 0 if the peer has closed
-    /// the connection.
+    /// Reads once and appends the bytes to `into`. Returns their number, or 0 if the peer has
+    /// closed the connection.
     ///
     /// # Errors
     /// The socket has failed. [`ErrorKind::WouldBlock`] and [`ErrorKind::TimedOut`] mean that no
-    /// bytes arrived in time, or only bytes of TLS itself.
+    /// data has arrived in time: either no bytes at all, or only bytes of the TLS protocol.
     pub(super) fn read(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         let len = into.len();
         let Some(tls) = &mut self.tls else {
@@ -99,13 +100,13 @@ impl Socket {
         }
     }
 
-    /// Returns the socket, and the state of the TLS connection if it is encrypted.
+    /// Returns the socket and, if the link is encrypted, the state of the TLS connection.
     pub(super) fn into_parts(self) -> (TcpStream, Option<Connection>) {
         (self.stream, self.tls)
     }
 }
 
-/// Returns whether a read has ended because the socket's timeout has passed.
+/// Returns whether a read failed because the socket's timeout has passed.
 pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
@@ -114,19 +115,19 @@ fn other(failure: &Failure) -> io::Error {
     io::Error::other(failure.to_string())
 }
 
-/// The state of the TLS connection of a link that is being handed over to a worker. The socket
-/// itself travels in a message of the engine, which doesn't know TLS.
+/// The TLS state of a link that is being handed over to a worker. The socket itself is sent in a
+/// message of the engine crate, which doesn't know TLS.
 #[derive(Default)]
 pub struct Handover(Mutex<Option<(u64, Connection)>>);
 
 impl Handover {
-    /// Stores the TLS state of the link of a term (the time between two changes of the primary).
-    /// `connection` is `None` if that link isn't encrypted.
+    /// Stores the TLS state of a term's link. A term is the time between two changes of the
+    /// primary. `connection` is `None` if this link isn't encrypted.
     pub(super) fn put(&self, term: u64, connection: Option<Connection>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = connection.map(|state| (term, state));
     }
 
-    /// Takes the TLS state of the link of a term. Returns `None` if that link isn't encrypted.
+    /// Takes the TLS state of a term's link. Returns `None` if this link isn't encrypted.
     pub fn take(&self, term: u64) -> Option<Connection> {
         let stored = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         stored.filter(|(of, _)| *of == term).map(|(_, connection)| connection)

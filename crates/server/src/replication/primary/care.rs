@@ -1,5 +1,5 @@
-//! Maintains the table of replicas (attached, online, removed), frees the backlog, and decides
-//! whether there are enough good replicas for writes.
+//! Maintains the table of replicas and frees the backlog (the part of the stream that is kept for
+//! replicas). Decides whether there are enough good replicas for writes.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::host::Server;
 use crate::replication::{Place, Replication, State, promotion};
 
 impl Replication {
-    /// Adds a replica. If there is no backlog, no stream has been kept so far, so a new history
-    /// starts. Returns `false` if `at`, the place from which the replica was to continue, now
-    /// belongs to another history.
+    /// Adds a replica. If there is no backlog, the stream was not kept so far, so a new history
+    /// starts. `at` is the place from which the replica continues. Returns `false` if the history
+    /// of this place is no longer the current one.
     pub(super) fn added(&self, server: &Server, replica: Replica, link: Arc<Link>, at: Option<Place>) -> bool {
         {
             let mut state = self.state();
@@ -47,17 +47,18 @@ impl Replication {
         server.snapshots().aof.gate().set_streamed(is_kept);
     }
 
-    /// Enables or disables the periodic `PING` in the stream. It is disabled without replicas, and
-    /// while the stream must not grow: during a failover, a shutdown that waits for replicas, and a
-    /// promotion.
+    /// Enables the periodic `PING` in the stream if there are replicas. Disables it while the
+    /// stream must not grow: during a failover, a promotion, and a shutdown that waits for
+    /// replicas.
     pub(in crate::replication) fn update_pings(&self, server: &Server) {
-        // The lock is held until the result is stored, so that the latest decision wins.
+        // The lock is held until the decision is stored, so that the latest decision is stored
+        // last.
         let state = self.state();
         let is_closing = self.failovers.is_running() || state.is_draining || state.promotions.running > 0;
         server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
     }
 
-    /// Notes that a replica's snapshot was sent.
+    /// Records that all of a replica's snapshot was sent.
     pub(super) fn set_online(&self, server: &Server, client: u64) {
         if let Some(replica) = self.state().replicas.find(client) {
             replica.state = ReplicaState::Online;
@@ -66,7 +67,8 @@ impl Replication {
         self.check_good_replicas(server);
     }
 
-    /// Records that a replica has sent an empty line: it is alive but still loads its snapshot.
+    /// Records that a replica has sent an empty line, which means that it is alive and still loads
+    /// its snapshot.
     pub(crate) fn note_alive(&self, client: u64, now_ms: i64) {
         self.state().replicas.note_alive(client, now_ms);
     }
@@ -85,15 +87,15 @@ impl Replication {
         self.check_good_replicas(server);
     }
 
-    /// Frees the backlog if there has been no replica for `repl-backlog-ttl`. The history then gets
-    /// another ID, so no replica can continue it.
+    /// Frees the backlog if there was no replica for the time `repl-backlog-ttl`. The history then
+    /// gets another ID, so that no replica can continue it.
     fn end_backlog_if_due(&self, server: &Server) {
         let ttl_ms = server.config().settings().primary.backlog_ttl_s.saturating_mul(1000) as i64;
         {
             let mut state = self.state();
             let is_due = |since_ms: i64| server.monotonic_ms() - since_ms > ttl_ms;
-            // A replica keeps its backlog, because other replicas of its primary may need it after
-            // a promotion.
+            // A server that is a replica keeps its backlog. If the server is promoted, other
+            // replicas of its primary may need the backlog.
             let is_kept = ttl_ms == 0 || !state.has_backlog || server.keyspace().tuning.is_replica();
             if is_kept || !state.alone_since_ms.is_some_and(is_due) {
                 return;
@@ -102,15 +104,15 @@ impl Replication {
             state.history.change(id);
             self.set_backlog(server, &mut state, false);
             state.alone_since_ms = None;
-            // Done under the lock, so that a replica that attaches at this moment doesn't lose the
-            // stream. `keep_journal` fails only if it can't start a thread, and here it starts
+            // The lock prevents a replica from attaching at this moment and losing the stream.
+            // `keep_journal` can fail only when it starts a thread, and with `false` it starts
             // none.
             let _ = server.keyspace().keep_journal(false);
         }
         tracing::info!("Replication backlog freed after {} seconds without connected replicas.", ttl_ms / 1000);
     }
 
-    /// Runs the periodic work of replication. The first worker calls it a few times a second.
+    /// Runs the periodic work of replication. Worker 0 calls this a few times a second.
     pub fn look_after(&self, server: &Server) {
         promotion::retry(server);
         self.sync_if_due(server);
@@ -119,7 +121,7 @@ impl Replication {
     }
 
     /// Starts another history and closes the connections of all replicas, which then need a full
-    /// sync. `why` is for the log.
+    /// sync. `why` is logged.
     pub fn start_history(&self, why: &str) {
         {
             let mut state = self.state();
@@ -129,21 +131,21 @@ impl Replication {
         self.drop_replicas(why);
     }
 
-    /// Closes the connections of all replicas, which must attach again.
+    /// Closes the connections of all replicas, so that they attach again. `why` is logged.
     pub fn drop_replicas(&self, why: &str) {
         let links: Vec<Arc<Link>> = self.state().links.iter().map(Arc::clone).collect();
         links.iter().for_each(|link| link.fail(why));
     }
 
-    /// Makes the server reject or admit writes, depending on the number of good replicas.
+    /// Makes the server reject or accept writes, depending on the number of good replicas.
     pub fn check_good_replicas(&self, server: &Server) {
         self.require_good_replicas(server, server.config().settings().primary);
     }
 
-    /// Does the same as [`Replication::check_good_replicas`], with settings that are being
-    /// applied.
+    /// Does the same as [`Replication::check_good_replicas`], but with settings that are about to
+    /// be applied.
     pub fn require_good_replicas(&self, server: &Server, settings: PrimarySettings) {
-        // A replica doesn't check this, because its primary has admitted the writes.
+        // A replica skips this check, because its primary has accepted the writes.
         let lacks = settings.requires_replicas() && !server.keyspace().tuning.is_replica() && {
             let good = self.state().replicas.good(settings.lag_s_max, server.monotonic_ms());
             (good as u64) < settings.replicas_min

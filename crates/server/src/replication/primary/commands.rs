@@ -1,4 +1,4 @@
-//! `SYNC`, `PSYNC`, `REPLCONF`, `ROLE`.
+//! The commands of replicas (`SYNC`, `PSYNC`, `REPLCONF`), `ROLE` and `FAILOVER`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,15 +24,15 @@ fn peer(endpoint: &Endpoint) -> String {
     }
 }
 
-/// Returns the handshake state of a connection, set by `REPLCONF`.
+/// Returns the handshake state of a connection, which `REPLCONF` changes.
 fn handshake_of(session: &mut Session) -> &mut Handshake {
     let handshake = session.handshake.get_or_insert_with(|| Box::new(Handshake::default()));
     handshake.downcast_mut().expect("only replication stores a handshake")
 }
 
 impl Asker {
-    /// Creates the request of a connection that has sent `SYNC` or, with the arguments `psync`,
-    /// `PSYNC`. An error is the complete error reply.
+    /// Creates the request of a connection that has sent `PSYNC` with the arguments `psync`, or
+    /// `SYNC` if there are none. An error is the complete error reply.
     fn new(server: &Server, session: &mut Session, psync: Option<&[&[u8]]>) -> Result<Asker, &'static str> {
         let handshake = handshake_of(session).clone();
         if handshake.filter.is_any() && !handshake.finds_mark {
@@ -78,8 +78,8 @@ impl Replicator for Server {
         tracing::info!("Replica {} asks for synchronization", asker.name);
         let wants_no_stream = asker.replica.handshake.wants_no_stream;
         let link = Arc::clone(&asker.link);
-        // A promotion in progress will change the history, so the request waits until the promotion
-        // has ended.
+        // A promotion in progress will change the history, so the request waits for the end of the
+        // promotion.
         let deferred = promotion::defer(self.replication(), asker);
         if let Some(asker) = deferred
             && let Err(error) = self.replication().attach(self, asker)
@@ -156,8 +156,8 @@ impl Replicator for Server {
         let offset = self.replication().offset_behind(self, stamp);
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
-            // If the reply to `WAITAOF` is held until the effects of its client's commands are on
-            // disk, they count as on disk already.
+            // If the reply to `WAITAOF` is held back until the effects of its client's commands are
+            // on disk, these effects count as on disk already.
             local: aof.gate().awaits_syncs(durability),
             replicas: offset.map(|offset| self.replication().state().replicas.synced(offset) as u64),
         }
@@ -171,7 +171,7 @@ impl Replicator for Server {
 }
 
 impl Replication {
-    /// Returns the place at which a replica may continue the stream.
+    /// Returns the place from which a replica may continue the stream.
     fn continued(&self, server: &Server, asked: Registration<'_>) -> Result<Place, NotContinued> {
         let state = self.state();
         let (held, is_recorded) = self.held(server);
@@ -202,7 +202,7 @@ impl Replication {
         self.syncs.partial_err.fetch_add(1, Relaxed);
     }
 
-    /// Attaches a replica. It continues the stream if that is possible, and otherwise waits for a
+    /// Attaches a replica. The replica continues the stream if possible, and otherwise waits for a
     /// snapshot.
     ///
     /// # Errors
@@ -232,15 +232,15 @@ impl Replication {
         Ok(())
     }
 
-    /// Removes a replica whose connection has closed before it was added.
+    /// Removes a replica whose connection was closed before the replica was added.
     fn remove_if_closed(&self, server: &Server, link: &Link) {
         if link.part().is_gone {
             self.removed(server, link.client);
         }
     }
 
-    /// Adds a replica that continues at a place. Returns `false` if the stream at that place is no
-    /// longer in the log, or now belongs to another history.
+    /// Adds a replica that continues from `place`. Returns `false` if the log no longer holds the
+    /// stream at this place, or if the history has another ID by now.
     fn continue_at(&self, server: &Server, link: &Arc<Link>, replica: Replica, place: Place) -> bool {
         let Place { offset, id } = place;
         let bound = server.keyspace().journal().replica_bound();
@@ -277,8 +277,8 @@ impl Replication {
     /// Records a replica's acknowledgement.
     fn acked(&self, server: &Server, client: u64, offset: i64, synced: i64) {
         let now_ms = server.monotonic_ms();
-        // Read before the lock is taken. An honest replica acknowledges only bytes that it has
-        // received, and these end at or before the end of the stream.
+        // Read before the lock is taken. A correct replica acknowledges only bytes that it has
+        // received, and they lie before the end of the stream.
         let end = server.keyspace().journal().held().0.end;
         let link = {
             let mut state = self.state();

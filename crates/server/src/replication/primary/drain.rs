@@ -1,7 +1,9 @@
-//! Holds back writes before a shutdown until replicas have the whole stream.
+//! Before a shutdown, holds back writes until replicas have the whole stream. Also continues the
+//! history of a snapshot after a restart.
 //!
-//! A pause holds back commands that have not been admitted yet. The commands admitted before it are
-//! in the stream after three steps:
+//! A pause holds back commands that have not been admitted yet. The effects of the commands
+//! admitted earlier are in the stream after three steps. (A turn is one iteration of a worker's
+//! event loop.)
 //!
 //! | wait until | result |
 //! | --- | --- |
@@ -25,33 +27,34 @@ use crate::replication::replica::Known;
 use crate::replication::{Replication, State};
 use crate::snapshot;
 
-/// How long a replica that shuts down waits for the last command of its link.
+/// Maximum time that a replica which shuts down waits for the last command of its link.
 const LINK_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Minimum time that a shutdown allows admitted commands to end. It also applies to `SHUTDOWN NOW`,
-/// although that waits for no replica, because the stream's end is unknown until these commands
-/// have ended.
+/// Minimum time that a shutdown waits for admitted commands to end. Until they have ended, the end
+/// of the stream is unknown. So this time applies even to `SHUTDOWN NOW`, which waits for no
+/// replica.
 const COMMANDS_END_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often acknowledgements are checked.
+/// Interval at which acknowledgements are checked.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The waiter of a blocked `SHUTDOWN`, and the worker of its connection.
 pub type BlockedShutdown = (Arc<Waiter>, u32);
 
-/// A shutdown that waits for replicas, or has begun to end the server.
+/// A shutdown that waits for replicas or is ending the server.
 pub(in crate::replication) struct PendingShutdown {
     number: u64,
-    /// The clients whose `SHUTDOWN` is blocked.
+    /// The clients whose `SHUTDOWN` blocks.
     clients: Vec<BlockedShutdown>,
     /// When the wait for replicas ends at the latest.
     until: Instant,
-    /// Whether the shutdown no longer waits, so that it can't be aborted.
+    /// Whether the shutdown no longer waits. It can't be aborted any more.
     is_ending: bool,
 }
 
-/// Calls `done` with the end of the log when all admitted commands are in it. The caller must hold
-/// back new commands. If `asks` is true, the replicas are then asked for acknowledgements.
+/// Calls `done` with the offset of the stream's end, once the stream contains the effects of all
+/// admitted commands. The caller must hold back new commands. If `asks` is true, the stream then
+/// asks the replicas for acknowledgements.
 pub(in crate::replication) fn quiesce(server: &Arc<Server>, asks: bool, done: impl FnOnce(u64) + Send + 'static) {
     let weak = Arc::downgrade(server);
     let journal = server.keyspace().journal();
@@ -82,20 +85,20 @@ fn end(server: &Server) {
 }
 
 impl State {
-    /// Returns whether the shutdown `number` is pending and was not aborted.
+    /// Returns whether the shutdown with this number is pending and was not aborted.
     fn awaits_shutdown(&self, number: u64) -> bool {
         self.shutdown.as_ref().is_some_and(|shutdown| shutdown.number == number)
     }
 
-    /// Holds back writes, unless they already are. As in Redis, `CLIENT UNPAUSE` does not end this
-    /// pause.
+    /// Holds back writes, unless they are held back already. As in Redis, `CLIENT UNPAUSE` does not
+    /// end this pause.
     fn begin_draining(&mut self, server: &Server) {
         if !std::mem::replace(&mut self.is_draining, true) {
             hold_writes(server);
         }
     }
 
-    /// Ends the wait of a shutdown. Returns false if it was aborted.
+    /// Ends the wait of a shutdown. Returns `false` if the shutdown was aborted.
     fn begin_end(&mut self, number: u64) -> bool {
         let waiting = self.shutdown.as_mut().filter(|shutdown| shutdown.number == number);
         waiting.map(|shutdown| shutdown.is_ending = true).is_some()
@@ -104,7 +107,7 @@ impl State {
 
 impl Replication {
     /// Returns whether an online replica has not acknowledged the stream up to `offset`. Ignores
-    /// replicas that used `SYNC`, which don't acknowledge.
+    /// replicas that have sent `SYNC`, because they send no acknowledgements.
     fn is_behind(&self, offset: u64) -> bool {
         let state = self.state();
         let old = |client| state.links.iter().any(|link| link.client == client && link.is_old);
@@ -112,8 +115,8 @@ impl Replication {
         online.any(|replica| replica.acked < offset && !old(replica.client))
     }
 
-    /// Holds back writes, and waits until replicas have the whole stream, at most until `until` or
-    /// until the shutdown is aborted. Blocks, so a worker must not call it.
+    /// Holds back writes and waits until replicas have the whole stream. Ends at `until` at the
+    /// latest, or when the shutdown is aborted. Blocks, so a worker must not call it.
     fn drain(&self, server: &Arc<Server>, number: u64, until: Instant) {
         let quiet_until = until.max(Instant::now() + COMMANDS_END_WITHIN);
         {
@@ -121,13 +124,14 @@ impl Replication {
             if !state.awaits_shutdown(number) {
                 return;
             }
-            // A replica that has been promoted since has not held back writes yet.
+            // If the server was a replica when the shutdown was requested, writes are not held back
+            // yet.
             state.begin_draining(server);
         }
         self.update_pings(server);
         let (sender, receiver) = mpsc::channel();
-        // If the shutdown doesn't wait for replicas, no request for acknowledgements is added to
-        // the stream. An error of `send` is ignored: the receiver may have stopped waiting.
+        // A shutdown that waits for no replica adds no request for acknowledgements to the stream.
+        // An error of `send` is ignored, because the receiver may have stopped waiting.
         let asks = Instant::now() < until;
         quiesce(server, asks, move |offset| _ = sender.send(offset));
         let offset = loop {
@@ -171,8 +175,9 @@ impl Replication {
         }
     }
 
-    /// Admits writes again, follows the primary again, and sends an error to clients whose
-    /// `SHUTDOWN` is blocked, after a shutdown that has failed or was aborted.
+    /// Undoes the preparations of a shutdown that has failed or was aborted: accepts writes again,
+    /// allows links to the primary again, and sends an error to the clients whose `SHUTDOWN`
+    /// blocks.
     pub fn resume_writes(&self, server: &Server) {
         self.replica.resume_following();
         let shutdown = {
@@ -192,16 +197,16 @@ impl Replication {
         }
     }
 
-    /// Returns whether a shutdown must first determine the end of the stream. It may then wait for
+    /// Returns whether a shutdown must first determine the end of the stream, by waiting for
     /// replicas or, on a replica, for the end of the link. Also returns `true` if another shutdown
-    /// is pending, because the new shutdown joins it.
+    /// is pending, because the new shutdown then joins it.
     pub fn drains_before(&self, server: &Server) -> bool {
         self.state().shutdown.is_some() || server.keyspace().tuning.is_replica() || self.held(server).1
     }
 
-    /// Stops the server when replicas have the whole stream, at the latest after
-    /// `shutdown-timeout`. On a replica, whose stream is its primary's, ends the link to the
-    /// primary instead. `client` is the client that has sent `SHUTDOWN`, if any.
+    /// Stops the server once replicas have the whole stream, at the latest after
+    /// `shutdown-timeout`. A replica closes its link instead, because its stream is its primary's.
+    /// `client` is the client that has sent `SHUTDOWN`, if any.
     pub fn drain_and_end(&self, server: &Server, how: Shutdown, client: Option<BlockedShutdown>) {
         let waits = self.drains_before(server);
         let timeout_s = if how.now { 0 } else { server.config().settings().shutdown_timeout_s.into() };
@@ -215,7 +220,7 @@ impl Replication {
             let (number, clients) = (state.shutdowns, client.into_iter().collect());
             state.shutdown = Some(PendingShutdown { number, clients, until, is_ending: !waits });
             if waits && !server.keyspace().tuning.is_replica() {
-                // Before any client can see that the shutdown waits.
+                // This must precede the moment at which a client can see that the shutdown waits.
                 state.begin_draining(server);
             }
             number
@@ -238,8 +243,8 @@ impl Replication {
                 if begins {
                     end(&shared);
                 } else {
-                    // The shutdown was aborted. If `stop_following` prevented links after that,
-                    // they must be allowed again.
+                    // The shutdown was aborted. `stop_following` may have prevented links after the
+                    // abort allowed them, so they are allowed again.
                     replication.replica.resume_following();
                 }
             };
@@ -260,8 +265,8 @@ impl Replication {
             if state.shutdown.as_ref().is_none_or(|shutdown| shutdown.is_ending) {
                 return false;
             }
-            // The shutdown is kept until writes are admitted again. By the new number, the
-            // shutdown's thread detects that the shutdown was aborted.
+            // The shutdown stays pending until `resume_writes`. Its thread detects the abort by the
+            // new number.
             state.shutdowns += 1;
             let number = state.shutdowns;
             state.shutdown.iter_mut().for_each(|shutdown| shutdown.number = number);
@@ -271,17 +276,17 @@ impl Replication {
         true
     }
 
-    /// Returns the maximum remaining time for which a pending shutdown waits for replicas; `None`
-    /// if none is pending.
+    /// Returns how long a pending shutdown will wait for replicas at most; `None` if no shutdown is
+    /// pending.
     pub fn shutdown_in(&self) -> Option<Duration> {
         let state = self.state();
         state.shutdown.as_ref().map(|shutdown| shutdown.until.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns the auxiliary fields that allow a server to continue this history after it has
-    /// loaded the snapshot. Returns no fields unless the offset of the dataset is known. On a
-    /// primary it is known once the stream is complete; on a replica, while the link rests or is
-    /// closed.
+    /// Returns the auxiliary fields with which a server that loads the snapshot can continue this
+    /// history. Returns no fields if the offset of the dataset is unknown. A primary knows it once
+    /// the stream is complete. A replica knows it while no command of its link is running, or once
+    /// the link is closed.
     pub fn saved_position(&self, server: &Server) -> Vec<(&'static str, String)> {
         let fields = |id: ReplId, offset: u64, db: u32| {
             vec![("repl-stream-db", db.to_string()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())]
@@ -290,7 +295,7 @@ impl Replication {
             return fields(position.id, position.offset, db);
         }
         let state = self.state();
-        // A `REPLICAOF` may have made this server a replica since.
+        // A `REPLICAOF` may have made this server a replica after the stream was complete.
         if !state.is_drained || server.keyspace().tuning.is_replica() {
             return Vec::new();
         }
@@ -298,16 +303,16 @@ impl Replication {
         fields(state.history.id(), offset, 0)
     }
 
-    /// Continues the history of the snapshot loaded at startup. Replicas that have all of that
-    /// history then need no full sync. If this server is itself a replica, it needs none either.
+    /// Continues the history of the snapshot that was loaded at startup. Then replicas that have
+    /// all of this history need no full sync. This server needs none either, if it is a replica.
     /// `db` is the database that the stream has selected. Must be called before any worker runs.
     pub fn continue_saved_history(&self, server: &Server, id: ReplId, offset: u64, db: u32) {
         server.keyspace().journal().continue_at(offset);
         if server.keyspace().keep_journal(true).is_err() {
             return;
         }
-        // Waits until the journal's thread records the stream, because effects that are produced
-        // before that would be missing from it.
+        // Waits until the stream is recorded. Effects that are produced earlier would be missing in
+        // it.
         while !server.keyspace().journal().held().1 {
             std::thread::sleep(LOOK);
         }

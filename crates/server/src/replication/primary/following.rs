@@ -1,5 +1,4 @@
-//! The source of the bytes to send to a replica. The worker of the replica's connection reads from
-//! it.
+//! Reads the bytes to send to a replica, for the worker that owns the replica's connection.
 
 use std::sync::Arc;
 
@@ -12,11 +11,11 @@ use pantala_replication::{FeedAhead, ReplicaState};
 use super::{Link, Part, Phase};
 use crate::host::Server;
 
-/// Interval between empty lines sent to a replica that waits for a snapshot, ms. Without them the
-/// replica would close the connection after its timeout.
+/// Interval between empty lines sent to a replica that waits for a snapshot, ms. Without these
+/// lines, the replica would time out and close the connection.
 const EMPTY_LINE_MS: i64 = 1000;
 
-/// Reads the bytes for one replica.
+/// The source of the bytes for one replica.
 pub(super) struct LinkReader {
     server: Arc<Server>,
     link: Arc<Link>,
@@ -26,8 +25,8 @@ pub(super) struct LinkReader {
     sent_ms: i64,
 }
 
-/// Enters the phase that follows a snapshot whose bytes were all read. Returns [`Next::End`] if the
-/// replica wants no stream.
+/// Enters the phase after a snapshot, once all bytes of the snapshot were read. Returns
+/// [`Next::End`] if the replica wants no stream.
 fn after_bulk(part: &mut Part, wants_no_stream: bool, into: &mut Vec<Outgoing>) -> Option<Next> {
     let Phase::Bulk { feed, reader, trailer } = &mut part.phase else { return None };
     feed.leave(*reader);

@@ -9,12 +9,11 @@
 //!                              finished ──────────────► its end ─────────► the stream
 //! ```
 //!
-//! A *feed* ([`Feed`]) keeps the snapshot's bytes until all its replicas have read them. If a
-//! replica can't find the end of a snapshot of unknown length, or if `repl-diskless-sync` is off,
-//! the snapshot is first written to an unnamed file. A separate thread then reads that file into
-//! the feed.
+//! A *feed* ([`Feed`]) keeps the snapshot's bytes until all its replicas have read them. A snapshot
+//! is written to an unnamed file first if `repl-diskless-sync` is off, or if a replica can't find
+//! the end of a snapshot of unknown length. A separate thread then reads this file into the feed.
 //!
-//! The slowest replica limits the speed of the feed. A replica that makes no progress for
+//! The slowest replica limits the speed of the feed. A replica that reads nothing for the time
 //! `repl-timeout` is disconnected.
 
 use std::fs::{File, OpenOptions};
@@ -37,7 +36,7 @@ use crate::host::Server;
 use crate::replication::Replication;
 use crate::snapshot::{self, Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written};
 
-/// Maximum size of the part of a snapshot that a feed keeps for its slowest reader, bytes.
+/// Maximum number of bytes that a feed keeps for its slowest reader.
 const FEED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Size of a chunk that is read from a file, bytes.
@@ -46,7 +45,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Interval at which a waiting thread checks whether the server stops.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A feed whose writer waits while the feed is full.
+/// A feed whose writer blocks while the feed is full.
 pub(super) struct SharedFeed {
     feed: Mutex<Feed>,
     room: Condvar,
@@ -61,20 +60,20 @@ impl SharedFeed {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads as [`Feed::read`] does, and wakes the writer.
+    /// Reads like [`Feed::read`], and wakes the writer.
     pub(super) fn read(&self, reader: FeedReader, bytes: usize, into: &mut Vec<Outgoing>) -> FeedAhead {
         let ahead = self.lock().read(reader, bytes, into);
         self.room.notify_one();
         ahead
     }
 
-    /// Removes a reader as [`Feed::leave`] does, and wakes the writer.
+    /// Removes a reader like [`Feed::leave`], and wakes the writer.
     pub(super) fn leave(&self, reader: FeedReader) {
         self.lock().leave(reader);
         self.room.notify_one();
     }
 
-    /// Waits until there is room, and appends a chunk.
+    /// Waits until the feed has room, and appends a chunk.
     fn push(&self, server: &Server, bytes: Vec<u8>) -> io::Result<()> {
         let mut feed = self.lock();
         while feed.is_full() && feed.has_readers() && !server.is_stopping() {
@@ -121,8 +120,8 @@ struct Anchor {
 }
 
 impl Anchor {
-    /// Waits until the journal's thread has reached the snapshot's position, and returns its
-    /// offset.
+    /// Waits until the journal's thread has reached the position of the snapshot. Returns the
+    /// offset of this position.
     fn offset(&self, server: &Server) -> io::Result<u64> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -159,7 +158,7 @@ struct FullSync {
 }
 
 impl Replication {
-    /// Starts a full sync if enough replicas have waited for one for long enough.
+    /// Starts a full sync if enough replicas have waited long enough for one.
     pub(in crate::replication) fn sync_if_due(&self, server: &Server) {
         let waiting = self.state().replicas.waiting(server.monotonic_ms());
         if waiting.is_empty() || !server.config().settings().primary.schedule.is_due(&waiting) {
@@ -176,7 +175,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let replication = server.replication();
     let Some(shared) = replication.server() else { return };
     let Some(stream_db) = replication.replica.stream_db_at_rest() else {
-        // The offset of the dataset is not known, because the link to the primary was established
+        // The offset of the dataset is unknown, because the link to the primary was established
         // while the shards were being acquired. `sync_if_due` retries.
         return replication.is_syncing.store(false, Relaxed);
     };
@@ -185,7 +184,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         let mut state = replication.state();
         let waiting = state.replicas.waiting(now_ms);
         let waits = |replica: &&Replica| matches!(replica.state, ReplicaState::WaitStart(_));
-        // The filter of the first waiting replica applies. Replicas with another filter wait for
+        // The filter of the first waiting replica is used. Replicas with another filter wait for
         // the next full sync.
         let filter = state.replicas.iter().find(waits).map_or(Filter::default(), |first| first.handshake.filter);
         let schedule = server.config().settings().primary.schedule;
@@ -246,8 +245,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     }
 }
 
-/// Opens a temporary file and removes its name, so that the system frees the file when it is
-/// closed.
+/// Opens a temporary file and removes its name. So the system frees the file when it is closed.
 fn unnamed_file(server: &Server) -> io::Result<File> {
     let path: PathBuf =
         server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));
@@ -318,7 +316,8 @@ impl Consumer for FullSync {
     }
 }
 
-/// Sends a file to replicas on a separate thread, so that the next snapshot need not wait for them.
+/// Sends a file to replicas. Uses a separate thread, so that the next snapshot need not wait for
+/// these replicas.
 fn send_file(server: &Arc<Server>, mut file: File, file_bytes: u64, links: &[Arc<Link>]) {
     let feed = Arc::new(SharedFeed::new());
     feed.send_to(server, links, &Framing::Length(file_bytes));

@@ -3,15 +3,16 @@
 use crate::host::Server;
 use crate::replication::Replication;
 
-/// The lines of `INFO replication` about replicas, and the values of other lines.
+/// What `INFO replication` shows about replicas: complete lines, and the values of further lines.
 pub struct PrimaryInfo {
     /// Number of replicas.
     pub replicas: usize,
-    /// Number of good replicas, if writes require any.
+    /// Number of good replicas, if writes require good replicas (`min-replicas-to-write`).
     pub good: Option<usize>,
     /// A line for each replica.
     pub lines: String,
-    /// The current ID, the former ID, and the offset behind the last byte of the former history.
+    /// The current ID, the former ID, and the number of the first byte behind the former history;
+    /// -1 if there is no former history.
     pub ids: (String, String, i64),
     /// The ID that the history gets at the end of a promotion.
     pub next_id: Option<String>,

@@ -1,4 +1,4 @@
-//! The primary's side of replication. The connections of replicas belong to workers, like those of
+//! The primary's side of replication. Workers own the connections of replicas, like those of
 //! clients.
 
 mod care;
@@ -21,28 +21,28 @@ pub(super) use drain::{PendingShutdown, quiesce};
 use full_sync::SharedFeed;
 pub(super) use waits::PendingWait;
 
-/// The kind of bytes that a replica is sent next.
+/// What a replica is sent next.
 enum Phase {
     /// Nothing: the replica waits for a snapshot.
     Wait,
     /// The bytes of a snapshot.
     Bulk { feed: Arc<SharedFeed>, reader: FeedReader, trailer: Vec<u8> },
-    /// Nothing until the replica has acknowledged the snapshot. It detects the snapshot's end by a
-    /// mark, which no bytes of the stream may follow in the same read.
+    /// Nothing until the replica has acknowledged the snapshot. The replica finds the end of the
+    /// snapshot by a mark, and must not read bytes of the stream together with this mark.
     UntilAck,
     /// The stream.
     Stream,
-    /// Nothing: the connection closes for this reason.
+    /// Nothing. The connection is to be closed, for this reason.
     Failed(String),
 }
 
-/// A connection that asks for data.
+/// The request for data of a connection that has sent `SYNC` or `PSYNC`.
 pub(super) struct Asker {
     link: Arc<Link>,
     replica: Replica,
     /// The connection's name in the log.
     name: String,
-    /// The ID and the offset of its `PSYNC`; `None` if it has used `SYNC`.
+    /// The ID and the offset in the `PSYNC`; `None` for `SYNC`.
     asked: Option<(Vec<u8>, i64)>,
 }
 
@@ -53,13 +53,14 @@ impl Asker {
     }
 }
 
-/// The part of a link that its worker and the full sync share.
+/// The part of a link that the worker of the connection and the full sync share.
 struct Part {
     phase: Phase,
     /// Lines to send before the bytes of the phase.
     lines: Vec<u8>,
-    /// The replica's reader of the stream. It starts at the snapshot's offset or, after a partial
-    /// sync, where the replica continues. `None` until then.
+    /// The replica's reader of the stream. It starts at the snapshot's offset or, for a partial
+    /// resync, at the offset from which the replica continues. `None` until one of these offsets is
+    /// known.
     stream: Option<Reader>,
     /// Whether the connection has closed.
     is_gone: bool,
@@ -70,8 +71,8 @@ pub(super) struct Link {
     client: u64,
     /// The replica's name in the log.
     name: String,
-    /// Whether the replica has used `SYNC`. It then understands no reply to `PSYNC`, and
-    /// acknowledges nothing.
+    /// Whether the replica has sent `SYNC`. Such a replica understands no reply to `PSYNC`, and
+    /// sends no acknowledgements.
     is_old: bool,
     part: Mutex<Part>,
     wake: Arc<dyn Fn() + Send + Sync>,
@@ -89,7 +90,7 @@ impl Link {
         self.part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the worker of the connection.
+    /// Wakes the worker that owns the connection.
     pub(super) fn wake(&self) {
         (self.wake)();
     }

@@ -1,14 +1,16 @@
-//! `WAIT`: blocks clients until replicas have acknowledged the stream up to their last commands.
-//! `WAITAOF`: blocks clients until the effects of their commands are in the append-only files on
-//! the disks of replicas, of this server, or both. For this server's file it requests a sync.
+//! `WAIT` blocks a client until replicas have acknowledged the stream up to the client's last
+//! command. `WAITAOF` blocks a client until the effects of its commands are on disk in the
+//! append-only files of this server, of replicas, or both. For this server's file, it requests a
+//! sync.
 //!
-//! While the stream is kept for replicas, connections note the stamps (positions in the journal) of
-//! their commands. The offset before which the stream has all effects up to a stamp is known once
-//! the journal's thread has merged the stamp's epoch (the effects of about a millisecond)
-//! ([`offset_behind`](pantala_engine::effect::Journal::offset_behind)). A `WAIT` that comes before
-//! the merge gets the offset when the current epoch ends
-//! ([`mark`](pantala_engine::effect::Journal::mark)). At that moment the stream also requests the
-//! replicas' offsets, if the wait needs replicas and no failover is in progress.
+//! While the stream is kept for replicas, each connection notes the last *stamp* of its commands,
+//! which is a position in the journal. A `WAIT` must find the offset of the stream at which all
+//! effects up to this stamp have been appended. The offset is known once the journal's thread has
+//! merged the stamp's *epoch*, which has the effects of about a millisecond
+//! ([`offset_behind`](pantala_engine::effect::Journal::offset_behind)). Before that, the `WAIT`
+//! gets the offset at which the current epoch ends
+//! ([`mark`](pantala_engine::effect::Journal::mark)). At the end of the epoch, the stream also asks
+//! replicas for acknowledgements, if the wait needs replicas and no failover is in progress.
 
 use std::sync::Arc;
 
@@ -26,13 +28,13 @@ pub(in crate::replication) struct PendingWait {
     waiter: Arc<Waiter>,
     worker: u32,
     replicas: u64,
-    /// The part of `WAITAOF` for this server; `None` for `WAIT`.
+    /// What a `WAITAOF` waits for on this server's disk; `None` for `WAIT`.
     local: Option<Local>,
     /// The offset that replicas must acknowledge, once it is known.
     offset: Option<u64>,
 }
 
-/// The wait of a `WAITAOF` for this server's disk.
+/// What a `WAITAOF` waits for on this server's disk.
 #[derive(Clone, Copy)]
 struct Local {
     is_wanted: bool,
@@ -41,8 +43,8 @@ struct Local {
 }
 
 impl PendingWait {
-    /// Returns how many replicas have acknowledged the offset or, for `WAITAOF`, have synced up to
-    /// it; `None` until the offset is known.
+    /// Returns how many replicas have acknowledged the offset or, for `WAITAOF`, have synced the
+    /// stream up to the offset. Returns `None` until the offset is known.
     fn acked(&self, replicas: &Replicas) -> Option<u64> {
         let count = |offset| if self.local.is_some() { replicas.synced(offset) } else { replicas.acked(offset) };
         self.offset.map(|offset| count(offset) as u64)
@@ -65,25 +67,27 @@ impl PendingWait {
 }
 
 impl Replication {
-    /// Returns an offset up to which the history has all effects of a connection's commands, whose
-    /// latest stamp is `stamp`; `None` if effects may still be pending.
+    /// Returns an offset before which the stream has all effects of a connection's commands.
+    /// `stamp` is the last stamp of these commands. Returns `None` if some effects may not be in
+    /// the stream yet.
     pub(super) fn offset_behind(&self, server: &Server, stamp: u64) -> Option<u64> {
         if stamp == 0 {
-            // The connection has run no command since the stream has been kept.
+            // The connection has run no command while the stream was kept.
             return Some(0);
         }
         server.keyspace().journal().offset_behind(stamp)
     }
 
-    /// Registers a blocked `WAIT` or `WAITAOF` of a connection of `worker`.
+    /// Registers a blocked `WAIT` or `WAITAOF` of a connection that `worker` owns.
     pub fn wait(&self, server: &Server, worker: u32, waiter: Arc<Waiter>, wait: Acknowledged) {
         let ticket = waiter.ticket();
         let offset = self.offset_behind(server, wait.stamp);
         {
             let mut state = self.state();
-            // A waiter to which only this list refers belongs to a closed connection.
+            // If only this list refers to a waiter, the connection of the waiter is closed.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
-            // If the reply is not sent before the sync, the wait itself needs none.
+            // If the reply is held back until the effects are on disk, they count as synced
+            // already.
             let is_synced = server.snapshots().aof.gate().awaits_syncs(wait.durability);
             let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced });
             state.waits.push(PendingWait { waiter, worker, replicas: wait.replicas, local, offset });
@@ -97,7 +101,7 @@ impl Replication {
             }));
         }
         // A request would move the end of the stream, which the target of a failover must reach.
-        // Replicas also acknowledge once a second without a request.
+        // Without a request, replicas still send an acknowledgement once a second.
         let asks = wait.replicas > 0 && !self.failovers.is_running();
         server.keyspace().journal().mark(
             asks,
@@ -113,8 +117,9 @@ impl Replication {
         );
     }
 
-    /// Handles the result of the sync for a `WAITAOF`: the effects of its client are on disk or, if
-    /// `is_synced` is false, the append-only file was turned off, which ends the wait.
+    /// Handles the outcome of the sync for a `WAITAOF`. If `is_synced` is true, the effects of its
+    /// client are on disk. Otherwise the append-only file was turned off, and the wait ends with an
+    /// error.
     fn note_local(&self, server: &Server, ticket: u64, is_synced: bool) {
         let ended = {
             let mut state = self.state();
@@ -130,7 +135,7 @@ impl Replication {
         }
     }
 
-    /// Answers clients whose conditions hold.
+    /// Answers the clients whose waits are over.
     pub(super) fn answer_waits(&self, server: &Server) {
         let mut answers = Vec::new();
         {
@@ -152,8 +157,8 @@ impl Replication {
         }
     }
 
-    /// Ends a blocked `WAIT` or `WAITAOF` that has timed out or is unblocked. Returns its encoded
-    /// reply; `None` if the waiter belongs to another command.
+    /// Ends a blocked `WAIT` or `WAITAOF` after its timeout or a `CLIENT UNBLOCK`. Returns the
+    /// encoded reply, or `None` if the waiter belongs to another command.
     pub fn end_wait(&self, waiter: &Arc<Waiter>) -> Option<Vec<u8>> {
         let mut state = self.state();
         let at = state.waits.iter().position(|wait| Arc::ptr_eq(&wait.waiter, waiter))?;
@@ -162,7 +167,8 @@ impl Replication {
     }
 }
 
-/// Sends the reply of a wait that has ended to its client, unless another thread has done so.
+/// Sends a reply to the client of a wait that has ended, unless another thread has already
+/// answered.
 fn answer(server: &Server, PendingWait { waiter, worker, .. }: PendingWait, reply: Vec<u8>) {
     if waiter.claim() {
         server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0 }));

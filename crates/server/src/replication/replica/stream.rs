@@ -1,8 +1,9 @@
-//! The stream of this server while its role changes. It consists of the primary's bytes, or of the
-//! server's own units (the effects of its own commands).
+//! Switches the stream of this server when its role changes. The stream consists either of the
+//! primary's bytes or of the server's own units (the effects of its own commands).
 //!
-//! All changes are made under the lock of [`Replica`]'s state, under which the term changes too. So
-//! a thread of an earlier term can't make any.
+//! A *term* is the time between two changes of the primary. All changes are made under the lock of
+//! [`Replica`]'s state. The term changes under the same lock, so a thread of an earlier term can't
+//! change anything.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,33 +17,34 @@ use crate::host::Server;
 use crate::replication::relay::Origin;
 
 impl Replica {
-    /// Returns the worker that has the link.
+    /// Returns the worker that owns the link; `None` if there is no link.
     pub fn link_worker(&self) -> Option<u32> {
         let worker = self.link_worker.load(Relaxed);
         (worker != NO_WORKER).then_some(worker)
     }
 
-    /// Notes which worker has the link.
+    /// Records which worker owns the link.
     pub fn set_link_worker(&self, worker: Option<u32>) {
         self.link_worker.store(worker.unwrap_or(NO_WORKER), Relaxed);
     }
 
-    /// Returns the database that the stream has selected at its end. Returns `None` if the dataset
-    /// may be at another position, because the link doesn't rest (commands of the stream may be
-    /// running). Must be called while all shards are held.
+    /// Returns the database that the stream has selected at its end. Returns `None` while a command
+    /// of the link may be running, because the dataset may then not be at the end of the stream.
+    /// Must be called while all shards are held.
     pub(in crate::replication) fn stream_db_at_rest(&self) -> Option<u32> {
         let state = self.lock();
         match (&state.primary, state.link) {
             (_, Some(_)) => self.progress.is_resting.load(Relaxed).then(|| self.progress.db.load(Relaxed)),
             (Some(_), None) => Some(state.known.map_or(0, |known| known.db)),
-            // The stream of a primary selects a database for each reader that starts.
+            // A primary's stream selects a database for each reader that starts, so the value
+            // doesn't matter.
             (None, None) => Some(0),
         }
     }
 
-    /// Makes the stream and the history those of the primary, and records the position from which
-    /// they can be continued, if any. Returns whether the ID has changed; `None` if the term is no
-    /// longer the current one.
+    /// Makes the stream and the history those of the primary. Records the position from which they
+    /// can be continued, if any. Returns whether the ID has changed, or `None` if `term` is no
+    /// longer the current term.
     pub(in crate::replication) fn follow_stream(&self, server: &Server, term: u64, origin: Origin) -> Option<bool> {
         let (keyspace, mut has_changed) = (server.keyspace(), None);
         self.in_term(term, |state| {
@@ -53,8 +55,8 @@ impl Replica {
         has_changed
     }
 
-    /// Makes the stream consist of this server's units again. Returns whether the term is still the
-    /// current one.
+    /// Makes the stream consist of this server's own units again. Returns whether `term` is still
+    /// the current term.
     ///
     /// # Errors
     /// The journal's thread can't be started.
@@ -65,7 +67,7 @@ impl Replica {
     }
 
     /// Records the end of this server's own stream, which is also the position of the dataset.
-    /// Returns the end if the term is still the current one.
+    /// Returns the end if `term` is still the current term.
     pub(in crate::replication) fn record_own_end(
         &self,
         term: u64,
@@ -79,21 +81,22 @@ impl Replica {
         known
     }
 
-    /// Ends the stream, and records that the dataset has no position in any history any more.
-    /// Returns whether the term is still the current one.
+    /// Ends the stream, and records that the dataset no longer has a position in any history.
+    /// Returns whether `term` is still the current term.
     pub(in crate::replication) fn forget(&self, server: &Server, term: u64) -> bool {
         let keyspace = server.keyspace();
         self.in_term(term, |state| {
             (state.known, state.is_own) = (None, false);
-            // Until the snapshot is loaded, Sentinel must not prefer this replica.
+            // Sentinel prefers the replica with the highest offset. It must not prefer this one
+            // before the snapshot is loaded.
             self.progress.applied.store(0, Relaxed);
             self.progress.received.store(0, Relaxed);
             keyspace.journal().hold_stream(&keyspace.tuning);
         })
     }
 
-    /// Waits until a link of an earlier term has ended. Returns whether the term is still the
-    /// current one.
+    /// Waits until the link of an earlier term has ended. Returns whether `term` is still the
+    /// current term.
     pub(in crate::replication) fn wait_for_end(&self, server: &Server, term: u64) -> bool {
         let mut state = self.lock();
         while state.link.is_some() && self.term() == term && !server.is_stopping() {
@@ -103,14 +106,15 @@ impl Replica {
         self.term() == term && !server.is_stopping()
     }
 
-    /// Ends a promotion, after the stream has become the server's own. Returns whether the term is
-    /// still the current one.
+    /// Ends a promotion, after the stream has become the server's own. Returns whether `term` is
+    /// still the current term.
     pub(in crate::replication) fn end_promotion(&self, server: &Server, term: u64) -> bool {
         self.in_term(term, |state| server.replication().own_history(server, state.former.take()))
     }
 
-    /// Closes the link and prevents another until [`Replica::resume_following`]. Waits at most
-    /// until `until` for the link to end. Once it has ended, the position of the dataset is known.
+    /// Closes the link, and prevents another link until [`Replica::resume_following`]. Waits for
+    /// the end of the link, at most until `until`. After that end, the position of the dataset is
+    /// known.
     pub(in crate::replication) fn stop_following(&self, server: &Server, until: Instant) {
         self.lock().is_held = true;
         self.end_link(server);
@@ -120,15 +124,16 @@ impl Replica {
         }
     }
 
-    /// Prevents new links, and loads that have not begun to replace the dataset, until
-    /// [`Replica::resume_following`].
+    /// Prevents new links until [`Replica::resume_following`]. Also prevents loads that have not
+    /// begun to replace the dataset.
     pub(in crate::replication) fn hold(&self) {
         self.lock().is_held = true;
     }
 
-    /// Records that the load, which holds all shards, begins to replace the dataset. Returns false
-    /// if a shutdown is pending, which saves the dataset: the load must then not start. The lock
-    /// orders the two, so a shutdown that prevents no load finds the dataset incomplete.
+    /// Records that the load, which holds all shards, begins to replace the dataset. Returns
+    /// `false` if a shutdown is pending; the load must then not start, because the shutdown saves
+    /// the dataset. [`Replica::hold`] takes the same lock. So if it comes too late to prevent the
+    /// load, the shutdown sees that the dataset is incomplete.
     pub(in crate::replication) fn begin_replacing(&self, server: &Server) -> bool {
         let state = self.lock();
         if !state.is_held {
@@ -143,9 +148,9 @@ impl Replica {
         self.changed.notify_all();
     }
 
-    /// Returns the position of the dataset in the stream of the primary. Returns `None` if it is
-    /// unknown, for example because a command of the link may be running. Must be called while all
-    /// shards are held.
+    /// Returns the position of the dataset in the primary's stream. Returns `None` if the position
+    /// is unknown, for example because a command of the link may be running. Must be called while
+    /// all shards are held.
     pub(in crate::replication) fn known_at_rest(&self) -> Option<Known> {
         let state = self.lock();
         let known = state.primary.as_ref().and(state.known)?;
