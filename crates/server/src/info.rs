@@ -1,5 +1,5 @@
-//! `INFO`: the server's statistics in the sections and fields of Redis 7.0, and two sections of
-//! Pantala's own.
+//! `INFO`: the server's statistics. It has the sections and fields of Redis 7.0, and two more
+//! sections that only Pantala has.
 //!
 //! | module | sections |
 //! | --- | --- |
@@ -12,8 +12,8 @@
 //! | `usage` | CPU: the times of the process |
 //!
 //! A field of an unimplemented feature has the value that Redis shows when the feature isn't used.
-//! Statistics are read one after another while the server works, so they are not a snapshot of one
-//! instant.
+//! Statistics are read one after another while the server works. So they don't all describe the
+//! same instant.
 
 use std::fmt::{Display, Write};
 
@@ -26,15 +26,15 @@ mod server;
 pub(crate) mod stats;
 mod usage;
 
-/// A section of the text.
+/// A section of `INFO`.
 struct Section {
-    /// The section's name in requests.
+    /// The name of the section in requests.
     name: &'static str,
-    /// Another name, or "".
+    /// Another name in requests, or "".
     alias: &'static str,
-    /// The name in the section's first line.
+    /// The name in the first line of the section.
     title: &'static str,
-    /// Whether the section is shown if the request names none.
+    /// Whether the section is shown if the request names no section.
     is_default: bool,
     write: fn(&mut Text, &Server),
 }
@@ -47,7 +47,7 @@ const fn extra(name: &'static str, title: &'static str, write: fn(&mut Text, &Se
     Section { name, alias: "", title, is_default: false, write }
 }
 
-/// All sections, in Redis's order, followed by Pantala's own.
+/// All sections: those of Redis in Redis's order, then Pantala's own.
 const SECTIONS: [Section; 15] = [
     section("server", "Server", server::server),
     section("clients", "Clients", server::clients),
@@ -78,7 +78,7 @@ impl Section {
 }
 
 /// Returns the text of `INFO` for the sections with these names (in lower case), or for the default
-/// sections if there are no names. Unknown names are skipped.
+/// sections if `sections` is empty. Skips unknown names.
 pub fn info(server: &Server, sections: &[String]) -> String {
     let mut text = Text(String::new());
     for section in SECTIONS.iter().filter(|section| section.is_wanted(sections)) {
@@ -91,7 +91,7 @@ pub fn info(server: &Server, sections: &[String]) -> String {
     text.0
 }
 
-/// The text so far.
+/// The text that has been written so far.
 struct Text(String);
 
 impl Text {
@@ -104,26 +104,26 @@ impl Text {
         self.line(format_args!("{name}:{value}"));
     }
 
-    /// Writes complete lines.
+    /// Appends lines that are already complete.
     fn lines(&mut self, lines: &str) {
         self.0.push_str(lines);
     }
 
-    /// Writes zeros for fields of unimplemented features.
+    /// Writes 0 for each of these fields, whose features are unimplemented.
     fn zeros(&mut self, names: &[&str]) {
         for name in names {
             self.field(name, 0);
         }
     }
 
-    /// Writes bytes as a number and in human-readable form.
+    /// Writes a number of bytes in two fields: as a plain number and in human-readable form.
     fn bytes(&mut self, name: &str, bytes: u64) {
         self.field(name, bytes);
         self.field(&format!("{name}_human"), human(bytes));
     }
 }
 
-/// Formats bytes for people: `0B`, `1.50K`, `2.00M`.
+/// Formats a number of bytes for people: `0B`, `1.50K`, `2.00M`.
 fn human(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes}B");
@@ -140,7 +140,7 @@ fn human(bytes: u64) -> String {
     format!("{value:.2}{unit}")
 }
 
-/// Returns a share in percent; 0 if `whole` is 0.
+/// Returns `part` as a percentage of `whole`; 0 if `whole` is 0.
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }

@@ -1,5 +1,5 @@
-//! A worker's periodic work: timeouts, limits, expired keys and statistics. It runs `hz` times a
-//! second.
+//! The periodic work of a worker: timeouts, limits, expired keys and statistics. It runs `hz` times
+//! a second.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -43,13 +43,13 @@ impl Control {
             }
             self.work.borrow_mut().purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
         }
-        // In a turn within a script a Lua state is in use, and dropping flushed states can wait.
+        // In a turn within a script, a Lua state is in use. Flushed states are dropped later.
         if !dispatcher.clients.frozen.is_within_script() {
             server.scripting().drop_flushed(number);
         }
         let now_ms = dispatcher.clients.reactor.clock.now_ms;
-        // As in Redis, nothing expires while writes are paused. On a replica, only keys to which
-        // its own clients have given a TTL expire: the primary deletes the other keys.
+        // As in Redis, nothing expires while writes are paused. A replica expires only keys to
+        // which its own clients have given a TTL. The primary deletes the other keys.
         let (tuning, executor) = (&server.keyspace().tuning, &mut dispatcher.clients.executor);
         if tuning.is_replica() {
             self.work.borrow_mut().expiry.turn_of_replica(executor, number, now_ms);
@@ -69,7 +69,7 @@ impl Control {
 fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     let mut has_followers = false;
     for index in 0..dispatcher.clients.reactor.connections.len() {
-        // The connection that runs a script is checked when the script has ended.
+        // The connection that runs a script is checked after the end of the script.
         if dispatcher.clients.frozen.holds(index as u32) {
             continue;
         }
@@ -107,8 +107,9 @@ fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     dispatcher.clients.has_followers &= has_followers;
 }
 
-/// Returns whether `unauthenticated-timeout` has passed since the client connected or was logged
-/// out, and it must authenticate and has not, or has not finished its TLS handshake.
+/// Returns whether a client has been unauthenticated for longer than `unauthenticated-timeout`,
+/// since it connected or was logged out. A client whose TLS handshake is not finished counts as
+/// unauthenticated.
 fn unauthenticated_too_long(connection: &Connection, server: &Server, settings: &Settings, now_ms: i64) -> bool {
     let is_stranger = || {
         let is_handshaking = connection.socket.tls.as_ref().is_some_and(|layer| layer.is_handshaking());
@@ -121,7 +122,7 @@ fn unauthenticated_too_long(connection: &Connection, server: &Server, settings: 
 
 fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
     settings.timeout_s > 0
-        // Subscribers, followers and monitors may stay idle.
+        // Subscribers, replicas and monitors may stay idle.
         && connection.session.subscriptions.is_none()
         && connection.session.follows.is_none()
         && !connection.session.monitors
@@ -129,12 +130,12 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 
-/// Returns whether the output has exceeded the soft limit for too long. Records when it began to
-/// exceed the limit. If no send is in flight, the peer keeps up: the output was produced in this
-/// turn, or is sent in the next. Such output doesn't count.
+/// Returns whether the output has exceeded the soft limit for too long. Records since when it
+/// exceeds the limit. If no send is in flight, the output doesn't count: it was produced in this
+/// turn or will be sent in the next turn, so the peer is not too slow.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
-    // Includes the part of the replication stream that a follower has not read from the log yet.
+    // Includes the part of the replication stream that a replica has not read from the log yet.
     let is_above = || {
         let behind_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.behind_bytes());
         connection.pending_bytes() as u64 + behind_bytes > limit.soft_bytes

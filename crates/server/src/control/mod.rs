@@ -1,8 +1,9 @@
-//! Control of a worker: applies changes of the settings, and runs periodic work a few times a
+//! The control of a worker: applies changes of the settings, and does periodic work several times a
 //! second.
 //!
-//! This module drives the [dispatcher](crate::dispatch), which doesn't refer to this module. Every
-//! turn of the worker calls this module, including turns within a script.
+//! This module calls the [dispatcher](crate::dispatch), which doesn't refer to this module. Each
+//! turn of a worker (an iteration of its event loop) calls this module. That includes the turns
+//! that a worker runs within a long script.
 
 mod cron;
 mod purge;
@@ -19,16 +20,16 @@ use crate::host::Server;
 use purge::Watch;
 use walk::Walk;
 
-/// The control of a worker. Shared by the worker and the layer that runs turns within scripts.
+/// The control of a worker. The worker and the code that runs turns within scripts share it.
 pub struct Control {
-    /// Generation of the settings that the worker has applied.
+    /// Number of the version of the settings that the worker has applied.
     settings_generation: Cell<u64>,
     /// Time at which periodic work is next due, in ms of the monotonic clock.
     next_cron_ms: Cell<i64>,
-    /// State of the worker's walk for a snapshot.
+    /// State of the worker's part of the walk for a snapshot.
     walk: Cell<Walk>,
-    /// State of periodic work. It isn't borrowed while commands run, because a turn within a script
-    /// borrows it too.
+    /// State of periodic work. It must not stay borrowed while commands run, because a turn within
+    /// a script borrows it too.
     work: RefCell<Work>,
 }
 
@@ -56,7 +57,7 @@ impl Control {
         self.next_cron_ms.get()
     }
 
-    /// Applies the settings if they have changed. Costs one load if they haven't.
+    /// Applies the settings if they have changed. Otherwise costs only a load and a comparison.
     #[inline]
     pub fn reload_if_changed<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         let generation = dispatcher.clients.reactor.server.config().generation();
@@ -65,11 +66,11 @@ impl Control {
         }
     }
 
-    /// Applies the settings of a generation or of a later one.
+    /// Applies the current settings, whose version is `generation` or later.
     #[cold]
     fn reload<L: EventLoop>(&self, generation: u64, dispatcher: &mut Dispatcher<'_, L>) {
-        // The generation was read first, so newer settings may be applied twice but are never
-        // missed.
+        // `generation` was read before the settings. So settings that change meanwhile may be
+        // applied twice, but are never missed.
         dispatcher.reload();
         self.settings_generation.set(generation);
         self.limit_tracked(dispatcher);
@@ -80,8 +81,8 @@ impl Control {
     /// Keeps the number of tracked keys within its limit.
     fn limit_tracked<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         if dispatcher.clients.executor.limit_tracked() {
-            // One turn could not evict enough tracked keys, so the next round of periodic work runs
-            // at once.
+            // One call could not evict enough tracked keys, so the next round of periodic work is
+            // due at once.
             self.next_cron_ms.set(0);
         }
     }

@@ -1,17 +1,17 @@
 //! Returns freed memory to the kernel, on `MEMORY PURGE` and within a second after much memory was
 //! freed.
 //!
-//! The allocator keeps freed memory in a heap per thread, and returns it to the kernel only while
-//! serving further allocations. So each thread must purge its own heap. A worker does so when it
-//! receives [`Message::Purge`](pantala_engine::message::Message::Purge), another thread when
-//! [`pantala_base::purges`] asks for it.
+//! The allocator keeps freed memory in a heap per thread. It returns this memory to the kernel only
+//! during later allocations of the same thread. So each thread must purge its own heap. A worker
+//! purges when it receives [`Message::Purge`](pantala_engine::message::Message::Purge). Other
+//! threads purge when [`pantala_base::purges`] requests it.
 //!
-//! A few times a second, the first worker compares resident memory with accounted memory. If the
-//! difference exceeds 8 MiB plus 5 % of accounted memory, it asks all threads to purge. Each purge
-//! that changes little doubles the interval to the next one, so that fragmented memory costs next
-//! to nothing.
+//! A few times a second, worker 0 compares resident memory with accounted memory. If the difference
+//! exceeds 8 MiB plus 5 % of accounted memory, worker 0 makes all threads purge. If a purge changes
+//! little, the memory is probably fragmented. The interval to the next purge is then doubled, so
+//! that fragmentation costs little CPU time.
 //!
-//! All of this is periodic work and adds nothing to the cost of a command.
+//! All of this is periodic work. It adds nothing to the cost of a command.
 
 use pantala_base::allocator;
 use pantala_engine::client::Host;
@@ -19,48 +19,50 @@ use pantala_engine::client::Host;
 use crate::host::Server;
 use crate::process;
 
-/// Minimum resident memory for which the kernel is asked to use huge pages for new arenas of the
-/// allocator, bytes. The request is repeated whenever resident memory has doubled. Below this
-/// minimum there is only the first arena, of 1 GiB, for which the kernel was asked at startup.
+/// Minimum resident memory, in bytes, for which the kernel is asked to use huge pages for the
+/// allocator's new arenas. The request is repeated whenever resident memory has doubled. Below this
+/// minimum there is only the first arena, of 1 GiB, and the request for this arena was made at
+/// startup.
 const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
 
-/// Interval between checks of resident memory, ms.
+/// Minimum interval between checks of resident memory, ms.
 const WATCH_MS: i64 = 200;
 
-/// Maximum excess of resident over accounted memory for which nothing is purged: this number of
-/// bytes, plus accounted memory divided by [`UNUSED_SHARE`].
+/// Maximum difference between resident and accounted memory for which nothing is purged: this
+/// number of bytes, plus accounted memory divided by [`UNUSED_SHARE`].
 const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// See [`UNUSED_BYTES_MAX`].
 const UNUSED_SHARE: u64 = 20;
 
 /// Maximum number of checks skipped in a row while a script runs or memory is being freed in the
-/// background. With `WATCH_MS`, a server that always runs scripts still checks within 600 ms.
+/// background. With `WATCH_MS`, a server that always runs scripts still checks every 600 ms.
 const SKIPS_MAX: u32 = 2;
 
-/// Minimum interval after a purge that changed little, ms.
+/// Interval to the next purge after the first purge that changed little, ms.
 const REPEAT_MS: i64 = 2 * WATCH_MS;
-/// Maximum interval after a purge that changed little, ms.
+/// Maximum interval to the next purge, ms.
 const REPEAT_MS_MAX: i64 = 64_000;
 
 /// Decides when a purge is due.
 #[derive(Default)]
 pub(super) struct Watch {
     next_check_ms: i64,
-    /// Checks skipped in a row.
+    /// Number of checks skipped in a row.
     skipped: u32,
-    /// Resident but unaccounted memory before the last purge, bytes; 0 if there was nothing to
-    /// purge.
+    /// Difference between resident and accounted memory at the last purge, bytes; 0 if the last
+    /// check found nothing to purge.
     level_bytes: u64,
-    /// Time before which a purge is not repeated if unaccounted memory has changed little.
+    /// Time before which no purge is repeated, unless the difference has changed much.
     next_purge_ms: i64,
-    /// Interval to that time after the next purge. Doubles with each purge that changed little.
+    /// Interval that sets `next_purge_ms` at the next purge. Doubles with each purge that changed
+    /// little.
     repeat_ms: i64,
     /// Resident memory when the kernel was last asked to use huge pages, bytes.
     huge_pages_at_bytes: u64,
 }
 
 impl Watch {
-    /// Makes all threads purge if a purge is due. The first worker calls this a few times a second.
+    /// Makes all threads purge if a purge is due. Worker 0 calls this a few times a second.
     pub(super) fn look(&mut self, server: &Server, now_ms: i64) {
         if now_ms < self.next_check_ms {
             return;
@@ -69,7 +71,7 @@ impl Watch {
         if self.is_skipped(server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0) {
             return;
         }
-        // Excludes the pages of the program, as accounted memory does.
+        // Like accounted memory, excludes the pages of the program.
         let Some(resident_bytes) = process::allocated_resident_bytes() else { return };
         if resident_bytes >= HUGE_PAGES_FROM_BYTES.max(2 * self.huge_pages_at_bytes) {
             self.huge_pages_at_bytes = resident_bytes;
@@ -80,20 +82,21 @@ impl Watch {
         }
     }
 
-    /// Returns whether to skip this check, given whether a script runs or memory is being freed.
+    /// Returns whether to skip this check. `is_unsettled` is true if a script runs or memory is
+    /// being freed in the background.
     ///
-    /// While a script runs or memory is being freed, resident memory is hard to compare with
-    /// accounted memory: scripts publish their memory usage only when they end, and memory that is
-    /// being freed isn't resident for long. But a script may be running at every check, so only a
-    /// few checks in a row are skipped. A needless purge changes little, so the next ones follow at
-    /// growing intervals.
+    /// Resident and accounted memory are then hard to compare. Scripts publish their memory usage
+    /// only when they end, and memory that is being freed won't stay resident for long. But a
+    /// script may be running at every check, so only a few checks in a row are skipped. If this
+    /// causes a needless purge, that purge changes little, and further purges follow at growing
+    /// intervals.
     fn is_skipped(&mut self, is_unsettled: bool) -> bool {
         let is_skipped = is_unsettled && self.skipped < SKIPS_MAX;
         self.skipped = if is_skipped { self.skipped + 1 } else { 0 };
         is_skipped
     }
 
-    /// Returns whether to purge, given resident and accounted memory, bytes.
+    /// Returns whether to purge now. `used_bytes` is the accounted memory.
     fn is_due(&mut self, resident_bytes: u64, used_bytes: u64, now_ms: i64) -> bool {
         let slack_bytes = UNUSED_BYTES_MAX + used_bytes / UNUSED_SHARE;
         let unused_bytes = resident_bytes.saturating_sub(used_bytes);
@@ -115,7 +118,8 @@ impl Watch {
 
 impl Server {
     /// Returns the accounted memory, bytes: the memory at startup plus the memory of data, clients,
-    /// Lua states and effects that the append-only file or replicas have not received.
+    /// Lua states, and effects (changes) that the append-only file or replicas have not received
+    /// yet.
     fn accounted_bytes(&self) -> u64 {
         let stream_bytes = self.keyspace().journal().unread_memory_bytes();
         self.data_bytes() + self.keyspace().memory().other_bytes() + self.scripting().all_state_bytes() + stream_bytes

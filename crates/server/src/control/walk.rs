@@ -1,5 +1,6 @@
-//! One worker's part of a snapshot's walk over the dataset ([`pantala_engine::snapshot`]). Each
-//! turn walks for a limited time.
+//! A worker's part of the walk over the dataset that encodes a snapshot
+//! ([`pantala_engine::snapshot`]). Each turn of the worker (an iteration of its event loop)
+//! continues the walk for a limited time.
 
 use std::time::Duration;
 
@@ -9,16 +10,16 @@ use pantala_runtime::EventLoop;
 use super::Control;
 use crate::dispatch::Dispatcher;
 
-/// Time after which a worker without other work tries to continue the walk, if a shard was held by
-/// another worker or the snapshot's thread was too far behind.
+/// If a shard was held by another worker, or the snapshot's thread was too far behind, the walk
+/// pauses. A worker without other work tries to continue it after this time.
 const WAIT: Duration = Duration::from_millis(1);
 
 /// The state of a worker's walk.
 #[derive(Clone, Copy)]
 pub(super) struct Walk {
-    /// Number of the snapshot for which the worker walks, or has walked last.
+    /// Number of the last snapshot for which the worker has walked or is walking.
     number: u64,
-    /// Whether the worker has more to walk, at once or later.
+    /// Whether the worker has more to walk, and whether it can do so at once.
     ahead: Ahead,
 }
 
@@ -29,7 +30,8 @@ impl Default for Walk {
 }
 
 impl Control {
-    /// Walks for a limited time if a snapshot needs it. Otherwise costs a load and two comparisons.
+    /// Continues the walk for a limited time if a snapshot needs it. Otherwise costs a load and two
+    /// comparisons.
     #[inline]
     pub fn walk_if_due<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         let walk = self.walk.get();
@@ -45,7 +47,8 @@ impl Control {
         self.walk.set(Walk { number: walker.number(), ahead });
     }
 
-    /// Returns the time that a poll may wait, which is `wait` unless the worker is walking.
+    /// Returns the maximum wait of the worker's next poll: `wait`, or less if the worker is
+    /// walking.
     #[inline]
     pub fn wait_for_walk(&self, wait: Duration) -> Duration {
         match self.walk.get().ahead {

@@ -43,7 +43,7 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
     text.field("mem_fragmentation_bytes", beyond_used);
-    // The memory of the replication stream isn't part of used_memory.
+    // The memory of the replication stream is not part of `used_memory`.
     let stream_bytes = server.keyspace().journal().memory_bytes();
     let backlog_bytes = stream_bytes.min(server.config().settings().repl_backlog_bytes);
     text.field("mem_not_counted_for_evict", 0);
@@ -60,8 +60,8 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("lazyfreed_objects", lazy_free.freed());
 }
 
-/// Writes the memory usage of scripts and functions: that of all workers' Lua states and that of
-/// the source texts.
+/// Writes the memory usage of scripts and functions: the memory of all workers' Lua states, and the
+/// memory of the source texts.
 fn scripts(text: &mut Text, server: &Server) {
     let scripting = server.scripting();
     let (for_scripts, for_functions) = (scripting.state_bytes(Kind::Script), scripting.state_bytes(Kind::Function));
@@ -80,7 +80,7 @@ fn scripts(text: &mut Text, server: &Server) {
     text.bytes("used_memory_scripts", scripts_bytes + libraries_bytes);
 }
 
-/// Returns the memory of the machine, bytes.
+/// Returns the memory of the host, bytes.
 fn system_bytes() -> u64 {
     let system = rustix::system::sysinfo();
     u64::from(system.mem_unit).saturating_mul(system.totalram as u64)
@@ -89,8 +89,8 @@ fn system_bytes() -> u64 {
 pub(super) fn persistence(text: &mut Text, server: &Server) {
     let (snapshots, running) = (server.snapshots(), server.snapshots().background.running());
     let saves = &snapshots.saves;
-    // Pantala doesn't fork. These fields show the bytes that commands had to encode for the
-    // snapshot before they changed values: a fork would have copied these values.
+    // Pantala doesn't fork. These fields show the number of bytes that commands had to encode for
+    // the snapshot before they changed values. A fork would have copied these values.
     let forced_bytes = running.as_ref().map_or(0, |running| running.forced_bytes());
     let (keys_done, keys) = running.as_ref().map_or((0, 0), |running| (running.keys_done.load(Relaxed), running.keys));
     text.field("loading", u8::from(snapshots.loading.progress(server.now_ms() / 1000).is_some()));
@@ -125,12 +125,14 @@ pub(super) fn persistence(text: &mut Text, server: &Server) {
     }
 }
 
-/// Writes the fields of the append-only file. The last seven are written only while it is on.
+/// Writes the fields of the append-only file. The last seven fields are written only while the file
+/// is on.
 fn append_only_file(text: &mut Text, server: &Server) {
     let aof = &server.snapshots().aof;
     let (rewrites, written) = (&aof.rewrites, &aof.written);
     let is_on = aof.state() != State::Off;
-    // The next snapshot can start only after the rewrite's snapshot has ended.
+    // The snapshot of a rewrite may end later than the rewrite. Until then no other snapshot can
+    // start, so the rewrite is shown as running.
     let running = server.snapshots().background.running();
     let is_rewriting = running.is_some_and(|running| running.purpose == Purpose::Rewrite);
     let is_running = rewrites.is_running.load(Relaxed) || is_rewriting;

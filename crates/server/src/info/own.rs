@@ -1,4 +1,5 @@
-//! Pantala's own sections, Shards and Workers: totals, and one line for each shard or worker.
+//! Pantala's own sections, Shards and Workers. Each has totals, and one line for each shard or
+//! worker.
 
 use pantala_base::Counter;
 use pantala_engine::state::{DatabaseStats, ShardStats};

@@ -1,10 +1,10 @@
-//! The role in section Replication, and the fields that only a replica has.
+//! The role in section Replication, and the fields that only replicas have.
 
 use super::Text;
 use crate::host::Server;
 use crate::replication::{Phase, Shown, Transfer};
 
-/// Writes the role and, if the server is a replica, a replica's fields. Returns whether the server
+/// Writes the role. On a replica, also writes the fields of a replica. Returns whether the server
 /// is a replica.
 pub(super) fn replica(text: &mut Text, server: &Server) -> bool {
     let Some(Shown { primary, phase, transfer, down_s, received_ms, offsets }) = server.replication().replica.shown()

@@ -10,7 +10,8 @@ use super::{Text, usage};
 use crate::host::Server;
 use crate::process;
 
-/// Time after which the clock for keys' last accesses wraps, seconds. It has 24 bits, as in Redis.
+/// Time after which the LRU clock wraps, seconds. This clock for the last accesses of keys has 24
+/// bits, as in Redis.
 const LRU_CLOCK_WRAP_S: i64 = 1 << 24;
 
 const S_PER_DAY: i64 = 86_400;
@@ -72,8 +73,8 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
 }
 
 pub(super) fn replication(text: &mut Text, server: &Server) {
-    // The promotion is read before `primary`. If the promotion ends between the two reads, it is
-    // shown as ended.
+    // The promotion is read before `primary`. So if the promotion ends between the two reads, the
+    // IDs below are still those that result from it.
     let promoted = server.replication().replica.former();
     let primary = server.replication().primary_info(server);
     let is_replica = super::replica::replica(text, server);
@@ -85,7 +86,7 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     text.field("master_failover_state", server.replication().failovers.state());
     let replica = &server.replication().replica;
     let (own, former, former_offset) = primary.ids;
-    // While a promotion is in progress, the IDs that will result from it are shown.
+    // During a promotion, the IDs that will result from it are shown.
     let (id, second, second_offset) = match promoted {
         Some((id, offset)) => (primary.next_id.unwrap_or(own), id.to_string(), offset as i64 + 1),
         None => (own, former, former_offset),

@@ -91,7 +91,7 @@ const UNIMPLEMENTED_FIELDS: [&str; 10] = [
 ];
 
 pub(super) fn commandstats(text: &mut Text, server: &Server) {
-    // Calls, time in ns, failed and rejected calls.
+    // By command: calls, time in ns, failed calls, rejected calls.
     let mut by_command: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for worker in server.all_worker_stats() {
         for (command, CommandStats { calls, time_ns, failed, rejected, .. }) in
@@ -102,7 +102,7 @@ pub(super) fn commandstats(text: &mut Text, server: &Server) {
             total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
         }
     }
-    // Commands without calls since CONFIG RESETSTAT aren't shown.
+    // Commands that were not called since `CONFIG RESETSTAT` are not shown.
     let met = by_command.into_iter().filter(|(_, [calls, _, failed, rejected])| calls + failed + rejected > 0);
     for (name, [calls, time_ns, failed, rejected]) in met {
         let (time_us, each_us) = (time_ns / 1000, (time_ns / 1000) as f64 / calls.max(1) as f64);
@@ -125,13 +125,13 @@ pub(super) fn errorstats(text: &mut Text, server: &Server) {
     }
 }
 
-/// Returns an error code with `_` for characters that a field's name can't contain. A script may
-/// have chosen the code.
+/// Replaces characters of an error code that a field's name can't contain by `_`. A script may have
+/// chosen the code.
 fn safe(code: &[u8]) -> String {
     String::from_utf8_lossy(code).replace(['#', ':', '\n', '\r'], "_")
 }
 
-/// Returns the latencies of each command over all workers.
+/// Returns the distribution of each command's latency over all workers.
 pub(crate) fn latencies(server: &Server) -> Vec<(&'static str, Distribution)> {
     let mut by_command: BTreeMap<&str, Vec<Arc<CommandStats>>> = BTreeMap::new();
     for worker in server.all_worker_stats() {

@@ -1,5 +1,4 @@
-//! Compares the text with that of redis-server 7.0.15: the names and the order of sections and
-//! fields.
+//! Compares the names and the order of sections and fields with those of redis-server 7.0.15.
 
 use std::sync::atomic::Ordering::Relaxed;
 

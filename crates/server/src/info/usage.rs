@@ -1,8 +1,8 @@
-//! CPU time of the process, in user and in system mode.
+//! CPU time of the process in user mode and in system mode.
 //!
-//! The kernel reports the two times in ticks of 10 ms (in `/proc`), and their sum in nanoseconds
-//! (as a clock). The sum is split in proportion to the ticks, so the two fields add up to the
-//! clock's time.
+//! `/proc` has both times, but only in ticks of usually 10 ms. A clock has their sum in
+//! nanoseconds. The sum is split in the ratio of the ticks, so that the two results add up to the
+//! time of the clock.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -29,7 +29,7 @@ pub(super) fn main_thread() -> CpuTime {
 }
 
 fn split_in_proportion(sum_us: u64, (user, system): (u64, u64)) -> CpuTime {
-    // Before the first tick the proportion is unknown, so the sum is halved.
+    // Before the first tick the ratio is unknown, so the sum is halved.
     let user_us = match user + system {
         0 => sum_us / 2,
         ticks => u64::try_from(u128::from(sum_us) * u128::from(user) / u128::from(ticks)).unwrap_or(sum_us),
@@ -37,13 +37,13 @@ fn split_in_proportion(sum_us: u64, (user, system): (u64, u64)) -> CpuTime {
     CpuTime { user_us, system_us: sum_us - user_us }
 }
 
-/// Returns the ticks in user and in system mode.
+/// Returns the ticks in user mode and in system mode.
 fn ticks(path: &str) -> Option<(u64, u64)> {
     parse_stat(&std::fs::read_to_string(path).ok()?)
 }
 
-/// Parses the fields `utime` and `stime` of a `stat` file: the 14th and 15th. The second field is a
-/// name in parentheses, which may contain blanks and parentheses itself.
+/// Parses the fields `utime` and `stime` of a `stat` file, which are the 14th and 15th. The second
+/// field is a name in parentheses. The name may itself contain blanks and parentheses.
 fn parse_stat(text: &str) -> Option<(u64, u64)> {
     let (_, after_name) = text.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);

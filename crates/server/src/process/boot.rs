@@ -1,5 +1,5 @@
 //! Prepares the process to serve: reads the configuration, starts the daemon, opens the log, raises
-//! the open-file limit, opens the sockets and writes the pid file.
+//! the limit on open files, opens the sockets and writes the pid file.
 //! [`startup::main`](crate::startup::main) calls [`boot`].
 
 use super::listen::{Listener, listen, remove_unix_socket};
@@ -18,9 +18,9 @@ use std::process::ExitCode;
 /// A process that is ready to serve.
 #[derive(Debug)]
 pub struct Boot {
-    /// The configuration. Its `maxclients` fits the open-file limit.
+    /// The configuration. Its `maxclients` is lowered to what the limit on open files allows.
     pub loaded: Loaded,
-    /// The sockets to accept from; never empty.
+    /// The listening sockets; never empty.
     pub listeners: Vec<Listener>,
     cleanup: Cleanup,
 }
@@ -32,7 +32,8 @@ impl Boot {
     }
 }
 
-/// The work to do at exit: files to remove, and the last messages to the supervisor.
+/// What must be done at exit: files to remove, and messages to the supervisor that are still to be
+/// sent.
 #[derive(Debug)]
 pub struct Cleanup {
     pidfile: Option<PathBuf>,
@@ -50,13 +51,13 @@ impl Cleanup {
     }
 }
 
-/// Prepares the process for the first worker. `defaults` returns the defaults for a number of
-/// workers. `is_command` returns whether the server has a command, for `rename-command`.
+/// Prepares the process until workers can start. `defaults` returns the default settings for a
+/// number of workers. `is_command` returns whether a command exists, for `rename-command`.
 ///
 /// # Errors
 ///
-/// The exit code, if the process must exit because help was printed, the daemon was started, or an
-/// error was reported.
+/// Returns the exit code if the process must exit, because help was printed, the daemon was
+/// started, or an error was reported.
 pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> bool) -> Result<Boot, ExitCode> {
     log::init();
     let arguments = cli::arguments();
@@ -66,7 +67,7 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
     };
     let mut host = Recorder { start_dir: System.current_dir(), stdin: None };
     let mut loaded = read(&sources, defaults, is_command, &mut host).map_err(|error| complain(&error))?;
-    // The daemon's parent has already found that there is no supervisor.
+    // A daemon has no supervisor, because its parent starts a daemon only if there is none.
     let is_supervised = !daemon::is_daemon() && is_supervised(&loaded.settings);
     if loaded.settings.daemonize && !is_supervised {
         if !daemon::is_daemon() {
@@ -105,8 +106,8 @@ fn read(
     Ok(loaded)
 }
 
-/// Reports the start to the supervisor that the settings name. Returns whether there is such a
-/// supervisor.
+/// Reports the start to the supervisor that the settings name. Returns whether this supervisor
+/// exists.
 fn is_supervised(settings: &Settings) -> bool {
     if settings.process.supervised == Supervised::No {
         return false;
@@ -128,8 +129,8 @@ fn configure_log(settings: &Settings) {
     }
 }
 
-/// Returns the files to remove. Their paths are absolute, because `CONFIG SET dir` may change the
-/// working directory before exit.
+/// Returns the files to remove at exit. Their paths are absolute, because `CONFIG SET dir` may
+/// change the working directory before that.
 fn cleanup_of(settings: &Settings) -> Cleanup {
     let absolute = |path: &Path| settings.dir.join(path);
     let mut settings = settings.clone();
@@ -140,12 +141,13 @@ fn cleanup_of(settings: &Settings) -> Cleanup {
 
 /// Prints help or the version to standard output.
 fn print(text: &str) -> ExitCode {
-    // A reader that has exited (`pantala --help | head -1`) is not a failure.
+    // An error is ignored: the reader may have exited, as in `pantala --help | head -1`.
     let _ = io::stdout().lock().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
 
-/// Reports an unreadable file in the log, and any other error on standard error, as in Redis.
+/// Reports an error as Redis does: in the log if a file can't be opened, otherwise on standard
+/// error.
 fn complain(error: &LoadError) -> ExitCode {
     if matches!(error, LoadError::Open { .. }) {
         return fail(&error.to_string());
@@ -159,7 +161,7 @@ fn fail(text: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// A [`Host`] that uses the system, and records standard input so that the daemon can read it
+/// A [`Host`] that uses the system. Records the standard input, so that the daemon can read it
 /// again.
 struct Recorder {
     start_dir: PathBuf,

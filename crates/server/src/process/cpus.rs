@@ -10,8 +10,8 @@ pub fn allowed_cpus() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Returns the cgroup's CPU quota as a number of CPUs, or `None` if there is no quota. For example,
-/// 1.5 means 150 ms of CPU time per 100 ms.
+/// Returns the CPU quota of the cgroup as a number of CPUs, or `None` if there is no quota. For
+/// example, 1.5 means 150 ms of CPU time in each period of 100 ms.
 pub fn cpu_quota() -> Option<f64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     quota_of(&groups, Path::new("/sys/fs/cgroup"))
@@ -19,9 +19,9 @@ pub fn cpu_quota() -> Option<f64> {
 
 /// Returns the default number of workers: one per CPU, but at most the quota.
 ///
-/// The quota is rounded down. With one more worker, the workers would use up the quota before each
-/// period ends. The kernel would then stop all workers for the rest of the period, even those that
-/// hold shards.
+/// The quota is rounded down. If it were rounded up, the workers would use up the quota before each
+/// period ends. The kernel would then stop all workers for the rest of the period, even workers
+/// that hold shards.
 pub fn default_workers() -> usize {
     workers_for(allowed_cpus().len(), cpu_quota())
 }
@@ -31,8 +31,8 @@ fn workers_for(cpus: usize, quota: Option<f64>) -> usize {
     cpus.min(fed).clamp(1, pantala_base::limits::WORKERS_MAX)
 }
 
-/// Returns the minimum quota of the groups in `groups` (the text of `/proc/self/cgroup`) and their
-/// ancestors, up to `root`.
+/// Returns the minimum quota of all groups in `groups` (the text of `/proc/self/cgroup`) and of
+/// their ancestors up to `root`.
 fn quota_of(groups: &str, root: &Path) -> Option<f64> {
     let mut least: Option<f64> = None;
     for line in groups.lines() {
@@ -46,8 +46,8 @@ fn quota_of(groups: &str, root: &Path) -> Option<f64> {
         let bases =
             if is_v2 { [root.to_path_buf(), root.join("unified")] } else { [root.join(controllers), root.join("cpu")] };
         let read = if is_v2 { quota_v2 } else { quota_v1 };
-        // In a container, the path may be one of the host, which doesn't exist here. The process's
-        // group is then at the root of the mount, which is one of the ancestors.
+        // In a container, `groups` may have the path of the group on the host, which doesn't exist
+        // here. The group of the process is then at `root`, which is one of the ancestors.
         for (base, path) in bases.iter().flat_map(|base| Path::new(group).ancestors().map(move |path| (base, path))) {
             if let Some(quota) = read(&base.join(path)) {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
@@ -57,14 +57,14 @@ fn quota_of(groups: &str, root: &Path) -> Option<f64> {
     least
 }
 
-/// Parses `cpu.max`: a quota or `max`, and the period.
+/// Reads `cpu.max`, which has the quota (`max` if there is none) and the period.
 fn quota_v2(group: &Path) -> Option<f64> {
     let text = std::fs::read_to_string(group.join("cpu.max")).ok()?;
     let mut words = text.split_whitespace();
     ratio(words.next()?, words.next()?)
 }
 
-/// Reads the quota (-1 means none) and the period, each from its own file.
+/// Reads the quota (-1 if there is none) and the period, each from its own file.
 fn quota_v1(group: &Path) -> Option<f64> {
     let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
     ratio(read("cpu.cfs_quota_us")?.trim(), read("cpu.cfs_period_us")?.trim())

@@ -1,10 +1,10 @@
 //! Runs the server in the background, and writes the pid file.
 //!
 //! The daemon is a second process of the same program, in a new session and with `/dev/null` as its
-//! three standard streams. It isn't created by `fork` without `exec`, which would need `unsafe`.
-//! The daemon needs nothing from its parent except the configuration from standard input, which the
-//! parent passes on. Both processes read the same configuration, so the parent has already reported
-//! errors in it on the terminal.
+//! three standard streams. It is started by `exec`, because a mere `fork` would need `unsafe`. The
+//! daemon needs nothing from its parent except the standard input, if the parent has read
+//! configuration from it. Both processes read the same configuration. So the parent has already
+//! reported the errors in it on the terminal.
 
 use crate::config::host::reason;
 use std::ffi::OsString;
@@ -21,8 +21,8 @@ pub fn is_daemon() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Starts this program again as a daemon, in directory `dir`, with `arguments`, and with `stdin` as
-/// its standard input.
+/// Starts this program again as a daemon, in directory `dir` and with `arguments`. The daemon reads
+/// `stdin` as its standard input.
 ///
 /// # Errors
 ///
@@ -38,11 +38,11 @@ pub fn spawn(dir: &Path, arguments: &[OsString], stdin: Option<&[u8]>) -> io::Re
     if let (Some(mut pipe), Some(text)) = (child.stdin.take(), stdin) {
         pipe.write_all(text)?;
     }
-    // The child is not waited for. It continues after this process has exited.
+    // The child is not waited for: it continues after this process has exited.
     Ok(())
 }
 
-/// Detaches from the terminal: starts a new session, with `/dev/null` as standard input.
+/// Detaches from the terminal: starts a new session, and makes `/dev/null` the standard input.
 ///
 /// # Errors
 ///
@@ -63,7 +63,7 @@ pub fn create_pidfile(path: &Path) {
 /// Removes the pid file at exit.
 pub fn remove_pidfile(path: &Path) {
     tracing::info!("Removing the pid file.");
-    // An error is ignored: the file may have been removed already.
+    // An error is ignored, because the file may have been removed already.
     let _ = std::fs::remove_file(path);
 }
 

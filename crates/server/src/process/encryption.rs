@@ -1,5 +1,5 @@
 //! The state that all encrypted connections share, built from the settings: certificates, keys, and
-//! the protocols and ciphers that a handshake may negotiate.
+//! the protocols and ciphers for the TLS handshake.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,12 +10,14 @@ use crate::config::TlsSettings;
 
 const S_PER_DAY: i64 = 86_400;
 
-/// The state that encrypted connections share. Immutable: a reload creates a new one.
+/// The state that encrypted connections share. It is immutable: a change of the settings creates a
+/// new state.
 #[derive(Debug)]
 pub struct Encryption {
-    /// The server's side, for accepted connections.
+    /// For accepted connections, in which this server is the TLS server.
     pub server: Server,
-    /// The client's side, for links to other servers; `None` if `tls-replication` is not set.
+    /// For links to other servers, in which this server is the TLS client. `None` if
+    /// `tls-replication` is not set.
     pub links: Option<Client>,
 }
 
@@ -31,7 +33,7 @@ impl Encryption {
         }
         let read = || {
             let server = Server::new(&settings.options)?;
-            // As in Redis, a bad client certificate is an error even if no link uses it.
+            // As in Redis, an invalid client certificate is an error even if no link uses it.
             Client::check_certificate(&settings.options)?;
             let links = settings.replication.then(|| Client::of_link(&settings.options)).transpose()?;
             Ok(Encryption { server, links })
@@ -44,8 +46,8 @@ impl Encryption {
         Ok(Some(Arc::new(encryption)))
     }
 
-    /// Returns the state for new settings. `current` is the state for the settings `old`. As in
-    /// Redis, no file is read again if only `tls-port` or `tls-auth-clients` has changed.
+    /// Returns the state for the settings `new`. `current` is the state for the settings `old`. As
+    /// in Redis, reads no file again if only `tls-port` or `tls-auth-clients` has changed.
     ///
     /// # Errors
     /// The files or the settings can't be used.
@@ -86,7 +88,7 @@ impl Encryption {
     }
 }
 
-/// The error if the settings of encrypted connections can't be used. The log has the reason.
+/// Error: the settings of encrypted connections can't be used. The log has the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Unusable;
 

@@ -1,4 +1,4 @@
-//! The open-file limit, and the process's resource usage.
+//! The limit on open files, and the resource usage of the process.
 
 use crate::config::host::reason;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -9,27 +9,28 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Minimum number of files reserved for other uses than clients, as in Redis.
+/// Minimum number of files that are reserved for other uses than clients, as in Redis.
 const RESERVED_FILES_MIN: u64 = 32;
 
-/// Maximum number of files that each worker opens: event loop, doorbell, and its share of listeners
-/// and timers.
+/// Maximum number of files that a worker opens: its event loop, its doorbell, and its share of
+/// listeners and timers.
 const FILES_PER_WORKER: u64 = 4;
 
-/// Number of reserved files, set by [`raise_open_files`]. Relaxed: no other data depends on it.
+/// Number of reserved files, which [`raise_open_files`] sets. Relaxed: no other data depends on it.
 static RESERVED_FILES: AtomicU64 = AtomicU64::new(RESERVED_FILES_MIN);
 
-/// Returns the current open-file limit, or `u64::MAX` if there is none.
+/// Returns the current limit on open files, or `u64::MAX` if there is none.
 pub fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the open-file limit to the number that `maxclients` clients and `workers` workers need,
-/// and logs the same lines as Redis. Returns the number of clients that fit, at most `maxclients`.
+/// Raises the limit on open files to the number that `maxclients` clients and `workers` workers
+/// need, and logs the same lines as Redis. Returns the number of clients for which the files
+/// suffice, at most `maxclients`.
 ///
 /// # Errors
 ///
-/// The limit leaves no files for clients. The text is for the log.
+/// The limit leaves no files for clients. Returns the text to log.
 pub fn raise_open_files(maxclients: u32, workers: usize) -> Result<u32, String> {
     let reserved = RESERVED_FILES_MIN.max(RESERVED_FILES_MIN / 2 + FILES_PER_WORKER * workers as u64);
     RESERVED_FILES.store(reserved, Relaxed);
@@ -61,7 +62,7 @@ pub fn raise_open_files(maxclients: u32, workers: usize) -> Result<u32, String> 
 ///
 /// # Errors
 ///
-/// The limit can't be raised that far. The text is for the client.
+/// The limit can't be raised that far. Returns the text for the client.
 pub fn allow_clients(maxclients: u32) -> Result<(), String> {
     let reserved = RESERVED_FILES.load(Relaxed);
     raise_to(u64::from(maxclients) + reserved).map_err(|_| {
@@ -70,13 +71,13 @@ pub fn allow_clients(maxclients: u32) -> Result<(), String> {
     })
 }
 
-/// Returns the number of clients that fit a limit, or `None` if none fits.
+/// Returns the number of clients for which the files suffice, or `None` if there is none.
 fn clients_within(limit: u64, reserved: u64) -> Option<u32> {
     limit.checked_sub(reserved).filter(|clients| *clients > 0).map(|clients| u32::try_from(clients).unwrap_or(u32::MAX))
 }
 
 /// Raises the limit to `needed`, and the hard limit too if necessary. If that is not allowed,
-/// raises the limit to the hard limit and returns the error.
+/// raises the limit to the current hard limit and returns the error.
 fn raise_to(needed: u64) -> io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= needed) {
@@ -87,39 +88,40 @@ fn raise_to(needed: u64) -> io::Result<()> {
         return Ok(());
     };
     if maximum > current {
-        // Raises the limit as far as allowed. The error above is returned, whether this succeeds or
-        // not.
+        // The error above is returned even if this succeeds.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     Err(error.into())
 }
 
-/// Lowers the scheduling priority of the calling thread, so that workers precede it if there are
-/// fewer free CPUs than threads. Linux keeps a nice value for each thread.
+/// Lowers the scheduling priority of the calling thread, so that the kernel prefers workers when
+/// there are more threads than CPUs. Linux keeps a nice value per thread.
 pub fn yield_to_workers() {
-    /// A worker gets about ten times the CPU time of a thread whose nice value is higher by this.
+    /// A worker gets about ten times the CPU time of a thread whose nice value is higher by this
+    /// number.
     const NICER: i32 = 10;
-    // Errors are ignored: the thread then does the same work at its former priority.
+    // Errors are ignored: the thread then does the same work at its previous priority.
     if let Ok(nice) = rustix::process::getpriority_process(None) {
         let _ = rustix::process::setpriority_process(None, nice + NICER);
     }
 }
 
-/// The run-queue wait of a thread: the time for which it was ready to run but had no CPU.
+/// The run-queue wait of a thread: the total time for which it was ready to run but had no CPU.
 #[derive(Debug)]
 pub struct RunQueueWait(File);
 
 impl RunQueueWait {
-    /// Opens the statistics of the calling thread. Returns `None` if the kernel keeps none.
+    /// Opens the scheduler statistics of the calling thread. Returns `None` if the kernel has none.
     pub fn open() -> Option<Self> {
         File::open("/proc/thread-self/schedstat").ok().map(Self)
     }
 
-    /// Returns the time so far, or `None` if it can't be read.
+    /// Returns the total wait so far, or `None` if it can't be read.
     pub fn so_far(&self) -> Option<Duration> {
         let mut text = [0; 64];
         let len = self.0.read_at(&mut text, 0).ok()?;
-        // On-CPU time and run-queue time in nanoseconds, and the number of time slices.
+        // The fields are the time on a CPU and the time in the run queue, both in ns, and the
+        // number of time slices.
         let wait = std::str::from_utf8(&text[..len]).ok()?.split_whitespace().nth(1)?;
         Some(Duration::from_nanos(wait.parse().ok()?))
     }
@@ -131,15 +133,15 @@ pub fn thread_cpu_us() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000
 }
 
-/// Returns the resident memory of the process, bytes, if `/proc` is readable.
+/// Returns the resident memory of the process, bytes. Returns `None` if `/proc` can't be read.
 pub fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)
 }
 
-/// Returns the resident memory that the process has allocated, bytes, if `/proc` is readable.
-/// Excludes the pages of the program and its libraries, as Redis's `used_memory` does.
+/// Returns the resident memory that the process has allocated, bytes. Excludes the pages of the
+/// program and its libraries, like Redis's `used_memory`. Returns `None` if `/proc` can't be read.
 pub fn allocated_resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut fields = text.split_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());
@@ -179,7 +181,7 @@ mod tests {
     fn resource_usage_is_read() {
         let resident = resident_bytes().expect("/proc tells");
         let allocated = allocated_resident_bytes().expect("/proc tells");
-        // The difference is the program's own pages.
+        // The difference is the pages of the program.
         assert!(allocated > 10_000 && allocated + 10_000 < resident, "{allocated} of {resident}");
         let before = thread_cpu_us();
         let mut sum = 0u64;

@@ -51,8 +51,8 @@ impl Kind {
 }
 
 impl Listener {
-    /// Shuts down the socket and all its copies. The address is then available at once, even while
-    /// copies are still open.
+    /// Shuts down the socket, including its copies. Another socket can then use the address at
+    /// once, even while copies are still open.
     fn shut_down(&self) {
         // Can't fail: the socket is listening.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -65,12 +65,12 @@ impl AsFd for Listener {
     }
 }
 
-/// The server's listening sockets, and the state that encrypted connections share. The accepting
-/// worker has copies of the sockets.
+/// The server's listening sockets, and the state that encrypted connections share. The worker that
+/// accepts connections has copies of the sockets.
 pub struct Listening {
     listeners: Mutex<Vec<Listener>>,
     generation: AtomicU64,
-    /// Locked only to copy or to replace the reference.
+    /// Locked only while the reference is copied or replaced.
     encryption: Mutex<Option<Arc<Encryption>>>,
 }
 
@@ -80,8 +80,8 @@ impl Listening {
         Self { listeners: Mutex::new(listeners), generation: AtomicU64::new(0), encryption: Mutex::new(None) }
     }
 
-    /// Returns the number of times that the sockets were replaced. The caller must read this number
-    /// before it calls [`Self::copies`], so that it doesn't miss a replacement.
+    /// Returns how often the sockets were replaced. The caller must read this number before it
+    /// calls [`Self::copies`], so that it doesn't miss a replacement.
     pub fn generation(&self) -> u64 {
         self.generation.load(Acquire)
     }
@@ -90,19 +90,19 @@ impl Listening {
     ///
     /// # Errors
     ///
-    /// No file descriptors are left.
+    /// The process can't open more file descriptors.
     pub fn copies(&self) -> io::Result<Vec<(OwnedFd, Kind)>> {
         self.listeners().iter().map(|listener| Ok((listener.socket.try_clone()?, listener.kind))).collect()
     }
 
-    /// Listens on the addresses of `new` instead of those of `old`. If the port changes, the new
-    /// sockets are opened before the old ones are closed. Otherwise the old sockets are closed
-    /// first, because the new addresses may include old ones.
+    /// Listens on the addresses of `new` instead of those of `old`. If a port changes, the new
+    /// sockets are opened before the old sockets are closed. Otherwise the old sockets are closed
+    /// first, because old and new addresses may overlap.
     ///
     /// # Errors
     ///
-    /// The directive that can't be applied, and Redis's error text. The old addresses are restored
-    /// if they are still available.
+    /// Returns the directive that can't be applied, and Redis's error text. The old addresses are
+    /// listened on again if they are still available.
     pub fn change(&self, old: &Settings, new: &Settings) -> Result<(), (&'static str, &'static str)> {
         let mut listeners = self.listeners();
         let is_moved = |kind: &Kind| kind.port(old) != kind.port(new);
@@ -134,7 +134,7 @@ impl Listening {
         answer
     }
 
-    /// Returns the state for new encrypted connections; `None` if neither `tls-port` nor
+    /// Returns the state for new encrypted connections. Returns `None` if neither `tls-port` nor
     /// `tls-replication` is set.
     pub fn encryption(&self) -> Option<Arc<Encryption>> {
         self.encryption.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -150,13 +150,13 @@ impl Listening {
     }
 }
 
-/// Opens all sockets of `settings`. Skips optional addresses (marked by `-`) that the host doesn't
-/// have, and all addresses of a protocol that the host doesn't support.
+/// Opens all sockets of `settings`. Skips two kinds of addresses: optional addresses (marked by
+/// `-`) that the host doesn't have, and addresses of a protocol that the host doesn't support.
 ///
 /// # Errors
 ///
-/// An address is unavailable, or no address is configured. The text is for the log. For a TCP
-/// address, the reason has already been logged.
+/// An address is unavailable, or no address is configured. Returns the text to log. For a TCP
+/// address, the reason was already logged.
 pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     warn_backlog(settings.tcp_backlog);
     let mut listeners = listen_tcp(settings, Kind::Tcp)?;
@@ -171,7 +171,7 @@ pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     Ok(listeners)
 }
 
-/// Opens the TCP sockets of one kind, or none if its port is 0.
+/// Opens the TCP sockets of one kind. Opens none if the port of this kind is 0.
 ///
 /// # Errors
 ///
@@ -200,15 +200,15 @@ pub fn listen_tcp(settings: &Settings, kind: Kind) -> Result<Vec<Listener>, Stri
     Ok(listeners)
 }
 
-/// The error text, and the error number if the system gave one.
+/// The text of an error, and the system's error number if there is one.
 type OpenError = (String, Option<Errno>);
 
 fn step(name: &'static str) -> impl Fn(io::Error) -> OpenError {
     move |error| (format!("{name}: {}", reason(&error)), Errno::from_io_error(&error))
 }
 
-/// Returns whether the host lacks the protocol. The address is then skipped even if it isn't
-/// optional.
+/// Returns whether the error means that the host doesn't support the protocol. The address is then
+/// skipped even if it isn't optional.
 fn is_unsupported(code: Errno) -> bool {
     matches!(
         code,
@@ -216,7 +216,7 @@ fn is_unsupported(code: Errno) -> bool {
     )
 }
 
-/// Listens on the first available address of `name`.
+/// Listens on the first address of `name` that is available.
 fn open_tcp(name: &str, port: u16, backlog: i32) -> Result<OwnedFd, OpenError> {
     let addresses = resolve(name, port)?;
     let mut failure = ("no address".to_string(), None);
@@ -248,15 +248,15 @@ fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, OpenError> {
 fn open_address(address: SocketAddr, backlog: i32) -> Result<OwnedFd, OpenError> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(step("socket"))?;
     if address.is_ipv6() {
-        // Without this option the socket would take the IPv4 port too, and the two addresses of `*
-        // ::*` would collide.
+        // By default, the socket would also listen on the IPv4 port. The addresses `*` and `::*`
+        // would then collide.
         socket.set_only_v6(true).map_err(step("setsockopt IPV6_V6ONLY"))?;
     }
     socket.set_reuse_address(true).map_err(step("setsockopt SO_REUSEADDR"))?;
     start(socket, &address.into(), backlog)
 }
 
-/// Binds a socket and listens.
+/// Binds a socket and listens on it.
 fn start(socket: Socket, address: &SockAddr, backlog: i32) -> Result<OwnedFd, OpenError> {
     socket.bind(address).map_err(step("bind"))?;
     listen_on(socket, backlog)
@@ -269,7 +269,7 @@ fn listen_on(socket: Socket, backlog: i32) -> Result<OwnedFd, OpenError> {
 }
 
 fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
-    // Removes the socket that a former process may have left, but no other kind of file. Redis
+    // Removes a socket that an earlier process may have left, but no other kind of file. Redis
     // would remove any file.
     if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
         let _ = std::fs::remove_file(path);
@@ -279,13 +279,13 @@ fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
         .map_err(|error| format!("creating socket: {}", reason(&error)))?;
     let mode = settings.unixsocketperm;
     if mode != 0 {
-        // Linux creates the file with the socket's mode, less the umask, so it never has more
-        // permissions than `unixsocketperm`.
+        // Linux creates the file with the socket's mode, minus the umask. So the file never has
+        // more permissions than `unixsocketperm`.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))
             .map_err(|error| format!("chmod: {}", reason(&error.into())))?;
     }
     socket.bind(&address).map_err(|error| format!("bind: {}", reason(&error)))?;
-    // Adds the permissions that the umask has removed, before clients can connect.
+    // Adds the permissions that the umask has removed. Clients can't connect yet.
     if mode != 0 {
         let permissions = Permissions::from_mode(mode);
         std::fs::set_permissions(path, permissions).map_err(|error| format!("chmod: {}", reason(&error)))?;
@@ -293,7 +293,7 @@ fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
     listen_on(socket, settings.tcp_backlog).map_err(|(wrong, _)| wrong)
 }
 
-/// Removes the Unix socket's file at exit.
+/// Removes the file of the Unix socket at exit.
 pub fn remove_unix_socket(settings: &Settings) {
     if let Some(path) = &settings.unixsocket {
         tracing::info!("Removing the unix socket file.");

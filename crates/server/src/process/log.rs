@@ -7,8 +7,9 @@
 //! | notice | `*` | `info!` |
 //! | warning | `#` | `warn!`, `error!` |
 //!
-//! The log file is opened for each line, as in Redis, so that it may be moved at any time. A line
-//! below the level costs one check of a flag that `tracing` keeps at each call site.
+//! As in Redis, the log file is opened for each line, so that it can be moved at any time. For a
+//! line below the configured level, the only cost is a check of a flag that `tracing` keeps at each
+//! call site.
 //!
 //! With `syslog-enabled`, the lines are also sent to syslog.
 
@@ -28,11 +29,11 @@ use tracing_subscriber::registry::LookupSpan;
 /// The current level, as [`LogLevel`]. Relaxed: no other data depends on it.
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Notice as u8);
 
-/// Whether the server has read its configuration. The role that lines show is `C` before, and `M`
-/// or `S` afterwards.
+/// Whether the server has read its configuration. Until then, lines show the role `C`, and
+/// afterwards `M` or `S`.
 static IS_SERVING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the server is a replica, whose role is `S`.
+/// Whether the server is a replica. Lines then show the role `S`.
 static IS_REPLICA: AtomicBool = AtomicBool::new(false);
 
 /// The log file; `None` means standard output.
@@ -41,15 +42,16 @@ static FILE: RwLock<Option<PathBuf>> = RwLock::new(None);
 /// The sender to syslog; `None` if syslog is not enabled.
 static SYSLOG: RwLock<Option<Syslog>> = RwLock::new(None);
 
-/// Starts logging to standard output, at `notice`. Further calls in the process do nothing.
+/// Starts logging to standard output, at level `notice`. Only the first call in the process has an
+/// effect.
 pub fn init() {
     let subscriber = tracing_subscriber::registry().with(RedisLayer);
-    // An error means that another subscriber is installed, as in tests.
+    // An error means that another subscriber is installed already, as in tests.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Configures the level, the file and syslog, when the server has read its configuration. Without a
-/// file, lines go to standard output.
+/// Sets the level, the file and syslog, once the server has read its configuration. Without a file,
+/// lines are written to standard output.
 pub fn configure(level: LogLevel, file: Option<PathBuf>, syslog: Option<Syslog>) {
     *FILE.write().unwrap_or_else(PoisonError::into_inner) = file;
     *SYSLOG.write().unwrap_or_else(PoisonError::into_inner) = syslog;
@@ -65,12 +67,12 @@ pub fn set_log_role(is_replica: bool) {
 /// Sets the level.
 pub fn set_log_level(level: LogLevel) {
     if LEVEL.swap(level as u8, Relaxed) != level as u8 {
-        // Each call site caches whether it is enabled, so the caches must be rebuilt.
+        // Each call site caches whether it is enabled. The caches must be rebuilt.
         tracing::callsite::rebuild_interest_cache();
     }
 }
 
-/// Returns the `loglevel` and the sign of a `tracing` level.
+/// Returns the `loglevel` and the sign in log lines for a `tracing` level.
 fn class(level: &Level) -> (LogLevel, char) {
     match *level {
         Level::TRACE => (LogLevel::Debug, '.'),
@@ -101,7 +103,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RedisLayer {
         event.record(&mut message);
         let (level, sign) = class(event.metadata().level());
         let line = format_line(&now(), sign, &message);
-        // A line that can't be written is lost, and the server continues, as in Redis.
+        // As in Redis, a line that can't be written is lost, and the server continues.
         let _ = write_line(&line);
         if let Some(syslog) = &*SYSLOG.read().unwrap_or_else(PoisonError::into_inner) {
             let _ = syslog.write(level, &format!("{}{}", message.text, message.fields));
@@ -134,7 +136,7 @@ fn write_line(line: &str) -> std::io::Result<()> {
     }
 }
 
-/// The message of an event, and its other fields as ` name=value`.
+/// The message of an event, and the event's other fields in the form ` name=value`.
 #[derive(Debug, Default)]
 struct Message {
     text: String,
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!(words[3].as_bytes()[8], b'.', "{time}");
     }
 
-    /// A single test for all global state, since tests share the process.
+    /// One test covers all global state, because the tests share the process.
     #[test]
     fn lines_follow_level_and_file() {
         let path = std::env::temp_dir().join(format!("pantala-log-{}", std::process::id()));

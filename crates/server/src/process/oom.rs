@@ -10,12 +10,12 @@ const FILE: &str = "/proc/self/oom_score_adj";
 /// Maximum absolute value of the score that the kernel accepts.
 const SCORE_MAX: i32 = 1000;
 
-/// The score before the first change; `None` as long as it is unchanged.
+/// The score before the first change; `None` while the score is unchanged.
 static BEFORE: Mutex<Option<i32>> = Mutex::new(None);
 
 /// Sets the score that the settings have for a primary or a replica. With `oom-score-adj no`,
-/// restores the original score if it was changed. Returns whether this succeeded. If not, the log
-/// has the reason.
+/// restores the original score if the server has changed it. Returns whether this succeeded. The
+/// log has the reason for a failure.
 pub fn adjust_oom_score(settings: &ProcessSettings, is_replica: bool) -> bool {
     let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     let value = settings.oom_score_values[usize::from(is_replica)];
@@ -42,8 +42,8 @@ pub fn adjust_oom_score(settings: &ProcessSettings, is_replica: bool) -> bool {
     written.inspect_err(|error| tracing::warn!("Unable to write oom_score_adj: {}", reason(error))).is_ok()
 }
 
-/// Applies a change of the score's settings, and then calls `others` to apply the other changes. If
-/// `others` fails, the old score is restored.
+/// Applies a change of the settings of the score, and then calls `others` to apply the other
+/// changes. If `others` fails, restores the old score.
 ///
 /// # Errors
 /// The kernel rejects the score, or `others` fails.
@@ -65,7 +65,7 @@ pub fn change_oom_score(
         return Err(Refusal { directive, reason: reason.to_owned() });
     }
     others().inspect_err(|_| {
-        // The result is ignored, because the reply is the error of `others`.
+        // The result is ignored, because the error of `others` is reported.
         adjust_oom_score(old, is_replica);
     })
 }

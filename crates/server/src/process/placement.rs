@@ -1,8 +1,9 @@
-//! Places workers on the CPUs of a host with several NUMA nodes: `numa auto`.
+//! Places workers on the CPUs of a host with several NUMA nodes (`numa auto`).
 //!
-//! Consecutive workers share a last-level cache, and the homes of consecutive shards are
-//! consecutive workers. With I/O workers, each cache has its part of both kinds. Without several
-//! nodes, nothing is placed, and `pin-threads` alone binds workers to CPUs.
+//! Consecutive workers share a last-level cache. The homes of consecutive shards are consecutive
+//! workers (a shard's home is the worker that does its periodic work). With I/O workers, each cache
+//! gets its share of homes and of I/O workers. On a host with one node, no worker is placed;
+//! `pin-threads` alone then binds workers to CPUs.
 
 use std::io;
 
@@ -15,7 +16,7 @@ use super::cpus::allowed_cpus;
 /// The settings that decide where workers run.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Number of workers that are homes of shards. They have the lowest numbers.
+    /// Number of workers that are homes of shards. These workers have the lowest numbers.
     pub homes: u32,
     /// Number of I/O workers.
     pub io_workers: u32,
@@ -25,14 +26,14 @@ pub struct Wanted {
     pub numa: bool,
 }
 
-/// The CPUs of a worker.
+/// The CPUs on which a worker may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The CPUs on which the worker may run, ascending.
+    /// The numbers of the CPUs, ascending.
     pub cpus: Vec<usize>,
-    /// The NUMA node of these CPUs; `None` if they are on several.
+    /// The NUMA node of these CPUs; `None` if they belong to several nodes.
     pub node: Option<usize>,
-    /// Whether the worker is bound to the CPUs. Otherwise they are those of the process.
+    /// Whether the worker is bound to these CPUs. Otherwise they are all CPUs of the process.
     is_bound: bool,
 }
 
@@ -41,9 +42,9 @@ pub struct Place {
 pub struct Placement {
     topology: Topology,
     places: Vec<Place>,
-    /// The reason why no worker is placed by node, or `None` if all are.
+    /// The reason why workers are not placed by node; `None` if they are placed.
     unplaced: Option<&'static str>,
-    /// The reason why memory is not placed.
+    /// The reason why memory is not placed by node, as an error.
     memory: Result<(), String>,
 }
 
@@ -53,7 +54,7 @@ impl Placement {
         Self::new(Topology::of_host(&allowed_cpus()), wanted)
     }
 
-    /// Returns the places of all workers on the CPUs of `topology`, which may not be empty.
+    /// Returns the places of all workers on the CPUs of `topology`, which must not be empty.
     pub fn new(topology: Topology, wanted: Wanted) -> Self {
         let (cpus, workers) = (topology.cpus.len(), (wanted.homes + wanted.io_workers) as usize);
         let unplaced = if topology.nodes().len() < 2 {
@@ -61,8 +62,8 @@ impl Placement {
         } else if !wanted.numa {
             Some("numa is off")
         } else if workers < cpus.div_ceil(2) {
-            // Another process probably shares the host. If it is another Pantala, both would use
-            // the same caches and leave others idle.
+            // Another process probably uses the other CPUs. If it is another Pantala, both would
+            // place their workers on the same caches and leave other caches idle.
             Some("there are fewer workers than half of the CPUs")
         } else {
             None
@@ -106,7 +107,7 @@ impl Placement {
         node.is_some() && node == self.topology.node_of(cpu)
     }
 
-    /// Returns, for each of the first `homes` workers, the node for the entries of its shards.
+    /// Returns the NUMA node for the entries of each home's shards, for the first `homes` workers.
     /// Returns nothing if workers are not placed, or if memory can't be placed on all nodes.
     pub fn memory_nodes(&mut self, homes: u32) -> Vec<Node> {
         if self.unplaced.is_some() {
@@ -128,7 +129,7 @@ impl Placement {
         }
     }
 
-    /// Binds the calling thread, which is that of a worker.
+    /// Binds the calling thread, which must be the thread of this worker, to the worker's CPUs.
     ///
     /// # Errors
     /// The system's error.
@@ -137,8 +138,8 @@ impl Placement {
         if place.is_bound { run_on(&place.cpus) } else { Ok(()) }
     }
 
-    /// Describes the host and the placement, for the log. `quota` is the number of CPUs that the
-    /// cgroup may use.
+    /// Describes the host and the placement, for the log. `quota` is the CPU quota of the cgroup,
+    /// as a number of CPUs.
     pub fn describe(&self, quota: Option<f64>) -> String {
         let quota = quota.map_or(String::new(), |quota| format!(", quota of {quota:.1} CPUs"));
         let done = match (self.unplaced, &self.memory) {
@@ -158,13 +159,13 @@ impl Placement {
     }
 }
 
-/// Formats a set of CPUs without commas, for a line of `INFO`: `0-3+8`.
+/// Formats a set of CPUs without commas, for a line of `INFO`. For example: `0-3+8`.
 pub fn info_ranges(cpus: &[usize]) -> String {
     ranges(cpus).replace(',', "+")
 }
 
-/// Returns the workers in the order of their CPUs: homes and I/O workers ascending, and mixed so
-/// that each part of the order has its part of both.
+/// Returns the workers in the order in which they get CPUs. Homes are in ascending order, and so
+/// are I/O workers. The two kinds are mixed evenly.
 fn order(homes: u32, io_workers: u32) -> impl Iterator<Item = usize> {
     let all = (homes + io_workers) as usize;
     let io_before = move |slot: usize| slot * io_workers as usize / all;
@@ -174,9 +175,10 @@ fn order(homes: u32, io_workers: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the index of the connection's worker in `loads`, the numbers of connections by worker.
-/// It is the least loaded worker or, with `is_near`, the least loaded near one if its load exceeds
-/// the least by at most an eighth.
+/// Returns the worker for a new connection, as an index in `loads`, which has the number of
+/// connections of each worker. Without `is_near`, this is the least loaded worker. With `is_near`,
+/// it is the least loaded of the near workers, unless that worker's load exceeds the least load of
+/// all by more than an eighth.
 pub fn choose(loads: impl Iterator<Item = u64> + Clone, is_near: Option<impl Fn(usize) -> bool>) -> Option<usize> {
     let least = loads.clone().enumerate().min_by_key(|(_, load)| *load);
     let Some(is_near) = is_near else { return least.map(|(worker, _)| worker) };
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
     use pantala_base::topology::Cpu;
 
-    /// Two sockets of four cores with two threads each; each socket has two caches.
+    /// Two sockets. Each has two caches and four cores with two threads each.
     fn two_sockets() -> Topology {
         let cpu = |number: usize| {
             let core = number % 8;
@@ -263,7 +265,7 @@ mod tests {
         assert!(placement.memory_nodes(16).is_empty());
         let placement = Placement::new(two_sockets(), Wanted { homes: 7, ..AUTO });
         assert!(placement.describe(None).ends_with("not placed: there are fewer workers than half of the CPUs"));
-        // As without `numa`: a CPU per worker, ascending.
+        // As without `numa`: one CPU per worker, ascending.
         for topology in [one_socket(), two_sockets()] {
             let placement = Placement::new(topology, Wanted { homes: 3, pin_threads: true, ..AUTO });
             assert_eq!(cpus(&placement), ["0", "1", "2"]);
@@ -302,8 +304,9 @@ mod tests {
         assert_eq!(near(&[1, 0]), Some(1));
     }
 
-    /// Queues of both nodes receive alike: nearly all connections stay on their node, and the
-    /// spread is exact. One node's queue receives all: the spread stays within an eighth.
+    /// First, the network queues of both nodes receive equally many connections: nearly all
+    /// connections stay on their node, and the loads differ by at most 2. Then one node's queue
+    /// receives all connections: the loads differ by at most about an eighth.
     #[test]
     fn the_spread_stays_even() {
         let mut random = pantala_base::Random::from_seed(1);

@@ -1,4 +1,4 @@
-//! The sandbox (`sandbox yes`): seccomp filters that leave the process only the system calls that
+//! The sandbox (`sandbox yes`): seccomp filters that allow the process only the system calls that
 //! the server makes once it has started.
 //!
 //! | filter | system calls | result |
@@ -7,10 +7,12 @@
 //! | hidden | `clone3`, whose flags a filter can't read | `ENOSYS`, so that libc uses `clone` |
 //! | needed | all except those of [`needed`] | `EPERM` |
 //!
-//! Hostile calls run programs, reach into other processes, or change mounts, identity or kernel.
+//! Hostile calls execute programs, access other processes, or change mounts, identity or the
+//! kernel.
 //!
-//! The kernel applies all filters and takes the strictest result. It remembers the calls that are
-//! allowed regardless of their arguments, so these cost no run of a filter (since Linux 5.11).
+//! The kernel applies all filters and takes the strictest result. For calls that are allowed
+//! regardless of their arguments, it caches the result. So these calls cost no run of a filter
+//! (since Linux 5.11).
 
 use std::collections::BTreeMap;
 
@@ -19,10 +21,11 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-/// The bits of a whole argument, for [`when`].
+/// Selects all bits of an argument, for [`when`].
 const WHOLE: u64 = u32::MAX as u64;
 
-/// Flags of `clone` that must not be set, because they do more than create a thread.
+/// Flags of `clone` that must not be set, because with them the call does more than create a
+/// thread.
 const NOT_A_THREAD: u64 = (libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWNET
@@ -31,21 +34,22 @@ const NOT_A_THREAD: u64 = (libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_PTRACE) as u64;
-/// Flag of `clone` that must be set: the call creates a thread.
+/// Flag of `clone` that must be set, because with it the call creates a thread.
 const THREAD: u64 = libc::CLONE_THREAD as u64;
 
-/// The address families of sockets: for clients and other servers, for the host's log and
-/// supervisor, and netlink, from which libc reads the host's addresses.
+/// Address families of the server's sockets. Unix and Internet sockets are for clients, other
+/// servers, and the host's log and supervisor. libc reads the host's addresses from netlink.
 const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
-/// Options of `prctl` that the server uses: names of threads and of memory, and timers.
+/// Options of `prctl` that the server uses: for names of threads and memory regions, and for
+/// timers.
 const THREAD_SETTINGS: [i32; 4] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_TIMERSLACK, libc::PR_SET_VMA];
 
-/// Requests of `ioctl` that the server uses: whether a file or socket blocks, how much can be read,
-/// whether a file is a terminal.
+/// Requests of `ioctl` that the server uses: whether a file or socket blocks, how many bytes can be
+/// read, and whether a file is a terminal.
 const REQUESTS: [u64; 3] = [libc::FIONBIO, libc::FIONREAD, libc::TCGETS];
 
-/// The filters, for the kernel.
+/// The filters in the form that the kernel takes.
 #[derive(Debug)]
 pub struct Sandbox {
     hostile: BpfProgram,
@@ -86,7 +90,7 @@ impl Sandbox {
     /// # Errors
     /// The kernel doesn't support the filters.
     pub fn enter(&self) -> Result<(), String> {
-        // `needed` comes last, because it doesn't allow the system call that adds a filter.
+        // `needed` is last, because it doesn't allow the system call that adds a filter.
         for filter in [&self.hostile, &self.hidden, &self.needed] {
             apply_filter_all_threads(filter)
                 .map_err(|error| format!("The kernel doesn't support 'sandbox yes': {error}"))?;
@@ -95,18 +99,18 @@ impl Sandbox {
     }
 }
 
-/// Returns a rule that holds if the bits `bits` of an argument have the value `value`.
+/// Returns a rule that holds if an argument has the value `value` in the bits `bits`.
 fn when(argument: u8, bits: u64, value: u64) -> Result<SeccompRule, BackendError> {
     let operator = SeccompCmpOp::MaskedEq(bits);
     SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
 }
 
-/// Returns rules of which one holds if an argument is one of `values`.
+/// Returns one rule per value. One of the rules holds if an argument has one of these values.
 fn is_one_of(argument: u8, values: impl IntoIterator<Item = u64>) -> Result<Vec<SeccompRule>, BackendError> {
     values.into_iter().map(|value| when(argument, WHOLE, value & WHOLE)).collect()
 }
 
-/// Returns the calls that the server makes after its start, with rules for their arguments.
+/// Returns the calls that the server makes once it has started, with rules for their arguments.
 fn needed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let mut calls: BTreeMap<i64, Vec<SeccompRule>> =
         [FILES, MEMORY, NETWORK, EVENTS, THREADS, HOST, OLD].concat().into_iter().map(|call| (call, vec![])).collect();
@@ -117,8 +121,9 @@ fn needed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
         (libc::SYS_mmap, vec![when(2, libc::PROT_EXEC as u64, 0)?]),
         (libc::SYS_mprotect, vec![when(2, libc::PROT_EXEC as u64, 0)?]),
         (libc::SYS_clone, vec![when(0, THREAD | NOT_A_THREAD, THREAD)?]),
-        // Allowed here, so that the result is the error of the filter `hidden`. If two filters
-        // return an error, the kernel takes the error of the filter that was added later.
+        // Allowed here, so that the call gets the error of the filter `hidden`. If two filters
+        // returned an error, the kernel would take that of the filter added later, which is this
+        // one.
         (libc::SYS_clone3, vec![]),
         (libc::SYS_tgkill, vec![when(0, WHOLE, own)?]),
         (libc::SYS_prlimit64, is_one_of(0, [0, own])?),
@@ -206,7 +211,7 @@ const NETWORK: &[i64] = &[
     libc::SYS_shutdown,
 ];
 
-/// The list lacks `io_uring_setup`, because all rings exist when the server has started.
+/// `io_uring_setup` is missing, because all rings have been created before the sandbox is entered.
 const EVENTS: &[i64] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -264,7 +269,7 @@ const HOST: &[i64] = &[
     libc::SYS_uname,
 ];
 
-/// Calls that newer architectures don't have.
+/// Calls that only older architectures have.
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[i64] = &[];
 #[cfg(target_arch = "x86_64")]

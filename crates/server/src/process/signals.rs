@@ -1,5 +1,5 @@
-//! Signals: SIGTERM and SIGINT stop the server, SIGHUP is ignored. (Rust's runtime ignores
-//! SIGPIPE.)
+//! Signals: SIGTERM and SIGINT stop the server, and SIGHUP is ignored. Rust's runtime ignores
+//! SIGPIPE.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

@@ -1,8 +1,8 @@
 //! The supervisor: systemd or upstart, if one of them has started the server and waits until the
 //! server is ready.
 //!
-//! systemd receives datagrams at the socket named by `$NOTIFY_SOCKET` (`sd_notify`). A thread sends
-//! them, so that no worker waits when systemd is slow.
+//! The server sends datagrams to systemd's socket, which `$NOTIFY_SOCKET` names (`sd_notify`). A
+//! separate thread sends them, so that no worker waits for a slow systemd.
 
 use crate::config::Supervised;
 use crate::config::host::reason;
@@ -17,20 +17,20 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Maximum time that a message waits for room in systemd's queue.
+/// Maximum time for which the sending thread waits for room in systemd's queue.
 const SEND_MAX: Duration = Duration::from_secs(5);
 
-/// The supervisor of this process. The first call of [`supervise`] sets it.
+/// The supervisor of this process, set by the first successful call of [`supervise`].
 static SUPERVISOR: OnceLock<Supervisor> = OnceLock::new();
 
 enum Supervisor {
-    /// Upstart. It needs no further messages, because SIGSTOP was the message.
+    /// Upstart. It gets no further messages: the SIGSTOP of this process was the only one.
     Upstart,
-    /// Systemd, with the way in which lines are sent to it.
+    /// Systemd, and how lines are sent to it.
     Systemd(Mutex<Way>),
 }
 
-/// The way in which lines are sent to systemd.
+/// How lines are sent to systemd.
 enum Way {
     /// The socket. The sending thread has not been started yet, because the process may still have
     /// to be single-threaded.
@@ -41,9 +41,9 @@ enum Way {
     Closed,
 }
 
-/// Reports to the supervisor named by `wanted` that the server starts. Returns whether there is
-/// such a supervisor, in which case the server stays in the foreground. With upstart, the call
-/// stops the process until upstart resumes it.
+/// Reports to the supervisor that `wanted` names that the server starts. Returns whether this
+/// supervisor exists; the server then stays in the foreground. With upstart, the call stops the
+/// process until upstart resumes it.
 pub fn supervise(wanted: Supervised) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let supervisor = match wanted {
@@ -62,7 +62,7 @@ pub fn supervise(wanted: Supervised) -> bool {
     supervisor.is_some_and(|supervisor| SUPERVISOR.set(supervisor).is_ok())
 }
 
-/// Returns the supervisor's name as `INFO` shows it, or `no`.
+/// Returns the name of the supervisor for `INFO`, or `no`.
 pub fn supervisor_name() -> &'static str {
     match SUPERVISOR.get() {
         None => "no",
@@ -71,7 +71,7 @@ pub fn supervisor_name() -> &'static str {
     }
 }
 
-/// Sends a line of `sd_notify`, such as `READY=1`, if systemd supervises the server. Does not wait.
+/// Sends a line of `sd_notify`, such as `READY=1`, if systemd supervises the server. Doesn't block.
 pub fn notify(line: &str) {
     let Some(Supervisor::Systemd(way)) = SUPERVISOR.get() else { return };
     let mut way = way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ pub fn notify(line: &str) {
         *way = start_thread(notifier);
     }
     if let Way::Thread(lines, _) = &*way {
-        // The thread lives until `finish`.
+        // Can't fail: the thread receives lines until `finish`.
         let _ = lines.send(format!("{line}\n"));
     }
 }
@@ -90,7 +90,7 @@ fn start_thread(notifier: Notifier) -> Way {
     let (sender, lines) = channel::<String>();
     let run = move || {
         for line in lines {
-            // The server continues even if systemd can't be reached.
+            // A failure is only logged: the server continues even if systemd can't be reached.
             let _ = notifier.send(&line).inspect_err(log_failure);
         }
     };
@@ -102,7 +102,7 @@ fn log_failure(error: &io::Error) {
     tracing::warn!("systemd supervision error: sd_notify: {}", reason(error));
 }
 
-/// Waits until all lines are sent. Called when the process ends.
+/// Waits until all lines have been sent. Called when the process ends.
 pub fn finish() {
     if let Some(Supervisor::Systemd(way)) = SUPERVISOR.get() {
         let ended = std::mem::replace(&mut *way.lock().unwrap_or_else(PoisonError::into_inner), Way::Closed);
@@ -137,14 +137,14 @@ fn systemd() -> Option<Supervisor> {
     Some(Supervisor::Systemd(Mutex::new(Way::Socket(notifier))))
 }
 
-/// A socket, and the address on which systemd listens.
+/// A socket, and the address of systemd's socket.
 struct Notifier {
     socket: UnixDatagram,
     address: SocketAddr,
 }
 
 impl Notifier {
-    /// Creates the notifier for a value of `$NOTIFY_SOCKET`: a path, or `@` and an abstract name.
+    /// Creates a notifier from the value of `$NOTIFY_SOCKET`: a path, or `@` and an abstract name.
     fn new(path: &OsStr) -> io::Result<Notifier> {
         let address = match path.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

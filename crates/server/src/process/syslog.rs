@@ -1,9 +1,9 @@
 //! Syslog: sends each line of the log as a datagram to `/dev/log`, in the format of libc's
 //! `syslog(3)`.
 //!
-//! Sending never waits. A line for which the receiver has no room is lost, whereas libc's function
-//! would block the worker. Each line is sent to the path instead of over a connection, so that a
-//! restarted receiver receives the next line.
+//! Sending never blocks. If the receiver has no room for a line, the line is lost. libc's function
+//! would block the worker instead. Each datagram names the path of the receiver's socket. So a
+//! restarted receiver gets the next line, which it would not get over a connected socket.
 
 use crate::config::{LogLevel, SyslogSettings};
 use std::io;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Path of the socket on which syslog listens.
 pub const DEV_LOG: &str = "/dev/log";
 
-/// A sender to syslog, see the head of this module.
+/// Sends log lines to syslog.
 #[derive(Debug)]
 pub struct Syslog {
     socket: UnixDatagram,
@@ -44,14 +44,14 @@ impl Syslog {
         self.socket.send_to(line.as_bytes(), &self.path).map(drop)
     }
 
-    /// Returns the datagram of a message: priority, time, name, process ID and text.
+    /// Returns the datagram for a message: priority, time, program name, process ID and text.
     fn format(&self, level: LogLevel, time: &str, message: &str) -> String {
         let priority = u32::from(self.facility) << 3 | severity(level);
         format!("<{priority}>{time} {}[{}]: {message}", self.ident, std::process::id())
     }
 }
 
-/// Returns the severity that Redis gives to lines of a level.
+/// Returns the syslog severity that Redis uses for lines of a level.
 fn severity(level: LogLevel) -> u32 {
     match level {
         LogLevel::Debug => 7,
@@ -78,7 +78,7 @@ mod tests {
         assert!(log.write(LogLevel::Notice, "lost").is_err());
     }
 
-    /// A receiver that doesn't read loses lines but doesn't delay the sender.
+    /// A receiver that reads nothing loses lines, but doesn't delay the sender.
     #[test]
     fn a_full_queue_loses_lines_and_a_new_receiver_gets_the_next() {
         let path = std::env::temp_dir().join(format!("pantala-syslog-{}", std::process::id()));

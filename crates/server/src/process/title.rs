@@ -5,8 +5,8 @@ use pantala_base::title::Title;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
-/// The memory of the title, the values on which the title depends besides the settings, and the
-/// current text.
+/// The memory of the title, the program's name and the path of the configuration file, which the
+/// title may contain, and the current text.
 struct Shown {
     title: Title,
     program: Vec<u8>,
@@ -16,8 +16,9 @@ struct Shown {
 
 static SHOWN: Mutex<Option<Shown>> = Mutex::new(None);
 
-/// Sets the title, if the settings ask for one. The process must not have started a thread yet, and
-/// must not use its arguments afterwards. `file` is the path of the configuration file, or empty.
+/// Sets the title, if the settings ask for one. The title overwrites the process's arguments, so
+/// the caller must not have started a thread yet, and must not use the arguments afterwards. `file`
+/// is the path of the configuration file, or empty.
 pub fn show_title(settings: &Settings, file: &[u8]) {
     if settings.process.title_template.is_none() {
         return;
@@ -32,7 +33,7 @@ pub fn show_title(settings: &Settings, file: &[u8]) {
     update_title(settings);
 }
 
-/// Sets the title again after the settings have changed.
+/// Updates the title after the settings have changed.
 pub fn update_title(settings: &Settings) {
     if let Some(shown) = &mut *SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
         && let Some(text) = process_title(settings, &shown.program, &shown.file)

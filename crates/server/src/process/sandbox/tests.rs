@@ -1,5 +1,6 @@
-//! Each test starts itself again in a process of its own, marked by an environment variable. That
-//! process enters the sandbox, tries something, and reports the result by its exit status.
+//! Each test starts its own executable again, in a second process that an environment variable
+//! marks. The second process enters the sandbox, tries a system call, and reports the result by its
+//! exit status.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use super::Sandbox;
 
 const TRIED: &str = "PANTALA_SANDBOX_TRIES";
 
-/// Exit codes for a call that was denied, and for a call that succeeded.
+/// Exit codes: the call was denied; the call succeeded.
 const DENIED: i32 = 10;
 const DONE: i32 = 11;
 
