@@ -1,11 +1,12 @@
 //! The command line: a configuration file, options, `--help` and `--version`.
 //!
-//! Every option is a directive. As in redis-server, `--name value value` has the effect of a line
-//! `name value value` after the last line of the file; `--name=value` means the same as `--name
-//! value`. Pantala's own options therefore need no separate parser. clap only writes the help. It
-//! can't parse the options, because it doesn't support options with any number of values, values
-//! that start with `-` (`--bind 127.0.0.1 -::1`), or a name and value in one argument (`"--port
-//! 7000"`).
+//! Every option is a directive of redis.conf. As in redis-server, `--name value value` has the
+//! effect of a line `name value value` after the last line of the file. `--name=value` means the
+//! same as `--name value`. So Pantala's own options need no separate parser.
+//!
+//! clap only writes the help. It can't parse these options: it doesn't support options with any
+//! number of values, values that start with `-` (`--bind 127.0.0.1 -::1`), or an argument that
+//! contains both a name and a value (`"--port 7000"`).
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};
@@ -16,7 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// The version of Redis whose behaviour the server implements.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-/// The action that the command line requests.
+/// What the command line requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Print this text and exit.
@@ -39,8 +40,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
         sources.file = Some(OsString::from_vec(file.clone()).into());
         at = 1;
     }
-    // Whether an option may start at `at`. It may if there is no previous option or that option has
-    // a value.
+    // Whether an option may start at `at`. It may, unless the previous option still needs a value.
     let mut may_begin = true;
     let last = arguments.len().saturating_sub(1);
     while let Some(argument) = arguments.get(at) {
@@ -64,9 +64,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
     Request::Run(sources)
 }
 
-/// Starts a line with an option's name, and adds the value if the same argument contains it.
-/// `next_begins` means that the next argument starts an option or is missing, so no value follows.
-/// Returns whether the line has a value.
+/// Starts a line with the name of an option. If the same argument contains a value, adds the value.
+/// `next_begins` means that no value follows, because the next argument starts an option or is
+/// missing. Returns whether the line has a value.
 fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool {
     if !options.is_empty() {
         options.push(b'\n');
@@ -80,17 +80,17 @@ fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool
     }
     options.extend_from_slice(option);
     options.push(b' ');
-    // `--save` without a value means `--save ""`, because a script that expands an empty list
-    // produces the former.
+    // `--save` without a value means `--save ""`, because a shell script that expands an empty list
+    // produces `--save` alone.
     if option.eq_ignore_ascii_case(b"save") && next_begins {
         options.extend_from_slice(b"\"\" ");
         return true;
     }
-    // The line has a value if the argument contains both name and value, as in `"--port 7000"`.
+    // The line has a value if the argument contains a name and a value, as in `"--port 7000"`.
     split(option).is_some_and(|words| words.len() > 1)
 }
 
-/// Splits `name=value`.
+/// Splits an option of the form `name=value`.
 fn name_and_value(option: &[u8]) -> Option<(&[u8], &[u8])> {
     let equals = option.iter().position(|byte| *byte == b'=')?;
     let (name, value) = option.split_at(equals);
@@ -98,7 +98,7 @@ fn name_and_value(option: &[u8]) -> Option<(&[u8], &[u8])> {
     (!name.is_empty() && name.iter().all(is_name)).then(|| (name, &value[1..]))
 }
 
-/// Returns the clap command that writes the help.
+/// Returns the clap command, which is used only to write the help and the version.
 fn command() -> Command {
     let option = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)

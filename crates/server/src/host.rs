@@ -30,28 +30,28 @@ use crate::users;
 /// Facts about the start of the server, for `INFO` and the log.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The event loop's backend.
+    /// The backend of the event loops.
     pub backend: Backend,
-    /// The reason for choosing the backend.
+    /// The reason why this backend was chosen.
     pub backend_reason: String,
     /// Path of the executable.
     pub executable: String,
     /// Path of the configuration file, or "".
     pub config_file: String,
-    /// 40 hexadecimal digits, new at each start.
+    /// 40 random hexadecimal digits, new at each start.
     pub run_id: String,
-    /// The ID of this node of a cluster: 40 hexadecimal digits, new at each start.
+    /// The ID of this server as a cluster node: 40 random hexadecimal digits, new at each start.
     pub node_id: String,
     /// Start of the server, Unix time in ms.
     pub started_ms: i64,
-    /// Resident memory that was allocated before any data was stored, bytes.
+    /// Resident memory that the server had allocated before any data was stored, bytes.
     pub startup_bytes: u64,
-    /// Workers, I/O workers included.
+    /// Number of workers, including I/O workers.
     pub workers: u32,
-    /// The CPUs of the workers.
+    /// The CPUs on which the workers run.
     pub placement: process::Placement,
-    /// The first worker that owns connections: 0 without I/O workers, otherwise the number of
-    /// workers that own shards.
+    /// The first worker that owns connections. Without I/O workers, this is worker 0. Otherwise it
+    /// is the first worker after the homes of shards.
     pub first_io_worker: u32,
 }
 
@@ -63,7 +63,8 @@ pub struct Server {
     workers: Box<[WorkerStats]>,
     /// Number of open connections.
     open: AtomicU64,
-    /// Number of connections of each worker, including those that it has not taken over yet.
+    /// For each worker: number of its connections, including those that are still being handed over
+    /// to it.
     loads: Box<[AtomicU64]>,
     facts: Facts,
     renames: Renames,
@@ -73,7 +74,7 @@ pub struct Server {
     kept_messages: Arc<AtomicU64>,
     snapshots: Snapshots,
     replication: Replication,
-    /// Statistics of the whole server rather than of one worker.
+    /// Statistics of the whole server, as opposed to one worker.
     pub stats: ServerStats,
 }
 
@@ -133,7 +134,7 @@ impl Server {
         &self.listening
     }
 
-    /// Returns the state of scripts that workers share.
+    /// Returns the state of scripts and functions that workers share.
     pub fn scripting(&self) -> &Scripting {
         &self.scripting
     }
@@ -163,18 +164,18 @@ impl Server {
         &self.workers
     }
 
-    /// Returns a worker's port, which takes messages.
+    /// Returns a worker's port, through which the worker receives messages.
     pub fn port(&self, worker: u32) -> &WorkerPort {
         self.keyspace.port(worker)
     }
 
-    /// Returns the counter of bytes of published messages that have not been sent to all their
-    /// subscribers yet. Subscribers share these bytes.
+    /// Returns the counter of bytes of published messages that have not been sent to all
+    /// subscribers yet. Subscribers of a message share its bytes.
     pub fn kept_messages(&self) -> &Arc<AtomicU64> {
         &self.kept_messages
     }
 
-    /// Returns the monotonic time, ms. Deadlines use it.
+    /// Returns the monotonic time, ms. Deadlines refer to this time.
     pub fn monotonic_ms(&self) -> i64 {
         (self.clock.monotonic_ns() / 1_000_000) as i64
     }
@@ -195,12 +196,13 @@ impl Server {
         self.clock.now_us() / 1000
     }
 
-    /// Returns when the last pause ends or has ended, Unix time in ms; 0 if there was none.
+    /// Returns when the last pause of clients ends or has ended, Unix time in ms; 0 if there was
+    /// none.
     pub fn paused_until_ms(&self) -> i64 {
         self.keyspace.tuning.paused_until_ms.load(Relaxed)
     }
 
-    /// Returns whether a pause holds back this call of a command. `flags` is called only during a
+    /// Returns whether a pause holds back this call of a command. Calls `flags` only during a
     /// pause.
     #[inline]
     pub fn is_paused(&self, command: &Command, session: &Session, now_ms: i64, flags: impl FnOnce() -> Flags) -> bool {
@@ -213,8 +215,8 @@ impl Server {
         self.open.load(Relaxed)
     }
 
-    /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected or the
-    /// connection is rejected. A rejected peer is sent an error, and its connection is closed.
+    /// Admits an accepted connection and counts it. Returns `None` if the peer has disconnected or
+    /// is rejected. A rejected peer gets an error, and its connection is closed.
     pub fn admit(&self, socket: OwnedFd, kind: process::Kind, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
         let open = self.open.fetch_add(1, Relaxed) + 1;
@@ -236,22 +238,22 @@ impl Server {
         Some(socket)
     }
 
-    /// Returns the worker for a new connection: one with few connections, of the workers that may
-    /// own connections ([`choose`]). Counts one more connection for this worker.
+    /// Chooses the worker for a new connection among the workers that may own connections
+    /// ([`choose`]), and counts the connection for this worker.
     pub fn worker_for(&self, socket: &OwnedFd) -> u32 {
         let first = self.facts.first_io_worker;
         let placement = &self.facts.placement;
         let cpu = if placement.is_placed() { net::receiving_cpu(socket) } else { None };
         let is_near = cpu.map(|cpu| move |index| placement.is_near(first + index as u32, cpu));
-        // Only the accepting worker calls this, so calls don't race.
+        // Only one worker accepts connections and calls this, so calls don't race.
         let loads = self.loads[first as usize..].iter().map(|load| load.load(Relaxed));
         let chosen = first + choose(loads, is_near).expect("at least one worker owns connections") as u32;
         self.loads[chosen as usize].fetch_add(1, Relaxed);
         chosen
     }
 
-    /// Removes an admitted connection from the counts, after its worker has closed it or could not
-    /// take it over.
+    /// Removes an admitted connection from the counts, because its worker has closed it or could
+    /// not take it over.
     pub fn connection_refused(&self, worker: u32) {
         self.open.fetch_sub(1, Relaxed);
         self.loads[worker as usize].fetch_sub(1, Relaxed);
@@ -282,7 +284,7 @@ impl Server {
         self.connection_refused(client.worker);
     }
 
-    /// Logs and counts a client that is closed for exceeding its output limit.
+    /// Logs and counts a client that is closed because it has exceeded its output limit.
     pub fn log_output_limit(&self, client: &Client) {
         self.stats.output_limit_closed.fetch_add(1, Relaxed);
         tracing::warn!(
@@ -300,7 +302,7 @@ impl Server {
             .sum()
     }
 
-    /// Returns how long a script runs before it is busy, and before it can be killed.
+    /// Returns how long a script may run before it counts as busy, and before it can be killed.
     pub fn script_thresholds(&self) -> Thresholds {
         Thresholds::of(self.config.settings().busy_reply_threshold_ms)
     }
@@ -316,7 +318,7 @@ impl Server {
         }
     }
 
-    /// Stops the server after a signal. The settings determine whether it saves a snapshot first.
+    /// Stops the server after a signal. The settings decide whether it saves a snapshot first.
     pub fn signalled(&self, signal: process::Ending) {
         self.keyspace.tuning.interrupt_sleep();
         if self.snapshots.loading.is_incomplete() {
@@ -337,12 +339,12 @@ impl Server {
     }
 }
 
-/// Counts the link to a primary as a connection, regardless of `maxclients`.
+/// Counts the link to a primary as an open connection, regardless of `maxclients`.
 pub fn admit_link(server: &Server) {
     server.open.fetch_add(1, Relaxed);
 }
 
-/// The error for a remote peer in protected mode.
+/// The error for a remote peer that protected mode rejects.
 const PROTECTED_MODE_DENIED: &str = "-DENIED Pantala is running in protected mode because protected mode is enabled and no \
      password is set for the default user. In this mode connections are only accepted from the loopback interface. To connect \
      from elsewhere, either set a password with 'requirepass' (in the configuration file or by CONFIG SET from the loopback \
@@ -482,7 +484,8 @@ impl Host for Server {
             };
         }
         tracing::warn!("User requested shutdown...");
-        // During a load the append-only file is not that of the dataset.
+        // During a load, the append-only file does not match the dataset, so it doesn't prevent the
+        // exit.
         if !self.snapshots.loading.is_incomplete() && !aof::allows_exit(self, how) {
             return Err(SHUTDOWN_FAILED.into());
         }
@@ -523,7 +526,7 @@ impl Host for Server {
     }
 
     fn memory(&self) -> ProcessMemory {
-        // Bytes that clients share count once.
+        // Bytes that several clients share are counted once.
         let mut clients_bytes = self.kept_messages.load(Relaxed);
         for client in self.keyspace.clients().all() {
             clients_bytes += client.unshared_bytes();

@@ -1,29 +1,32 @@
 //! The server: configuration, workers and connections. Combines all crates into the `pantala`
 //! binary.
 //!
+//! A *turn* is one iteration of a worker's event loop. A *window* is the set of commands that a
+//! worker has parsed in one turn.
+//!
 //! | module | contents |
 //! | --- | --- |
 //! | [`cli`], [`config`] | the command line and redis.conf |
 //! | [`process`] | the process and its host: sockets, limits, CPUs, signals, logging |
 //! | [`renames`] | `rename-command` |
-//! | [`startup`] | starting and stopping the workers |
+//! | [`startup`] | starts and stops the workers |
 //! | [`host`] | the state that all workers share; the services that commands call |
-//! | [`worker`] | a worker's thread and its turn, which drives the next five layers |
-//! | [`reactor`] | the lowest layer: sockets, and which connections are due |
+//! | [`worker`] | a worker's thread and its turns, which call the next five modules |
+//! | [`reactor`] | the lowest layer: sockets, and which connections have work to do |
 //! | [`clients`] | the next layer: output besides replies, limits, closing |
 //! | [`dispatch`] | transactions, scripts, requests to other workers |
 //! | [`windows`] | parsing, prefetching and running commands |
-//! | [`control`] | periodic work, settings |
-//! | [`snapshot`] | the dataset in a file: `SAVE`, startup, shutdown |
+//! | [`control`] | periodic work, changes of the settings |
+//! | [`snapshot`] | the dataset in an RDB file: `SAVE`, `BGSAVE`, startup, shutdown |
 //! | [`aof`] | the append-only file |
-//! | [`replication`] | following a primary; replicas and the stream sent to them |
+//! | [`replication`] | following a primary; sending the stream to replicas |
 //! | [`scripting`] | the scripts and functions that all workers share; each worker's Lua states |
 //! | [`stats`] | a worker's statistics |
 //! | [`rates`] | statistics of the whole server |
 //! | `tune` | applies the settings |
-//! | [`users`] | users at startup, the ACL file |
+//! | [`users`] | the users at startup, the ACL file |
 //! | [`info`] | the text of `INFO` |
-//! | [`net`] | accepted sockets |
+//! | [`net`] | options and addresses of sockets |
 #![forbid(unsafe_code)]
 
 pub mod aof;

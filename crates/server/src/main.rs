@@ -3,8 +3,9 @@
 
 use std::process::ExitCode;
 
-/// The allocator of large values, collections, buffers and requests; measurements are in
-/// docs/decisions/0009-hot-path.md. Dictionary entries have a separate allocator (`pantala_dict`).
+/// The allocator of large values, collections, buffers and requests.
+/// docs/decisions/0009-hot-path.md has measurements. Dictionary entries have an allocator of their
+/// own (`pantala_dict`).
 #[global_allocator]
 static ALLOCATOR: pantala_base::allocator::Allocator = pantala_base::allocator::Allocator;
 

@@ -1,4 +1,4 @@
-//! Accepted sockets: their options and addresses, and the admission of peers in protected mode.
+//! Options and addresses of sockets, and the admission of peers in protected mode.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,16 +36,17 @@ pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the CPU that has processed the last packet of a connection, which is that of the network
-/// queue that received it. Returns `None` for a Unix socket, and if no CPU is known.
+/// Returns the CPU that has processed the last packet of a connection. This is the CPU of the
+/// network queue that has received the packet. Returns `None` for a Unix socket or if the CPU is
+/// unknown.
 pub fn receiving_cpu(socket: &OwnedFd) -> Option<usize> {
     let cpu = SockRef::from(socket).cpu_affinity().ok()?;
-    // The kernel returns -1 if it knows none.
+    // The kernel returns -1 if the CPU is unknown.
     (cpu <= i32::MAX as usize).then_some(cpu)
 }
 
-/// Connects to another server. `source` is the local address to bind, or its host name. As in
-/// Redis, the kernel chooses the local address if `source` is empty or can't be used.
+/// Connects to another server. `source` is the local address to use, or its host name. As in Redis,
+/// the kernel chooses the local address if `source` is empty or can't be used.
 ///
 /// # Errors
 /// The connection fails or times out.
@@ -63,11 +64,11 @@ pub fn connect(to: SocketAddr, source: &str, timeout: Duration) -> std::io::Resu
     TcpStream::connect_timeout(&to, timeout)
 }
 
-/// Returns the addresses of the peer and of this server.
+/// Returns the address of the peer and the address of this server.
 ///
 /// # Errors
-/// The peer has disconnected. Its address is then unknown. The caller must not treat it as a
-/// loopback or Unix peer, which protected mode would admit.
+/// The peer has disconnected, so its address is unknown. The caller must not treat it as a loopback
+/// or Unix peer, which protected mode would admit.
 pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     let socket = SockRef::from(socket);
     let local = socket.local_addr()?;
@@ -82,8 +83,8 @@ pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     Ok((tcp(socket.peer_addr()?)?, tcp(local)?))
 }
 
-/// Returns whether protected mode admits a peer. As in Redis, it admits Unix sockets, 127.0.0.1 and
-/// ::1.
+/// Returns whether protected mode admits a peer. As in Redis, it admits peers at Unix sockets,
+/// 127.0.0.1 and ::1.
 pub fn is_admitted_in_protected_mode(peer: &Endpoint) -> bool {
     match peer {
         Endpoint::Tcp(address) => {
@@ -94,14 +95,14 @@ pub fn is_admitted_in_protected_mode(peer: &Endpoint) -> bool {
     }
 }
 
-/// Sends an error to a rejected peer with one non-blocking write, which may be partial. As in
-/// Redis, no error is sent to a TLS peer, because that would need a handshake.
+/// Sends an error to a rejected peer with one non-blocking write, which may write only a part. As
+/// in Redis, sends nothing to a TLS peer, because that would need a handshake.
 pub fn send_rejection(socket: &OwnedFd, kind: Kind, message: &str) {
     if kind == Kind::Tls {
         return;
     }
     let socket = SockRef::from(socket);
-    // Best effort, as in Redis: the connection is closed even if the error was not sent, without
-    // waiting for a slow peer.
+    // An error is ignored: as in Redis, the connection is closed even if the error text was not
+    // sent, and a slow peer is not waited for.
     let _ = socket.send(message.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Statistics of the whole server rather than of one worker: counters, peaks, and rates.
+//! Statistics of the whole server, as opposed to one worker: counters, peaks and rates.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -8,30 +8,30 @@ use crate::host::Server;
 /// Number of samples over which a rate is averaged, as in Redis.
 const RATE_SAMPLES: usize = 16;
 
-/// Statistics of the whole server rather than of one worker.
+/// Statistics of the whole server, as opposed to one worker.
 #[derive(Default)]
 pub struct ServerStats {
-    /// Connections admitted.
+    /// Number of connections admitted.
     pub connections_received: AtomicU64,
-    /// Connections rejected because of `maxclients` or protected mode.
+    /// Number of connections rejected because of `maxclients` or protected mode.
     pub connections_rejected: AtomicU64,
     /// Maximum number of simultaneous connections so far.
     pub peak_clients: AtomicU64,
-    /// Connections closed for exceeding output limits.
+    /// Number of connections closed because they exceeded an output limit.
     pub output_limit_closed: AtomicU64,
-    /// Bytes that the link thread of a replica has received.
+    /// Number of bytes that a replica's link thread has received.
     pub link_bytes: AtomicU64,
-    /// Peak memory usage, bytes. Sampled when a client requests memory usage (for example by
-    /// `INFO`). Also sampled once in [`RATE_SAMPLES`] rounds of periodic work, but then without the
-    /// memory of clients.
+    /// Peak memory usage, bytes. It is updated when a client requests the memory usage (for example
+    /// by `INFO`), and in one of [`RATE_SAMPLES`] rounds of periodic work. The latter update does
+    /// not include the memory of clients.
     pub peak_used_bytes: AtomicU64,
     rates: Mutex<Rates>,
 }
 
-/// Rates per second, or totals.
+/// Numbers per second, or totals.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
-    /// Commands.
+    /// Number of commands.
     pub commands: u64,
     /// Bytes received, including those from the primary.
     pub input_bytes: u64,
@@ -39,17 +39,17 @@ pub struct Rate {
     pub output_bytes: u64,
     /// Bytes received from the primary.
     pub repl_input_bytes: u64,
-    /// Bytes of the stream and of snapshots for replicas.
+    /// Bytes sent to replicas: the stream and snapshots.
     pub repl_output_bytes: u64,
 }
 
 #[derive(Default)]
 struct Rates {
     samples: [Rate; RATE_SAMPLES],
-    /// Index in `samples` of the next sample.
+    /// Index in `samples` at which the next sample is stored.
     next: usize,
     last_ms: i64,
-    /// The counters at the time `last_ms`.
+    /// The totals at `last_ms`.
     last: Rate,
 }
 
@@ -68,7 +68,7 @@ pub fn totals(server: &Server) -> Rate {
 }
 
 impl Server {
-    /// Samples rates and peaks. The first worker calls this in each round of its periodic work.
+    /// Samples rates and peaks. Worker 0 calls this in each round of its periodic work.
     pub fn sample(&self, now_ms: i64) {
         let now = totals(self);
         let mut rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,14 +86,14 @@ impl Server {
         rates.next = (next + 1) % RATE_SAMPLES;
         rates.last = now;
         rates.last_ms = now_ms;
-        // This doesn't run in each round, because it reads counters of each shard and database,
-        // whose cache lines other workers write.
+        // This is not done in each round, because it reads counters of each shard and database.
+        // Other workers write to the cache lines of these counters.
         if rates.next == 0 {
             self.stats.peak_used_bytes.fetch_max(self.facts().startup_bytes + self.data_bytes(), Relaxed);
         }
     }
 
-    /// Returns the recent mean rates.
+    /// Returns the rates averaged over the last samples.
     pub fn rate(&self) -> Rate {
         let rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let mean = |of: fn(&Rate) -> u64| rates.samples.iter().map(of).sum::<u64>() / RATE_SAMPLES as u64;

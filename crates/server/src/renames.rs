@@ -8,16 +8,17 @@ use pantala_resp::Args;
 
 use crate::config::load::Rename;
 
-/// The renamed and removed commands. The table is almost always empty, so lookups check that first.
+/// The renamed and removed commands. The table is almost always empty, so lookups check for that
+/// first.
 #[derive(Default)]
 pub struct Renames {
-    /// Commands by lower-case name; `None` means that the name was removed or changed.
+    /// Commands by name in lower case. `None` means that no command has this name any more.
     by_name: HashMap<Vec<u8>, Option<&'static Command>>,
 }
 
 impl Renames {
-    /// Applies the lines in order, as Redis does. The lines were checked when the configuration was
-    /// read.
+    /// Applies the lines in order, as Redis does. The lines were already checked when the
+    /// configuration was read.
     pub fn new(lines: &[Rename]) -> Self {
         let mut by_name: HashMap<Vec<u8>, Option<&'static Command>> = HashMap::new();
         for line in lines {
@@ -31,7 +32,7 @@ impl Renames {
         Renames { by_name }
     }
 
-    /// Returns the command with a name, in upper or lower case.
+    /// Returns the command with a name, in upper or lower case. Considers renames.
     pub fn command(&self, name: &[u8]) -> Option<&'static Command> {
         if self.by_name.is_empty() {
             return lookup(name);

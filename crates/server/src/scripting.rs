@@ -1,5 +1,5 @@
-//! Scripts and functions. All workers share the records of loaded and running scripts and
-//! functions. Each worker has its own Lua states.
+//! Scripts and functions. All workers share the loaded scripts and function libraries, and records
+//! of the running ones. Each worker has its own Lua states.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -13,30 +13,31 @@ use pantala_scripting::{
 
 use crate::host::Server;
 
-/// The error of `SCRIPT KILL` when no script is busy.
+/// The error reply to `SCRIPT KILL` and `FUNCTION KILL` if no script is busy.
 const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
 
-/// The error of `SCRIPT KILL` when a kill would leave a script's changes incomplete.
+/// The error reply to `SCRIPT KILL` and `FUNCTION KILL` if a kill would leave the changes of a
+/// script incomplete.
 const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.";
 
-/// Run time from which a script can be killed, and from which `FUNCTION STATS` shows a function,
-/// ms, if `busy-reply-threshold` is not lower. Redis can't receive `SCRIPT KILL` and `FUNCTION
-/// STATS` before the script is busy. Here another worker receives them at once and does not make
-/// the client wait.
+/// Run time after which a script can be killed and `FUNCTION STATS` shows a function, ms. If
+/// `busy-reply-threshold` is lower, that value is used. Redis receives `SCRIPT KILL` and `FUNCTION
+/// STATS` only once the script is busy. In Pantala, another worker receives them at once, and the
+/// client need not wait until the script is busy.
 const VISIBLE_MS: i64 = 100;
 
-/// Run times of a script that have consequences, ms.
+/// Run times after which a running script is treated differently, ms.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
-    /// Run time from which clients that need the script's shards receive the error [`Kind::busy`].
+    /// Run time after which clients that need the script's shards get the error [`Kind::busy`].
     pub busy_ms: i64,
-    /// Run time from which the script can be killed.
+    /// Run time after which the script can be killed and `FUNCTION STATS` shows it.
     pub visible_ms: i64,
 }
 
 impl Thresholds {
-    /// Returns the run times for a value of `busy-reply-threshold` in ms, which is 0 if scripts may
-    /// run forever.
+    /// Returns the run times for a value of `busy-reply-threshold` in ms. With the value 0, scripts
+    /// may run forever.
     pub fn of(busy_ms: i64) -> Self {
         match busy_ms {
             0 => Thresholds { busy_ms: i64::MAX, visible_ms: i64::MAX },
@@ -55,7 +56,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the command that kills a run of this kind.
+    /// Returns the command that kills a script of this kind.
     pub fn kill_command(self) -> &'static str {
         match self {
             Kind::Script => "SCRIPT KILL",
@@ -63,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Returns the error for clients that can't be served while a run of this kind is busy.
+    /// Returns the error for clients that can't be served while a script of this kind is busy.
     pub fn busy(self) -> &'static str {
         match self {
             Kind::Script => "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -75,20 +76,20 @@ impl Kind {
 }
 
 thread_local! {
-    /// This worker's Lua states by kind. A state is created on first use, and taken out while a
-    /// script runs.
+    /// The Lua states of this worker, by [`Kind`]. A state is created when it is first needed. It
+    /// is absent while a script runs in it.
     static STATES: RefCell<[Option<Box<State>>; 2]> = const { RefCell::new([None, None]) };
-    /// The place where this worker publishes the memory usage of its Lua states; `None` on threads
-    /// that are not workers.
+    /// Where this worker publishes the memory usage of its Lua states; `None` on threads that are
+    /// not workers.
     static STATE_BYTES: RefCell<Option<StateBytes>> = const { RefCell::new(None) };
 }
 
-/// Memory usage of a worker's Lua states, bytes, by [`Kind`]. Written by the worker, read by all
-/// threads. Relaxed: statistics only.
+/// Memory usage of a worker's Lua states, bytes, by [`Kind`]. The worker writes it, and all threads
+/// read it. Relaxed suffices for statistics.
 type StateBytes = Arc<[AtomicU64; 2]>;
 
-/// Takes this thread's Lua state of a kind, or creates one. The caller returns it by
-/// [`return_state`].
+/// Takes this thread's Lua state of a kind, or creates one. The caller must pass it to
+/// [`return_state`] afterwards.
 pub fn take_state(kind: Kind) -> Box<State> {
     let kept = STATES.with_borrow_mut(|states| states[kind as usize].take());
     kept.unwrap_or_else(|| {
@@ -99,7 +100,7 @@ pub fn take_state(kind: Kind) -> Box<State> {
     })
 }
 
-/// Returns a Lua state to this thread and publishes its memory usage.
+/// Stores a Lua state for the next script of this thread, and publishes its memory usage.
 pub fn return_state(kind: Kind, state: Box<State>) {
     STATE_BYTES.with_borrow(|told| {
         if let Some(told) = told {
@@ -109,29 +110,29 @@ pub fn return_state(kind: Kind, state: Box<State>) {
     STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
 }
 
-/// The record of the script that a worker runs. The worker writes it, and workers whose clients
+/// The record of the script that a worker runs. The worker writes the record. Workers whose clients
 /// inspect or kill the script read it. Accesses are relaxed, except inside [`Killable`].
 #[derive(Default)]
 pub struct Running {
-    /// Start of the latest run, in ms of the monotonic clock. It is stored before the run starts,
-    /// so a reader that sees a run sees the start of that run or of a later one.
+    /// Start of the latest run, in ms of the monotonic clock. It is stored before the run is marked
+    /// as started. So a reader that sees a run also sees the start of that run or of a later run.
     since_ms: AtomicI64,
-    /// Whether the script runs, has written or was killed. The mark of [`Killable`] is set if the
-    /// script is a function.
+    /// Whether the script runs, has written or was killed. The mark of [`Killable`] is set for a
+    /// function.
     run: Killable,
-    /// The start of a run, and the name and command of its script. Set when the script has run for
-    /// long enough to be shown. The start distinguishes the run from later ones.
+    /// The name and command of a run, and the start of this run, which distinguishes it from later
+    /// runs. Set once the script has run long enough to be shown.
     named: Mutex<Option<(i64, Named)>>,
     /// Memory usage of this worker's Lua states.
     state_bytes: StateBytes,
 }
 
-/// A script or function, and the command that called it.
+/// The name of a running script or function, and the command that has called it.
 #[derive(Clone, Debug)]
 pub struct Named {
     /// The SHA-1 of a script, or the name of a function.
     pub name: Vec<u8>,
-    /// The command's words, with its name.
+    /// The words of the command, including its name.
     pub command: Vec<Vec<u8>>,
 }
 
@@ -142,26 +143,27 @@ impl Running {
         self.run.start(kind == Kind::Function);
     }
 
-    /// Publishes the name and command of a script that has run for long enough to be shown.
+    /// Publishes the name and command of the running script, once it has run long enough to be
+    /// shown.
     pub fn tell(&self, named: Named) {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some((self.since_ms.load(Relaxed), named));
     }
 
-    /// Returns the name and command of the current run, if they were published.
+    /// Returns the name and command of the current run, if they have been published.
     fn named(&self) -> Option<Named> {
         let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = |(since_ms, _): &&(i64, Named)| *since_ms == self.since_ms.load(Relaxed);
         named.as_ref().filter(is_current).map(|(_, named)| named.clone())
     }
 
-    /// Ends the run, also if the script is about to be rerun. From this point the run can't be
-    /// killed. Returns whether it was killed before.
+    /// Ends the run. This is also called if the script is about to be rerun. The run can't be
+    /// killed afterwards. Returns whether it was killed before.
     pub fn end(&self) -> bool {
         self.run.end()
     }
 
-    /// Marks the script as having written. Returns `false` if the script was already killed and
-    /// must not write.
+    /// Marks the script as having written. Returns `false` if the script was killed before and must
+    /// not write.
     #[must_use = "if this is `false`, the script was killed and must change nothing"]
     pub fn write(&self) -> bool {
         self.run.change()
@@ -172,22 +174,22 @@ impl Running {
         self.run.is_killed()
     }
 
-    /// Returns the script's kind.
+    /// Returns whether the record is that of a script or of a function.
     pub fn kind(&self) -> Kind {
         kind_of(self.run.snapshot())
     }
 
-    /// Returns how long the script has run, ms; `None` if no script runs.
+    /// Returns how long the current script has run, ms; `None` if no script runs.
     pub fn runs_ms(&self, now_ms: i64) -> Option<i64> {
         self.run.snapshot().is_running().then(|| now_ms - self.since_ms.load(Relaxed))
     }
 
-    /// Kills the script if it is of `kind`, has run for long enough and has not written. Otherwise
-    /// returns the error of `SCRIPT KILL` or `FUNCTION KILL`.
+    /// Kills the script if it is of this kind, has run long enough and has not written. Otherwise
+    /// returns the error reply to `SCRIPT KILL` or `FUNCTION KILL`.
     fn kill(&self, kind: Kind, now_ms: i64, thresholds: Thresholds) -> Result<(), &'static str> {
         let seen = self.run.snapshot();
-        // If `since_ms` belongs to a later run, the run in `seen` has ended, and `kill` below
-        // fails.
+        // `since_ms` may already belong to a later run. Then the run in `seen` has ended, and
+        // `kill` below fails.
         let runs_ms = now_ms - self.since_ms.load(Relaxed);
         if !seen.is_running() || runs_ms < thresholds.visible_ms {
             return Err(NOT_BUSY);
@@ -230,7 +232,8 @@ impl Scripting {
         }
     }
 
-    /// Makes this thread, which is `worker`, publish the memory usage of its Lua states.
+    /// Makes the calling thread, which must be that of `worker`, publish the memory usage of its
+    /// Lua states.
     pub fn attach(&self, worker: u32) {
         STATE_BYTES.set(Some(Arc::clone(&self.running(worker).state_bytes)));
     }
@@ -240,14 +243,14 @@ impl Scripting {
         &self.running[worker as usize]
     }
 
-    /// Compiles a script, makes it known to all workers, and returns its SHA-1. An error is the
-    /// complete error reply.
+    /// Compiles a script, adds it to the scripts that all workers share, and returns its SHA-1. An
+    /// error is the complete error reply.
     pub fn load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let sha = sha_of(body);
         if self.scripts.find(&sha).is_none() {
             let script = Arc::new(Script::new(sha, body)?);
             let mut state = take_state(Kind::Script);
-            // The lookup makes the state drop scripts that it compiled before a flush.
+            // This lookup makes the state drop the scripts that were compiled before a flush.
             state.find(&self.scripts, &sha);
             let compiled = state.compile(&script);
             return_state(Kind::Script, state);
@@ -262,9 +265,9 @@ impl Scripting {
         sha_from(name).is_some_and(|sha| self.scripts.find(&sha).is_some())
     }
 
-    /// Drops this thread's Lua state of scripts if all scripts were flushed since it was created.
-    /// Without this, a worker that runs no more scripts would never free the state. `worker` is the
-    /// worker of this thread.
+    /// Drops this thread's Lua state for scripts, if all scripts were flushed after its creation.
+    /// Without this, a worker that runs no more scripts would never free the state. The calling
+    /// thread must be that of `worker`.
     pub fn drop_flushed(&self, worker: u32) {
         let is_old = |state: &mut Box<State>| state.is_flushed(&self.scripts);
         if STATES.with_borrow_mut(|states| states[Kind::Script as usize].take_if(is_old)).is_some() {
@@ -287,17 +290,17 @@ impl Scripting {
         self.running.iter().any(|running| running.run.snapshot().is_running())
     }
 
-    /// Iterates over scripts that have run for at least `min_ms`, each with its run time, ms.
+    /// Returns the scripts that have run for at least `min_ms`, each with its run time in ms.
     fn running_for(&self, now_ms: i64, min_ms: i64) -> impl Iterator<Item = (&Running, i64)> {
         let runs = move |running: &Running| running.runs_ms(now_ms).filter(|runs_ms| *runs_ms >= min_ms);
         self.running.iter().filter_map(move |running| Some((running, runs(running)?)))
     }
 
-    /// Kills the scripts of a kind that have run for long enough without writing.
+    /// Kills all scripts of this kind that have run long enough and have not written.
     pub fn kill(&self, kind: Kind, now_ms: i64, thresholds: Thresholds) -> Result<(), &'static str> {
         let tried: Vec<_> = self.running.iter().map(|running| running.kill(kind, now_ms, thresholds)).collect();
-        // Results in order of precedence: a script was killed; a script can't be killed; a busy
-        // script is of the other kind.
+        // Results in descending order of precedence: a script was killed; a script can't be killed;
+        // a script of the other kind is busy.
         let is = |wanted: Result<(), &'static str>| tried.contains(&wanted);
         if is(Ok(())) {
             Ok(())
@@ -308,8 +311,8 @@ impl Scripting {
         }
     }
 
-    /// Returns the longest-running function that has run for long enough to be shown. Fails if
-    /// there is none but a script is busy.
+    /// Returns the function that has run longest, if it has run long enough to be shown. Returns an
+    /// error if there is no such function but a script is busy.
     pub fn running_function(
         &self,
         now_ms: i64,
@@ -330,7 +333,7 @@ impl Scripting {
         }
     }
 
-    /// Loads a library into this thread's state. The error text has no code.
+    /// Loads a library into this thread's Lua state. The text of an error has no error code.
     fn load_library(&self, draft: Draft) -> Result<Arc<Library>, Vec<u8>> {
         let mut state = take_state(Kind::Function);
         state.drop_old(&self.libraries);
@@ -339,8 +342,8 @@ impl Scripting {
         Ok(Arc::new(draft.with(functions?)))
     }
 
-    /// Publishes loaded libraries to all workers, either all of them or none. The error text has no
-    /// code.
+    /// Publishes loaded libraries to all workers: either all of the libraries or none. The text of
+    /// an error has no error code.
     fn add_libraries(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
         let ids: Vec<u64> = added.iter().map(|library| library.id).collect();
         let is_added = self.libraries.add(added, existing, quote);
@@ -350,10 +353,11 @@ impl Scripting {
         is_added
     }
 
-    /// Loads the libraries of a dump. If one fails, none is kept. The error text has no code.
+    /// Loads the libraries of a dump. If one of them fails, keeps none. The text of an error has no
+    /// error code.
     fn load_all(&self, texts: &[Vec<u8>]) -> Result<Vec<Arc<Library>>, Vec<u8>> {
-        // The libraries are checked for conflicts with each other before the caller adds them to
-        // the existing ones.
+        // Checks the libraries for conflicts with each other. Conflicts with existing libraries are
+        // checked when the caller adds them.
         let (apart, mut loaded) = (Libraries::default(), Vec::new());
         for text in texts {
             let one = Draft::new(text).and_then(|draft| self.load_library(draft));
@@ -382,7 +386,7 @@ impl Scripting {
     }
 }
 
-/// Drops libraries that this thread has loaded but not published.
+/// Drops libraries that this thread has loaded but not published to the other workers.
 fn forget(ids: &[u64]) {
     let mut state = take_state(Kind::Function);
     ids.iter().for_each(|id| state.forget_library(*id));

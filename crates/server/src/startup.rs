@@ -1,5 +1,4 @@
-//! Starts the server from its settings, waits for the workers, and stops. The binary calls only
-//! [`main`].
+//! Starts the server, waits for the workers, and stops the server. The binary calls only [`main`].
 
 use std::io;
 use std::process::ExitCode;
@@ -25,7 +24,8 @@ use crate::replication::Replica;
 use crate::snapshot::{self, Files, has_snapshot, load_at_start, loading};
 use crate::worker::Worker;
 
-/// Size of a worker's stack, bytes. Handlers don't recurse over client input, so this is ample.
+/// Size of a worker's stack, bytes. This is more than enough, because handlers don't recurse over
+/// client input.
 const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
 
 /// Runs the process and returns its exit code.
@@ -62,7 +62,7 @@ pub fn main() -> ExitCode {
 /// Builds the server and runs it until it is stopped.
 ///
 /// # Errors
-/// The reason why the server can't start or continue, for the operator.
+/// Returns the reason why the server can't start or continue, as text for the operator.
 fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>, users: &[Line]) -> Result<(), String> {
     let settings = config.settings();
     let choice = match settings.io_backend {
@@ -73,8 +73,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let sandbox = settings.process.is_sandboxed.then(process::Sandbox::new).transpose()?;
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
-    // At most one worker per shard: a further worker would be the home of no shard and, with
-    // `execution owner`, have nothing to do.
+    // There is at most one worker per shard. A further worker would be the home of no shard, and
+    // with `execution owner` it would have nothing to do.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;
@@ -134,7 +134,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
             Execution::Inline => keyspace::Execution::Inline,
             Execution::Owner => keyspace::Execution::Owner,
         },
-        // Not taken from `random`, because `INFO` shows that generator's output.
+        // Not taken from `random`, because `INFO` shows numbers of that generator.
         seed: Random::from_entropy().next_u64(),
         random_seed: random.next_u64(),
     };
@@ -163,13 +163,13 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         load(&mut owned)?;
     }
     Replica::start(&server);
-    // As in Redis, the server starts even if this fails. The log has the reason.
+    // As in Redis, the server starts even if this fails. The function logs the reason.
     process::adjust_oom_score(&settings.process, settings.replica.primary.is_some());
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
     let ended = if has_dataset {
-        // The workers serve connections while the dataset is being loaded, unless that is short.
+        // The workers serve connections during the load, unless the load is short.
         run_workers(&server, &settings, sandbox.as_ref(), doorbells, || {
             load(&mut owned)?;
             server.port(server.facts().first_io_worker).send(Message::Release(owned));
@@ -185,8 +185,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     ended
 }
 
-/// Starts a thread per worker, enters the sandbox once all event loops exist, loads the dataset,
-/// and waits for the workers.
+/// Starts a thread for each worker, enters the sandbox once all event loops exist, loads the
+/// dataset, and waits for the workers to end.
 fn run_workers(
     server: &Server,
     settings: &Settings,
@@ -195,9 +195,9 @@ fn run_workers(
     load: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let failed = AtomicBool::new(false);
-    // Locked for writing until the sandbox is entered, so that no worker serves a client before
-    // that. Without a sandbox, the lock is free, and each worker serves clients as soon as it is
-    // set up.
+    // With a sandbox, this lock is held for writing until the sandbox has been entered, so that no
+    // worker serves a client earlier. Without a sandbox, each worker serves clients as soon as it
+    // is set up.
     let barrier = RwLock::new(());
     std::thread::scope(|scope| {
         let (ready, started) = mpsc::channel();
@@ -228,8 +228,8 @@ fn run_workers(
             }
         }
         drop(ready);
-        // Each worker sends a message when its loop is set up. A worker that fails drops its sender
-        // instead. The count ends when all senders are dropped.
+        // Each worker sends a message once its event loop is set up. A worker that fails only drops
+        // its sender. The iteration ends when all senders have been dropped.
         let set_up = started.iter().count();
         if let Some(sandbox) = sandbox {
             sandbox.enter().inspect_err(|_| server.stop())?;
@@ -238,8 +238,8 @@ fn run_workers(
         drop(closed);
         let loaded = load();
         if server.is_stopping() {
-            // The server was stopped, which is not an error, or a worker has failed and has already
-            // reported the error.
+            // Either the server was asked to stop, which is no error, or a worker has failed and
+            // has already reported its error.
             return Ok(());
         }
         loaded.inspect_err(|_| server.stop())?;
@@ -269,7 +269,7 @@ fn run_worker<L: EventLoop>(
 ) -> io::Result<()> {
     let mut worker = Worker::new(server, number, L::new(doorbell)?);
     worker.listen()?;
-    // Can't fail: the receiver lives until all senders are dropped.
+    // Can't fail: the receiver lives until all senders have been dropped.
     let _ = ready.send(());
     drop(ready);
     drop(barrier.read());
@@ -277,7 +277,7 @@ fn run_worker<L: EventLoop>(
     worker.run()
 }
 
-/// Logs the configuration that the server runs with.
+/// Logs how the server is configured.
 fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::Listener]) {
     let execution = match settings.execution {
         Execution::Inline => "inline",
@@ -311,7 +311,7 @@ fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::
     }
     let mode = if settings.cluster_enabled { "cluster" } else { "standalone" };
     if settings.always_show_logo {
-        // Pantala shows no picture, but the lines that programs look for.
+        // Pantala shows no picture, only the lines that programs look for.
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         tracing::info!("\n Pantala {version}\n Running in {mode} mode\n Port: {}\n PID: {pid}\n", settings.port);
     } else {

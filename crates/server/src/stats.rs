@@ -1,5 +1,8 @@
-//! A worker's statistics. The worker writes them through its [`Tally`], and `INFO` reads them on
-//! any worker.
+//! The statistics of a worker. The worker writes them through its [`Tally`], and any worker reads
+//! them for `INFO`.
+//!
+//! A *window* is the set of commands that a worker has parsed in one turn of its event loop and
+//! runs together.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,16 +26,16 @@ pub enum Outcome {
 /// Statistics of one command on one worker (`INFO commandstats`).
 #[derive(Default)]
 pub struct CommandStats {
-    /// Calls that ran.
+    /// Number of calls that ran.
     pub calls: Counter,
-    /// Time spent in these calls, ns. The commands of a window that are not timed individually
+    /// Time spent in these calls, ns. Some commands of a window are timed individually. The others
     /// share the rest of the window's time evenly.
     pub time_ns: Counter,
-    /// Calls that ran and failed.
+    /// Number of calls that ran and failed.
     pub failed: Counter,
-    /// Calls that did not run.
+    /// Number of calls that were rejected and did not run.
     pub rejected: Counter,
-    /// Latency of calls, ns (`latency-tracking`).
+    /// Latency of the calls, ns (`latency-tracking`).
     pub latency: Histogram,
 }
 
@@ -42,21 +45,21 @@ type ByCommand = Vec<(&'static Command, Arc<CommandStats>)>;
 /// Error replies by code (`INFO errorstats`).
 type ByCode = BTreeMap<Vec<u8>, Arc<Counter>>;
 
-/// Maximum length of an error code, bytes. As in Redis, an error without a space in that range
+/// Maximum length of an error code, bytes. As in Redis, an error without a space within that length
 /// counts as `ERR`.
 const ERROR_CODE_BYTES_MAX: usize = 30;
 
-/// Maximum number of distinct error codes counted. Redis has about a dozen; scripts may invent
-/// more.
+/// Maximum number of distinct error codes that are counted. Redis has about a dozen codes, but
+/// scripts may invent more.
 const ERROR_CODES_MAX: usize = 128;
 
-/// Maximum number of counts that are held back in a run that may be rolled back. They take at most
-/// 32 KiB. Further counts are added at once.
+/// Maximum number of counts that are held back during a run that may be rolled back. They occupy at
+/// most 32 KiB. Further counts are added at once.
 const HELD_MAX: usize = 1024;
 
 /// A count made in a run that may be rolled back.
 enum HeldCount {
-    /// A command within the run, and its duration.
+    /// A command that was called in the run, and its duration.
     Command(&'static Command, Outcome, Duration),
     /// An error reply, with the counter of its code; `None` if there are too many codes.
     Error(Option<Arc<Counter>>),
@@ -64,65 +67,67 @@ enum HeldCount {
 
 const _: () = assert!(HELD_MAX * size_of::<HeldCount>() <= 32 * 1024);
 
-/// The statistics of one worker. Any thread may read them; only the worker writes them, except for
+/// The statistics of one worker. Any thread may read them. Only the worker writes them, except for
 /// [`WorkerStats::reset`].
 pub struct WorkerStats {
-    /// Turns of the loop.
+    /// Number of turns of the event loop.
     pub turns: Counter,
-    /// Windows that ran.
+    /// Number of windows that ran.
     pub windows: Counter,
-    /// Groups of consecutive commands of a connection that were sent as one request, because an
-    /// earlier command of the connection had waited for its shards.
+    /// Number of groups of consecutive commands of one connection that were queued at their shards
+    /// as one request, because an earlier command of the connection had waited for its shards.
     pub joined: Counter,
-    /// Commands that ran.
+    /// Number of commands that ran.
     pub commands: Counter,
-    /// Error replies.
+    /// Number of error replies.
     pub errors: Counter,
     /// Bytes received.
     pub input_bytes: Counter,
-    /// Those received from a primary.
+    /// Bytes received from a primary. They are part of `input_bytes`.
     pub repl_input_bytes: Counter,
     /// Bytes submitted to be sent.
     pub output_bytes: Counter,
-    /// Bytes of the stream and of snapshots for replicas, once they are output of a connection.
+    /// Bytes for replicas (the stream and snapshots) that were added to a connection's output.
     pub repl_output_bytes: Counter,
-    /// Reads from connections.
+    /// Number of reads from connections.
     pub reads: Counter,
-    /// Writes to connections.
+    /// Number of writes to connections.
     pub writes: Counter,
-    /// Current connections.
+    /// Number of current connections.
     pub connections: Gauge,
-    /// Connections held back by `CLIENT PAUSE`.
+    /// Number of connections held back by `CLIENT PAUSE`.
     pub paused: Gauge,
-    /// Blocked connections: by `BLPOP`, `WAIT` and similar commands.
+    /// Number of connections blocked by `BLPOP`, `WAIT` and similar commands.
     pub blocked: Gauge,
-    /// Blocked connections with a timeout.
+    /// Number of blocked connections with a timeout.
     pub with_deadline: Gauge,
-    /// CPU time of the worker's thread when last sampled, µs.
+    /// CPU time of the worker's thread, µs, at the last sample.
     pub cpu_us: Gauge,
     by_command: Mutex<ByCommand>,
     by_code: Mutex<ByCode>,
 }
 
 /// The only writer of a worker's statistics. Readers see each count immediately. The first count of
-/// a command or error code takes a lock to add an entry. Later counts are a plain load and store.
+/// a command or an error code takes a lock to add an entry. Each later count is a plain load and
+/// store.
 pub struct Tally<'s> {
     stats: &'s WorkerStats,
-    /// The statistics of each command. They are a list, because a worker runs few different
+    /// The statistics of each command. A list suffices, because a worker runs few different
     /// commands.
     runs: ByCommand,
     /// Index in `runs` of the command that was counted last.
     last: usize,
-    /// Time of the current window's individually timed commands, ns.
+    /// Time of the individually timed commands in the current window, ns.
     window_timed_ns: u64,
-    /// Calls in the current window that share its time. Each item stands for consecutive calls of
-    /// one command: its index in `runs`, and the number of calls, never 0.
+    /// The calls of the current window that share its time. Each item is a group of consecutive
+    /// calls of one command: the command's index in `runs`, and the number of calls, which is never
+    /// 0.
     window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
-    /// Whether the error of the current command (a script) was already counted, as the error of a
-    /// command that the script called.
+    /// Whether the error of the current command, a script, was already counted as the error of a
+    /// command that the script has called.
     is_counted: bool,
-    /// Counts of a run that may be rolled back.
+    /// Counts that are held back, because they were made in a run that may be rolled back.
     held: Vec<HeldCount>,
     /// Whether a run that may be rolled back is in progress.
     is_holding: bool,
@@ -131,7 +136,7 @@ pub struct Tally<'s> {
 }
 
 impl<'s> Tally<'s> {
-    /// Creates the writer of a worker's statistics. There must be only one writer.
+    /// Creates the only writer of a worker's statistics.
     pub fn new(stats: &'s WorkerStats) -> Self {
         Tally {
             stats,
@@ -164,7 +169,8 @@ impl<'s> Tally<'s> {
         self.count_calls(command, 1);
     }
 
-    /// Counts consecutive calls of a command, at least one, whose replies are not errors.
+    /// Counts consecutive calls of a command whose replies are not errors. `calls` must be at least
+    /// 1.
     #[inline(always)]
     pub fn count_calls(&mut self, command: &'static Command, calls: u64) {
         self.stats_of(command).calls.add(calls);
@@ -186,8 +192,8 @@ impl<'s> Tally<'s> {
         &self.runs[self.last].1
     }
 
-    /// Removes the call counted last from those that share the window's time, and returns the index
-    /// of its command.
+    /// Excludes the call that was counted last from those that share the window's time. Returns the
+    /// index of its command.
     fn pop_call(&mut self) -> Option<usize> {
         let (index, count) = self.window_calls.last_mut()?;
         let index = *index;
@@ -198,8 +204,8 @@ impl<'s> Tally<'s> {
         Some(index)
     }
 
-    /// Counts a command that a script has called. The command took `took`, or was rejected. Its
-    /// time also counts towards the script's command.
+    /// Counts a command that a script has called. The command was rejected, or ran for `took`. Its
+    /// time is also part of the time of the script's command.
     pub fn count_within(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
         if self.holds_next() {
             self.held.push(HeldCount::Command(command, outcome, took));
@@ -218,8 +224,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Returns the outcome of a command that a script has called, as `reply` shows it. If the reply
-    /// is an error, counts the error.
+    /// Returns the outcome of a command that a script has called, judging by its reply. If the
+    /// reply is an error, counts the error.
     pub fn outcome_within(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if reply.first() != Some(&b'-') || command.flags.contains(Flags::ANSWERS_ERRORS) {
             return Outcome::Ok;
@@ -228,7 +234,7 @@ impl<'s> Tally<'s> {
         Outcome::Failed
     }
 
-    /// Counts the reply to a command that a script has called, if the reply is an error.
+    /// Counts an error if the reply to a command that a script has called is an error.
     pub fn count_reply_within(&mut self, reply: &[u8]) {
         let [b'-', error @ ..] = reply else { return };
         let count = self.count_of(error);
@@ -239,19 +245,20 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Starts a run that may be rolled back: its counts are held back until the run is committed.
+    /// Starts a run that may be rolled back. Its counts are held back until the run is committed.
     pub fn hold(&mut self) {
         self.is_holding = true;
     }
 
-    /// Returns whether to hold back the next count. Beyond [`HELD_MAX`], counts are added at once.
+    /// Returns whether to hold back the next count. After [`HELD_MAX`] counts, the others are added
+    /// at once.
     #[inline]
     fn holds_next(&self) -> bool {
         self.is_holding && self.held.len() < HELD_MAX
     }
 
-    /// Ends the run that [`Tally::hold`] has started. Adds its counts if it was committed
-    /// (`stands`), and drops them if it was rolled back.
+    /// Ends the run that [`Tally::hold`] has started. If the run was committed (`stands`), adds its
+    /// counts; otherwise drops them.
     pub fn commit_held(&mut self, stands: bool) {
         if !std::mem::take(&mut self.is_holding) {
             return;
@@ -269,13 +276,14 @@ impl<'s> Tally<'s> {
         self.held = held;
     }
 
-    /// Marks the error reply of the current command (a script) as already counted, because it is
-    /// the error of a command that the script called.
+    /// Marks the error reply of the current command, a script, as already counted. It is the error
+    /// of a command that the script has called.
     pub fn expect_counted(&mut self) {
         self.is_counted = true;
     }
 
-    /// Returns the outcome of a command that has replied, and counts an error.
+    /// Returns the outcome of a command that has replied. If the reply is an error, counts the
+    /// error.
     #[inline]
     pub fn outcome(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if reply.first() == Some(&b'-') { self.count_failure(command, reply) } else { Outcome::Ok }
@@ -293,7 +301,7 @@ impl<'s> Tally<'s> {
         Outcome::Failed
     }
 
-    /// Counts a reply if it is an error.
+    /// Counts an error if the reply is an error.
     #[inline]
     pub fn count_reply(&mut self, reply: &[u8]) {
         if let [b'-', error @ ..] = reply {
@@ -301,8 +309,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Counts an error in the late reply to a command that was already counted before it waited for
-    /// its shards or blocked.
+    /// Counts the error, if any, in the reply to a command that waited for its shards or was
+    /// blocked. The command itself was already counted before that.
     #[inline]
     pub fn count_late_reply(&mut self, command: &'static Command, reply: &[u8]) {
         if reply.first() == Some(&b'-') {
@@ -311,8 +319,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Counts the failure of a command that was already counted before it waited for its shards or
-    /// blocked.
+    /// Counts the failure of a command that waited for its shards or was blocked. The command
+    /// itself was already counted before that.
     #[cold]
     pub fn count_late_failure(&mut self, command: &'static Command) {
         let index = self.find(command);
@@ -332,7 +340,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Returns the counter for an error's code, or `None` if there are too many codes.
+    /// Returns the counter of an error's code, or `None` if there are too many codes.
     #[cold]
     fn count_of(&mut self, error: &[u8]) -> Option<Arc<Counter>> {
         let code = match error.iter().take(ERROR_CODE_BYTES_MAX + 1).position(|&byte| byte == b' ') {
@@ -351,7 +359,8 @@ impl<'s> Tally<'s> {
         Some(count)
     }
 
-    /// Records the time of the command counted last, and excludes it from the window's shared time.
+    /// Records the time of the command that was counted last, and excludes it from the time that
+    /// the window's commands share.
     pub fn time_last(&mut self, took: Duration) {
         if let Some(index) = self.pop_call() {
             self.record(index, took);
@@ -359,21 +368,21 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Excludes the command counted last from those that share the window's time, because it is in
-    /// flight and [`Tally::time_late`] will record its time.
+    /// Excludes the command that was counted last from those that share the window's time. The
+    /// command is in flight, and [`Tally::time_late`] will record its time.
     pub fn expect_time(&mut self) {
         self.pop_call();
     }
 
-    /// Records the time of a command that was already counted before it waited, and that may have
-    /// run on another worker.
+    /// Records the time of a command that waited for its shards and may have run on another worker.
+    /// The command itself was already counted before that.
     #[cold]
     pub fn time_late(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
         self.record(index, took);
     }
 
-    /// Records the time that a command took before it blocked. As in Redis, the latency is recorded
+    /// Records the time that a command ran before it blocked. As in Redis, the latency is recorded
     /// only when the command is answered.
     pub fn time_blocked(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
@@ -385,8 +394,8 @@ impl<'s> Tally<'s> {
         self.window_timed_ns += took.as_nanos() as u64;
     }
 
-    /// Records the latency of a blocked command that was answered. Its time was recorded when it
-    /// blocked ([`Tally::time_blocked`]).
+    /// Records the latency of a blocked command that was answered. Its run time was recorded when
+    /// it blocked ([`Tally::time_blocked`]).
     pub fn end_blocked(&mut self, command: &'static Command, took: Duration) {
         if self.tracks_latency {
             let index = self.find(command);
@@ -403,8 +412,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Ends a window that took `took_ns`. Commands that were not timed individually share the time
-    /// that the others leave.
+    /// Ends a window that took `took_ns`. The commands that were not timed individually share the
+    /// time that the individually timed commands leave.
     #[inline]
     pub fn end_window(&mut self, took_ns: u64) {
         let shared_ns = took_ns.saturating_sub(self.window_timed_ns);
@@ -469,7 +478,7 @@ impl WorkerStats {
         self.by_code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resets the counters, as `CONFIG RESETSTAT` requires.
+    /// Resets the counters (`CONFIG RESETSTAT`).
     pub fn reset(&self) {
         for counter in [
             &self.turns,
@@ -537,13 +546,13 @@ mod tests {
         let replies: [&[u8]; 6] =
             [b"-ERR a b\r\n", b"+OK\r\n", b"-WRONGTYPE x\r\n", b"-alone\r\n", b"", b"-WRONGTYPE y\r\n"];
         assert_eq!(by_code(&replies), (4, "ERR=2 WRONGTYPE=2".to_owned()));
-        // At the maximum length of a code and one past it.
+        // The maximum length of a code, and one byte more.
         let (longest, longer) =
             ([b"-", [b'x'; 30].as_slice(), b" y"].concat(), [b"-", [b'x'; 31].as_slice(), b" y"].concat());
         assert_eq!(by_code(&[&longest, &longer]), (2, format!("ERR=1 {}=1", "x".repeat(30))));
     }
 
-    /// At the maximum number of held counts and one past it.
+    /// The maximum number of held counts, and one more.
     #[test]
     fn a_run_counts_when_it_is_committed() {
         let get = pantala_commands::lookup(b"get").expect("a command");

@@ -12,9 +12,10 @@ use crate::process;
 use crate::snapshot;
 
 impl Server {
-    /// Applies those changes of the settings that readers don't notice by themselves: all of them,
-    /// or none. With `names_appendonly`, `appendonly yes` turns on an append-only file that is off,
-    /// even if the setting was `yes` before: it could not be reopened after a full sync then.
+    /// Applies the changes of settings that their readers don't notice by themselves. Applies all
+    /// of these changes or none. `names_appendonly` means that `CONFIG SET` names `appendonly`.
+    /// Then `appendonly yes` turns on an append-only file that is off, even if the setting was
+    /// `yes` before. (After a full sync, the server may have failed to open the file again.)
     ///
     /// # Errors
     /// A setting can't be applied. The server continues to run with the old settings.
@@ -39,12 +40,13 @@ impl Server {
         } else {
             None
         };
-        // The last step that can fail, so that no failure requires rolling back new sockets.
+        // This is the last step that can fail. So no failure requires closing the new sockets
+        // again.
         if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
             let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
             let changed = self.listening().change(old, new);
-            // Makes the accepting worker listen on the current sockets. The message is sent even
-            // after a rejection, because the old addresses may then have new sockets.
+            // Makes the worker that accepts connections listen on the current sockets. The message
+            // is sent even after a failure, because the old addresses may then have new sockets.
             self.port(self.facts().first_io_worker).send(Message::Reload);
             changed.map_err(refused)?;
         }
@@ -112,7 +114,7 @@ impl Server {
         self.keyspace().journal().set_backlog(settings.repl_backlog_bytes);
         self.keyspace().journal().set_replica_bound(match settings.output_limit_replica.hard_bytes {
             0 => u64::MAX,
-            // As in Redis: the limit must not close a replica that is catching up from the backlog.
+            // As in Redis, the limit must not close a replica that is catching up from the backlog.
             hard_bytes => hard_bytes.max(settings.repl_backlog_bytes),
         });
         tuning.times_all.store(settings.times_all(), Relaxed);

@@ -1,4 +1,4 @@
-//! Users at startup, the ACL file, and random bytes for passwords.
+//! The users at startup, the ACL file, and random bytes for passwords.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,10 +20,10 @@ impl Server {
         self.config().settings().aclfile.clone()
     }
 
-    /// Creates the users of the configuration: those of `user` lines, or of the ACL file.
+    /// Creates the users that the configuration defines, either by `user` lines or by the ACL file.
     ///
     /// # Errors
-    /// The error in the users' rules or in the file, for the operator.
+    /// Returns the error in the rules of a user or in the file, as text for the operator.
     pub fn load_users(&self, lines: &[Line]) -> Result<(), String> {
         let users = self.keyspace().users();
         let Some(path) = self.acl_file() else {
@@ -46,13 +46,13 @@ impl Server {
     }
 }
 
-/// Reads an ACL file. Returns its path, and its content or the system's error.
+/// Reads an ACL file. Returns its path, and either its content or the system's error.
 pub fn read(path: &Path) -> (String, Result<Vec<u8>, String>) {
     (path.display().to_string(), System.read_file(path).map_err(|error| reason(&error)))
 }
 
-/// Replaces the content of an ACL file: after a crash the file has the old or the new content.
-/// Returns whether the replacement succeeded. If it failed, the log has the reason.
+/// Replaces the content of an ACL file. After a crash, the file has either the old or the new
+/// content. Returns whether the replacement succeeded. The log has the reason for a failure.
 pub fn write(path: &Path, text: &[u8]) -> bool {
     let written = replace_file(path, text);
     if let Err(error) = &written {

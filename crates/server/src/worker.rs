@@ -1,5 +1,6 @@
 //! A worker: a thread with one event loop, the connections that it owns, and the shards whose home
-//! it is. Startup creates one per thread and calls [`Worker::run`].
+//! it is. The home of a shard does the shard's periodic work. Startup creates one worker per thread
+//! and calls [`Worker::run`].
 //!
 //! | layer | owns | uses |
 //! | --- | --- | --- |
@@ -10,19 +11,20 @@
 //! | [control](crate::control) | periodic work, settings | the dispatcher |
 //! | this file | the turn | all of them |
 //!
-//! A turn:
+//! A turn is one iteration of the event loop:
 //!
-//! 1. *poll*: submits the sends that the last turn has left, and waits for events
+//! 1. *poll*: submits the sends that the previous turn has left, and waits for events
 //!    ([`pantala_runtime`]);
-//! 2. *messages*: receives replies to parked commands, shards and new sockets from other workers
-//!    ([`pantala_engine::message`]);
+//! 2. *messages*: receives messages from other workers: replies to commands that waited for shards,
+//!    shards, and new sockets ([`pantala_engine::message`]);
 //! 3. *windows*: parses commands from all connections with input, prefetches the data that they
 //!    need, and runs them in order;
-//! 4. *finish*: sends the replies, with one send per connection. The rest of the input is kept.
+//! 4. *finish*: sends the replies, with one send per connection. Input that is left stays for the
+//!    next turn.
 //!
-//! A few times a second the worker also handles timeouts, limits and expired keys. While a long
-//! script runs, the dispatcher requests turns within the script through [`Above`]. Events that
-//! can't be handled within the script are deferred until it has ended.
+//! A few times a second, the worker also handles timeouts, limits and expired keys. While a long
+//! script runs, the dispatcher runs turns within the script through [`Above`]. Events that such a
+//! turn can't handle are deferred to the end of the script.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,7 +39,7 @@ use crate::dispatch::{Above, Dispatcher};
 use crate::host::Server;
 use crate::windows::Windows;
 
-/// A worker, see the head of this module.
+/// A worker; see the head of this module.
 pub struct Worker<'s, L: EventLoop> {
     dispatcher: Dispatcher<'s, L>,
     windows: Windows,
@@ -45,7 +47,7 @@ pub struct Worker<'s, L: EventLoop> {
 }
 
 impl<'s, L: EventLoop + 's> Worker<'s, L> {
-    /// Creates a worker on an event loop that this thread created.
+    /// Creates a worker. The calling thread must have created the event loop `io`.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         let control = Rc::new(Control::new(server));
         let above = Box::new(TurnWithin { windows: Windows::default(), control: Rc::clone(&control) });
@@ -53,11 +55,11 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         Worker { dispatcher, windows: Windows::default(), control }
     }
 
-    /// Starts to accept from the server's current listening sockets, if this is the accepting
-    /// worker.
+    /// Starts to accept connections from the server's current listening sockets, if this is the
+    /// worker that accepts connections.
     ///
     /// # Errors
-    /// The loop rejects the sockets, or there are no file descriptors left.
+    /// The event loop rejects the sockets, or the process can't open more file descriptors.
     pub fn listen(&mut self) -> std::io::Result<()> {
         self.dispatcher.clients.reactor.listen()
     }
@@ -65,14 +67,14 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     /// Runs until the server stops.
     ///
     /// # Errors
-    /// The loop can't wait for events. The worker can't continue.
+    /// The event loop can't wait for events, so the worker can't continue.
     pub fn run(&mut self) -> std::io::Result<()> {
         let mut events: Vec<Event> = Vec::new();
         while !self.dispatcher.is_stopping {
             self.poll(&mut events)?;
             let Worker { dispatcher, windows, control } = self;
-            // A client that has received the reply of CONFIG SET must find the new settings on
-            // every worker, so they are reloaded before any command of this turn.
+            // A client that has received the reply to `CONFIG SET` must find the new settings on
+            // every worker. So the settings are reloaded before any command of this turn.
             control.reload_if_changed(dispatcher);
             wait_while_asleep(dispatcher);
             dispatcher.clients.handle_all(&mut events);
@@ -90,7 +92,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         closed
     }
 
-    /// Waits for events, but only if there is no work to do at once.
+    /// Polls for events. Waits only if there is no other work to do.
     fn poll(&mut self, events: &mut Vec<Event>) -> std::io::Result<()> {
         let Worker { dispatcher, control, .. } = self;
         let timeout = if dispatcher.clients.replay_deferred() || dispatcher.is_behind() {
@@ -116,7 +118,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     }
 }
 
-/// Time between two looks at a sleeping server.
+/// Pause between two checks of whether `DEBUG SLEEP` has ended.
 const ASLEEP_PAUSE: Duration = Duration::from_micros(500);
 
 /// Waits while another worker runs `DEBUG SLEEP`.
@@ -127,15 +129,15 @@ fn wait_while_asleep<L: EventLoop>(dispatcher: &Dispatcher<'_, L>) {
     }
 }
 
-/// Closes clients if the memory usage of all clients had reached its limit at the end of the last
-/// turn.
+/// Closes clients if the memory usage of all clients had reached its limit at the end of the
+/// previous turn.
 #[inline]
 fn evict_if_due<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     let Clients { limits, reactor, .. } = &mut dispatcher.clients;
     limits.evict_if_due(reactor.server, reactor.clock.now_ms);
 }
 
-/// Handles messages from other workers, timeouts and the end of a pause, then runs commands from
+/// Handles messages from other workers, timeouts and the end of a pause. Then runs the commands of
 /// connections.
 #[inline(always)]
 fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut Windows) {
@@ -145,7 +147,8 @@ fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut 
     windows.run_ready(dispatcher);
 }
 
-/// Ends a turn: does periodic work, and sends invalidations and replies.
+/// Ends a turn: does periodic work, and sends invalidations and replies. `is_whole` is false for a
+/// turn within a script.
 #[inline(always)]
 fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control, is_whole: bool) {
     dispatcher.clients.reactor.clock.end_turn(dispatcher.clients.reactor.server);
@@ -155,17 +158,17 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     if is_whole {
         dispatcher.memory.publish_client_memory_if_over(&mut dispatcher.clients);
     }
-    // If CONFIG SET ran in this turn, settings that affect the data are applied before the reply to
-    // CONFIG SET is sent.
+    // `CONFIG SET` may have run in this turn. Settings that affect the data are applied before its
+    // reply is sent.
     control.reload_if_changed(dispatcher);
     if is_whole {
-        // The effects of the turn must be in the journal before its replies are sent.
+        // The effects of the turn must be in the journal before the replies are sent.
         dispatcher.clients.executor.flush_stream();
     }
     dispatcher.clients.finish_turn();
 }
 
-/// The layer that runs turns within scripts.
+/// Runs turns within scripts.
 struct TurnWithin {
     windows: Windows,
     control: Rc<Control>,
@@ -173,7 +176,8 @@ struct TurnWithin {
 
 impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]) {
-        // If the loop can't wait, it fails again after the script, and the error is handled then.
+        // If the event loop can't wait for events, it fails again after the script, and the error
+        // is handled then.
         let mut events = Vec::new();
         if dispatcher.clients.reactor.poll(Some(Duration::ZERO), &mut events).is_err() {
             return;
@@ -183,7 +187,8 @@ impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
         evict_if_due(dispatcher);
         run_commands(dispatcher, &mut self.windows);
         dispatcher.reject_waiting(owned);
-        // The script's own changes invalidate keys when its shards are released.
+        // Keys that the script itself has changed are invalidated later, when its shards are
+        // released.
         end_turn(dispatcher, &self.control, false);
     }
 }
