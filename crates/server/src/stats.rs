@@ -74,8 +74,8 @@ pub struct WorkerStats {
     pub turns: Counter,
     /// Number of windows that ran.
     pub windows: Counter,
-    /// Number of groups of consecutive commands of one connection that were queued at their shards
-    /// as one request, because an earlier command of the connection had waited for its shards.
+    /// Number of times that several consecutive commands of a connection were sent as one request,
+    /// because an earlier command of the connection had waited for its shards.
     pub joined: Counter,
     /// Number of commands that ran.
     pub commands: Counter,

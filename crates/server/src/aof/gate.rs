@@ -50,17 +50,16 @@ const NOTHING_WRITTEN: u64 = 1;
 pub struct Gate(AtomicU8);
 
 impl Gate {
-    /// Returns whether commands must note the effects that they have produced or seen. They must
-    /// while the file is written, although no reply may wait yet: the gate may shut between two
-    /// commands that a worker runs in the same turn (one iteration of its event loop). Without the
-    /// note, the reply to the second command would wait for the effect of the first. They must also
-    /// while the stream is kept for replicas.
+    /// Returns whether commands must note the effects that they have produced or seen. They must do
+    /// so while the stream is kept for replicas, and while the file is written. In the latter case,
+    /// the gate may shut between two commands of the same turn (an iteration of a worker's event
+    /// loop). Without the note, the effect of the first command would be attributed to the second.
     #[inline]
     pub fn wants_notes(&self) -> bool {
         self.0.load(Relaxed) & (WRITES | ALWAYS | BEHIND | ASKED | STREAMED) != 0
     }
 
-    /// Returns whether the stream is kept for replicas.
+    /// Returns whether the stream of effects is kept for replicas.
     pub fn is_streamed(&self) -> bool {
         self.0.load(Relaxed) & STREAMED != 0
     }
@@ -138,7 +137,8 @@ impl Gate {
         before & ASKED != 0 && !is_asked
     }
 
-    /// Returns whether clients ask for `always` while `appendfsync` is not `always`.
+    /// Returns whether replies wait because clients ask for `CLIENT DURABILITY always`, and not
+    /// because of `appendfsync always`.
     pub fn is_asked(&self) -> bool {
         self.0.load(SeqCst) & (ALWAYS | ASKED) == ASKED
     }

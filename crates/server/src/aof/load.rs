@@ -89,8 +89,8 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     let count = files.manifest.to_load().count();
     for (index, listed) in files.manifest.to_load().enumerate() {
         let is_base = files.manifest.base() == Some(listed);
-        // A failed write of the manifest may leave an empty increment behind the last used one. So
-        // a file counts as the last if all later files are empty.
+        // If a write of the manifest has failed, the last increments of the manifest may be empty.
+        // So a file counts as the last if all later files are empty.
         let is_last = index + 1 == count
             || !is_base && files.manifest.to_load().skip(index + 1).all(|later| directory.size_of(later) == 0);
         let file_began = Instant::now();

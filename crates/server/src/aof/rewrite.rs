@@ -27,7 +27,7 @@ use crate::snapshot::{
     Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written, start as start_snapshot, with_all_shards,
 };
 
-/// Number of bytes after which a base is synced while it is written
+/// A base is synced each time that this number of bytes has been written
 /// (`aof-rewrite-incremental-fsync`), as in Redis.
 const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 /// Number of failures in a row after which automatic and scheduled rewrites are delayed, as in
@@ -188,13 +188,13 @@ pub(super) fn fail(server: &Server) {
     server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
 }
 
-/// Returns the maximum number of bytes that the writer thread may be behind: the largest number,
-/// which is never reached. A slow disk may delay writes but must not lose effects.
+/// Returns the limit on the bytes that the writer thread may be behind. The limit is so high that
+/// it is never reached, because a slow disk may delay writes but must not lose effects.
 pub fn unbounded() -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(u64::MAX))
 }
 
-/// Returns a callback that wakes the thread that reads this inbox.
+/// Returns a callback that wakes the thread that owns this inbox.
 pub fn waking(inbox: &Arc<Inbox>) -> pantala_engine::effect::log::Wake {
     let inbox = Arc::clone(inbox);
     Arc::new(move || inbox.wake())
@@ -364,9 +364,9 @@ impl Consumer for Rewriting {
         drop(handle);
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
-                // This call of `install` makes all increments history. If the stream was cut, one
-                // of them has the effects after the cut and is still needed, so the base is deleted
-                // instead.
+                // This call of `install` moves all increments to the history, so they will be
+                // deleted. If the stream was cut, an increment has the effects after the cut and
+                // must stay. So the base is deleted instead.
                 (false, Some(place)) if !self.has_cut => {
                     place.install(base.described(), false, 0).map_err(|error| Unfinished::Failed(error.to_string()))
                 }

@@ -1,4 +1,7 @@
 //! Turns the append-only file on and off: at startup, by `CONFIG SET appendonly`, and at exit.
+//!
+//! A *base* is a file with the dataset at one instant, an *increment* a file with the effects since
+//! then.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -101,9 +104,9 @@ fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
     (text.0, uses_rdb)
 }
 
-/// Deletes all keys and loads the files, which by then contain all effects committed so far.
-/// `owned` must hold all shards. The calling worker must count as asleep
-/// ([`Journal::rest`](pantala_engine::effect::Journal::rest)). This function waits until the
+/// Syncs the files, so that they contain all effects committed so far. Then deletes all keys and
+/// loads the files. `owned` must hold all shards. The calling worker must count as asleep
+/// ([`Journal::rest`](pantala_engine::effect::Journal::rest)), because the sync waits until the
 /// journal ends its current epoch, and the journal waits for each worker that is awake.
 ///
 /// # Errors
@@ -243,9 +246,9 @@ fn sync(server: &Server) -> bool {
 }
 
 /// Turns the append-only file off and on again if `appendonly` is set, so that a new base is
-/// written. Called after another dataset has replaced the dataset. As in Redis, retries after
-/// failures, and exits the process if all `RESTARTS_MAX` attempts fail: a replica must not run
-/// without the file that its operator relies on.
+/// written. Called after the dataset of a primary has replaced this server's dataset. As in Redis,
+/// retries after failures, and exits the process if all `RESTARTS_MAX` attempts fail: a replica
+/// must not run without the file that its operator relies on.
 pub fn restart(server: &Server) {
     if server.snapshots().aof.state() != State::Off {
         turn_off(server);

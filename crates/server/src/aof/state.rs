@@ -24,7 +24,8 @@ use crate::host::Server;
 pub enum State {
     /// The file is not written.
     Off,
-    /// Effects are written to an increment, but the base that it follows is not complete yet.
+    /// Effects are written to an increment, but the base that precedes the increment is not
+    /// complete yet.
     AwaitsBase,
     /// The file is written.
     On,
@@ -215,8 +216,8 @@ impl Aof {
         }
     }
 
-    /// Removes a client that no longer asks for `always` from the count. Unless the file is off or
-    /// the writer thread ends, all effects that the client has seen must be durable.
+    /// Removes a client from the count of those that ask for `CLIENT DURABILITY always`. Unless the
+    /// file is off or the writer thread ends, all effects that the client has seen must be durable.
     pub(super) fn note_unasked(&self, server: &Server) {
         self.asking.fetch_sub(1, SeqCst);
         self.set_gate(server);
@@ -304,7 +305,8 @@ impl Aof {
         }
     }
 
-    /// Returns the number of bytes of effects that are not written yet, read or unread.
+    /// Returns the number of bytes of effects that are not in the file yet, including those that
+    /// the writer thread has not read from the journal yet.
     pub fn unwritten_bytes(&self) -> u64 {
         let unread = lock(&self.writer).as_ref().map_or(0, Handle::unread_bytes);
         unread + self.written.pending_bytes.load(Relaxed)

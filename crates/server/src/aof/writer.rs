@@ -72,7 +72,7 @@ pub enum Order {
 /// A function that the writer thread calls, see [`Order::Confirm`].
 pub type Confirm = Box<dyn FnOnce(bool) + Send>;
 
-/// Waits for the sync of all effects with stamps below a given stamp.
+/// A waiter for the sync of all effects with stamps below a given stamp.
 enum Awaiting {
     /// A thread that waits for the outcome ([`Order::Sync`]).
     Caller(Sender<bool>),
@@ -214,7 +214,7 @@ struct Writer {
     inbox: Arc<Inbox>,
     reader: Reader,
     writing: Writing<SystemDisk>,
-    /// The reader at the last cut, until `reader` has reached that cut.
+    /// A reader at the position of the last cut; `None` once `reader` has reached this position.
     cut: Option<Reader>,
     /// The result of the last cut's snapshot, if it has ended.
     base: Option<Result<Base, Unfinished>>,
@@ -303,9 +303,9 @@ impl Writer {
         }
     }
 
-    /// Registers a waiter, and makes the journal's current epoch end soon. All effects committed so
-    /// far belong to this epoch or an earlier one. The waiter waits for a sync of all effects of
-    /// these epochs.
+    /// Registers a waiter for the sync of all effects committed so far. These effects belong to the
+    /// journal's current epoch (a period of about a millisecond) or to an earlier epoch. So the
+    /// waiter waits for all effects up to the end of the current epoch. Makes this epoch end soon.
     fn await_epoch(&mut self, server: &Server, awaiting: Awaiting) {
         let journal = server.keyspace().journal();
         self.awaited.push((journal.epoch_end(), awaiting));
@@ -347,9 +347,9 @@ impl Writer {
                 Err((what, error)) => {
                     self.note_failed(server, what, &error);
                     if what == "write" && !self.writing.is_rotated() {
-                        // A rewrite is pending. It must continue, because only its end may free
-                        // space on the disk. The snapshot of the rewrite contains the effects that
-                        // are dropped here.
+                        // A rewrite is pending. It must continue, because its end may be the only
+                        // way to free space on the disk. Its snapshot contains the effects that are
+                        // dropped here.
                         self.writing.abandon();
                         continue;
                     }
@@ -382,9 +382,9 @@ impl Writer {
     fn read(&mut self, server: &Arc<Server>) -> bool {
         let mut parts = Vec::new();
         let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
-        // A cut's [`Order::Cut`] is sent before any effect after the cut is committed. So if these
-        // parts extend beyond a cut, its order is in the inbox now. It may have arrived after this
-        // turn had taken its orders.
+        // [`Order::Cut`] is sent before any effect after the cut is committed. So if these parts
+        // extend beyond a cut, the order is in the inbox by now, even if this turn began without
+        // it.
         for order in self.inbox.take() {
             self.obey(server, order);
         }

@@ -1,5 +1,9 @@
 //! `FAILOVER`: hands the role of the primary over to a replica, without losing a write.
 //!
+//! The *stream* is what replicas receive: the effects of this server's commands. A *unit* is the
+//! effects of one command or transaction in the stream. A *term* is the time between two changes of
+//! the primary that this server follows.
+//!
 //! ```text
 //! FAILOVER             pantala-failover                                  pantala-replica
 //!   writes are held ─► waiting-for-sync: nothing is in flight,

@@ -179,7 +179,7 @@ impl Attempt<'_> {
             }
             match loaded.map_err(failed)? {
                 Direct::Loaded(stream_db) => return Ok(stream_db),
-                // A client has just written to this replica, which must be writable.
+                // This replica is writable, and a client has written to it after the check above.
                 Direct::HasKeys => payload = incoming.into_payload(),
             }
         }

@@ -38,6 +38,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Handles `PSYNC … FAILOVER`, with which the primary asks this server to take over.
 ///
+/// # Errors
 /// Returns the error reply, if the server is no replica or follows another stream than `id`.
 pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(), &'static str> {
     tracing::warn!("Failover request received for replid {}.", id.escape_ascii());

@@ -2,10 +2,14 @@
 //! own thread passes the encoded bytes to a [`Consumer`], which writes them to a file or sends them
 //! to replicas. A *part* is a group of encoded entries.
 //!
-//! ```text holder of all shards                 pantala-snapshot start: cut, head            ──►
-//! Consumer::begin    auxiliary fields releases the shards                  head, parts, tail
-//! Consumer::take     may block workers                                Consumer::finished encode
-//! parts                ──► ```
+//! ```text
+//! holder of all shards     workers              pantala-snapshot (the snapshot's own thread)
+//!   start ────────────────────────────────────►   Consumer::begin: returns auxiliary fields
+//!   releases the shards                           Consumer::take: the head of the file
+//!                            encode parts ────►   Consumer::take: the parts
+//!                                                 Consumer::take: the tail of the file
+//!                                                 Consumer::finished
+//! ```
 //!
 //! Only one snapshot runs at a time, like the single child process of Redis.
 
@@ -41,7 +45,7 @@ pub enum Purpose {
     Save,
     /// The base of an append-only file.
     Rewrite,
-    /// The full synchronization of replicas.
+    /// The full sync of replicas.
     Replicas,
 }
 

@@ -13,7 +13,7 @@ use pantala_runtime::SequentialFile;
 
 use crate::config::{NEW_FILE_MODE, Settings};
 
-/// Number of bytes after which the file is synced while it is written
+/// The file is synced each time that this number of bytes has been written
 /// (`rdb-save-incremental-fsync`), as in Redis.
 const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 

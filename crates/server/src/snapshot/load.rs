@@ -1,8 +1,11 @@
 //! Loads an RDB file. One thread reads the file and finds the boundaries of its entries. Loader
 //! threads decode and store the entries. Each loader stores the entries of its own shards.
 //!
-//! ```text this thread                     loaders, one for each part of the shards read 1 MiB,
-//! CRC64 pieces; measure entries  ──►  batches of 256 KiB, at most 4 waiting for each decode, store
+//! ```text
+//! thread that reads               loaders, each with a part of the shards
+//!   reads 1 MiB, checks CRC64
+//!   finds entries            ──►  batches of 256 KiB, at most 4 queued for each loader
+//!                                   decode, store
 //! ```
 //!
 //! The first error ends the load. The dataset is then incomplete, and the caller must not serve it.

@@ -136,7 +136,7 @@ impl Snapshots {
 
 impl Server {
     /// Returns whether the server saves a snapshot before a shutdown with these options. As in
-    /// Redis, it doesn't while a load replaces the dataset.
+    /// Redis, it saves none while a load replaces the dataset.
     pub fn saves_before(&self, how: Shutdown) -> bool {
         let is_wanted = how.save || !how.no_save && !self.config().settings().save_points.is_empty();
         is_wanted && !how.abort && !self.snapshots().loading.is_incomplete()

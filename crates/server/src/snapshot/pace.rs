@@ -1,4 +1,4 @@
-//! Pauses of the snapshot's thread, in favor of workers that share its CPU.
+//! Pauses of the snapshot's thread, so that workers that share its CPU can run.
 //!
 //! When a worker becomes ready to run, the kernel first lets the running thread finish its time
 //! slice of some milliseconds, whatever that thread's priority. So the snapshot's thread sleeps

@@ -1,5 +1,8 @@
-//! Maintains the table of replicas and frees the backlog (the part of the stream that is kept for
-//! replicas). Decides whether there are enough good replicas for writes.
+//! Maintains the table of replicas, and frees the backlog, which is the part of the stream that is
+//! kept for replicas. Decides whether there are enough good replicas for writes. A replica is good
+//! if it has sent an acknowledgement recently (`min-replicas-max-lag`).
+//!
+//! A *history* is the stream under one replication ID.
 
 use std::sync::Arc;
 

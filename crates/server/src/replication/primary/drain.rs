@@ -1,9 +1,10 @@
 //! Before a shutdown, holds back writes until replicas have the whole stream. Also continues the
 //! history of a snapshot after a restart.
 //!
-//! A pause holds back commands that have not been admitted yet. The effects of the commands
-//! admitted earlier are in the stream after three steps. (A turn is one iteration of a worker's
-//! event loop.)
+//! A pause holds back the commands that are checked after its start. Commands that were checked
+//! earlier are *admitted*. Their effects are in the stream after three steps. For the first and the
+//! last step, the journal sets a *mark*. It reaches a mark once each worker has ended its current
+//! turn (iteration of its event loop), and the stream contains all effects committed until then.
 //!
 //! | wait until | result |
 //! | --- | --- |
