@@ -302,7 +302,7 @@ impl Server {
             .sum()
     }
 
-    /// Returns how long a script may run before it counts as busy, and before it can be killed.
+    /// Returns the run times after which a script counts as busy and after which it can be killed.
     pub fn script_thresholds(&self) -> Thresholds {
         Thresholds::of(self.config.settings().busy_reply_threshold_ms)
     }

@@ -169,7 +169,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
     let ended = if has_dataset {
-        // The workers serve connections during the load, unless the load is short.
+        // The workers serve connections during the load, after a short wait for its end
+        // (`loading::wait_while_short`).
         run_workers(&server, &settings, sandbox.as_ref(), doorbells, || {
             load(&mut owned)?;
             server.port(server.facts().first_io_worker).send(Message::Release(owned));

@@ -415,8 +415,9 @@ impl Writer {
     /// always`, a waiter, or the end of the thread. Also calls `sync` for a lost file.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
-        // A file is lost after a failed sync. For a lost file, `sync` returns an error without a
-        // system call. This error makes the server reject writes until there is a new base.
+        // A file is lost if a sync of it has failed, or if it could not be written and was
+        // abandoned. For a lost file, `sync` returns an error without a system call. This error
+        // makes the server reject writes until there is a new base.
         let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked() || self.writing.is_lost();
         match aof.fsync() {
             AppendFsync::Always => {}

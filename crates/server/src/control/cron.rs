@@ -130,9 +130,9 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 
-/// Returns whether the output has exceeded the soft limit for too long. Records since when it
-/// exceeds the limit. If no send is in flight, the output doesn't count: it was produced in this
-/// turn or will be sent in the next turn, so the peer is not too slow.
+/// Returns whether the output has exceeded the soft limit for too long. Records when the output
+/// began to exceed the limit. If no send is in flight, the output doesn't count: it was produced in
+/// this turn or will be sent in the next turn, so the peer is not too slow.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
     // Includes the part of the replication stream that a replica has not read from the log yet.

@@ -22,7 +22,7 @@ use walk::Walk;
 
 /// The control of a worker. The worker and the code that runs turns within scripts share it.
 pub struct Control {
-    /// Number of the version of the settings that the worker has applied.
+    /// Version number of the settings that the worker has applied.
     settings_generation: Cell<u64>,
     /// Time at which periodic work is next due, in ms of the monotonic clock.
     next_cron_ms: Cell<i64>,

@@ -74,7 +74,7 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
 
 pub(super) fn replication(text: &mut Text, server: &Server) {
     // The promotion is read before `primary`. So if the promotion ends between the two reads, the
-    // IDs below are still those that result from it.
+    // IDs below are still those that result from the promotion.
     let promoted = server.replication().replica.former();
     let primary = server.replication().primary_info(server);
     let is_replica = super::replica::replica(text, server);

@@ -13,9 +13,9 @@ const SCORE_MAX: i32 = 1000;
 /// The score before the first change; `None` while the score is unchanged.
 static BEFORE: Mutex<Option<i32>> = Mutex::new(None);
 
-/// Sets the score that the settings have for a primary or a replica. With `oom-score-adj no`,
-/// restores the original score if the server has changed it. Returns whether this succeeded. The
-/// log has the reason for a failure.
+/// Sets the score that the settings define for the server's role (primary or replica). With
+/// `oom-score-adj no`, restores the original score if the server has changed it. Returns whether
+/// this succeeded. The log has the reason for a failure.
 pub fn adjust_oom_score(settings: &ProcessSettings, is_replica: bool) -> bool {
     let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     let value = settings.oom_score_values[usize::from(is_replica)];

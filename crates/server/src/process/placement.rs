@@ -1,9 +1,9 @@
 //! Places workers on the CPUs of a host with several NUMA nodes (`numa auto`).
 //!
-//! Consecutive workers share a last-level cache. The homes of consecutive shards are consecutive
-//! workers (a shard's home is the worker that does its periodic work). With I/O workers, each cache
-//! gets its share of homes and of I/O workers. On a host with one node, no worker is placed;
-//! `pin-threads` alone then binds workers to CPUs.
+//! The *home* of a shard is the worker that does the shard's periodic work. Consecutive workers
+//! share a last-level cache, and the homes of consecutive shards are consecutive workers. With I/O
+//! workers, each cache gets its share of homes and of I/O workers. On a host with one node, no
+//! worker is placed; `pin-threads` alone then binds workers to CPUs.
 
 use std::io;
 
@@ -107,8 +107,9 @@ impl Placement {
         node.is_some() && node == self.topology.node_of(cpu)
     }
 
-    /// Returns the NUMA node for the entries of each home's shards, for the first `homes` workers.
-    /// Returns nothing if workers are not placed, or if memory can't be placed on all nodes.
+    /// Returns one NUMA node for each of the first `homes` workers: the node on which the entries
+    /// of the worker's shards are to be allocated. Returns nothing if workers are not placed, or if
+    /// memory can't be placed on all nodes.
     pub fn memory_nodes(&mut self, homes: u32) -> Vec<Node> {
         if self.unplaced.is_some() {
             return Vec::new();

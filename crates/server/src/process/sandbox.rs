@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | hostile | those that only an attacker's code makes ([`hostile`]) | the process is killed |
 //! | hidden | `clone3`, whose flags a filter can't read | `ENOSYS`, so that libc uses `clone` |
-//! | needed | all except those of [`needed`] | `EPERM` |
+//! | needed | all except those that [`needed`] returns | `EPERM` |
 //!
 //! Hostile calls execute programs, access other processes, or change mounts, identity or the
 //! kernel.
