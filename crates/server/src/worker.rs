@@ -16,7 +16,7 @@
 //! 1. *poll*: submits the sends that the previous turn has left, and waits for events
 //!    ([`pantala_runtime`]);
 //! 2. *messages*: receives from other workers the replies to commands that waited for a shard,
-//!    shards that it has requested, and new sockets ([`pantala_engine::message`]);
+//!    shards that this worker has requested, and new sockets ([`pantala_engine::message`]);
 //! 3. *windows*: parses commands from all connections with input, prefetches the data that they
 //!    need, and runs them in order;
 //! 4. *finish*: sends the replies, with one send per connection. Input that is left stays for the
