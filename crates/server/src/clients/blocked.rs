@@ -2,9 +2,9 @@
 //! time out or close.
 //!
 //! A *waiter* is a blocked command in the queues of its keys. The first party that *claims* the
-//! waiter (sets its flag) replies: the thread that serves it, this worker after a timeout, or
-//! `CLIENT UNBLOCK`. All others find the waiter claimed and do nothing. If the connection closes,
-//! this worker claims the waiter, and no reply is sent.
+//! waiter (sets its flag) replies. That party is the thread that serves the waiter, this worker
+//! after a timeout, or `CLIENT UNBLOCK`. All later parties find the waiter claimed and do nothing.
+//! If the connection closes, this worker claims the waiter, and no reply is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -82,8 +82,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if is_its {
             let with_error = unblock.with_error;
             if !with_error {
-                // Redis counts both forms of `CLIENT UNBLOCK` as failures. An error reply is
-                // counted in `unblock`.
+                // As in Redis, a command unblocked by `CLIENT UNBLOCK` counts as failed. If the
+                // reply is an error, `unblock` counts the failure.
                 self.tally.count_late_failure(unblock.waiter.command());
             }
             if with_error {
@@ -113,7 +113,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let waiter = self.reactor.connections[index as usize]
                 .as_ref()
                 .and_then(|connection| connection.waits.blocked.as_ref());
-            // If another party has claimed the waiter, its reply is in flight.
+            // If another party has claimed the waiter, that party's reply is in flight.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
                 unblock_with_nothing(self, index, true);
             }
@@ -121,8 +121,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Replies to a connection whose waiter is claimed, and resumes the connection. As in Redis,
-    /// the command is recorded only now in the slow log and the latency histogram, without the time
-    /// for which it was blocked. A command that timed out is not recorded.
+    /// the slow log and the latency histogram record the command only now, without the time for
+    /// which it was blocked. They don't record a command that timed out.
     fn unblock(&mut self, index: u32, timed_out: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
         let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -169,7 +169,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if let Some(Some(connection)) = self.reactor.connections.get(index as usize)
             && let Some(blocked) = &connection.waits.blocked
         {
-            // If another thread has already claimed the waiter, its reply finds no connection.
+            // If another thread has already claimed the waiter, that thread's reply finds no
+            // connection.
             let _ = blocked.waiter.claim();
             self.no_longer_blocked(index);
         }
@@ -190,8 +191,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Sends a connection the reply of a timeout: null or, for `WAIT` and `WAITAOF`, the counts reached
-/// so far.
+/// Sends a connection the reply of a timeout. The reply is null or, for `WAIT` and `WAITAOF`, the
+/// counts reached so far.
 fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, timed_out: bool) {
     let Some(connection) = &clients.reactor.connections[index as usize] else { return };
     let Some(blocked) = &connection.waits.blocked else { return };
@@ -210,7 +211,7 @@ pub(super) fn unblock_with<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L
     }
 }
 
-/// Adds `change` to the number of blocked clients, and sets the number of those with a deadline.
+/// Adds `change` to the count of blocked clients, and sets the count of those with a deadline.
 fn publish_blocked(stats: &WorkerStats, change: i64, with_deadline: usize) {
     stats.blocked.set(stats.blocked.get().saturating_add_signed(change));
     stats.with_deadline.set(with_deadline as u64);

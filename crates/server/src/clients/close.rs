@@ -1,4 +1,5 @@
-//! Closes connections, and ends a turn for the connections that took part in it.
+//! Closes connections, and ends the turn of the connections that took part in it. A turn is one
+//! iteration of the worker's event loop.
 
 use std::collections::VecDeque;
 
@@ -14,8 +15,8 @@ use super::{Abandon, Clients, primary};
 /// few tenths of a millisecond.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
 
-/// Output of closed connections. It may amount to gigabytes, and the kernel takes long to unmap
-/// that much, so each turn frees only a part.
+/// Pending output of closed connections. There may be gigabytes of it, and the kernel takes long to
+/// unmap that much, so each turn frees only a part.
 #[derive(Default)]
 pub struct Garbage {
     pieces: VecDeque<Outgoing>,
@@ -49,7 +50,8 @@ impl Garbage {
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Closes a connection at once.
+    /// Closes a connection at once. The link to the primary is closed later if one of its commands
+    /// is in flight.
     pub fn close(&mut self, index: u32) {
         if self.has_primary && primary::is_kept(self, index) {
             return;
@@ -102,8 +104,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.reactor.touch_listed();
         finish_touched(self);
         // The connections in `unsynced` have replies that wait for a sync of the append-only file.
-        // A sync may have ended after these connections were checked but before this worker
-        // registered for a notification, so they are checked again after the registration.
+        // The sync may end before this worker has registered for a notification. The connections
+        // are therefore checked again after the registration.
         while !self.reactor.unsynced.is_empty() {
             self.reactor.server.snapshots().aof.await_sync(self.reactor.number);
             if !self.reactor.release_synced() {

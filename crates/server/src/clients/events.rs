@@ -1,4 +1,4 @@
-//! Handles events of the loop, and messages to a single connection.
+//! Handles events of the event loop, and messages to a single connection.
 
 use pantala_runtime::{ConnId, Event, EventLoop};
 
@@ -12,8 +12,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     pub fn handle_all(&mut self, events: &mut Vec<Event>) {
         for at in 0..events.len() {
             self.reactor.fetch_ahead(&events[at + 1..], |event| event.conn().map(ConnId::index));
-            // Each event is replaced instead of drained. Most turns have few events, and for few
-            // events the end of a drain would cost more than the replacements.
+            // Events are replaced rather than drained: most turns have few events, for which ending
+            // a drain costs more than the replacements.
             self.handle(std::mem::replace(&mut events[at], Event::Woken));
         }
         events.clear();
@@ -26,7 +26,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.after(happened);
     }
 
-    /// Handles the outcome of an event that the reactor has reported.
+    /// Handles the outcome that the reactor has returned for an event.
     #[inline]
     pub fn after(&mut self, happened: Happened) {
         match happened {

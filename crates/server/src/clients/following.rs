@@ -1,10 +1,10 @@
 //! Connections that follow the stream of effects: replicas.
 //!
-//! A connection's output contains only a short part of the stream ([`WINDOW_BYTES`]). The rest
-//! stays in the log, which all followers share ([`pantala_engine::effect`]), and is read once the
-//! earlier part has been sent. The memory cost of a slow replica is therefore the part of the log
-//! that is kept for it. The replica is closed when that part exceeds the
-//! `client-output-buffer-limit` of its class.
+//! A connection's output contains only a short part of the stream, at most about [`WINDOW_BYTES`].
+//! The rest stays in the log, which all followers share ([`pantala_engine::effect`]). The next part
+//! is read once the earlier part has been sent. The memory cost of a slow replica is therefore the
+//! part of the log that is kept for it. When that part exceeds the `client-output-buffer-limit` of
+//! replicas, the replica's connection is closed.
 
 use pantala_engine::client::Next;
 use pantala_engine::effect::log::{Ahead, CutOff};
@@ -15,14 +15,14 @@ use pantala_session::output::PIECE_BYTES_MIN;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Pending output below which a follower reads more of the log, bytes. It is twice the size that a
-/// socket accepts at a time. A larger value would only move more bytes from the shared log to the
+/// Pending output below which a follower reads more of the log, bytes. It is twice what a socket
+/// accepts at a time. A larger value would only move more bytes from the shared log to the
 /// connection.
 const WINDOW_BYTES: usize = 1024 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Handles a message for the follower with this token. The stream has more effects for the
-    /// follower, or has cut the follower off because it is too far behind.
+    /// Handles a message for the follower with this token. The message means that the stream has
+    /// more effects for the follower, or that the follower is cut off because it is too far behind.
     pub fn follow(&mut self, wanted: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         if self.frozen.holds(index) {
@@ -33,8 +33,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Checks a follower periodically. Closes it if `timed_out` has a reason, otherwise sends it more
-/// of the stream.
+/// Checks a follower periodically. If `timed_out` contains a reason, closes the follower's
+/// connection. Otherwise sends the follower more of the stream.
 pub fn check_follower<L: EventLoop, H: Abandon>(
     clients: &mut Clients<'_, L, H>,
     index: u32,
@@ -59,11 +59,10 @@ pub(super) fn continue_stream_to_follower<L: EventLoop, H: Abandon>(clients: &mu
         return;
     }
     let mut parts = Vec::new();
-    // If there is no room, `read` reads nothing, but still returns whether the follower was cut
-    // off.
+    // Without room, `read` reads nothing, but still returns whether the follower was cut off.
     let next = loop {
-        // Read until there are at least two pieces. The completion of a send is reported only if
-        // more output follows it, and that event triggers the next read.
+        // Read until there are at least two pieces (separately sent buffers). The loop reports the
+        // completion of a send only if more output follows, and that report triggers the next read.
         let has_two = connection.ahead.pieces() + parts.len() >= 2;
         let before = parts.len();
         let next = follower.read(if has_two { room } else { room.max(1) }, &mut parts);

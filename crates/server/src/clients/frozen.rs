@@ -1,8 +1,8 @@
 //! The frozen connection. A script is *busy* when it has run for longer than
-//! `busy-reply-threshold`. While the worker runs turns within a busy script, the script's
-//! connection is *frozen*: its input is not parsed, its output is neither extended nor sent, and it
-//! is not closed. Events and messages for the frozen connection are kept as [`Deferred`] until it
-//! thaws or another connection freezes.
+//! `busy-reply-threshold`. The worker then runs turns within the script. During these turns, the
+//! script's connection is *frozen*: its input is not parsed, its output is neither extended nor
+//! sent, and it is not closed. Events and messages for the frozen connection are kept as
+//! [`Deferred`] until the connection thaws or another connection freezes.
 //!
 //! Output for the connection is deferred up to its hard output limit. Output beyond the limit is
 //! dropped, and the connection will be closed. (The soft limit and `maxmemory-clients` apply again
@@ -20,17 +20,17 @@ use crate::scripting::Kind;
 pub enum Deferred {
     /// An event of the loop. There are few, because receiving from the connection is paused.
     Event(Event),
-    /// A message to be sent to the connection with this token. [`Clients::defer_output`] limits the
-    /// total length of such messages and of invalidations.
+    /// A message to be sent to the connection with this token (identifier).
+    /// [`Clients::defer_output`] limits the total length of these messages and of invalidations.
     Output(u64, Outgoing),
     /// An invalidation.
     Notification(Notification),
-    /// Deferred output for the connection with this token has exceeded its output limit and was
+    /// Deferred output for the connection with this token has exceeded the output limit and was
     /// dropped.
     OverLimit(u64),
     /// `CLIENT KILL`: the token, and the client's ID.
     Kill(u64, u64),
-    /// More of the stream of effects for the connection with this token.
+    /// The stream of effects has more for the follower (replica) with this token.
     Effects(u64),
 }
 
@@ -76,8 +76,8 @@ impl Frozen {
         self.by.is_some()
     }
 
-    /// Returns the busy error if this turn is within a script. Clients that send another script or
-    /// need the script's shards receive this error.
+    /// Returns the busy error if this turn is within a script. The error is for clients that send
+    /// another script or need the script's shards.
     pub fn reply(&self) -> Option<&'static str> {
         self.by.as_ref().map(|by| by.kind.busy())
     }

@@ -1,18 +1,18 @@
 //! Closes clients when their total memory usage reaches `maxmemory-clients` ([`ClientMemory`]).
 //!
-//! Client memory accounting updates a connection's usage at the end of each turn in which it took
-//! part, when one of its sends has completed, and as soon as much of its output is pending. The
-//! change is added to a sum over all workers, so that all workers choose the same clients to close.
-//! If the sum has reached the limit at the end of a turn, the next turn starts at once. It first
-//! sends pending output, as in Redis, and then closes the clients with the highest usage, on any
-//! worker.
+//! Client memory accounting updates a connection's usage at three points: at the end of each turn
+//! in which the connection took part, when one of its sends has completed, and as soon as much of
+//! its output is pending. The change is added to a sum over all workers, so that all workers choose
+//! the same clients to close. If the sum has reached the limit at the end of a turn, the next turn
+//! starts at once. That turn first sends pending output, as in Redis. It then closes the clients
+//! with the highest usage, on any worker.
 //!
-//! Within a turn the sum is therefore that of the end of the last turn, except for connections with
-//! much output. The error per connection is limited to the input that a turn receives plus
-//! [`UNACCOUNTED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within it accounts
-//! for all connections except the script's own.
+//! Within a turn, the sum is the one from the end of the last turn, except for connections with
+//! much output. The error per connection is at most the input that a turn receives plus
+//! [`UNACCOUNTED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within the script
+//! accounts for all connections except the script's own.
 //!
-//! Without a limit, accounting costs a branch for each connection of a turn and for each send.
+//! Without a limit, accounting costs one branch for each connection of a turn and for each send.
 //!
 //! [`ClientMemory`]: pantala_engine::client::ClientMemory
 
@@ -27,29 +27,29 @@ use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
 use crate::host::Server;
 
-/// Maximum pending output of a connection that need not be accounted for within a turn, bytes.
-/// Applies while client memory is limited. Redis checks before each command; Pantala accounts for
-/// less output than this only at the end of the turn.
+/// Maximum pending output of a connection that is accounted for only at the end of the turn, bytes.
+/// Applies while client memory is limited. Redis instead accounts before each command.
 const UNACCOUNTED_OUTPUT_BYTES_MAX: u64 = 16 * 1024;
 
-/// Maximum change that this worker has not added to the sum, bytes. It is small compared with the
-/// minimum limit.
+/// Maximum change that this worker has not yet added to the sum, bytes. It is small compared with
+/// the lowest limit that can be configured.
 const UNFLUSHED_BYTES_MAX: u64 = 1024;
 
-/// Minimum interval between warnings that no client is left to be closed, ms.
+/// Minimum interval between warnings that memory exceeds the limit although no more clients can be
+/// closed, ms.
 const WARN_EVERY_MS: i64 = 1000;
 
 /// A worker's client memory accounting.
 pub(super) struct MemoryAccounting {
     /// Whether client memory is limited.
     pub(super) is_on: bool,
-    /// Change in the memory usage of the worker's connections that isn't added to the sum yet,
+    /// Change in the memory usage of the worker's connections that isn't yet added to the sum,
     /// bytes.
     unflushed_bytes: i64,
     /// Whether a connection was accounted for in this turn.
     has_accounted: bool,
     /// Whether the sum was too large at the end of the last turn, and this worker accounted for a
-    /// connection in that turn. (Otherwise its part of the sum has not changed.)
+    /// connection in that turn. (If it did not, its part of the sum has not changed.)
     is_due: bool,
     last_warning_ms: i64,
 }
@@ -76,8 +76,9 @@ pub struct OutputAlarm {
 }
 
 impl OutputAlarm {
-    /// Returns whether a connection has so much pending output that its limits must be checked and
-    /// the output may be long enough for a piece ([`PIECE_BYTES_MIN`]).
+    /// Returns whether a connection has so much pending output that its limits must be checked, or
+    /// that the output may become a piece ([`PIECE_BYTES_MIN`]). A piece is a buffer that is sent
+    /// on its own.
     #[inline]
     pub fn is_reached<H>(&self, connection: &Connection<H>) -> bool {
         let is_listener = connection.session.subscriptions.is_some();
@@ -85,15 +86,15 @@ impl OutputAlarm {
     }
 
     /// Returns the length of a connection's output buffer up to which [`OutputAlarm::is_reached`]
-    /// is false, bytes. The connection must not be a subscriber, and its other pending output must
-    /// not change.
+    /// is false, bytes. The result holds as long as the connection's other pending output doesn't
+    /// change. The connection must not be a subscriber.
     #[inline]
     pub fn output_max<H>(&self, connection: &Connection<H>) -> usize {
         let other_bytes = connection.pending_bytes() - connection.output.len();
         self.normal_bytes.saturating_sub(other_bytes)
     }
 
-    /// Creates the alarm from the settings. `weighs` means that the memory of all clients is
+    /// Creates the alarm from the settings. `weighs` is whether the memory of all clients is
     /// limited.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         let alarm = |limit: &OutputLimit| {
@@ -104,11 +105,12 @@ impl OutputAlarm {
         let normal_bytes = alarm(&settings.output_limit_normal);
         let pubsub_bytes = alarm(&settings.output_limit_pubsub);
         OutputAlarm {
-            // Longer output must be checked too, because the check also splits it into pieces.
+            // Longer output is checked even without a limit, because the check splits it into
+            // pieces.
             normal_bytes: normal_bytes.min(PIECE_BYTES_MIN),
             pubsub_bytes: pubsub_bytes.min(PIECE_BYTES_MIN),
-            // Messages are held back so that one send carries several. This alone must not bring a
-            // subscriber that keeps up near its limit.
+            // Messages are held back so that one send carries several. Holding back alone must not
+            // bring the output of a subscriber that reads fast enough near its limit.
             waiting_bytes_max: (pubsub_bytes / 4).min(WAITING_OUTPUT_BYTES_MAX),
         }
     }
@@ -121,7 +123,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Creates the limits from the settings. `weighs` means that the memory of all clients is
+    /// Creates the limits from the settings. `weighs` is whether the memory of all clients is
     /// limited.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         Limits { weighing: MemoryAccounting::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
@@ -138,7 +140,7 @@ impl Limits {
     }
 
     /// Closes clients if the sum was too large at the end of the last turn, and is still too large
-    /// after pending output was sent.
+    /// now that pending output was sent.
     #[inline]
     pub fn evict_if_due(&mut self, server: &Server, now_ms: i64) {
         if self.weighing.is_due {
@@ -147,8 +149,8 @@ impl Limits {
         }
     }
 
-    /// Chooses clients to close until the others use less than the limit. Sends a message to the
-    /// worker of each chosen client, which closes the client.
+    /// Chooses clients to close until the remaining clients use less than the limit. Sends a
+    /// message to the worker of each chosen client. That worker closes the client.
     #[cold]
     fn evict(&mut self, server: &Server, now_ms: i64) {
         let memory = server.keyspace().clients().memory();
@@ -176,8 +178,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let was_on = self.limits.weighing.is_on;
         self.limits.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
         if self.limits.weighing.is_on && !was_on {
-            // When the limit was set, the sum was computed from sizes that may have been a few
-            // hundred milliseconds old.
+            // Account for all connections again. The sum was computed when the limit was set, from
+            // sizes that may have been a few hundred milliseconds old.
             (0..self.reactor.connections.len() as u32).for_each(|index| self.weigh(index));
         }
         self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.weighing.is_on);
@@ -202,8 +204,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unflushed_bytes) {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
-        // The connection may have been chosen to be closed by this call, or by an earlier one on
-        // any worker.
+        // This call may have chosen the connection to be closed. So may an earlier call on any
+        // worker.
         self.reactor.connections[index as usize]
             .as_ref()
             .is_none_or(|connection| connection.session.client.killed.load(Relaxed))

@@ -3,8 +3,8 @@
 //! Before a command runs, keys are evicted if memory exceeds its limit
 //! ([`pantala_engine::eviction`]). If no keys are left to evict, commands that may increase memory
 //! usage are rejected, as in Redis. If a command has waited for its shards, the worker that then
-//! runs it checks again. A worker also evicts without a command: periodically, and in each turn
-//! while more keys must be evicted.
+//! runs the command checks again. A worker also evicts without a command: periodically, and in each
+//! turn while more keys must be evicted.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,7 +16,8 @@ use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// Minimum reduction of a Lua state's memory after which its worker purges immediately, bytes.
+/// Minimum memory that a Lua state must free for its worker to purge at once, bytes. To purge is to
+/// return unused memory to the kernel.
 const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
 
 /// A worker's state for `maxmemory`.
@@ -30,8 +31,8 @@ pub struct Memory {
     /// Whether to call the allocator's purge again in the next round of periodic work
     /// ([`Memory::purge`]).
     purges_again: bool,
-    /// This worker's part of the global counter, bytes: the memory of its connections and, on
-    /// worker 0, of published messages that subscribers share.
+    /// This worker's share of the global counter, bytes: the memory of its connections. On worker 0
+    /// the share includes published messages that several subscribers share.
     flushed_bytes: u64,
     /// When `flushed_bytes` was last updated, Unix time in ms.
     refreshed_ms: i64,
@@ -45,7 +46,7 @@ impl Memory {
     }
 
     /// Returns unused memory of this worker's heap to the kernel, now and again in the next round
-    /// of periodic work. The second purge is needed because a purge may miss memory that another
+    /// of periodic work. The second purge is needed because the first may miss memory that another
     /// heap frees at the same time.
     #[cold]
     pub fn purge(&mut self) {
@@ -53,7 +54,8 @@ impl Memory {
         self.purges_again = true;
     }
 
-    /// Purges again if [`Memory::purge`] was called since the last call. Returns whether it was.
+    /// Purges again if [`Memory::purge`] was called since the last call of this function. Returns
+    /// whether it was.
     pub fn purge_again(&mut self) -> bool {
         let purges = std::mem::take(&mut self.purges_again);
         if purges {
@@ -102,7 +104,7 @@ impl Memory {
         self.is_behind |= clients.executor.must_continue_evicting();
     }
 
-    /// Updates this worker's part of the global counter.
+    /// Updates this worker's share of the global memory counter.
     pub fn publish_client_memory<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let mut clients_bytes = 0;
         for connection in clients.reactor.connections.iter().flatten() {
@@ -116,8 +118,9 @@ impl Memory {
         clients.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(flushed_bytes) as i64);
     }
 
-    /// Updates clients' memory usage at the end of a turn if memory exceeds its limit. No command
-    /// is then rejected because of memory that clients have freed in the meantime.
+    /// Updates this worker's share of the global memory counter at the end of a turn if memory
+    /// exceeds its limit. Otherwise commands might be rejected because of memory that clients have
+    /// already freed.
     #[inline]
     pub fn publish_client_memory_if_over<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let keyspace = clients.executor.keyspace();

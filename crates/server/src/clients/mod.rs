@@ -1,9 +1,9 @@
-//! The clients of a worker: output that they receive in addition to the replies to their running
-//! commands, their limits, and closing.
+//! The clients of a worker: output other than the replies to running commands, limits, and closing.
 //!
-//! This layer handles messages and invalidations, replies to blocked clients, output limits, the
-//! limit on the memory of all clients, and the connection whose script is busy ([`frozen`]). It
-//! drives the [reactor](crate::reactor), and the [dispatcher](crate::dispatch) drives it.
+//! This layer sends published messages, invalidations of cached keys and replies to blocked
+//! clients. It enforces the limits on output and on the memory of all clients. It also handles the
+//! connection whose script is busy ([`frozen`]). This layer calls the [reactor](crate::reactor);
+//! the [dispatcher](crate::dispatch) calls this layer.
 
 mod blocked;
 mod close;
@@ -55,15 +55,15 @@ pub struct Clients<'s, L: EventLoop, H> {
     pub limits: Limits,
     /// The connection whose script is busy.
     pub frozen: Frozen,
-    /// Output of closed connections.
+    /// Output of closed connections that must still be freed.
     pub garbage: Garbage,
-    /// Whether a connection may follow the stream of effects. If so, each completed send is
-    /// checked, because a follower reads more of the stream after a send.
+    /// Whether a connection may follow the stream of effects, as replicas do. If so, each completed
+    /// send is checked, because a follower reads more of the stream after a send.
     pub has_followers: bool,
-    /// Whether one of the connections may be the link to the primary.
+    /// Whether a connection of this worker may be the link to the primary.
     has_primary: bool,
-    /// Timeouts of blocked connections: deadline in µs of the monotonic clock, ticket of the
-    /// waiter, index of the connection.
+    /// Timeouts of blocked connections: the deadline in µs of the monotonic clock, the ticket of
+    /// the waiter (its unique number), and the index of the connection.
     deadlines: BTreeSet<(i64, u64, u32)>,
 }
 

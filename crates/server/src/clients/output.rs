@@ -38,8 +38,8 @@ fn is_over_limit<H>(connection: &Connection<H>, settings: &Settings) -> bool {
 }
 
 /// Discards the replies of a running transaction, whose first byte is at `start`, if the
-/// connection's output exceeds the hard limit. Returns whether it does. The transaction continues;
-/// the caller closes the connection after it.
+/// connection's output exceeds the hard limit. Returns whether the limit is exceeded. The
+/// transaction continues, and the caller closes the connection after it.
 pub fn discard_over_limit<H>(connection: &mut Connection<H>, settings: &Settings, start: usize) -> bool {
     let is_over = is_over_limit(connection, settings);
     if is_over {
@@ -48,18 +48,21 @@ pub fn discard_over_limit<H>(connection: &mut Connection<H>, settings: &Settings
     is_over
 }
 
-/// Returns the limit of [`pantala_resp::Reply::limited`] for a reply to this connection. `None`: no
-/// limit, because the connection is the link to the primary, whose replies are dropped.
+/// Returns the limit for a reply to this connection, as [`pantala_resp::Reply::limited`] takes it.
+/// Returns `None` (no limit) for the link to the primary, because replies to the primary are
+/// dropped.
 #[inline]
 pub fn reply_limit<'k>(session: &Session, keyspace: &'k Keyspace) -> Option<&'k AtomicU64> {
     session.primary.is_none().then_some(&keyspace.tuning.reply_bytes_max)
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Closes a connection if its output exceeds the hard limit, or if clients' memory reaches its
-    /// limit and this connection is chosen. Returns whether it was closed. Otherwise, if the output
-    /// is long enough, makes it a piece that is sent on its own (`end_piece`). `added_bytes` is the
-    /// size of the output that was just added.
+    /// Closes a connection if its output exceeds the hard limit, or if the memory of all clients
+    /// reaches its limit and this connection is chosen to be closed. Returns whether the connection
+    /// was closed.
+    ///
+    /// Output that is long enough becomes a piece: a buffer that is sent on its own (`end_piece`).
+    /// `added_bytes` is the size of the output that was just added.
     #[inline]
     pub fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
         let Some(connection) = &self.reactor.connections[index as usize] else { return true };
@@ -74,10 +77,10 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         is_closed
     }
 
-    /// Checks the limits after a command of the window whose reply starts at `before`. If a piece
-    /// of the connection's output ends with this reply, the connection yields: its later commands
-    /// run in the next turn, after the piece was passed to the event loop. The length of a
-    /// connection's turn is thus bounded even if its peer doesn't read.
+    /// Checks the limits after a command of the window, whose reply starts at `before`. If this
+    /// reply ends a piece of the connection's output, the connection yields: its later commands run
+    /// in the next turn, after the event loop has received the piece. This bounds the length of a
+    /// connection's turn even if the peer doesn't read.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {
@@ -114,9 +117,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Drops the output from `before` on: a reply that was aborted, or a part of which was
-/// ([`pantala_resp::Reply::abort`]). The connection will be closed after the output before it. Does
-/// nothing if the client wants no reply.
+/// Drops the output from `before` on, because the reply there was aborted, in whole or in part
+/// ([`pantala_resp::Reply::abort`]). The connection will be closed after the output before the
+/// reply is sent. Does nothing if the client wants no reply.
 #[cold]
 pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, before: usize) {
     if connection.session.reply_mode == ReplyMode::On {
@@ -126,9 +129,11 @@ pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, befor
     }
 }
 
-/// Ends a piece of output ([`pantala_session::Connection::end_piece`]), except if the hard limit is
-/// at most the size of a piece. Such a limit already bounds a turn's output. As in Redis, no part
-/// of output above the limit is then sent.
+/// Ends a piece of output ([`pantala_session::Connection::end_piece`]). Returns whether a piece has
+/// ended.
+///
+/// Does nothing if the hard limit is at most the size of a piece. Such a limit already bounds the
+/// output of a turn. Without pieces, output above the limit is not sent even in part, as in Redis.
 #[cold]
 fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes: usize) -> bool {
     let hard_bytes = output_limit(connection, settings).hard_bytes;
@@ -136,9 +141,9 @@ fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes
     !is_bounded && connection.end_piece(reply_bytes)
 }
 
-/// Limits the output of a client after a command that ran before authentication. If the output
-/// exceeds [`STRANGER_OUTPUT_BYTES_MAX`], it is sent first, and the connection's later commands run
-/// in the next turn. If an earlier send is still in flight, the connection is closed.
+/// Limits the output of a client that has run a command before authentication. Output of more than
+/// [`STRANGER_OUTPUT_BYTES_MAX`] is sent first, and the connection's later commands run in the next
+/// turn. If an earlier send is still in flight, the connection is closed.
 #[cold]
 pub fn limit_stranger<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let users = clients.executor.keyspace().users();

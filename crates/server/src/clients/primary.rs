@@ -1,10 +1,11 @@
 //! The connection to the primary that this replica follows.
 //!
-//! Its commands run like those of any client: in order, and a transaction as a whole. This module
-//! implements the differences. Replies are dropped. Instead, the offset that the replica has
-//! reached in the primary's stream is sent to the primary once a second. Applied commands are
-//! counted, so that a new link can continue at their offset. A link that ends while one of its
-//! commands is in flight is closed only after that command has run, so that the offset includes it.
+//! The commands of this connection, the *link*, run like those of any client: in order, and a
+//! transaction as a whole. This module implements the differences. Replies are dropped. Instead,
+//! the offset that the replica has reached in the primary's stream is sent to the primary once a
+//! second. Applied commands are counted, so that a later link can continue after the last of them.
+//! If a link ends while one of its commands is in flight, it is closed only after that command has
+//! run, so that the offset includes the command.
 //!
 //! The link *rests* while other work of the server (such as a snapshot) holds all shards between
 //! two of the link's commands. While the link rests, its offset and its database don't change.
@@ -61,8 +62,8 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
     clients.reactor.touch(index);
 }
 
-/// Lets the link acquire all shards for pending work of the server before its next command. Returns
-/// `false` if this worker does not have the link.
+/// Makes the link acquire all shards before its next command, for pending work of the server.
+/// Returns `false` if this worker does not have the link.
 pub fn ask_to_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) -> bool {
     for index in 0..clients.reactor.connections.len() as u32 {
         let Some(connection) = &mut clients.reactor.connections[index as usize] else { continue };
@@ -116,8 +117,8 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
 }
 
 /// Returns the offset up to which the stream is known to be on disk, or `None` if the append-only
-/// file is off. If a report to the primary is due and more of the stream was applied than is on
-/// disk, requests a sync. When the sync has ended, the offset is reported again.
+/// file is off. Requests a sync if a report to the primary is due and some applied commands are not
+/// on disk yet. The offset is reported again when that sync has ended.
 fn synced_offset(server: &Server, link: &mut PrimaryLink, worker: u32) -> Option<u64> {
     let aof = &server.snapshots().aof;
     if aof.state() == aof::State::Off {
@@ -141,7 +142,8 @@ fn synced_offset(server: &Server, link: &mut PrimaryLink, worker: u32) -> Option
     Some(link.progress().synced.load(Relaxed))
 }
 
-/// Reports to the primary which part of the stream is on disk, because a sync has ended.
+/// Makes the link report to the primary how much of the stream is on disk, because a sync has
+/// ended.
 #[cold]
 pub fn report_synced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
     for index in 0..clients.reactor.connections.len() {
@@ -153,9 +155,9 @@ pub fn report_synced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) 
     }
 }
 
-/// Checks the link, a few times a second. Returns whether it must be closed. The reasons are that
-/// the server now follows another primary or none, that the primary has been silent for too long,
-/// and that it has sent a command that blocks.
+/// Checks the link, a few times a second. Returns whether the link must be closed: the server now
+/// follows another primary or none, the primary has been silent for too long, or the primary has
+/// sent a command that blocks.
 pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
     let (now_ms, timeout_s) = (clients.reactor.clock.now_ms, clients.reactor.settings.primary.timeout_s);
     let term = clients.reactor.server.replication().replica.term();
@@ -215,7 +217,8 @@ pub fn note_error(session: &Session, command: &Command, reply: &[u8]) {
     }
 }
 
-/// Does the same as [`note_error`] for the command `name`, which was rejected before it ran.
+/// Does the same as [`note_error`] for the command `name` if the command was rejected before it
+/// ran.
 #[cold]
 pub fn note_error_of(session: &Session, name: &str, reply: &[u8]) {
     let Some(link) = &session.primary else { return };
@@ -229,7 +232,8 @@ pub fn note_error_of(session: &Session, name: &str, reply: &[u8]) {
 }
 
 /// Counts as applied all bytes of the link's input before the command that starts at offset
-/// `begin`. Does nothing within a transaction, whose bytes count as applied with its `EXEC`.
+/// `begin`. Does nothing within a transaction, because the bytes of a transaction count as applied
+/// with its `EXEC`.
 #[cold]
 pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, begin: usize) {
     let pending_bytes = connection.input.bytes(io).len() - begin;
@@ -272,7 +276,7 @@ pub(super) fn end<H>(server: &Server, connection: &mut Connection<H>) {
     if let Some(link) = connection.session.primary.take() {
         server.replication().replica.set_link_worker(None);
         if link.wants_rest {
-            // The work for which the link should rest now acquires the shards without the link.
+            // The pending work now acquires the shards without the link.
             server.port(0).send(Message::Whole);
         }
         server.replication().replica.link_ended(server, link.number, link.continues_at(), db);

@@ -2,10 +2,10 @@
 //!
 //! A message is added to the output of all its subscribers in the turn in which it arrives. But
 //! each turn sends to a limited number of subscribers ([`crate::reactor`]), starting with those
-//! that have waited longest. A send takes far longer than adding to the output, so without this
-//! limit a message to ten thousand subscribers would delay all other clients. If publishers are
-//! faster than the sends, one send carries several messages. If a subscriber also has replies to
-//! receive, or much output, its output is sent in the same turn.
+//! that have waited longest. A send takes far longer than appending to an output buffer. Without
+//! this limit, a message to ten thousand subscribers would delay all other clients. If messages
+//! arrive faster than they are sent, one send carries several messages. If a subscriber also has
+//! pending replies, or much output, its output is sent in the same turn.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,13 +18,13 @@ use pantala_session::State;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Maximum pending output of a subscriber that waits for its send, bytes. Larger sends would hardly
-/// cost less per byte.
+/// Maximum pending output of a subscriber that waits for its send, bytes. Larger sends would cost
+/// hardly less per byte.
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Delivers published messages to this worker's subscribers, and clears the list. All of them
-    /// must have the same subscribers ([`Published::can_combine_with`]).
+    /// Delivers published messages to this worker's subscribers, and clears the list. All messages
+    /// in the list must have the same subscribers ([`Published::can_combine_with`]).
     pub fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
         let Some(first) = published.first() else { return };
         deliver_run(self, first.address(), published.iter().map(|message| &*message.payload));
@@ -47,7 +47,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             return self.defer_output(deferred, message.bytes().len());
         }
         // If a reply is pending, it must precede the message. The message is then copied, even if
-        // it is long, to be added after the reply.
+        // it is long, and added after the reply.
         let awaits_answer = connection.awaits_answer();
         match message {
             message if awaits_answer => connection.tell(message.bytes()),
@@ -109,8 +109,8 @@ fn deliver_run<'m, L: EventLoop, H: Abandon>(
     keyspace.pubsub().count_delivered(clients.reactor.number, address, payloads);
 }
 
-/// Closes the subscriber with the token `wanted`: the messages in flight to it exceed its output
-/// limit.
+/// Closes the subscriber with the token `wanted`, because the messages in flight to the subscriber
+/// exceed its output limit. A token identifies a connection of a worker.
 pub fn close_subscriber<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, wanted: u64) {
     match clients.reactor.find_token(wanted) {
         Some(index) if clients.frozen.holds(index) => clients.frozen.defer(Deferred::OverLimit(wanted)),
@@ -119,13 +119,13 @@ pub fn close_subscriber<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H
     }
 }
 
-/// Minimum length of an encoded message that subscribers share instead of copying it, bytes.
+/// Minimum length at which subscribers share one encoded message instead of copying it, bytes.
 /// Copying a shorter message costs no more than a separate send, and the copy is sent together with
 /// other output.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// Cache of the encoded messages, by protocol version: those for the pattern of the last
-/// subscriber. `None` in `bytes` means not encoded yet.
+/// Cache of encoded messages, indexed by protocol version. The messages are encoded for the pattern
+/// of the last subscriber. `None` in `bytes` means not encoded yet.
 struct Encoded<'s> {
     pattern: Option<Vec<u8>>,
     bytes: [Option<Outgoing>; 2],
@@ -133,7 +133,7 @@ struct Encoded<'s> {
 }
 
 impl<'s> Encoded<'s> {
-    /// Creates an empty cache. Adds the bytes of shared messages to `kept_messages`.
+    /// Creates an empty cache. The size of messages that are shared is added to `kept_messages`.
     fn new(kept_messages: &'s Arc<AtomicU64>) -> Self {
         Encoded { pattern: None, bytes: [None, None], kept_messages }
     }
@@ -210,7 +210,7 @@ mod tests {
     fn messages_are_shared_from_the_minimum_length() {
         let kept_messages = Arc::default();
         let around = encode(ADDRESS, std::iter::once(&b""[..]), None, Version::Resp2).len();
-        // The payload's length takes four more digits than that of the empty payload.
+        // The length of this payload has four more digits than the length of an empty payload.
         let payload_bytes = SHARED_BYTES_MIN - around - 4;
         for (bytes, is_shared) in [(payload_bytes, true), (payload_bytes - 1, false)] {
             let message = vec![b'x'; bytes];

@@ -3,11 +3,11 @@
 //! Reading the clock twice costs about as much as a small `GET`, so not every command of a pipeline
 //! is timed individually:
 //!
-//! * A command that isn't *plain* ([`Command::is_plain`]), or whose arguments and reply are large,
-//!   is timed individually.
-//! * The plain commands of a window share the rest of the window's time, as they do in `INFO
-//!   commandstats`. If that time exceeds the threshold, the command with the longest arguments is
-//!   logged with this time.
+//! * A command is timed individually if it isn't *plain* ([`Command::is_plain`]), or if its
+//!   arguments and reply are large.
+//! * The time left of a window is shared by its plain commands, as in `INFO commandstats`. If that
+//!   time exceeds the threshold, the command with the longest arguments is logged with this time.
+//!   (A window is the commands that a worker has parsed in one turn.)
 //! * If the threshold is below [`SLOWLOG_FINE_US`], every command is timed individually, because
 //!   the time of a whole window would not show which commands were slow.
 
@@ -27,8 +27,8 @@ use pantala_runtime::EventLoop;
 use super::{Abandon, Clients};
 use crate::config::{SLOWLOG_FINE_US, Settings};
 
-/// Minimum size of a command's arguments and reply together for which it is timed individually,
-/// bytes. Copying this amount takes longer than reading the clock.
+/// Minimum size of a command's arguments and reply together at which the command is timed
+/// individually, bytes. Copying this amount takes longer than reading the clock.
 pub const LARGE_BYTES: usize = 16 * 1024;
 
 /// The words of a command in one buffer, and the range of each word.
@@ -50,7 +50,7 @@ fn slow_window_ns(settings: &Settings) -> u64 {
 /// The worker's stopwatch: decides which commands are timed, and times them.
 pub struct Stopwatch {
     times_all: bool,
-    /// Minimum time of a window's plain commands for which one of them may be logged, ns.
+    /// Minimum total time of a window's plain commands at which one of them may be logged, ns.
     pub slow_window_ns: u64,
     /// The time at which the last timed command ended, or the window started.
     pub mark: Moment,
@@ -90,7 +90,8 @@ impl Stopwatch {
         self.times_all
     }
 
-    /// Returns whether a command with this number of arguments is timed individually.
+    /// Returns whether a command with this number of arguments is timed individually when it runs
+    /// on the worker that parsed it.
     pub fn times(&self, command: &Command, arguments: usize) -> bool {
         WATCHING && (self.times_all || !command.is_plain(arguments))
     }
@@ -117,9 +118,9 @@ pub fn note(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args
     note_cut(keyspace, who, command, args, None, took, now_ms);
 }
 
-/// Records a command as [`note`] does. If the command's long value was handed over to the keyspace,
-/// `args` has only the start of the value. `cut` is then the value's index among the arguments and
-/// the number of missing bytes.
+/// Records a command as [`note`] does, even if `args` has only the start of a long value, because
+/// the value was handed over to the keyspace. `cut` is then the value's index among the arguments
+/// and the number of missing bytes.
 pub fn note_cut(
     keyspace: &Keyspace,
     who: Sender<'_>,
@@ -151,9 +152,9 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Records the time of a connection's command that had waited for its shards. `took` is the
-    /// time for which the command ran after it had acquired them. `words` is called only if the
-    /// command is logged.
+    /// Records the time of a connection's command that has waited for its shards. `took` is the run
+    /// time after the command had acquired the shards. `words` is called only if the command is
+    /// logged.
     pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };

@@ -1,4 +1,5 @@
-//! Client-side caching: sends invalidations of changed keys ([`pantala_engine::tracking`]).
+//! Client-side caching: sends clients the invalidations of keys that have changed
+//! ([`pantala_engine::tracking`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -138,12 +139,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Sends this worker's connections the invalidations caused by the worker's last command. If
-    /// replies of the executor are pending, the invalidations are sent after the window, so that
-    /// they follow those replies.
+    /// the executor has pending replies, the invalidations are sent after the window, so that they
+    /// follow the replies.
     #[cold]
     pub fn send_own_invalidations(&mut self) {
-        // The commands of blocked clients that this command served may have read a later time than
-        // it, so read the clock again.
+        // The command may have served blocked clients, whose own commands may have read a later
+        // time. Read the clock again.
         if self.executor.take_served() {
             self.reactor.read_clock();
         }

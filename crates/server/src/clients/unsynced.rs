@@ -1,15 +1,16 @@
-//! Notes which replies wait until effects are on disk or the disk has caught up ([`crate::aof`]),
-//! and which effects a `WAIT` of the connection waits for.
+//! Notes the effects that must reach the disk before a connection's replies are sent
+//! ([`crate::aof`]), and the effects that a later `WAIT` of the connection waits for.
 
 use pantala_engine::effect::Seen;
 use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// Makes the replies to a connection's last commands wait for the effects that these commands have
-/// produced or seen, if the gate of the append-only file is shut (replies must wait for the disk).
-/// If the stream is kept for replicas, notes for `WAIT` how much of the stream these commands have
-/// produced or seen.
+/// Notes the effects that a connection's last commands have produced or seen.
+///
+/// The gate of the append-only file is shut if replies must wait for the disk. The replies to these
+/// commands then wait for the noted effects. If the stream of effects is kept for replicas, also
+/// notes for `WAIT` up to which position these commands have produced or seen the stream.
 #[inline]
 pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     if clients.reactor.server.snapshots().aof.gate().wants_notes() {
@@ -19,7 +20,7 @@ pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, 
 }
 
 /// Does the same as [`note_unsynced`] for commands that another worker has run. `seen` describes
-/// the effects that they have produced or read.
+/// the effects that these commands have produced or seen.
 #[inline]
 pub fn note_unsynced_until<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, seen: Seen) {
     if clients.reactor.server.snapshots().aof.gate().wants_notes() {

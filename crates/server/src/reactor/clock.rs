@@ -1,10 +1,10 @@
 //! The time that commands see: read once per turn, and again after commands that took long.
 //!
-//! Within a turn the time that a connection's commands see never decreases. This includes the times
-//! that its earlier commands have seen on other workers, and the times at which commands of other
-//! clients have served it while it was blocked. So once a connection has found a key expired, it
-//! never finds a key with an earlier deadline alive. At the next turn the time follows the system's
-//! clock again, even if the system's clock was set back.
+//! Within a turn, the time that a connection's commands see never decreases. Two other times count
+//! too: the time that the connection's earlier commands have seen on other workers, and the time at
+//! which another client's command has served the connection while it was blocked. So once a
+//! connection has found a key expired, it never finds a key with an earlier deadline alive. In the
+//! next turn the time follows the system's clock again, even if that clock was set back.
 //!
 //! All commands of a transaction or a script see the time when it started. Later commands see the
 //! time when it ended.
@@ -24,7 +24,8 @@ pub struct Clock {
     pub now_ms: i64,
     /// When the turn's commands ended, in ms of the monotonic clock. Set once per turn.
     pub turn_ran_ms: i64,
-    /// When the latest window of this turn ended; `None` if work that may take long has run since.
+    /// When the latest window of this turn ended; `None` if work that may have taken long has run
+    /// since.
     ran: Option<Moment>,
     /// Upper bound of the run time of commands since the clock was read, ns.
     age_ns: u64,
@@ -55,14 +56,14 @@ impl Clock {
         self.turn_ran_ms = server.monotonic_ms_of(ran);
     }
 
-    /// Adds the run time of commands, and reads the clock again if commands have run for
+    /// Adds the run time of commands. Reads the clock again once commands have run for
     /// [`AGE_MAX_NS`].
     #[inline]
     pub fn add(&mut self, took: Duration, server: &Server) {
         self.add_ns(took.as_nanos() as u64, server);
     }
 
-    /// Adds the run time of commands, ns, and reads the clock again if commands have run for
+    /// Adds the run time of commands, ns. Reads the clock again once commands have run for
     /// [`AGE_MAX_NS`].
     #[inline]
     pub fn add_ns(&mut self, took_ns: u64, server: &Server) {

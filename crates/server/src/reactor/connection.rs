@@ -12,16 +12,16 @@ pub type Connection<H> = pantala_session::Connection<Chunk, Socket<H>>;
 pub struct Socket<H> {
     /// The event loop's identifier of the socket.
     pub id: ConnId,
-    /// The work that the connection does on the shards that it has requested.
+    /// The work that runs on the shards that the connection has requested.
     pub held: Option<H>,
-    /// Whether receiving is paused until pending input has run.
+    /// Whether receiving is paused until the pending input has run.
     pub is_held: bool,
     /// Whether the connection is in the list of those whose turn must be finished.
     pub is_touched: bool,
     /// Whether the connection is in the list of those that have only messages to be sent.
     pub is_listed: bool,
-    /// The latest stamp of the effects that the connection's pending replies reveal; 0 if none of
-    /// the replies waits for a sync.
+    /// The latest stamp (position in the journal) of the effects that the connection's pending
+    /// replies reveal. It is 0 if none of the replies waits for a sync.
     pub unsynced: u64,
     /// Whether the connection is in the list of those whose replies wait for a sync.
     pub is_unsynced: bool,
@@ -63,8 +63,8 @@ pub fn kind_of(via: u32) -> Kind {
     if via == self::via(Kind::Tls) { Kind::Tls } else { Kind::Tcp }
 }
 
-/// Returns the token of a connection: its identifier as one word. A later connection at the same
-/// index has another token.
+/// Returns the token of a connection: the loop's identifier as one word. A later connection at the
+/// same index has another token.
 #[inline]
 pub fn token(id: ConnId) -> u64 {
     u64::from(id.generation()) << 32 | id.index() as u64

@@ -1,16 +1,16 @@
-//! The reactor: owns a worker's event loop, its sockets, and the lists of connections that are due
-//! in a turn.
+//! The reactor: owns a worker's event loop, its sockets, and the lists of connections that must be
+//! handled in a turn. A turn is one iteration of the event loop.
 //!
-//! It doesn't interpret commands. It moves bytes between sockets and connections
-//! ([`pantala_session`]) and reports events to the layer above ([`crate::clients`]) as values
-//! ([`Happened`]). That layer closes connections, because other parts of the worker refer to them;
-//! the socket is closed last ([`Reactor::shut`]).
+//! The reactor doesn't interpret commands. It moves bytes between sockets and connections
+//! ([`pantala_session`]) and returns the outcome of each event ([`Happened`]) to the layer above
+//! ([`crate::clients`]). That layer closes connections, because other parts of the worker refer to
+//! them. The socket is closed last ([`Reactor::shut`]).
 //!
 //! | list | connections that | emptied |
 //! | --- | --- | --- |
 //! | ready | may have something to parse | when the turn's windows are parsed |
-//! | touched | took part in the turn | when the turn ends: each is finished, one send each |
-//! | listed | have received only messages since their last send | [`SENT_TO_PER_TURN`] a turn |
+//! | touched | took part in the turn | when the turn ends: each connection is finished and sends once |
+//! | listed | have received only messages since their last send | [`SENT_TO_PER_TURN`] connections a turn |
 
 mod clock;
 mod connection;
@@ -42,15 +42,15 @@ use crate::stats::WorkerStats;
 
 /// Maximum number of reply buffers kept for reuse.
 const SPARE_BUFFERS_MAX: usize = 256;
-/// Maximum capacity of such a buffer, bytes.
+/// Maximum capacity of a reply buffer kept for reuse, bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Maximum number of listed connections to which one turn sends. Sending to that many takes about a
 /// millisecond.
 const SENT_TO_PER_TURN: usize = 128;
 
-/// [`Reactor::fetch_ahead`] prefetches the connection of an item about this many items before the
-/// item is handled, which is a few hundred nanoseconds earlier.
+/// The number of items by which [`Reactor::fetch_ahead`] prefetches an item's connection before the
+/// item is handled. Handling that many items takes a few hundred nanoseconds.
 const FETCHED_AHEAD: usize = 4;
 
 /// The outcome of an event, for the layer above.
@@ -147,8 +147,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     }
 
     /// Adds all open connections with input, except `but`, to the list of ready connections.
-    /// Ignores their `is_ready`, because a caller up the stack may have taken the list that
-    /// contained them.
+    /// Ignores their `is_ready`: a function up the stack may have taken the list that contained
+    /// them.
     pub fn make_others_ready(&mut self, but: u32) {
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -178,11 +178,11 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         true
     }
 
-    /// Keeps the memory of an emptied list of [`Reactor::take_ready`] for reuse.
+    /// Keeps the memory of a list from [`Reactor::take_ready`] that is now empty, for reuse.
     #[inline]
     pub fn keep_ready(&mut self, emptied: Vec<u32>) {
-        // If connections have become ready meanwhile, for example by replies from other workers,
-        // they are in the current list, which must stay.
+        // Connections that have become ready meanwhile, for example by replies from other workers,
+        // are in the current list, which must stay.
         if self.ready.is_empty() {
             self.ready = emptied;
         }
@@ -199,7 +199,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Adds a connection to the listed ones, which have only messages to be sent.
+    /// Adds a connection that has only messages to be sent to the listed ones.
     pub fn list(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         if !connection.socket.is_touched && !connection.socket.is_listed {
@@ -214,8 +214,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     pub fn touch_listed(&mut self) {
         for _ in 0..SENT_TO_PER_TURN {
             let Some(index) = self.listed.pop_front() else { return };
-            // Another connection may have taken the index since. Sending its pending output does no
-            // harm.
+            // Another connection may have taken the index since. Sending that connection's pending
+            // output does no harm.
             if let Some(connection) = &mut self.connections[index as usize] {
                 connection.socket.is_listed = false;
                 self.touch(index);
@@ -235,8 +235,10 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     }
 
     /// Finishes the turn of a connection: keeps the rest of its input, pauses or resumes receiving,
-    /// sends its replies. Returns whether the connection must be closed, because it runs no more
-    /// commands and has sent everything; `None` if it is already closed.
+    /// and sends its replies.
+    ///
+    /// Returns whether the connection must be closed, because it runs no more commands and has sent
+    /// everything. Returns `None` if the connection is already closed.
     #[inline]
     pub fn finish(&mut self, index: u32) -> Option<bool> {
         let connection = self.connections[index as usize].as_mut()?;
@@ -245,8 +247,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         let connection = self.connections[index as usize].as_mut()?;
         let hold = connection.end_input(&mut self.io);
         if connection.state == State::Yielding {
-            // The connection has yielded to the others in this turn, and may run commands in the
-            // next one.
+            // The connection has yielded to others in this turn. It may run commands in the next
+            // turn.
             connection.state = State::Open;
             if !std::mem::replace(&mut connection.is_ready, true) {
                 self.ready.push(index);
@@ -284,8 +286,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         Some(is_over(&mut self.io, self.connections[index as usize].as_ref()?))
     }
 
-    /// Makes the loop send a connection's next piece of output. If a send is in flight, makes the
-    /// loop report its completion instead.
+    /// Makes the loop send a connection's next piece of output. If a send is in flight, only makes
+    /// the loop report the completion of that send.
     #[cold]
     fn send_later(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
@@ -323,21 +325,21 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     }
 
     /// Returns the connection with this identifier of the loop, if it is open. Borrows only the
-    /// table, because callers use other parts of the reactor meanwhile.
+    /// table, so that callers can use other parts of the reactor meanwhile.
     #[inline]
     fn open(connections: &mut [Option<Connection<H>>], conn: ConnId) -> Option<&mut Connection<H>> {
         let connection = connections.get_mut(conn.index())?.as_mut()?;
         (connection.socket.id == conn).then_some(connection)
     }
 
-    /// Returns the index of a connection by the loop's identifier, if it is open.
+    /// Returns the index of the connection with this identifier of the loop, if it is open.
     #[inline]
     pub fn find(&self, conn: ConnId) -> Option<u32> {
         let connection = self.connections.get(conn.index())?.as_ref()?;
         (connection.socket.id == conn).then_some(conn.index() as u32)
     }
 
-    /// Returns the index of the connection with this token, if it is open.
+    /// Returns the index of the connection with this token, if the connection is open.
     #[inline]
     pub fn find_token(&self, wanted: u64) -> Option<u32> {
         let index = index_of(wanted);
@@ -351,8 +353,9 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         self.clock.read(self.server);
     }
 
-    /// Prefetches the connections of items that will be handled soon, because with many connections
-    /// few are in the caches. `connection` returns the index of an item's connection.
+    /// Prefetches the connections of items that will be handled soon. A worker with many
+    /// connections has only a few of them in the CPU caches. `connection` returns the index of an
+    /// item's connection.
     #[inline]
     pub fn fetch_ahead<T>(&self, following: &[T], connection: impl Fn(&T) -> Option<usize>) {
         if let Some(index) = following.get(FETCHED_AHEAD).and_then(&connection) {

@@ -1,5 +1,5 @@
 //! The reactor's sockets: handles events of the loop, and adds new connections. One worker accepts
-//! the new connections and distributes them among all workers.
+//! all new connections and distributes them among the workers.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::process::Kind;
 #[derive(Default)]
 pub struct Listeners {
     ids: Vec<(ListenerId, Kind)>,
-    /// The listeners before the last change, which may still report a connection.
+    /// The listeners before the last change. They may still report a connection.
     former: Vec<(ListenerId, Kind)>,
     /// The generation of the server's listening sockets when this reactor last copied them.
     generation: u64,
@@ -83,7 +83,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                         link.receive(self.io.bytes(&chunk), self.clock.now_ms);
                     }
                     connection.input.receive(&mut self.io, chunk);
-                    // The same as `make_ready` and `touch`, without another lookup.
+                    // Does the same as `make_ready` and `touch`, without another lookup.
                     if !std::mem::replace(&mut connection.is_ready, true) {
                         self.ready.push(conn.index() as u32);
                     }
@@ -150,7 +150,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         if let Err(error) = net::prepare(&socket, &self.settings) {
             tracing::debug!("setting options of an accepted socket: {error}");
         }
-        // The peer may have disconnected since it was admitted.
+        // The peer may have disconnected since the connection was admitted.
         let Ok((address, local_address)) = net::endpoints(&socket) else {
             self.server.connection_refused(self.number);
             return None;

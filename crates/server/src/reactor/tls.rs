@@ -1,13 +1,13 @@
-//! Encrypted connections: TLS between the socket and the connection.
+//! TLS between the sockets and the connections that are encrypted.
 //!
 //! Received chunks are decrypted before the parser sees them, and output is encrypted when the turn
-//! ends. The layers above the reactor don't distinguish encrypted connections. For unencrypted
-//! connections this costs three branches: one per chunk, one per send and one per turn.
+//! ends. The layers above the reactor treat encrypted and plain connections alike. A plain
+//! connection pays three branches for this: one per chunk, one per send and one per turn.
 //!
-//! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn. So it is not in memory
-//! twice, and other connections are served between slices. Handshake messages that arrive in a turn
-//! are processed at its end, for at most [`HANDSHAKES_PER_TURN`]; the rest wait for the next turn.
-//! A signature with an RSA key takes longer than everything else in a turn, so without this limit a
+//! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn. The reply is therefore not
+//! in memory twice, and other connections are served between slices. Handshake messages that arrive
+//! in a turn are processed at its end, for at most [`HANDSHAKES_PER_TURN`]. The rest wait for the
+//! next turn. An RSA signature takes longer than everything else in a turn. Without this limit, a
 //! thousand clients that connect at once would delay all others.
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ const SLICE_BYTES: usize = 256 * 1024;
 const HANDSHAKES_PER_TURN: Duration = Duration::from_micros(300);
 
 /// Maximum size of a handshake's input that waits for the end of the turn, bytes. More input is
-/// processed at once, because a client may send any number of commands behind the last handshake
+/// processed at once, because a client may send any number of commands after the last handshake
 /// message.
 const WAITING_BYTES_MAX: usize = 16 * 1024;
 
@@ -42,7 +42,7 @@ pub struct Layer {
     connection: pantala_tls::Connection,
     /// Records to be sent before all others: parts of the handshake, alerts.
     reply: Vec<u8>,
-    /// The output that is being sent, and how many of its bytes are encrypted.
+    /// The output that is being sent, and the number of its bytes that are already encrypted.
     piece: Option<(Outgoing, usize)>,
     /// Memory of the send in flight, bytes; 0 if no send is in flight.
     in_flight_bytes: usize,
@@ -54,7 +54,7 @@ impl Layer {
     /// Creates the layer of a new connection.
     ///
     /// # Errors
-    /// The configuration has no certificate any more, or the system has no random bytes.
+    /// The configuration no longer has a certificate, or the system has no random bytes.
     pub(super) fn accept(server: &Server, now_ms: i64) -> Result<Option<Box<Self>>, ()> {
         let encryption = server.listening().encryption().ok_or(())?;
         let connection = encryption.server.accept().map_err(|error| tracing::warn!("TLS: {error}"))?;
@@ -84,8 +84,8 @@ impl Layer {
         size_of::<Self>() + self.connection.memory_bytes() + self.reply.capacity() + self.in_flight_bytes
     }
 
-    /// Returns the encrypted bytes to send now, and how many bytes of plain output were taken from
-    /// the connection.
+    /// Returns the encrypted bytes to send now, and the number of plaintext bytes taken from the
+    /// connection's output.
     fn take_send<H>(
         &mut self,
         connection: &mut Connection<H>,
@@ -132,7 +132,7 @@ impl Layer {
 /// The handshakes of a reactor.
 #[derive(Default)]
 pub struct Handshakes {
-    /// Decrypted bytes that no connection has received yet. Empty between events.
+    /// Decrypted bytes that are not yet passed to their connection. Empty between events.
     plain: Vec<u8>,
     /// The number of the last turn with handshakes, and the time that they took in that turn.
     spent: (u64, Duration),
@@ -207,8 +207,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         self.touch(index);
     }
 
-    /// Continues the handshake of a connection. If handshakes have used up their time in this turn,
-    /// defers the handshake to the next turn.
+    /// Continues the handshake of a connection, or defers it to the next turn if handshakes have
+    /// used up their time in this turn.
     fn advance_handshake(&mut self, index: u32) -> Result<(), Failure> {
         let Some(connection) = &mut self.connections[index as usize] else { return Ok(()) };
         let Some(layer) = connection.socket.tls.as_deref_mut() else { return Ok(()) };
@@ -282,8 +282,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         if !is_sent {
             return Happened::Failed(index);
         }
-        // The session learns of the completion only when the last slice of its output has been
-        // sent.
+        // The completion of the connection's send is noted only after the last slice of its output.
         let is_awaited = if layer.piece.is_some() { true } else { connection.sent() };
         if has_more || is_awaited {
             self.touch(index);
@@ -300,12 +299,12 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             send_at_once(&self.io, connection.socket.id, &layer.reply);
         }
         layer.reply.clear();
-        // Marks a send as in flight, so that nothing more is sent.
+        // Mark a send as in flight, so that nothing more is sent.
         layer.in_flight_bytes = layer.in_flight_bytes.max(1);
     }
 
-    /// Sends a close notification to the peer of a connection that is being closed, if all output
-    /// was sent and the socket takes the notification at once.
+    /// Sends a close notification to the peer of a connection that is being closed. Does so only if
+    /// all output was sent and the socket takes the notification at once.
     pub(super) fn notify_close(&self, id: ConnId, mut layer: Layer) {
         if layer.in_flight_bytes == 0 && layer.piece.is_none() && !layer.connection.is_handshaking() {
             send_at_once(&self.io, id, &layer.connection.close());
@@ -313,8 +312,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     }
 }
 
-/// Sends a short record before the socket is closed. Errors are ignored: the connection ends either
-/// way.
+/// Sends a short record before the socket is closed. Ignores errors, because the connection ends
+/// either way.
 fn send_at_once<L: EventLoop>(io: &L, id: ConnId, record: &[u8]) {
     if let Some(socket) = io.socket(id)
         && !record.is_empty()

@@ -2,10 +2,10 @@
 //! until the disk has caught up with the writers ([`crate::aof`]).
 //!
 //! A connection records the latest stamp (position in the journal) of the effects that its commands
-//! have produced or have seen. Until all effects up to that stamp are synced, the connection's
-//! output is not sent. The connection also runs no more commands. Otherwise the stamp of an endless
-//! pipeline would keep growing, and the pipeline's replies would never be sent. Other connections
-//! continue.
+//! have produced or seen. Until all effects up to that stamp are synced, the connection's output is
+//! not sent, and the connection runs no more commands. If it ran more commands, the stamp of an
+//! endless pipeline would keep growing, and the pipeline's replies would never be sent. Other
+//! connections continue.
 
 use pantala_runtime::EventLoop;
 use pantala_session::State;
@@ -20,8 +20,9 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         let aof = &self.server.snapshots().aof;
         let (synced, is_behind) = (aof.synced(), aof.gate().is_behind());
         let Some(connection) = &mut self.connections[index as usize] else { return false };
-        // While the disk is behind, a client without replies (CLIENT REPLY OFF) waits too. Only the
-        // link to a primary passes, because its writes can't be held back.
+        // While the disk is behind, even a client that receives no replies (CLIENT REPLY OFF)
+        // waits. Only the link to a primary passes, because the primary's writes can't be held
+        // back.
         let may_pass = if is_behind { connection.session.primary.is_some() } else { !connection.has_output() };
         if connection.socket.unsynced < synced || may_pass {
             connection.socket.unsynced = 0;
@@ -62,8 +63,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     }
 }
 
-/// Keeps a connection that has just become open from running commands if its replies wait for a
-/// sync. Otherwise a pipeline whose commands run on other workers would never wait.
+/// Makes a connection that has just become open wait, without running commands, if its replies wait
+/// for a sync. Without this, a pipeline whose commands run on other workers would never wait.
 pub fn hold_unsynced<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32) {
     if let Some(connection) = &mut reactor.connections[index as usize]
         && connection.socket.is_unsynced
