@@ -1,9 +1,9 @@
-//! Runs a shutdown with a snapshot, on `SHUTDOWN` or a signal. Also runs `DEBUG LOADAOF`, which
+//! Runs a shutdown with a snapshot, after `SHUTDOWN` or a signal. Also runs `DEBUG LOADAOF`, which
 //! needs all shards too.
 //!
-//! A shutdown acquires all shards like any command that needs them all. When it holds them, it
-//! saves the dataset and stops the workers. It releases the shards only if saving fails, because a
-//! write acknowledged after the snapshot would be lost.
+//! A shutdown acquires all shards like any command that needs them all. It then saves the dataset
+//! and stops the workers. It releases the shards only if saving fails: a write acknowledged after
+//! the snapshot would be lost.
 
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{AllShards, Shutdown};
@@ -19,8 +19,8 @@ use crate::aof::reload;
 use crate::clients::Clients;
 use crate::snapshot::{SHUTDOWN_FAILED, SHUTDOWN_FAILED_LINE, SIGNAL_FAILED, save_before_end};
 
-/// Takes the place of a connection's token in the request for all shards that
-/// [`acquire_all_for_end`] makes on behalf of no connection. No connection has this token.
+/// Used in place of a connection's token in the requests for all shards made by
+/// [`acquire_all_for_end`]. No connection has this token.
 pub(super) const ENDING: u64 = u64::MAX;
 
 /// The session under which the server's own work runs.
@@ -57,15 +57,15 @@ pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work
 }
 
 /// Acquires all shards for a shutdown by a signal, or by a `SHUTDOWN` that has waited for replicas
-/// or for the end of a link.
+/// or for the end of a link to a primary.
 pub(super) fn acquire_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
     d.clients.executor.bring(&d.shards, SERVER_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Saves the dataset and stops the server, for the `SHUTDOWN` of the connection at `index` or,
-/// without an index, for [`acquire_all_for_end`]. The caller holds all shards.
+/// Saves the dataset and stops the server. With an index, does so for the `SHUTDOWN` of the
+/// connection at that index; without one, for [`acquire_all_for_end`]. The caller holds all shards.
 pub(super) fn end<L: EventLoop>(
     d: &mut Dispatcher<'_, L>,
     index: Option<u32>,
@@ -104,12 +104,12 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
     d.clients.executor.done()
 }
 
-/// Saves the dataset and stops the server. Returns whether the server stops: if saving has failed,
-/// the server continues.
+/// Saves the dataset and stops the server. Returns whether the server stops. It continues if saving
+/// has failed.
 fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown, mut owned: Vec<Ownership>) -> bool {
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
-    // A failed load leaves an empty dataset. A shutdown that was requested before the failure must
-    // not replace the last snapshot by it.
+    // A failed load leaves an empty dataset, which must not replace the last snapshot. The shutdown
+    // may have been requested before the load failed.
     let is_over = if server.snapshots().loading.has_failed_since_shutdown() {
         tracing::warn!("Exiting without a final RDB snapshot: the dataset of the master could not be loaded");
         true

@@ -1,8 +1,8 @@
-//! Acquires all shards for the thread that loads the dataset of a primary
+//! Acquires all shards for the thread that loads a dataset received from a primary
 //! ([`replication`](crate::replication)).
 //!
-//! The shards are acquired as for any command that needs them all, and are handed over to the
-//! thread. So this worker serves its connections while the thread loads. The message
+//! The shards are acquired as for any command that needs them all, and are then handed over to the
+//! thread. This worker therefore serves its connections while the thread loads. The message
 //! [`Release`](pantala_engine::message::Message::Release) returns the shards.
 
 use pantala_engine::ownership::Ownership;
@@ -11,7 +11,7 @@ use pantala_runtime::EventLoop;
 use super::Dispatcher;
 use super::ending::SERVER_SESSION;
 
-/// Takes the place of a connection's token in the requests for all shards on behalf of the loading
+/// Used in place of a connection's token in requests for all shards on behalf of the loading
 /// thread. No connection has this token.
 pub(super) const LOADING: u64 = u64::MAX - 2;
 

@@ -11,14 +11,14 @@ use crate::host::Server;
 /// The pending messages and requests of a worker.
 #[derive(Default)]
 pub struct Mail {
-    /// Requests of this worker's connections that have their shards but have not run yet.
+    /// Requests of this worker's connections that have received their shards but have not run yet.
     pub brought: VecDeque<RequestNode>,
     /// Requests that were reset during a script ([`Executor::reset_gathered`]). They have released
-    /// their shards, and request them again in the next turn.
+    /// their shards and request them again in the next turn.
     pub reset_gathered: Vec<RequestNode>,
     /// Messages that were received during a turn and are handled in the next.
     received: Vec<Message>,
-    /// Number of messages at the front of `received` that are known to carry no shards, so that
+    /// Number of messages at the front of `received` that are known to carry no shards.
     /// [`Mail::pass_on_shards`] skips them.
     without_shards: usize,
 }
@@ -48,17 +48,17 @@ impl Mail {
         self.received = messages;
     }
 
-    /// Hands shards over to the workers that have requested them, while this worker runs a script
-    /// that is not (yet) busy. These are the shards that this worker holds or receives in messages,
-    /// except the script's own. Messages that carry no shards are kept for the next turn.
+    /// Hands shards over to the workers that have requested them. Called while this worker runs a
+    /// script that is not (yet) busy. The shards are those that this worker holds or receives in
+    /// messages, except the script's own. Messages that carry no shards are kept for the next turn.
     pub fn pass_on_shards(&mut self, server: &Server, number: u32, executor: &mut Executor<'_>) {
         let unseen = self.received.split_off(self.without_shards).into_iter();
         for message in unseen.chain(server.port(number).mailbox().receive().map(|node| node.value)) {
             match message {
                 Message::Shard(ownership) => executor.adopt(ownership),
-                // With `--execution owner`, the request may already hold shards that other workers
-                // are responsible for. It continues now, so that it doesn't keep them from others
-                // until the next turn.
+                // With `--execution owner`, the request may already hold shards whose home is
+                // another worker. It continues now, so that it doesn't hold these shards until the
+                // next turn.
                 Message::Run(parcel) => executor.resume(parcel),
                 Message::Gathered(parcel) => self.brought.push_back(parcel),
                 other => self.received.push(other),

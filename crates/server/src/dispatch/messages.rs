@@ -1,5 +1,4 @@
-//! Handles messages from other workers, and replies to requests that this worker's executor ran
-//! itself.
+//! Handles messages from other workers, and the replies to requests that this worker ran itself.
 
 use std::sync::Arc;
 
@@ -36,9 +35,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     fn receive_all_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
-        // Requests that were reset were admitted before a pause that this worker may be asked to
-        // confirm below. So they must queue for their shards again before the worker reports that
-        // it has settled (`super::pause`).
+        // Reset requests have released their shards. They were admitted before a pause that this
+        // worker may confirm below, so they must queue for their shards again before the worker
+        // confirms (`super::pause`).
         self.mail.resume_reset(&mut self.clients.executor);
         let left = self.mail.take_received().into_iter();
         for message in left.chain(
@@ -54,7 +53,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
             self.clients.deliver(&mut published);
             // This worker's clock must not be behind the clocks of the senders. All messages were
-            // sent before the first is handled, so one reading suffices.
+            // sent before the first is handled, so one reading of the clock suffices.
             if !is_late && matches!(message, Message::Answer(_) | Message::Gathered(_) | Message::Woken(_)) {
                 is_late = true;
                 self.clients.reactor.read_clock();
@@ -77,13 +76,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Effects(wanted) => self.clients.follow(wanted),
                 Message::Told(news) => self.clients.send_invalidations(news),
                 Message::Kill(wanted, client) => self.clients.kill(wanted, client),
-                // This runs between two windows, so the worker has settled.
+                // This runs between two windows, so the worker has settled: it runs no command
+                // admitted earlier.
                 Message::Settle(to) => {
                     self.clients.reactor.server.port(to.worker).send(Message::Settled(to.connection));
                 }
                 Message::Settled(wanted) => self.settled(wanted),
-                // The message wakes this worker, and the next turn loads the settings first. The
-                // listening sockets may have changed even if the settings have not.
+                // The message wakes this worker, and the next turn starts by loading the settings.
+                // The listening sockets may have changed even if the settings have not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Synced => {
                     self.clients.reactor.release_synced();
@@ -112,8 +112,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.receive_own_replies();
     }
 
-    /// Runs requests whose shards have arrived. Called only after all messages have been taken from
-    /// the mailbox, because such a request may run a script that becomes busy and takes further
+    /// Runs requests whose shards have arrived. Must be called after all messages have been taken
+    /// from the mailbox. Such a request may run a script that becomes busy and takes further
     /// messages from the mailbox.
     fn run_gathered(&mut self) {
         while let Some(parcel) = self.mail.brought.pop_front() {
@@ -154,10 +154,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// are written in the order of the commands.
     fn answer(&mut self, mut parcel: RequestNode) {
         self.clients.executor.observe_clock(parcel.value.effect_clock);
-        // The connection may have closed meanwhile. As in Redis, its commands have run
-        // nevertheless.
+        // The connection may have closed meanwhile. As in Redis, its commands have run anyway.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
-            // Elements must not be served to a client that is gone.
+            // Elements must not be served to a client that has disconnected.
             if let Some(waiter) = parcel.value.blocked.take().filter(|waiter| waiter.claim()) {
                 self.clients.executor.withdraw(&waiter);
             }
@@ -230,7 +229,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             connection.add_piece(reply);
         }
         answers.drain(..).for_each(|parcel| self.clients.executor.recycle(parcel));
-        // Keeps the capacity.
+        // Keeps the vector's capacity.
         connection.waits.answers = answers;
         connection.unpark();
         if connection.session.close_after_reply {
@@ -246,11 +245,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Delivers all received pub/sub messages and `MONITOR` lines before a command of
-    /// [`SUBSCRIPTION_CHANGES`] runs, because they were published before it: a new subscription
-    /// doesn't receive them, not even those of its own connection, and a former one does. Other
-    /// messages wait for the next turn. Does nothing if the command only ends subscriptions and the
-    /// connection has none. May close the connection for exceeding its output limit, but not within
-    /// a transaction, whose reply comes first.
+    /// [`SUBSCRIPTION_CHANGES`] runs, because they were published before the command. So a new
+    /// subscription does not receive them, even those that its own connection has published, but a
+    /// subscription that the command ends does. Other messages wait for the next turn.
+    ///
+    /// Does nothing if the command only ends subscriptions and the connection has none. May close
+    /// the connection for exceeding its output limit, but not within a transaction, because the
+    /// transaction's reply must be sent first.
     #[cold]
     pub fn deliver_before(&mut self, index: u32, command: &Command) {
         let listens =
@@ -259,7 +260,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if !subscribes && !self.clients.reactor.connections[index as usize].as_ref().is_some_and(listens) {
             return;
         }
-        // Messages that a script has received before are the older ones.
+        // Messages that a script has received are older than those in the mailbox.
         let (earlier, mut others) = (self.mail.take_received(), Vec::new());
         let later = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive();
         for message in earlier.into_iter().chain(later.map(|node| node.value)) {

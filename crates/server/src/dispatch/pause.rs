@@ -2,28 +2,30 @@
 //!
 //! Every command is checked before it is admitted to run (`windows::run`). A failover relies on a
 //! stronger guarantee: after the reply to `CLIENT PAUSE WRITE`, nothing changes. Redis gives this
-//! guarantee because it runs commands one at a time. In Pantala the reply waits, after the pause
-//! has started, for all commands that were admitted before:
+//! guarantee because it runs one command at a time. In Pantala, the reply waits for all commands
+//! that were admitted before the pause started:
 //!
-//! 1. Each other worker is asked to settle, and replies between two windows. Each command that the
-//!    worker has admitted by then has finished, holds a shard or has requested one. Later commands
-//!    are held back.
-//! 2. All shards are then acquired, as by any command. A command that holds a shard keeps it until
-//!    it has run. Gates (the queues of requests for a shard) and mailboxes are FIFO, so earlier
-//!    requests are served earlier. But two kinds of requests release their shards and queue again:
+//! 1. Each other worker is asked to settle, and replies between two windows. (A window is the
+//!    commands that a worker has parsed in one turn.) By then, each command that the worker has
+//!    admitted has finished, holds a shard or has requested one. Later commands are held back.
+//! 2. Then all shards are acquired, as by any command that needs them all. A command that holds a
+//!    shard keeps it until it has run. Mailboxes and gates (the queues of requests for a shard) are
+//!    FIFO, so earlier requests are served earlier. But two kinds of requests release their shards
+//!    and queue again:
 //!    - requests whose shards a busy script has released
 //!      ([`pantala_engine::executor::Executor::reject_waiting`]): they change nothing or belong to
 //!      the work in 3;
 //!    - requests that a script has reset (`Executor::reset_gathered`): they return to their gates
 //!      before their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
-//! 3. Two kinds of work acquire shards again after they have released theirs. A script that is
-//!    rerun with all shards is checked again, and is deferred if the pause holds it back. Its first
-//!    run was rolled back. A waiter whose destination was busy (`BLMOVE`) is served later. While
-//!    there is such a waiter, `CLIENT PAUSE` releases all shards and acquires them again.
+//! 3. Two kinds of work acquire shards again after releasing theirs. First, a script that is rerun
+//!    with all shards: its first run was rolled back, and the rerun is deferred if the pause holds
+//!    it back. Second, a blocked client (such as that of `BLMOVE`) whose destination was busy: it
+//!    is served later. While there is such a client, `CLIENT PAUSE` releases all shards and
+//!    acquires them again.
 //!
 //! While a script is busy, commands that need its shards are rejected with `-BUSY`. As in Redis,
-//! `CLIENT PAUSE` is rejected too, and its pause is rolled back. A transaction that contains
-//! `CLIENT PAUSE` needs all shards, so it is rejected before any of its commands runs.
+//! `CLIENT PAUSE` is rejected too, and its pause is rolled back. A transaction with `CLIENT PAUSE`
+//! needs all shards, so it is rejected before any of its commands runs.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -39,7 +41,7 @@ use super::{Dispatcher, State};
 use crate::host::Server;
 use crate::reactor::hold_unsynced;
 
-/// The pending reply to `CLIENT PAUSE`, or to a transaction with it.
+/// The pending reply to `CLIENT PAUSE`, or to a transaction that contains it.
 pub struct PauseReply {
     pause: Pause,
     /// Workers that haven't settled yet.
@@ -52,8 +54,8 @@ pub struct PauseReply {
 }
 
 impl PauseReply {
-    /// Returns the pending reply of a pause. `may_be_rejected` must be false for a transaction,
-    /// because it has already run.
+    /// Creates the pending reply to a pause. `may_be_rejected` must be false for a transaction,
+    /// because the transaction has already run.
     pub fn new(pause: Pause, timed: Option<(&'static Command, usize)>, may_be_rejected: bool) -> Self {
         PauseReply { pause, unsettled: 0, reply: Vec::new(), timed, may_be_rejected }
     }
@@ -76,14 +78,14 @@ impl PauseReply {
     }
 }
 
-/// Wakes the workers, which then read the end of the pause again.
+/// Wakes the workers, so that each reads the end of the pause again.
 fn wake_for_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Holds back the reply to a pause, which is the output from `before` on, until all commands
-    /// admitted before the pause have run.
+    /// Holds back the reply to a pause until all commands admitted before the pause have run. The
+    /// reply is the output from `before` on.
     #[cold]
     pub fn hold_pause_reply(&mut self, index: u32, before: usize, mut answer: Box<PauseReply>) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -118,8 +120,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     pub(super) fn acquire_all_for_pause(&mut self, index: u32) {
-        // Requests that were reset were admitted before the pause started, so they queue before
-        // this request.
+        // Reset requests have released their shards. They were admitted before the pause started,
+        // so they queue for their shards before this request does.
         self.mail.resume_reset(&mut self.clients.executor);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.held else { return };
@@ -130,7 +132,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
-    /// Writes the reply, unless a waiter is still to be served later. If there is such a waiter,
+    /// Writes the reply, unless a blocked client is still to be served later. If there is one,
     /// parks the connection again (it waits for shards) and returns [`Ran::Parked`]. The caller,
     /// which holds all shards, then releases them and acquires them again.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
@@ -145,7 +147,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some((command, arguments)) = answer.timed
             && self.stopwatch.times(command, arguments)
         {
-            // The command has only waited for other commands. Its own work takes no time.
+            // The command has only waited for other commands, so its own run time is zero.
             self.clients.tally.time_late(command, Duration::ZERO);
         }
         answer.tell(self.clients.reactor.server);
@@ -201,7 +203,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 }
 
 /// Returns when the held-back commands must be checked again. A `CLIENT PAUSE` of all commands may
-/// end before a failover's pause of writes, and then reads must run.
+/// end before a failover's pause of writes. From then on, reads must run.
 #[cold]
 pub(super) fn resumes_at_ms<L: EventLoop>(d: &Dispatcher<'_, L>) -> i64 {
     let server = d.clients.reactor.server;

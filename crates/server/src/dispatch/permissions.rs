@@ -1,8 +1,8 @@
-//! Checks a command's permissions again before it runs, if the command has waited.
+//! Checks the permissions of a command that has waited again before the command runs.
 //!
-//! The engine checks commands of single keys and those that waited. This module checks the queued
-//! commands of a transaction that runs on its client's worker, and `WATCH` and scripts when their
-//! shards are held.
+//! The engine checks commands with a single key, and commands that it ran after a wait. This module
+//! checks the rest: the queued commands of a transaction that runs on its client's worker, and
+//! `WATCH` and scripts once their shards are held.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -60,8 +60,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Updates the cached rules of a session. The caller does so at the start of a transaction, and
-    /// after each of its commands that may change users. Other clients' changes in between are
-    /// ignored, so that they don't take effect in the middle of the transaction.
+    /// after each command of the transaction that may change users. Changes that other clients make
+    /// in between are ignored, so that they don't take effect in the middle of the transaction.
     pub(super) fn refresh_rules(&mut self, index: u32) {
         let users = self.clients.executor.keyspace().users();
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
@@ -69,7 +69,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Rejects a connection's command whose shards are now held if its client may no longer run it,
+    /// Rejects a connection's command whose shards are now held if the client may no longer run it,
     /// or if memory is used up (`has_room` is false). Returns whether it was rejected.
     pub(super) fn rejects_held(&mut self, index: u32, has_room: bool) -> bool {
         let why = if has_room { rejection_of_held(&mut self.clients, index) } else { Some(OUT_OF_MEMORY.to_owned()) };
@@ -80,15 +80,16 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 }
 
-/// Returns the error for a `WATCH` or a script whose permission was revoked while it waited, or
-/// before it reruns with all shards. A transaction's commands are checked one by one as they run.
+/// Returns the error for a `WATCH` or a script whose permission was revoked while it waited for
+/// shards, or before it is rerun with all shards. Returns `None` for a transaction, whose commands
+/// are checked one by one as they run.
 fn rejection_of_held<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32) -> Option<String> {
     let (keyspace, now_ms) = (clients.executor.keyspace(), clients.reactor.clock.now_ms);
     let users = keyspace.users();
     let connection = clients.reactor.connections[index as usize].as_mut()?;
     let session = &mut connection.session;
     // The session's rules are those of the earlier check, because no other command of the
-    // connection has run since. If they are current, that check is still valid.
+    // connection has run since. If the rules are current, that check is still valid.
     if session.has_followed(users.epoch()) {
         return None;
     }

@@ -28,16 +28,16 @@ fn changes_libraries(queued: &Queued) -> bool {
     matches!(queued.command.handler, Handler::Local(_)) && queued.command.flags.contains(Flags::WRITE)
 }
 
-/// Returns whether a queued command may wait for other workers, or run other connections' commands
-/// meanwhile. So it must not run under the lock of the function libraries.
+/// Returns whether a queued command may wait for other workers, or let other connections' commands
+/// run meanwhile. Such a command must not run under the lock of the function libraries.
 fn may_wait(queued: &Queued) -> bool {
     matches!(queued.command.handler, Handler::Transaction(_)) || queued.command.flags.contains(Flags::ADMIN)
 }
 
-/// A transaction's hold of the lock of the function libraries ([`Journal::order_libraries`]). The
-/// lock is held from the first change of the libraries until its effect is committed, except while
-/// a command runs that may wait. Meanwhile other connections may change the libraries, and their
-/// effects are committed before the transaction's.
+/// A transaction's use of the lock of the function libraries ([`Journal::order_libraries`]). The
+/// transaction holds the lock from its first change of the libraries until the effect of the change
+/// is committed, but releases it while a command runs that may wait. During that time, other
+/// connections may change the libraries. Their effects are then committed before the transaction's.
 struct LibraryOrder<'s> {
     journal: &'s Journal,
     libraries: &'s Libraries,
@@ -68,10 +68,11 @@ impl<'s> LibraryOrder<'s> {
         }
     }
 
-    /// Prepares the commit of the transaction's unit: acquires the lock if the transaction has
-    /// changed the libraries. If another connection has changed them meanwhile, the replicas would
-    /// apply the changes in another order. Returns the commands that then set all libraries to
-    /// their present state, and must end the unit.
+    /// Prepares the commit of the transaction's unit (the effects that are propagated as a whole):
+    /// acquires the lock if the transaction has changed the libraries. If another connection has
+    /// changed them while the lock was released, replicas would apply the changes in another order.
+    /// Returns the commands that then set all libraries to their present state. These commands must
+    /// end the unit.
     fn end(&mut self) -> Vec<Words> {
         if self.released_at.is_some() {
             self.acquire();
@@ -87,14 +88,14 @@ impl<'s> LibraryOrder<'s> {
 }
 
 /// Returns whether a command without shards has succeeded, so that it must be propagated. An
-/// aborted reply is one of a command that has succeeded, because errors are never aborted.
+/// aborted reply means success, because error replies are never aborted.
 #[inline]
 pub fn has_succeeded(reply: &[u8]) -> bool {
     reply.first() != Some(&b'-') || is_aborted(reply)
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Runs the transaction of a connection on its shards, unless a watched key was changed.
+    /// Runs the transaction of a connection on its shards, unless a watched key has changed.
     pub(super) fn execute_transaction(&mut self, index: u32, owned: &mut Vec<Ownership>, now_ms: i64) {
         let Some(Connection { session, output, .. }) = &mut self.clients.reactor.connections[index as usize] else {
             return;
@@ -156,8 +157,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Releases the shards in `owned`, handles this worker's messages, and acquires `needed`
-    /// (ascending) after other requests have run on them. Only fault injection calls this.
+    /// Releases the shards in `owned`, handles this worker's messages, and then acquires the shards
+    /// in `needed` (ascending). Other requests have run on the shards in between. Only fault
+    /// injection calls this.
     #[cold]
     pub(super) fn reacquire(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
         self.clients.executor.release_shards(std::mem::take(owned), self.clients.reactor.clock.now_ms);
@@ -168,15 +170,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 return;
             }
             self.clients.executor.release_shards(std::mem::take(owned), self.clients.reactor.clock.now_ms);
-            // The holders of the missing shards may wait for this worker.
+            // The owners of the missing shards may be waiting for this worker.
             self.receive_messages();
             self.clients.executor.serve_deferred();
             faults::stall();
         }
     }
 
-    /// Runs one command of a transaction. Returns whether its reply was aborted because it exceeds
-    /// the output limit.
+    /// Runs one command of a transaction. Returns whether the reply was aborted for exceeding the
+    /// output limit.
     fn run_queued(
         &mut self,
         index: u32,

@@ -1,14 +1,14 @@
 //! `MULTI`, `EXEC` and `WATCH`: commands are queued, and `EXEC` runs them on the shards of all
 //! their keys.
 //!
-//! The connection's worker owns the session, so it acquires the shards of `EXEC` and `WATCH` and
-//! runs these commands. If another worker holds a shard, the connection is parked (its later
-//! commands wait), as for any other command. In that case, a transaction whose commands need only
-//! their keys runs on the worker that releases the last missing shard. For any other transaction
-//! and for `WATCH`, the shards are handed over to the connection's worker.
+//! The connection's worker owns the session, so this worker acquires the shards of `EXEC` and
+//! `WATCH` and runs these commands. If another worker holds one of the shards, the connection is
+//! parked: its later commands wait. A transaction whose commands need only their keys then runs on
+//! the worker that releases the last missing shard. For any other transaction and for `WATCH`, the
+//! shards are handed over to the connection's worker.
 //!
-//! Other commands that a connection runs on requested shards (scripts, `CLIENT PAUSE`, `SHUTDOWN`)
-//! use the same path: see [`Held`] and [`Dispatcher::gather_for`].
+//! Other commands that run on requested shards (scripts, `CLIENT PAUSE`, `SHUTDOWN`) use the same
+//! path: see [`Held`] and [`Dispatcher::gather_for`].
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -44,7 +44,7 @@ use crate::reactor::Reactor;
 use crate::reactor::hold_unsynced;
 use crate::stats::Outcome;
 
-/// The work that a connection does on the shards that it has requested.
+/// The work that a connection has requested shards for.
 pub enum Held {
     /// `WATCH`: watches keys. The words include the command's name.
     Watch(&'static Command, Vec<Box<[u8]>>),
@@ -62,8 +62,8 @@ pub enum Held {
 type ExecName = [u8; 4];
 
 impl Held {
-    /// Returns the size of the arguments that this value keeps, bytes. The arguments of a
-    /// transaction are kept by its session.
+    /// Returns the size of the arguments that this value keeps, bytes. This does not include the
+    /// arguments of a transaction, which the session keeps.
     fn argument_bytes(&self) -> usize {
         match self {
             Held::Watch(_, words) => words.iter().map(|word| word.len()).sum(),
@@ -76,8 +76,8 @@ impl Held {
 /// The error of `EXEC` when a command could not be queued.
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 
-/// Returns the error for a rejected command. A rejected `EXEC` also discards its transaction, and
-/// its error says so.
+/// Returns the error for a rejected command. If the command is `EXEC`, also discards the
+/// transaction and says so in the error.
 pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> Cow<'a, [u8]> {
     if !matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) {
         return why.into();
@@ -87,8 +87,9 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Takes a connection's transaction if any thread can run it. This requires that its commands need
-/// only their keys, and that the user is unrestricted as of `epoch` (the version of the ACL users).
+/// Takes a connection's transaction out of its session if any thread can run the transaction. This
+/// requires that its commands need only their keys, and that the user is unrestricted as of `epoch`
+/// (the version of the ACL users).
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let Some(Held::Exec(command, name)) = connection.socket.held else { return None };
     let session = &mut connection.session;
@@ -102,7 +103,7 @@ fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     Some(Box::new(Exec::new(transaction, watching, command, name)))
 }
 
-/// Takes the pause that a finished transaction has started.
+/// Takes the pause that a finished transaction has started out of the session.
 fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: bool) -> Option<Box<PauseReply>> {
     let pause = connection.session.pause.take()?;
     // If the transaction has waited, its time is already recorded.
@@ -110,7 +111,8 @@ fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: b
     Some(Box::new(PauseReply::new(*pause, timed, false)))
 }
 
-/// Returns whether a connection has requested shards for a script, or for a transaction with one.
+/// Returns whether a connection has requested shards for a script, or for a transaction with a
+/// script.
 fn would_run_script(connection: &Connection) -> bool {
     let is_script = |queued: &Queued| matches!(queued.command.handler, Handler::Transaction(_));
     match &connection.socket.held {
@@ -231,13 +233,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Requests the shards in `self.shards` and does the work of `held` when they are held.
-    /// `has_waited` means that the command has waited for shards before, while the rest of its
-    /// window ran.
+    /// Requests the shards in `self.shards`, and does the work of `held` once the connection has
+    /// them. `has_waited` is whether the command has already waited for shards, while the rest of
+    /// its window ran.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
-        // Rejecting `WATCH` would let its transaction run unprotected, which is worse than waiting.
-        // Commands of the primary must not be lost.
+        // A rejected `WATCH` would leave the following transaction unprotected, which is worse than
+        // waiting. Commands of the primary must not be lost.
         let may_be_rejected = !matches!(held, Held::Watch(..)) && connection.session.primary.is_none();
         let mut argument_bytes = held.argument_bytes();
         connection.socket.held = Some(held);
@@ -296,7 +298,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 );
             }
         }
-        // A rejected transaction has one reply and took no time.
+        // A rejected transaction has a single reply and took no time.
         self.clients.tally.count_late_reply(exec.command, reply);
         if !exec.took.is_zero() {
             self.clients.tally.end_window(exec.took.as_nanos() as u64);
@@ -329,8 +331,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if parcel.value.connection == LOADING {
             return loading::hand_over(self, owned);
         }
-        // If the connection has closed, none of its queued commands runs, as if it had never sent
-        // `EXEC`.
+        // If the connection has closed, none of the queued commands runs, as if `EXEC` had not been
+        // sent.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
             return self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);
         };
@@ -371,9 +373,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Does the work for which the shards were requested, and releases them. If the work had to
-    /// wait for its shards (`has_waited`), its time is measured from here. As in Redis, the time of
-    /// waiting does not count.
+    /// Does the work for which the shards were requested, and releases them. If the work has waited
+    /// for its shards (`has_waited`), its time is measured from here, because, as in Redis, the
+    /// wait does not count.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let before =
             self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
@@ -384,14 +386,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             reject_held(&mut self.clients.reactor, index, why);
             return Ran::Done;
         }
-        // A script that reruns with more shards has not waited, but its permission may have been
+        // A script that is rerun with more shards has not waited, but its permission may have been
         // revoked during its first run.
         let has_room = !has_waited || self.make_room_for_held(index, &mut owned);
         if self.rejects_held(index, has_room) {
             self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);
             return Ran::Done;
         }
-        // A transaction or a script sees one time throughout.
+        // All commands of a transaction or a script see the same time.
         let now_ms = self.clients.executor.time_of(self.clients.reactor.clock.now_ms, &mut owned);
         let held = self.clients.reactor.connections[index as usize]
             .as_mut()
@@ -451,7 +453,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.execute_transaction(index, &mut owned, now_ms);
                 if let Some(began) = began {
                     self.clients.reactor.read_clock();
-                    // Commands of the transaction that weren't timed individually share the
+                    // The commands of the transaction that weren't timed individually share the
                     // remaining time.
                     self.clients.tally.end_window(began.elapsed().as_nanos() as u64);
                 }
@@ -468,8 +470,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.done()
     }
 
-    /// Shows monitors a command while its shards are held. If the command has waited for its
-    /// shards, records its time since `began`.
+    /// Shows the monitors a command while its shards are held. If the command has waited for its
+    /// shards, also records its time since `began`.
     fn end_held(&mut self, index: u32, command: &'static Command, words: impl Fn() -> Words, began: Option<Instant>) {
         let keyspace = self.clients.executor.keyspace();
         if began.is_none() && !keyspace.monitors().are_there() {
@@ -496,8 +498,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return true;
         }
         self.memory.make_room(&mut self.clients, held);
-        // Shards from which keys were evicted are released now, because a script may run for a long
-        // time.
+        // Shards from which keys were evicted are released now rather than after the command,
+        // because a script may run for a long time.
         self.clients.executor.free_evicted();
         let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
         let flags = match &connection.socket.held {

@@ -1,9 +1,9 @@
-//! Runs the server's own work that needs all shards, such as the start of a snapshot. See
-//! [`with_all_shards`](crate::snapshot::with_all_shards).
+//! Runs the server's own work that needs all shards, such as the start of a snapshot
+//! ([`with_all_shards`](crate::snapshot::with_all_shards)).
 //!
-//! On a replica, the worker that serves the link to the primary acquires the shards between two
-//! commands of the replication stream. The link rests (runs no command) until the work is done. So
-//! the work knows the replication offset of the dataset.
+//! On a replica, the worker that has the link to the primary acquires the shards between two
+//! commands of the replication stream. The link rests (runs no command) until the work is done. The
+//! dataset therefore has a known replication offset during the work.
 
 use pantala_engine::client::AllShards;
 use pantala_engine::executor::Ran;
@@ -16,12 +16,12 @@ use super::ending::SERVER_SESSION;
 use super::transactions::Held;
 use crate::clients::primary;
 
-/// Takes the place of a connection's token in requests for all shards for the server's own work. No
-/// connection has this token.
+/// Used in place of a connection's token in requests for all shards that the server makes for its
+/// own work. No connection has this token.
 pub(super) const WHOLE: u64 = u64::MAX - 1;
 
-/// Acquires all shards. If the server has a link to its primary, asks that link's worker to acquire
-/// them instead.
+/// Acquires all shards. If the server has a link to its primary, the worker of that link acquires
+/// the shards instead.
 pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     let (server, number) = (d.clients.reactor.server, d.clients.reactor.number);
     match server.replication().replica.link_worker() {
@@ -40,7 +40,8 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
 pub fn rest<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    // If the link is parked, it continues when the shards have arrived and the work is done.
+    // If the link is parked, the work runs when the shards have arrived. The link continues after
+    // the work.
     let _ = d.gather_for(index, Held::All(AllShards::Pending), false);
 }
 

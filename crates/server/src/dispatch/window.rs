@@ -1,13 +1,14 @@
 //! The window: commands that a worker has parsed from its connections but not run yet.
-//! [`crate::windows`] fills it and runs it.
+//! [`crate::windows`] fills and runs the window.
 //!
 //! All commands of a window are parsed before the first of them runs, so that cache misses of
-//! different commands overlap. Stage one hashes each key and prefetches its bucket. Stage two, when
-//! the buckets have arrived, prefetches the entries. Members and fields that commands look up
-//! *inside* a set or hash are prefetched just before the commands run (`windows::ahead`).
+//! different commands overlap. Stage one hashes each key and prefetches its bucket in the
+//! dictionary. Stage two, when the buckets have arrived, prefetches the entries. Members and fields
+//! that commands look up *inside* a set or hash are prefetched just before the commands run
+//! (`windows::ahead`).
 //!
-//! The window keeps commands of one connection in the order in which they were sent, and they run
-//! in that order.
+//! Commands of one connection are in the window in the order in which the client sent them, and
+//! they run in that order.
 
 use pantala_commands::Unresolved;
 use pantala_engine::access::KeyPlace;
@@ -18,9 +19,9 @@ use pantala_session::{Parsed, Unrun};
 
 use crate::renames::Renames;
 
-/// Maximum number of commands in a window. Each has about three cache lines in flight. The L1 cache
-/// holds 512 lines and there are about a dozen line-fill buffers, so more commands would only evict
-/// prefetched lines (`docs/decisions/0009-hot-path.md`).
+/// Maximum number of commands in a window. Each command has about three cache lines in flight. The
+/// L1 cache holds 512 lines, and there are about a dozen line-fill buffers. More commands would
+/// only evict prefetched lines (`docs/decisions/0009-hot-path.md`).
 pub const WINDOW_COMMANDS_MAX: usize = 64;
 
 /// How to run a command of the window.
@@ -31,13 +32,13 @@ pub enum What {
     Keyed(&'static Command),
     /// A command that needs no shard, or determines its shards when it runs.
     Local(&'static Command),
-    /// A command whose keys have several slots, in a cluster: it is rejected.
+    /// A command whose keys belong to several slots, in a cluster. It is rejected.
     CrossSlot(&'static Command),
     /// A command that could not be resolved.
     Unresolved(Unresolved),
-    /// A protocol error: the connection is closed.
+    /// A protocol error. The connection is closed.
     Broken(ProtocolError),
-    /// An HTTP request, perhaps a cross-protocol attack through a browser: the connection is closed
+    /// An HTTP request, perhaps a cross-protocol attack through a browser. The connection is closed
     /// without a reply.
     Browser,
     /// An empty line.
@@ -48,13 +49,13 @@ pub enum What {
 pub struct Entry {
     /// Index of the command's connection in the worker's table.
     pub connection: u32,
-    /// Database that was selected when the command was parsed; for prefetching only.
+    /// Database that was selected when the command was parsed. Used only for prefetching.
     pub db: u32,
     /// Start of the command in the connection's input.
     pub begin: usize,
     /// End of the command in the connection's input.
     pub end: usize,
-    /// Whether this is an inline command. Unquoting has changed the bytes of such a command in
+    /// Whether this is an inline command. Unquoting changes the bytes of an inline command in
     /// place.
     pub is_inline: bool,
     /// Index of the first argument in [`Window::ranges`].
@@ -65,7 +66,7 @@ pub struct Entry {
     pub what: What,
 }
 
-/// The window, see the head of this module.
+/// The window described at the head of this module.
 #[derive(Default)]
 pub struct Window {
     /// The commands.
@@ -80,8 +81,8 @@ pub struct Window {
 const RECENT_MAX: usize = 8;
 
 /// A cache of resolved commands whose only key is their first argument, as in nearly all calls. The
-/// cache key consists of the name as the client spelled it and the number of arguments. Subcommands
-/// are not cached, because the first word does not determine the command.
+/// cache key is the name as the client spelled it and the number of arguments. Subcommands are not
+/// cached, because the first word alone does not determine the command.
 #[derive(Default)]
 pub struct Recent {
     known: [Option<Known>; RECENT_MAX],
@@ -126,7 +127,7 @@ impl Recent {
     }
 }
 
-/// Maximum number of arguments for which a window keeps memory between turns.
+/// Maximum number of arguments whose ranges an empty window keeps memory for.
 const RANGES_KEPT_MAX: usize = 64 * 1024;
 
 impl Window {
@@ -141,7 +142,7 @@ impl Window {
         self.ranges.clear();
     }
 
-    /// Frees the memory for the arguments' ranges of an empty window that had very many arguments.
+    /// Frees the ranges' memory of an empty window that had very many arguments.
     #[inline]
     pub fn shrink(&mut self) {
         if self.ranges.capacity() > RANGES_KEPT_MAX {
@@ -155,9 +156,9 @@ impl Window {
         &self.ranges[entry.first_arg as usize..(entry.first_arg + entry.args) as usize]
     }
 
-    /// Iterates over the entries that belong to another connection than the entry before them, with
-    /// their indexes. Most entries of a connection are adjacent, so callers handle each connection
-    /// about once. A connection whose entries aren't adjacent appears more than once.
+    /// Iterates over the entries whose connection differs from that of the entry before them, with
+    /// their indexes. Most entries of a connection are adjacent, so callers handle most connections
+    /// once. A connection whose entries aren't adjacent appears more than once.
     #[inline]
     pub fn first_of_each(&self) -> impl Iterator<Item = (usize, &Entry)> {
         let mut last = None;
@@ -215,8 +216,8 @@ fn classify_uncached(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent
     }
     let command = match renames.resolve(args) {
         Ok(command) => command,
-        // As in Redis, detects HTTP requests: a web page can post a form with commands in its body
-        // to this port. `POST` and `Host:` are the first words of such a request.
+        // As in Redis, detect HTTP requests, because a web page can post a form with commands in
+        // its body to this port. `POST` and `Host:` are the first words of such a request.
         Err(_) if [&b"post"[..], b"host:"].iter().any(|word| args.at(0).eq_ignore_ascii_case(word)) => {
             return What::Browser;
         }
@@ -229,14 +230,15 @@ fn classify_uncached(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent
         (Handler::Local(_) | Handler::Transaction(_), _) => What::Local(command),
         (Handler::Container, _) => What::Unresolved(Unresolved::WrongArity(command)),
         (Handler::Keyed(_), Route::Keys) => match command.single_key() {
-            // Protected commands are not cached: their permission is checked each time they run.
+            // Protected commands are not cached, because their permission is checked each time they
+            // run.
             Some(index) if !command.flags.contains(Flags::PROTECTED) => {
                 recent.note(args, command, index);
                 single(keyspace, db, command, args.at(index))
             }
             _ if crosses_slots() => What::CrossSlot(command),
             _ => {
-                // The keys are hashed again when the command runs, which costs less than a cache
+                // The keys are hashed again when the command runs. That costs less than a cache
                 // miss per key.
                 let _ = for_each_key(command, args, |index, _| {
                     let place = keyspace.place(args.at(index));

@@ -9,8 +9,8 @@
 //! | list | connections that | emptied |
 //! | --- | --- | --- |
 //! | ready | may have something to parse | when the turn's windows are parsed |
-//! | touched | took part in the turn | when the turn ends: each connection is finished and sends once |
-//! | listed | have received only messages since their last send | [`SENT_TO_PER_TURN`] connections a turn |
+//! | touched | took part in the turn | when the turn ends: each is finished and sends once |
+//! | listed | have received only messages since their last send | [`SENT_TO_PER_TURN`] a turn |
 
 mod clock;
 mod connection;

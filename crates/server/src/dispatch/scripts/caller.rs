@@ -1,9 +1,9 @@
-//! Implements [`Caller`] for a running script: runs the script's commands on the shards that the
-//! script holds.
+//! Implements [`Caller`], through which a running script calls the server. Runs the script's
+//! commands on the shards that the script holds.
 //!
 //! Invariant: while `undo` is present, the run may be rolled back, so none of its changes may be
-//! visible to others. A call that needs more than the shards of the declared keys halts such a run
-//! ([`Halt`]).
+//! visible to others. Such a run halts ([`Halt`]) at a command that needs more than the shards of
+//! the declared keys.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ use crate::clients::slow;
 use crate::scripting::Running;
 use crate::stats::Outcome;
 
-/// Time that a script's commands may take before the worker passes shards to other workers, even if
-/// Lua has not called its hook.
+/// Run time of a script's commands after which the worker hands shards over to other workers, even
+/// if Lua has not called its hook.
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
 
 /// Returns whether a stream command has the option `BLOCK`.
@@ -58,40 +58,40 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     /// The ACL rules of the client's user when the script started; `None` means unrestricted.
     pub(super) rules: Option<Arc<Rules>>,
     pub(super) view: SessionView,
-    /// Unix time, ms. All commands of the script see it, even if the worker's clock advances
+    /// Unix time, ms. All commands of the script see this time, even if the worker's clock advances
     /// meanwhile.
     pub(super) now_ms: i64,
-    /// The reader that tracking records for keys that the script reads; `None` if the client
-    /// doesn't track.
+    /// The reader that client-side caching (tracking) records for keys that the script reads;
+    /// `None` if the client does not track keys.
     pub(super) reads_as: Option<Arc<Reader>>,
     pub(super) token: u64,
-    /// The undo log, while the script holds only the shards of its declared keys.
+    /// The undo log; `None` if the script holds all shards.
     pub(super) undo: Option<Undo>,
     /// In a cluster, the slot that the declared keys and the keys accessed so far share.
     pub(super) slots: Slots,
     /// Index of the script's connection in the worker's table.
     pub(super) index: u32,
     pub(super) call: &'c ScriptCall,
-    /// Whether commands that may take memory are rejected: memory was used up when the run started,
-    /// and the script has not written yet.
+    /// Whether commands that may increase memory usage are rejected. This is so if memory was used
+    /// up when the run started and the script has not written yet.
     pub(super) is_out_of_memory: bool,
-    /// Whether the run was abandoned because its undo log would have become too large, rather than
-    /// because of undeclared keys.
+    /// Whether the run was abandoned because its changes are too large for the undo log (and not
+    /// because of undeclared keys).
     pub(super) is_large: bool,
     pub(super) pace: Pace,
 }
 
-/// The times at which the worker next serves other connections and next passes shards to other
-/// workers.
+/// The times at which the worker next serves its other connections and next hands shards over to
+/// other workers.
 #[derive(Default)]
 pub(super) struct Pace {
     /// When the worker next serves its other connections, in ms of the monotonic clock.
     next_turn_ms: i64,
-    /// When the worker next passes shards to other workers, in ms of the monotonic clock.
+    /// When the worker next hands shards over to other workers, in ms of the monotonic clock.
     next_check_ms: i64,
-    /// Time spent in commands since shards were last passed to other workers. Lua calls its hook
-    /// after a number of instructions. A few instructions may call long commands, so the hook alone
-    /// is not enough.
+    /// Time spent in commands since shards were last handed over. Lua calls its hook after a number
+    /// of instructions. Because a few instructions may call long commands, the hook alone is not
+    /// enough.
     called: Duration,
     /// Whether the script's name and command are published.
     is_published: bool,
@@ -128,7 +128,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         };
         if let Err(why) = ran {
             // If `SCRIPT KILL` has already replied OK, the script has changed nothing and is not
-            // rerun. After this call to `end`, no `SCRIPT KILL` reaches the script.
+            // rerun. After the call of `end`, no `SCRIPT KILL` reaches the script.
             if self.running().end() {
                 return Called::Killed;
             }
@@ -165,8 +165,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         if self.running().is_killed() {
             return Interrupt::Kill;
         }
-        // To stop, the worker must return to its loop. So even a script that has written is killed.
-        // The end of the process would end it anyway.
+        // To stop, the worker must return to its loop. Therefore even a script that has written is
+        // killed. The end of the process would end it anyway.
         if self.dispatcher.clients.reactor.server.is_stopping() {
             return Interrupt::Kill;
         }
@@ -213,7 +213,7 @@ impl From<TooLarge> for Halt {
 }
 
 impl<L: EventLoop> ScriptCaller<'_, '_, L> {
-    /// Returns the record of the script that this worker runs. Other workers read it.
+    /// Returns the record of the script that this worker runs. Other workers read the record.
     fn running(&self) -> &Running {
         self.dispatcher.clients.reactor.server.scripting().running(self.dispatcher.clients.reactor.number)
     }
@@ -227,7 +227,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// Serves the worker's other connections within a script that has run too long.
+    /// Serves the worker's other connections during a script that has run for too long.
     #[cold]
     fn turn_within(&mut self, runs_ms: i64) {
         let (dispatcher, kind) = (&mut *self.dispatcher, self.call.program.kind());
@@ -245,13 +245,15 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         dispatcher.memory.set_out(is_out);
     }
 
-    /// Passes on shards that other workers have requested and that the script does not hold. Also
-    /// lets the journal end its epoch, for which all workers' effects and replies may wait.
+    /// Hands over shards that other workers have requested and that the script does not hold. Also
+    /// lets the journal end its epoch, because the effects and replies of all workers may wait for
+    /// that.
     #[cold]
     fn pass_on_shards(&mut self) {
         let Dispatcher { mail, clients, .. } = &mut *self.dispatcher;
         mail.pass_on_shards(clients.reactor.server, clients.reactor.number, &mut clients.executor);
-        // As in `Dispatcher::turn_within`: the script's unit gets its stamp when the script ends.
+        // As in `Dispatcher::turn_within`, the script's unit must get its stamp when the script
+        // ends.
         let unit = clients.executor.suspend_unit();
         clients.executor.flush_stream();
         clients.executor.keyspace().journal().attend(clients.reactor.number);
@@ -260,8 +262,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         self.pace.called = Duration::ZERO;
     }
 
-    /// Resolves the command of a call and checks that a script may run it. An error is the complete
-    /// error reply.
+    /// Resolves the command of a call and checks that a script may run it. The error is the
+    /// complete error reply.
     fn resolve(&mut self, args: &Args<'_>) -> Result<&'static Command, Cow<'static, [u8]>> {
         let (server, tally) = (self.dispatcher.clients.reactor.server, &mut self.dispatcher.clients.tally);
         let command = match server.renames().resolve(args) {
@@ -317,9 +319,9 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         self.rules.as_ref().map_or(Ok(()), |rules| rules.check(command, args))
     }
 
-    /// Returns the error for a call that the cluster's slots forbid. The keys of one call must
-    /// share a slot. Unless the script allows several slots, it must also be the slot of all
-    /// earlier keys.
+    /// Returns the error for a call that the slots of the cluster forbid. All keys of a call must
+    /// belong to one slot. Unless the script allows several slots, all earlier keys must belong to
+    /// that slot too.
     #[cold]
     fn crossing(&mut self, command: &Command, args: &Args<'_>) -> Option<&'static str> {
         let slots = Slots::of(command, args);
@@ -338,7 +340,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     /// Runs a command that needs no shard.
     fn run_local(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
         let Handler::Local(handler) = command.handler else { return Ok(()) };
-        // Once a message is published or propagated, it can't be rolled back.
+        // A published message or a propagated command can't be rolled back.
         if self.undo.is_some() && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PUBSUB) {
             return Err(Halt::Undeclared);
         }
@@ -396,7 +398,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 None
             }
         };
-        // The write is noted before the undo log grows, so that a killed script has nothing to roll
+        // Note the write before the undo log grows, so that a killed script has nothing to roll
         // back.
         self.note_write(command)?;
         if self.undo.is_some() {
@@ -420,7 +422,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// Determines the shards of a command that has not exactly one key, or has its own routing.
+    /// Determines the shards of a command that has its own routing or not exactly one key.
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
@@ -431,7 +433,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
         add_shards(keyspace, &self.view, command, args, shards);
         if shards.is_empty() {
-            // The handler replies with an error, so any held shard will do.
+            // The handler will reply with an error, so any held shard will do.
             match self.owned.first() {
                 Some(ownership) => shards.push(ownership.shard()),
                 None => return Err(Halt::Undeclared),
@@ -442,8 +444,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// Checks that the shards of a command are held, and adds the values of its keys to the undo
-    /// log if the command writes.
+    /// Checks that the shards of a command are held. If the command writes, adds the values of its
+    /// keys to the undo log.
     fn record_undo(
         &mut self,
         command: &'static Command,
@@ -477,8 +479,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(is_noted?)
     }
 
-    /// Shows monitors a command that ran without a shard, unless the run may be rolled back. There
-    /// were no monitors when such a run started.
+    /// Shows the monitors a command that ran without a shard, unless the run may be rolled back.
+    /// (There were no monitors when such a run started.)
     fn show(&self, command: &Command, args: &Args<'_>) {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         if self.undo.is_none() && keyspace.monitors().are_there() {
@@ -486,8 +488,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// Marks the script as having written, if the command writes. Once it has written, the script
-    /// can't be killed. Fails if the script was already killed.
+    /// Marks the script as having written, if the command writes. Once marked, the script can't be
+    /// killed. Fails if the script was already killed.
     fn note_write(&self, command: &Command) -> Result<(), Halt> {
         if command.flags.contains(Flags::WRITE) && !self.running().write() {
             return Err(Halt::Killed);

@@ -1,10 +1,10 @@
 //! `EVAL`, `FCALL` and the other commands that run scripts. The client's worker acquires the shards
 //! of the declared keys, runs the script and releases the shards.
 //!
-//! A script may access a key that it has not declared and whose shard it lacks. In that case its
-//! changes are rolled back, the script is marked *wide*, and this call and every later one run with
-//! all shards. A call whose changes exceed the undo log is also rerun with all shards, but the
-//! script is not marked. See docs/decisions/0006-scripts.md.
+//! A script may access a key that it has not declared and whose shard it does not hold. Its changes
+//! are then rolled back, and the script is marked *wide*: the rerun and every later call hold all
+//! shards. A call whose changes are too large for the undo log is also rerun with all shards, but
+//! its script is not marked. See docs/decisions/0006-scripts.md.
 
 mod caller;
 
@@ -34,9 +34,9 @@ use caller::{Pace, ScriptCaller, slots_of_keys};
 /// The error of `EVALSHA` for an unknown script.
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
-/// The error for a script that may take memory, when memory is used up. Most such calls are
-/// rejected like any other command. This error is for scripts whose flags were unknown when the
-/// call was queued.
+/// The error for a script that may increase memory usage when memory is used up. Most such calls
+/// are rejected like any other command. This error is for scripts whose flags were unknown at that
+/// check.
 const SCRIPT_OUT_OF_MEMORY: &str =
     "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
 
@@ -87,17 +87,17 @@ impl Program {
     }
 }
 
-/// A call of a script or a function. It waits for its shards or is running.
+/// A call of a script or a function that is running or waits for its shards.
 pub struct ScriptCall {
     command: &'static Command,
     program: Program,
     is_read_only: bool,
     /// Whether the call requests all shards.
     is_wide: bool,
-    /// The command's name as the client spelled it, the keys and the arguments.
+    /// The command's name as the client spelled it, then the keys and the arguments.
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
-    /// Number of keys in `ranges`, after the command's name.
+    /// Number of keys in `ranges`. The keys follow the command's name.
     keys: usize,
     /// All words of the command, kept if there are monitors.
     shown: Option<Words>,
@@ -109,12 +109,13 @@ impl ScriptCall {
         self.bytes.len() + self.shown.as_ref().map_or(0, |(bytes, _)| bytes.len())
     }
 
-    /// Returns the call's flags: those that the script declares, or those of its command.
+    /// Returns the flags of the call: those that its script declares or, without such, its
+    /// command's.
     pub(super) fn flags(&self) -> Flags {
         of_declared(self.command, self.program.flags())
     }
 
-    /// Returns whether all keys must share one slot in a cluster.
+    /// Returns whether all keys must belong to one slot in a cluster.
     fn keeps_slot(&self) -> bool {
         !self.program.flags().intersects(ScriptFlags::COMPATIBLE | ScriptFlags::ALLOW_CROSS_SLOT_KEYS)
     }
@@ -139,7 +140,7 @@ pub(super) fn copied<'w>(words: impl Iterator<Item = &'w [u8]> + Clone) -> Words
     (bytes, ranges)
 }
 
-/// Returns the number of keys that a call declares. An error is the complete error reply.
+/// Returns the number of keys that a call declares. The error is the complete error reply.
 fn number_of_keys(args: &Args<'_>, wrong: &'static str) -> Result<usize, &'static str> {
     let keys = parse_i64(args.at(2)).ok_or(wrong)?;
     if keys > args.len() as i64 - 3 {
@@ -179,8 +180,8 @@ fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     }
 }
 
-/// Compiles a script that this worker's Lua state lacks. Another worker has loaded it, or the call
-/// contains its text.
+/// Compiles a script that this worker's Lua state lacks. The call contains the script's text, or
+/// another worker has loaded the script.
 fn compile(state: &mut State, scripts: &Scripts, named: ScriptReference, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
     let is_text = named == ScriptReference::Text;
     let sha = if is_text { Some(sha_of(name)) } else { sha_from(name) };
@@ -227,7 +228,7 @@ fn show_script<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, command
     }
 }
 
-/// Resolves a call: its program, its keys and its flags. An error is the complete error reply.
+/// Resolves a call: its program, its keys and its flags. The error is the complete error reply.
 fn find_call(
     server: &Server,
     is_out_of_memory: bool,
@@ -237,7 +238,7 @@ fn find_call(
 ) -> Result<Box<ScriptCall>, Vec<u8>> {
     let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
     // As in Redis, a function is looked up before the number of keys is checked, but a script after
-    // it.
+    // that check.
     let (program, keys) = if form.named == ScriptReference::Function {
         let program = find_function(server, args.at(1))?;
         (program, count("ERR Bad number of keys provided")?)
@@ -263,7 +264,7 @@ fn find_call(
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Resolves a call. An error is the complete error reply.
+    /// Resolves a call. The error is the complete error reply.
     pub(super) fn script_call(
         &self,
         index: u32,
@@ -290,7 +291,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         found
     }
 
-    /// Requests the shards of a script call's keys, or all shards.
+    /// Requests the shards of a script call's keys, or all shards if the call is wide.
     pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>, has_waited: bool) -> Ran {
         call.find_shards(self.clients.executor.keyspace(), &mut self.shards);
         self.gather_for(index, Held::Script(call), has_waited)
@@ -308,13 +309,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let users = self.clients.executor.keyspace().users();
         let connection = self.clients.reactor.connections[index as usize].as_mut()?;
         let session = &mut connection.session;
-        // `run_held` has checked, with the shards held, whether the user may run the script.
+        // `run_held` has checked, with the shards held, that the user may run the script.
         session.refresh_rules(users);
         let view = SessionView { in_script: true, ..session.view() };
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
         let (reads_as, rules) = (session.reads_as.clone(), session.restricting_rules());
-        // Monitors see the call before the commands that it runs. A run that may be rolled back
-        // isn't shown, because there were no monitors when it started.
+        // Monitors see the call before the commands that the script runs. A run that may be rolled
+        // back isn't shown: there were no monitors when it started.
         if call.is_wide && self.clients.executor.keyspace().monitors().are_there() {
             let shown = call.shown.as_ref().map_or_else(|| Cow::Owned(call.words()), Cow::Borrowed);
             show_script(&self.clients.reactor, index, call.command, &Args::new(&shown.0, &shown.1));
@@ -322,8 +323,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let kind = call.program.kind();
         let mut state = take_state(kind);
         // Another connection may have flushed scripts or functions since this program was found.
-        // The program runs nevertheless. If compiling fails for lack of memory, the run below
-        // reports it.
+        // The program runs nevertheless. If memory does not suffice to compile it, the run below
+        // reports the error.
         match &call.program {
             Program::Script(script) => _ = state.compile(script),
             Program::Function(library, _) => _ = state.load_again(library),
@@ -379,7 +380,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             tracing::warn!("Lua script killed by user with SCRIPT KILL.");
         }
         self.clients.thaw();
-        // The next command, of this client or another, must not see a time before the script's end.
+        // The next command, of any client, must not see a time before the script's end.
         self.clients.reactor.read_clock();
         if let Some(connection) = &self.clients.reactor.connections[index as usize] {
             // `SELECT` within a script doesn't affect its client.
@@ -387,7 +388,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         if ended == Ended::Abandoned {
             return_state(kind, state);
-            // A script that has changed a large value isn't marked wide, because its next call may
+            // A script that needs too large an undo log isn't marked wide, because its next call may
             // change smaller values.
             if !is_large {
                 call.program.set_wide();
@@ -408,7 +409,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         Some(scripted)
     }
 
-    /// Runs a script within a transaction, which holds all shards.
+    /// Runs a script within a transaction that holds all shards.
     pub(super) fn run_queued_script(
         &mut self,
         index: u32,
@@ -465,8 +466,8 @@ impl ScriptCall {
         of_declared(self.command, self.program.flags())
     }
 
-    /// Fills `shards` with the shards of the call's keys, in any order and with duplicates, or with
-    /// all shards.
+    /// Fills `shards` with the shards of the call's keys, unordered and with duplicates, or with
+    /// all shards if the call is wide.
     pub(super) fn find_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
         shards.clear();
         if self.is_wide {
@@ -476,9 +477,9 @@ impl ScriptCall {
         }
     }
 
-    /// Returns whether the call needs all shards because a monitor was added after it had requested
-    /// fewer. Commands shown to monitors can't be rolled back, so with monitors every script holds
-    /// all shards.
+    /// Returns whether the call now needs all shards because a monitor was added after the call had
+    /// requested fewer. Commands shown to monitors can't be rolled back. While there are monitors,
+    /// every script therefore holds all shards.
     pub(super) fn is_too_narrow(&self, keyspace: &Keyspace) -> bool {
         !self.is_wide && keyspace.monitors().are_there()
     }
