@@ -3,14 +3,14 @@
 /// The level of support for a directive of Redis 7.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Supported, and changed at run time by `CONFIG SET`.
+    /// Supported; `CONFIG SET` can change it at run time.
     Live,
     /// Supported, but fixed once the server has started. `CONFIG SET` then fails with "can't set
     /// immutable config".
     AtStart,
     /// Known but not supported. The value is always the default. Another value in the file causes a
-    /// warning or prevents startup ([`Directive::unsafe_to_ignore`]). Setting another value by
-    /// `CONFIG SET` is an error.
+    /// warning or, if [`Directive::unsafe_to_ignore`] is set, prevents startup. Setting another
+    /// value by `CONFIG SET` is an error.
     Known,
 }
 
@@ -31,21 +31,21 @@ pub enum Kind {
     Text,
     /// Text valid in host names, shorter than 256 bytes.
     HostName,
-    /// A file name without a slash. The field is the error text for other values.
+    /// A file name without a slash. The field is the error text for a value with a slash.
     FileName(&'static str),
-    /// One of these names, ignoring case.
+    /// One of these names, whose case is ignored.
     Choice(&'static [&'static str]),
-    /// `oom-score-adj`: like a choice, with `relative` as another word for `yes`.
+    /// `oom-score-adj`: a choice that also accepts `relative` for `yes`.
     OomScoreAdj,
     /// `oom-score-adj-values`: three numbers from -2000 to 2000.
     OomScores,
     /// `proc-title-template`: text that contains only known variables.
     TitleTemplate,
-    /// `latency-tracking-info-percentiles`: any number of numbers from 0 to 100.
+    /// `latency-tracking-info-percentiles`: a list of any length of numbers from 0 to 100.
     Percentiles,
     /// `bind`: at most [`BIND_MAX`] addresses.
     Bind,
-    /// `save`: pairs of seconds and changes. Several lines of a file add up.
+    /// `save`: pairs of seconds and changes. The pairs of several lines of a file are combined.
     Save,
     /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. Classes
     /// that are not named keep their limits.
@@ -65,7 +65,7 @@ pub enum Kind {
 pub const BIND_MAX: usize = 16;
 
 impl Kind {
-    /// Returns whether a line of the file may have any number of arguments.
+    /// Returns whether a line of the file may have any number of words after the directive's name.
     pub fn is_multi_argument(self) -> bool {
         matches!(
             self,
@@ -101,10 +101,10 @@ pub struct Directive {
     pub own: bool,
     /// Whether `CONFIG GET` shows the directive only by its exact name.
     pub hidden: bool,
-    /// The consequence of ignoring the directive, if it isn't supported and ignoring it is unsafe.
-    /// Any value other than the default then prevents startup.
+    /// The consequence of ignoring the directive. Set only if the directive isn't supported and
+    /// ignoring it is unsafe. Any value other than the default then prevents startup.
     pub unsafe_to_ignore: Option<&'static str>,
-    /// The one value that isn't supported, if the directive is supported with all others.
+    /// The only value that isn't supported, if there is one. All other values are supported.
     pub unserved: Option<&'static str>,
 }
 
@@ -155,7 +155,7 @@ impl Directive {
         Directive { protected: true, ..self }
     }
 
-    /// Marks the directive as unsafe to ignore. `meaning` is the consequence, as a clause.
+    /// Marks the directive as unsafe to ignore. `meaning` is a clause that states the consequence.
     pub const fn unsafe_to_ignore(self, meaning: &'static str) -> Self {
         Directive { unsafe_to_ignore: Some(meaning), ..self }
     }

@@ -1,13 +1,13 @@
-//! The file system, as an interface for reading the configuration. Tests and fuzzing replace it
-//! with one in memory.
+//! The file system, as an interface for reading the configuration. Tests and fuzzing replace the
+//! real file system by one in memory.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum size of a configuration file, bytes. It is more than any real file needs; without a
-/// limit, `include /dev/zero` would not end.
+/// Maximum size of a configuration file, bytes. No real file is that large. Without a limit,
+/// `include /dev/zero` would not end.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Files and directories.
@@ -89,7 +89,7 @@ fn read_bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Returns the system's text for `error`, in the wording of C's `strerror`.
+/// Returns the system's text for `error`, as worded by C's `strerror`.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error ") {
@@ -103,9 +103,9 @@ pub fn has_wildcards(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// Returns the existing paths that `pattern` matches, sorted, as `glob(3)` does. A wildcard matches
-/// neither a slash nor a leading dot. Components before the first wildcard are not checked by
-/// themselves.
+/// Returns the existing paths that match `pattern`, sorted, as `glob(3)` does. A wildcard matches
+/// neither a slash nor a leading dot. Parts of the path before the first wildcard are not checked
+/// for existence on their own.
 pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
     let (mut found, mut has_globbed) = (vec![PathBuf::new()], false);
     for part in pattern.components() {
@@ -154,7 +154,7 @@ pub(crate) mod fake {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Files by path. Every prefix of their paths is a directory.
+    /// Files by path. Every prefix of a file's path is a directory.
     #[derive(Debug, Default)]
     pub struct Fake {
         pub files: BTreeMap<PathBuf, Vec<u8>>,

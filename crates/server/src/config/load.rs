@@ -1,5 +1,5 @@
-//! Reads the configuration: the file, standard input and options, in this order. If a directive has
-//! several lines, the last one wins, except that the lines of `save` add up.
+//! Reads the configuration: the file, then standard input, then the options. If a directive has
+//! several lines, the last line wins. Only the lines of `save` add up.
 
 use super::DICTIONARIES_MAX;
 use super::directive::{Kind, State};
@@ -15,12 +15,12 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum nesting of `include`. Redis has no limit, so a file that includes itself overflows
-/// Redis's stack.
+/// Maximum nesting of `include`. Redis has no limit, so in Redis a file that includes itself
+/// overflows the stack.
 pub const INCLUDE_DEPTH_MAX: usize = 16;
 
 /// Maximum number of `include` lines that are followed in one configuration. The limit on nesting
-/// alone does not bound the number, because files may include each other many times.
+/// does not bound this number, because files may include each other many times.
 pub const INCLUDES_MAX: usize = 4_096;
 
 /// The sources of the configuration.
@@ -58,7 +58,7 @@ pub enum LoadError {
         /// The error in the line.
         reason: String,
     },
-    /// The lines contradict each other, or a resource that they name is unavailable.
+    /// Lines contradict each other, or a resource that they name is unavailable.
     Whole(String),
     /// A file can't be read.
     Open {
@@ -109,7 +109,7 @@ pub struct Rename {
 
 #[cfg(test)]
 impl Rename {
-    /// Returns a line for tests.
+    /// Creates a rename for tests.
     pub fn new(from: &[u8], to: &[u8]) -> Self {
         Rename { from: from.to_vec(), to: to.to_vec(), number: 1, line: Vec::new() }
     }
@@ -122,7 +122,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// Values of all directives.
     pub values: Values,
-    /// One warning for each directive that Pantala ignores, ordered by the directives' last lines.
+    /// One warning for each directive that Pantala ignores, in the order of the directives' last
+    /// lines.
     pub warnings: Vec<Warning>,
     /// Commands to rename, in order.
     pub renames: Vec<Rename>,
@@ -133,7 +134,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Lowers `maxclients` to the host's limit.
+    /// Sets the directive `maxclients` to a number of clients that the host allows.
     pub fn limit_clients(&mut self, maxclients: u32) {
         if let Some(found) = find(b"maxclients").filter(|_| maxclients != self.settings.maxclients) {
             self.values.set(found.index, Value::Number(i128::from(maxclients)));
@@ -142,7 +143,7 @@ impl Loaded {
     }
 
     /// Checks the renames in the order in which they will be applied. `exists` returns whether the
-    /// server has a command.
+    /// server has a command of that name.
     ///
     /// # Errors
     ///
@@ -200,7 +201,8 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
         let input = loader.host.read_stdin();
         text.extend(input.map_err(|error| LoadError::Open { path: "-".into(), reason: reason(&error) })?);
     }
-    // The options start on a new line. Without a file the first option is thus line 2, as in Redis.
+    // The options start on a new line. Without a file, the first option is therefore line 2, as in
+    // Redis.
     text.push(b'\n');
     text.extend_from_slice(&sources.options);
     loader.lines(&text, 0)?;
@@ -210,9 +212,10 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
 struct Loader<'a> {
     host: &'a mut dyn Host,
     values: Values,
-    /// The configured values of directives that aren't supported. `values` keeps their defaults.
+    /// The configured values of directives that aren't supported. `values` keeps the defaults of
+    /// these directives.
     asked: Values,
-    /// Lines of directives that aren't supported, in order. Only the last line of each directive in
+    /// Lines of directives that aren't supported, in order. Only the last line of each directive of
     /// the table is kept.
     unserved: Vec<UnsupportedLine>,
     warnings: Vec<Warning>,
@@ -235,7 +238,7 @@ struct UnsupportedLine {
 
 impl Loader<'_> {
     /// Reads the file at `path`. If `path` has wildcards, reads and concatenates all files that
-    /// they match.
+    /// match.
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, LoadError> {
         let paths =
             if has_wildcards(path.as_os_str().as_bytes()) { expand(self.host, path) } else { vec![path.to_path_buf()] };
@@ -284,7 +287,7 @@ impl Loader<'_> {
             (b"loadmodule", [_, ..]) => {
                 self.leave(None, "loadmodule", Some("no module would be loaded"), number, line);
             }
-            // Redis 7.0 accepts and ignores these.
+            // Redis 7.0 accepts and ignores these directives.
             (b"list-max-ziplist-entries" | b"list-max-ziplist-value" | b"lua-replicate-commands", [_]) => {}
             (b"sentinel", _) => return Err("sentinel directive while not in sentinel mode".into()),
             (name, _) if name.contains(&b'.') => {
@@ -325,7 +328,8 @@ impl Loader<'_> {
 
     fn directive(&mut self, found: Found, words: &[Vec<u8>], number: usize, line: &[u8]) -> Result<(), String> {
         let directive = found.directive();
-        // In `--save "900 1"`, a single argument of a multi-word directive contains all words.
+        // In `--save "900 1"`, a single argument of a directive with several words contains all
+        // words.
         let split: Vec<Vec<u8>>;
         let words = match words {
             [word] if directive.kind.is_multi_argument() && word.contains(&b' ') => {
@@ -402,7 +406,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Changes to `dir` immediately, because a later `include` is relative to it, as in Redis.
+    /// Changes to `dir` at once, because a later `include` is relative to `dir`, as in Redis.
     fn change_dir(&mut self, index: usize, path: &[u8]) -> Result<(), String> {
         self.host.change_dir(Path::new(OsStr::from_bytes(path))).map_err(|error| reason(&error))?;
         let dir = self.host.current_dir();
@@ -435,7 +439,7 @@ impl Loader<'_> {
         let shards = usize::try_from(self.values.number("shards")).unwrap_or(1);
         // The server starts at most one worker per shard, so further workers need no partitions.
         let wanted = (defaults.partitions)(workers.min(shards), shards).max(shards);
-        // The default number never prevents startup, but a configured number may.
+        // A default must never prevent startup. A configured number may.
         let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases"));
         let partitions = if dictionaries > i128::from(DICTIONARIES_MAX) { shards } else { wanted };
         self.values.set_default("partitions", number(partitions));
@@ -448,7 +452,7 @@ impl Loader<'_> {
         if self.values.bool("daemonize") {
             self.values.set_default("pidfile", Value::Text(PIDFILE_OF_DAEMON.into()));
         }
-        // `io-threads 1` means "none" in redis.conf.
+        // In redis.conf, `io-threads 1` means no additional threads.
         if self.values.number("io-threads") > 1 && self.values.text("execution") != b"owner" {
             self.warn("io-threads", "Directive 'io-threads' has an effect only with 'execution owner'".into());
         }
@@ -472,7 +476,7 @@ fn number(value: usize) -> Value {
     Value::Number(value as i128)
 }
 
-/// Clamps `hz`, which may be set out of range by `CONFIG SET` and the file.
+/// Clamps `hz`, which `CONFIG SET` and the file may set out of range.
 pub(super) fn normalize(values: &mut Values) {
     let hz = values.number("hz");
     if let Some(found) = find(b"hz")
@@ -483,7 +487,7 @@ pub(super) fn normalize(values: &mut Values) {
     }
 }
 
-/// The reason why a line can't be applied: an error in the line itself, or in a file that it
+/// The reason why a line can't be applied: an error in the line itself, or in a file that the line
 /// includes.
 enum Failure {
     Here(String),

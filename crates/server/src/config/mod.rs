@@ -1,17 +1,18 @@
-//! Configuration as in redis-server 7.0: redis.conf, command-line options, `CONFIG GET`, `SET` and
-//! `REWRITE`.
+//! The configuration, as in redis-server 7.0: redis.conf, command-line options, and `CONFIG GET`,
+//! `SET` and `REWRITE`.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | [`table`] | one record per directive ([`directive`] defines the record) |
 //! | [`quote`], [`number`] | words and numbers of a line |
-//! | [`value`], [`values`] | one directive's value, and all of them |
+//! | [`value`], [`values`] | the value of one directive; the values of all directives |
 //! | [`settings`], [`primary`], [`replica`], [`tls`] | the values that the server reads, typed |
-//! | [`mod@load`], [`host`] | reads file, standard input and options; the interface to files |
-//! | [`store`], [`rewrite`] | the running configuration |
+//! | [`mod@load`], [`host`] | reads file, standard input and options; accesses files |
+//! | [`store`], [`rewrite`] | the running configuration; writes it to its file |
 //!
-//! At startup [`mod@load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
-//! [`ConfigStore::generation`] is on a hot path: each worker reads it in every turn.
+//! At startup, [`mod@load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
+//! [`ConfigStore::generation`] is on a hot path: each worker reads it in every turn of its event
+//! loop.
 
 pub mod directive;
 pub mod host;
@@ -46,17 +47,17 @@ pub use title::process_title;
 pub use tls::TlsSettings;
 pub use value::OutputLimit;
 
-/// Maximum number of dictionaries of a server, which is the number of partitions times the number
-/// of databases.
+/// Maximum number of dictionaries of a server: the number of partitions times the number of
+/// databases.
 pub const DICTIONARIES_MAX: u64 = 1 << 20;
 
-/// Minimum default number of partitions per worker. It equals the default number of shards per
-/// worker. More partitions would make no command faster, and each has cache lines of its own that
+/// Minimum number of partitions per worker by default. It equals the default number of shards per
+/// worker. More partitions would make no command faster, and the cache lines of each partition
 /// compete for the workers' caches.
 const PARTITIONS_PER_WORKER: usize = 16;
 
-/// Returns the default number of partitions, a multiple of the number of shards. With a single
-/// worker there is one partition per shard, because no other worker competes for it.
+/// Returns the default number of partitions, a multiple of the number of shards. A single worker
+/// has one partition per shard, because no other worker competes for the partition.
 pub const fn default_partitions(workers: usize, shards: usize) -> usize {
     if workers <= 1 {
         return shards;

@@ -1,4 +1,4 @@
-//! Numbers of the configuration: memory units, percentages, octal.
+//! Numbers of the configuration: sizes with a unit, percentages, and octal numbers.
 
 use pantala_base::number::parse_i64;
 pub use pantala_base::number::parse_memory;
@@ -7,12 +7,12 @@ const KB: u64 = 1024;
 const MB: u64 = 1024 * KB;
 const GB: u64 = 1024 * MB;
 
-/// Returns the number before `%`, if `text` is a percentage.
+/// Returns the number before `%`, or `None` if `text` isn't a percentage of at least 0.
 pub fn parse_percent(text: &[u8]) -> Option<i64> {
     parse_i64(text.strip_suffix(b"%")?).filter(|percent| *percent >= 0)
 }
 
-/// Parses octal digits with an optional sign. As in C's `strtoll`, a text without digits is zero.
+/// Parses octal digits with an optional sign. As in C's `strtoll`, text without digits is zero.
 pub fn parse_octal(text: &[u8]) -> Option<i128> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -27,7 +27,7 @@ pub fn parse_octal(text: &[u8]) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// Formats `bytes` in the largest unit that divides it, as `CONFIG REWRITE` does.
+/// Formats `bytes` in the largest unit that divides the number, as `CONFIG REWRITE` does.
 pub fn format_memory(bytes: i128) -> String {
     for (unit, name) in [(GB, "gb"), (MB, "mb"), (KB, "kb")] {
         if bytes != 0 && bytes % i128::from(unit) == 0 {

@@ -36,7 +36,8 @@ impl PrimarySettings {
         }
     }
 
-    /// Returns whether writes are rejected while there are too few good replicas.
+    /// Returns whether writes are rejected while too few replicas have a lag of at most
+    /// `lag_s_max`.
     #[must_use]
     pub fn requires_replicas(&self) -> bool {
         self.replicas_min > 0 && self.lag_s_max > 0

@@ -8,7 +8,7 @@ const FACILITY_USER: u8 = 1;
 /// Number of the syslog facility `local0`, the first of eight.
 const FACILITY_LOCAL0: u8 = 16;
 
-/// `supervised`: the supervisor, which waits until the server is ready.
+/// `supervised`: the supervisor that waits until the server is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supervised {
     /// None.
@@ -17,7 +17,7 @@ pub enum Supervised {
     Upstart,
     /// systemd.
     Systemd,
-    /// The supervisor that the environment indicates, if any.
+    /// The supervisor, if any, that the environment variables name.
     Auto,
 }
 
@@ -30,7 +30,7 @@ pub struct SyslogSettings {
     pub facility: u8,
 }
 
-/// `oom-score-adj`: how the score for the kernel's out-of-memory killer is set.
+/// `oom-score-adj`: how the server sets its score for the kernel's out-of-memory killer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OomScore {
     /// The score stays as it was at startup.
@@ -55,7 +55,7 @@ pub struct ProcessSettings {
     /// The values of `oom-score-adj-values` for a primary and for a replica. The third value is for
     /// child processes, which Pantala doesn't have.
     pub oom_score_values: [i32; 2],
-    /// `sandbox`: filter the process's system calls once the server has started.
+    /// `sandbox`: whether to filter the process's system calls once the server has started.
     pub is_sandboxed: bool,
 }
 
@@ -84,14 +84,14 @@ impl ProcessSettings {
     }
 }
 
-/// Parses the first two of three numbers. The text was validated before.
+/// Parses the first two of three numbers. The caller has already validated the text.
 fn oom_score_values(text: &[u8]) -> [i32; 2] {
     let text = String::from_utf8_lossy(text);
     let mut numbers = text.split(' ').map(|word| word.parse().unwrap_or(0));
     [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)]
 }
 
-/// Returns the number of `user` or `local0` to `local7`.
+/// Returns the number of a facility: `user` or `local0` to `local7`.
 fn facility(name: &[u8]) -> u8 {
     match name {
         [b'l', b'o', b'c', b'a', b'l', digit @ b'0'..=b'7'] => FACILITY_LOCAL0 + (digit - b'0'),

@@ -3,13 +3,14 @@
 pub use pantala_resp::quote;
 use pantala_resp::words_of;
 
-/// Splits `line` into words. Returns `None` if a quote isn't closed or isn't followed by white
-/// space. The grammar is that of inline commands: see [`pantala_resp::split_line`].
+/// Splits `line` into words. Returns `None` if a quote isn't closed, or if the closing quote isn't
+/// followed by white space. The grammar is that of inline commands: see
+/// [`pantala_resp::split_line`].
 pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     words_of(line).ok()
 }
 
-/// Returns `line` without the white space that Redis trims from both ends of a configuration line.
+/// Returns `line` without the white space that Redis trims from both ends of a line.
 pub fn trim(line: &[u8]) -> &[u8] {
     let kept = |byte: &u8| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
     let start = line.iter().position(kept).unwrap_or(line.len());

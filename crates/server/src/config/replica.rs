@@ -8,19 +8,19 @@ use crate::replication::Address;
 pub struct ReplicaSettings {
     /// `replicaof`: the primary that the server follows.
     pub primary: Option<Address>,
-    /// `bind-source-addr`: address from which the link connects. If empty, the kernel chooses it.
+    /// `bind-source-addr`: address from which the link connects. If empty, the kernel chooses one.
     pub source_addr: String,
-    /// `masteruser`: user name for the primary. If empty, the default user.
+    /// `masteruser`: user name for the primary. If empty, the primary's default user.
     pub user: Vec<u8>,
     /// `masterauth`: password for the primary.
     pub password: Option<Vec<u8>>,
-    /// `replica-priority`: rank for Sentinel; 0 means that it is never promoted.
+    /// `replica-priority`: rank for Sentinel; 0 means that Sentinel never promotes this replica.
     pub priority: i128,
     /// `replica-announced`: whether Sentinel lists this replica. Sentinel reads the setting from
     /// `INFO`.
     pub is_announced: bool,
-    /// `replica-announce-ip`: address announced to the primary. If empty, the address that the
-    /// primary sees.
+    /// `replica-announce-ip`: address announced to the primary. If empty, none is announced, and
+    /// the primary uses the address that it sees.
     pub announced_ip: String,
     /// `replica-announce-port`: port announced to the primary; 0 means the real port.
     pub announced_port: i128,
@@ -32,13 +32,14 @@ pub struct ReplicaSettings {
     pub ignores_maxmemory: bool,
     /// `replica-lazy-flush`: whether to free the old dataset in the background.
     pub flushes_lazily: bool,
-    /// `replica-refuse-empty-primary`: keep the dataset if the primary's dataset is empty and has
-    /// another replication history.
+    /// `replica-refuse-empty-primary`: whether to keep the dataset if the primary's dataset is
+    /// empty and has another replication history.
     pub refuses_empty_primary: bool,
-    /// `repl-diskless-load on-empty-db`: load a snapshot while it is received, without a file, if
-    /// the dataset is empty.
+    /// `repl-diskless-load on-empty-db`: whether to load a snapshot while it is received, without a
+    /// file, if the dataset is empty.
     pub loads_directly_if_empty: bool,
-    /// Delete the RDB file after a sync, unless the server saves its data (`rdb-del-sync-files`).
+    /// `rdb-del-sync-files`: whether to delete the RDB file after a sync. The file stays if the
+    /// server saves its data.
     pub deletes_sync_files: bool,
 }
 

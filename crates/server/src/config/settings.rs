@@ -1,5 +1,5 @@
-//! The settings that the server reads, as typed values. [`Settings::from_values`] converts the
-//! directives' values at startup and at each `CONFIG SET`.
+//! The settings that the server reads, as typed values. [`Settings::from_values`] creates them from
+//! the values of the directives, at startup and at each `CONFIG SET`.
 
 use super::primary::PrimarySettings;
 use super::process::ProcessSettings;
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Value of `enable-debug-command` and similar directives: the clients that may use a feature.
+/// Value of `enable-debug-command` and similar directives: which clients may use a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed {
     /// No client.
@@ -26,13 +26,13 @@ pub enum Allowed {
 }
 
 impl Allowed {
-    /// Returns whether a client is allowed. `is_local` means that the client is on this host.
+    /// Returns whether a client is allowed. `is_local` is whether the client is on this host.
     pub fn allows(self, is_local: bool) -> bool {
         self == Allowed::Yes || self == Allowed::Local && is_local
     }
 }
 
-/// `loglevel`: the least important level that is logged.
+/// `loglevel`: the lowest severity that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LogLevel {
@@ -116,39 +116,39 @@ const POLICIES: [(&str, MaxmemoryPolicy); 8] = [
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AppendFsync {
-    /// Before the replies to the commands that produced the effects are sent.
+    /// Before the server replies to the commands that produced the effects.
     Always,
     /// Once a second.
     #[default]
     EverySecond,
-    /// Never by the server. The kernel decides when to write them back.
+    /// Never by the server. The kernel decides when to write effects to disk.
     No,
 }
 
-/// The directives of the append-only file, except paths.
+/// The directives of the append-only file, except names and paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AofSettings {
     /// Whether to write the file, and to load it at startup (`appendonly`).
     pub is_on: bool,
     /// `appendfsync`.
     pub fsync: AppendFsync,
-    /// `no-appendfsync-on-rewrite`: whether the syncs of `everysec` pause during snapshots.
+    /// `no-appendfsync-on-rewrite`: whether to skip the syncs of `everysec` during snapshots.
     pub no_fsync_on_rewrite: bool,
     /// `auto-aof-rewrite-percentage`: growth that causes a rewrite, percent; 0 means never.
     pub rewrite_percentage: u64,
     /// `auto-aof-rewrite-min-size`: size up to which no automatic rewrite starts, bytes.
     pub rewrite_min_bytes: u64,
-    /// Whether to truncate and load a file whose last command is incomplete (`aof-load-truncated`).
+    /// `aof-load-truncated`: whether to truncate and load a file that ends in a partial command.
     pub load_truncated: bool,
-    /// Whether the base is an RDB file (`aof-use-rdb-preamble`).
+    /// `aof-use-rdb-preamble`: whether the base (the file with the dataset) is an RDB file.
     pub uses_rdb: bool,
-    /// Whether to annotate effects with their time (`aof-timestamp-enabled`).
+    /// `aof-timestamp-enabled`: whether to annotate effects with their time.
     pub writes_times: bool,
-    /// Whether to write effects with checksums (`aof-checksums`).
+    /// `aof-checksums`: whether to write effects with checksums.
     pub checksums: bool,
-    /// `aof-rewrite-incremental-fsync`: whether to sync a base also while it is written.
+    /// `aof-rewrite-incremental-fsync`: whether to sync a base also while it is being written.
     pub rewrite_incremental_fsync: bool,
-    /// Whether to keep the files that a rewrite has replaced (`aof-disable-auto-gc`).
+    /// `aof-disable-auto-gc`: whether to keep the files that a rewrite has replaced.
     pub keeps_history: bool,
 }
 
@@ -174,19 +174,19 @@ impl AofSettings {
     }
 }
 
-/// Lowest effective `hz`. Lower values, such as `CONFIG SET hz 0`, have the same effect.
+/// Lowest effective `hz`. A lower value, such as `CONFIG SET hz 0`, has the same effect.
 pub const HZ_MIN: i128 = 1;
 /// Highest effective `hz`.
 pub const HZ_MAX: i128 = 500;
 
 /// All settings that the server reads. Each change creates a new value ([`super::ConfigStore`]).
 ///
-/// Fields are named after their directives, which redis.conf explains.
+/// The fields are named after their directives. redis.conf explains the directives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Number of shards, 1 to 16384.
     pub shards: usize,
-    /// Number of partitions of all shards together, at least one per shard, at most 16384.
+    /// Number of partitions of all shards together: at least one per shard, at most 16384.
     pub partitions: usize,
     /// Number of workers, 1 to 1024.
     pub workers: usize,
@@ -196,23 +196,23 @@ pub struct Settings {
     pub execution: Execution,
     /// The event loop.
     pub io_backend: IoBackend,
-    /// Pin each worker to one CPU.
+    /// Whether to pin each worker to one CPU.
     pub pin_threads: bool,
-    /// Place workers and memory by NUMA node.
+    /// Whether to place workers and memory by NUMA node.
     pub numa: bool,
     /// TCP port; 0 disables TCP.
     pub port: u16,
-    /// Addresses to listen on: `*`, `::*`, an address or a name; a leading `-` makes it optional.
+    /// Addresses to listen on: `*`, `::*`, an address or a name. With a leading `-`, one may fail.
     pub bind: Vec<String>,
     /// Settings of TLS connections.
     pub tls: TlsSettings,
-    /// Reject clients of other hosts while no password is set.
+    /// Whether to reject clients of other hosts while no password is set.
     pub protected_mode: bool,
     /// Path of the Unix socket.
     pub unixsocket: Option<PathBuf>,
     /// Permissions of the Unix socket; 0 means that the umask determines them.
     pub unixsocketperm: u32,
-    /// Length of the queue of connections that are not accepted yet.
+    /// Length of the kernel's queue of connections that are not accepted yet.
     pub tcp_backlog: i32,
     /// Idle time after which TCP keep-alive probes are sent, s; 0 disables them.
     pub tcp_keepalive_s: u32,
@@ -224,11 +224,11 @@ pub struct Settings {
     pub maxclients: u32,
     /// Settings of the process: its supervisor, log, title and out-of-memory score.
     pub process: ProcessSettings,
-    /// Run in the background.
+    /// Whether to run in the background.
     pub daemonize: bool,
     /// Path of the file with the process ID.
     pub pidfile: Option<PathBuf>,
-    /// The least important level that is logged.
+    /// The lowest severity that is logged.
     pub loglevel: LogLevel,
     /// Log file; `None` means standard output.
     pub logfile: Option<PathBuf>,
@@ -238,11 +238,11 @@ pub struct Settings {
     pub shutdown_timeout_s: u32,
     /// Password of the default user.
     pub requirepass: Option<Vec<u8>>,
-    /// File of the users.
+    /// The file of the ACL users.
     pub aclfile: Option<PathBuf>,
     /// Maximum number of entries of `ACL LOG`.
     pub acllog_max_len: u64,
-    /// New users may use all channels (`acl-pubsub-default`).
+    /// Whether new users may use all channels (`acl-pubsub-default`).
     pub acl_channels_by_default: bool,
     /// Clients that may use `DEBUG`.
     pub enable_debug_command: Allowed,
@@ -250,19 +250,19 @@ pub struct Settings {
     pub enable_module_command: Allowed,
     /// Clients that may change protected directives.
     pub enable_protected_configs: Allowed,
-    /// Log version, mode, port and process ID on several lines at startup.
+    /// Whether to log the version, mode, port and process ID on several lines at startup.
     pub always_show_logo: bool,
-    /// Compress long strings in snapshots and in the replies of `DUMP`.
+    /// Whether to compress long strings in snapshots and in the replies of `DUMP`.
     pub rdb_compression: bool,
-    /// Reject writes after a failed background snapshot, unless `save_points` is empty.
+    /// Whether a failed background snapshot rejects writes. No effect if `save_points` is empty.
     pub stop_writes_on_bgsave_error: bool,
-    /// Write and check checksums of snapshots.
+    /// Whether to write and check checksums of snapshots.
     pub rdb_checksum: bool,
-    /// `key-load-delay`: µs for each loaded key, or the negative number of keys per µs. For tests.
+    /// `key-load-delay`: µs per loaded key; if negative, keys per µs. Slows down loading in tests.
     pub key_load_delay: i64,
-    /// `rdb-key-save-delay`: the same for each key of a snapshot.
+    /// `rdb-key-save-delay`: the same as `key-load-delay`, for each key of a snapshot.
     pub key_save_delay: i64,
-    /// Sync a snapshot while it is being written, not only at its end.
+    /// Whether to sync a snapshot also while it is being written, not only at its end.
     pub rdb_save_incremental_fsync: bool,
     /// Name of the snapshot's file in `dir`.
     pub dbfilename: PathBuf,
@@ -272,11 +272,11 @@ pub struct Settings {
     pub appenddirname: PathBuf,
     /// Prefix of the names of the append-only files (`appendfilename`).
     pub appendfilename: Vec<u8>,
-    /// The points of `save`; empty means none.
+    /// The points of `save`. If empty, no snapshot is automatic.
     pub save_points: String,
-    /// The way in which SIGINT stops the server.
+    /// How SIGINT stops the server.
     pub shutdown_on_sigint: Shutdown,
-    /// The way in which SIGTERM stops the server.
+    /// How SIGTERM stops the server.
     pub shutdown_on_sigterm: Shutdown,
     /// Maximum size of a sparse HyperLogLog, bytes.
     pub hll_sparse_max_bytes: u64,
@@ -298,15 +298,15 @@ pub struct Settings {
     pub hz: u32,
     /// Effort of active expiry, 1 to 10.
     pub active_expire_effort: u32,
-    /// Free evicted values in the background.
+    /// Whether to free evicted values in the background.
     pub lazyfree_lazy_eviction: bool,
-    /// Free expired values in the background.
+    /// Whether to free expired values in the background.
     pub lazyfree_lazy_expire: bool,
-    /// Free overwritten values in the background.
+    /// Whether to free overwritten values in the background.
     pub lazyfree_lazy_server_del: bool,
-    /// `DEL` works like `UNLINK`.
+    /// Whether `DEL` works like `UNLINK`.
     pub lazyfree_lazy_user_del: bool,
-    /// `FLUSHDB`, `FLUSHALL` and `SCRIPT FLUSH` work as with `ASYNC`.
+    /// Whether `FLUSHDB`, `FLUSHALL` and `SCRIPT FLUSH` work as with `ASYNC`.
     pub lazyfree_lazy_user_flush: bool,
     /// Memory usage above which keys are evicted, bytes; 0 means no limit.
     pub maxmemory_bytes: u64,
@@ -316,8 +316,8 @@ pub struct Settings {
     pub maxmemory_policy: MaxmemoryPolicy,
     /// Number of keys sampled for each eviction, at least 1.
     pub maxmemory_samples: u32,
-    /// How long one command may evict, on Redis's scale from 0 to 100; 100 means until memory
-    /// suffices.
+    /// How long one command may evict, on Redis's scale from 0 to 100. 100 means until memory no
+    /// longer exceeds its limit.
     pub maxmemory_eviction_tenacity: u32,
     /// How slowly the access counter of the LFU policies grows.
     pub lfu_log_factor: u32,
@@ -341,19 +341,19 @@ pub struct Settings {
     pub stream_node_max_bytes: u64,
     /// Maximum number of entries of a stream node; 0 means no limit.
     pub stream_node_max_entries: u64,
-    /// Minimum duration of a command that is logged as slow, µs; if negative, none is logged.
+    /// Minimum duration of a command that is logged as slow, µs. A negative value disables the log.
     pub slowlog_log_slower_than_us: i64,
     /// Minimum duration of a `LATENCY` event, ms; 0 means that no events are recorded.
     pub latency_monitor_threshold_ms: u64,
-    /// Record the latencies of each command.
+    /// Whether to record the latencies of each command.
     pub latency_tracking: bool,
     /// Percentiles that `INFO latencystats` shows, 0 to 100 each.
     pub latency_percentiles: Vec<f64>,
     /// Maximum number of entries of the log of slow commands.
     pub slowlog_max_len: u64,
-    /// `repl-backlog-size`, bytes.
+    /// `repl-backlog-size`: size of the replication backlog, bytes.
     pub repl_backlog_bytes: u64,
-    /// `repl-ping-replica-period`, s.
+    /// `repl-ping-replica-period`: interval between pings to replicas, s.
     pub repl_ping_period_s: u64,
     /// Settings that apply while the server has replicas.
     pub primary: PrimarySettings,
@@ -363,11 +363,11 @@ pub struct Settings {
     pub tracking_table_max_keys: u64,
     /// Classes of keyspace events that are published.
     pub notify_keyspace_events: EventClasses,
-    /// Run as a node of a cluster.
+    /// Whether to run as a node of a cluster.
     pub cluster_enabled: bool,
     /// Port for other nodes; 0 means the client port plus [`BUS_PORT_OFFSET`].
     pub cluster_port: u16,
-    /// Address announced to clients. If empty, the one to which they connected.
+    /// Address announced to clients. If empty, the address to which the client connected.
     pub cluster_announce_ip: String,
     /// Host name announced to clients. If empty, none.
     pub cluster_announce_hostname: String,
@@ -379,7 +379,7 @@ pub struct Settings {
     pub cluster_preferred_endpoint: PreferredEndpoint,
 }
 
-/// Difference between the port for other nodes and the client port, unless `cluster-port` is set.
+/// Difference between the port for other nodes and the client port if `cluster-port` is 0.
 pub const BUS_PORT_OFFSET: u16 = 10_000;
 
 /// Value of `slowlog-log-slower-than` below which the server times every command individually, µs.
@@ -389,7 +389,7 @@ impl Settings {
     /// Returns the points of `save`: seconds until a snapshot is due, minimum number of changes.
     pub fn save_points(&self) -> impl Iterator<Item = (i64, u64)> + Clone {
         let mut numbers = self.save_points.split_ascii_whitespace();
-        // `save` takes pairs of numbers only.
+        // The value consists of complete pairs of numbers, as `save` accepts only pairs.
         std::iter::from_fn(move || Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?)))
     }
 
@@ -568,7 +568,7 @@ pub(super) fn path(text: &[u8]) -> Option<PathBuf> {
     (!text.is_empty()).then(|| OsString::from_vec(text.to_vec()).into())
 }
 
-/// Splits a list that is joined by spaces. An address that isn't UTF-8 fails when it is resolved.
+/// Splits a list that is joined by spaces. Resolving an address that isn't UTF-8 fails later.
 fn words(text: &[u8]) -> Vec<String> {
     if text.is_empty() {
         return Vec::new();

@@ -25,17 +25,18 @@ pub struct Refusal {
     pub reason: String,
 }
 
-/// Applies a change from the old settings (first argument) to the new ones (second). The store
+/// Applies a change from the old settings (first argument) to the new settings (second). The store
 /// holds its lock during the call, so no other change runs at the same time.
 pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 
 /// The configuration, shared by all threads.
 ///
-/// In each turn, a worker checks whether [`generation`](Self::generation) has changed. This is an
-/// acquire load, which costs as much as a relaxed one. After a change the worker fetches the new
-/// [`settings`](Self::settings). A mutex serializes changes. Readers take a separate lock, which is
-/// held only while the pointer to the settings is copied or exchanged, not while a change is
-/// applied.
+/// In each turn, a worker checks whether [`generation`](Self::generation) has changed. The check is
+/// an acquire load, which costs as much as a relaxed one. After a change, the worker fetches the
+/// new [`settings`](Self::settings).
+///
+/// A mutex serializes changes. Readers of the settings take a separate lock. That lock is held only
+/// while the pointer to the settings is copied or replaced, not while a change is applied.
 pub struct ConfigStore {
     values: Mutex<Values>,
     settings: RwLock<Arc<Settings>>,
@@ -59,8 +60,8 @@ impl ConfigStore {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the number of changes so far. The load is an acquire: a reader of a new number also
-    /// sees the settings of that change or of a later one.
+    /// Returns the number of changes so far. The load is an acquire: a thread that reads a new
+    /// number also sees the settings of that change or of a later one.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
@@ -72,8 +73,8 @@ impl ConfigStore {
     }
 
     /// Returns names and values of the directives that match any of `patterns`, as `CONFIG GET`
-    /// does. A name without wildcards is spelled as in the pattern, an alias follows its primary
-    /// name, and no name occurs twice.
+    /// does. If a pattern has no wildcards, the returned name is spelled as in the pattern. An
+    /// alias follows its primary name. No name occurs twice.
     pub fn get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         let values = self.lock();
         let mut found: Vec<(String, Vec<u8>)> = Vec::new();
@@ -98,7 +99,7 @@ impl ConfigStore {
         found
     }
 
-    /// Sets all of `pairs` (name, value), or none. `is_local` means that the client is on this
+    /// Sets all of `pairs` (name, value), or none. `is_local` is whether the client is on this
     /// host, for `enable-protected-configs local`.
     ///
     /// # Errors
@@ -138,7 +139,7 @@ impl ConfigStore {
         work(&self.settings())
     }
 
-    /// Sets `replicaof` after the command `REPLICAOF`, to a primary's host and port or to none.
+    /// Sets `replicaof` after the command `REPLICAOF`: to the primary's host and port, or to none.
     pub fn note_replica_of(&self, primary: Option<(&str, u16)>) {
         let mut values = self.lock();
         let text = primary.map_or_else(Vec::new, |(host, port)| format!("{host} {port}").into_bytes());
@@ -146,7 +147,7 @@ impl ConfigStore {
             values.set(found.index, Value::Text(text));
         }
         let mut settings = Settings::from_values(&values);
-        // The certificates are those that were loaded last.
+        // Keep the certificates that were loaded last.
         settings.tls.continue_from(&self.settings().tls);
         self.publish(settings);
     }
@@ -158,8 +159,8 @@ impl ConfigStore {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Writes the current values to the configuration file, keeping its comments and its order
-    /// (`CONFIG REWRITE`). `users` are the lines of the users. They are omitted if there is an ACL
+    /// Writes the current values to the configuration file (`CONFIG REWRITE`). Comments and the
+    /// order of lines stay. `users` are the lines of the users. They are omitted if there is an ACL
     /// file.
     ///
     /// # Errors
@@ -182,8 +183,8 @@ impl ConfigStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Values> {
-        // A change works on a copy and stores it last, so the values are consistent even after a
-        // panic.
+        // A change works on a copy of the values and stores the copy last. So the values are
+        // consistent even after a panic.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -207,9 +208,9 @@ fn resolve(
             return Err(format!("Unknown option or number of arguments for CONFIG SET - '{spelled}'"));
         };
         let directive = found.directive();
-        // Tools that set all directives from the reply of `CONFIG GET *` skip Redis's immutable
-        // ones. They don't know Pantala's own, so setting one of those to its current value must
-        // succeed.
+        // Some tools set all directives from the reply of `CONFIG GET *`, except those that Redis
+        // fixes at startup. They don't know Pantala's own directives, so setting one of these to
+        // its current value must succeed.
         let is_as_it_is = directive.own && show(directive.kind, values.at(found.index)) == *value;
         if directive.immutable && !is_as_it_is {
             return Err(failed(&spelled, "can't set immutable config"));
@@ -217,7 +218,7 @@ fn resolve(
         if directive.protected && !protected.allows(is_local) {
             return Err(failed(&spelled, "can't set protected config"));
         }
-        // As in Redis, a directive and its alias may both be given. The last one wins.
+        // As in Redis, a directive and its alias may both be given. The last one counts.
         if targets.contains(&found) {
             return Err(failed(&spelled, "duplicate parameter"));
         }
@@ -258,8 +259,8 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
     Ok(())
 }
 
-/// Changes the working directory to `dir` of `values`, unless it is `old`. Stores the absolute path
-/// in `values`. Returns whether the directory was changed.
+/// Changes the working directory to the value of `dir` in `values`, unless that is `old`. Stores
+/// the absolute path in `values`. Returns whether the directory was changed.
 fn change_dir(values: &mut Values, old: &Path) -> Result<bool, String> {
     let wanted = Path::new(OsStr::from_bytes(values.text("dir"))).to_path_buf();
     if wanted == old {

@@ -1,9 +1,9 @@
-//! One record for each directive of redis-server 7.0.15 and of Pantala. Parsing, `CONFIG GET`,
-//! `SET` and `REWRITE`, and warnings derive from these records.
+//! One record for each directive of redis-server 7.0.15 and of Pantala. Parsing, warnings, and
+//! `CONFIG GET`, `SET` and `REWRITE` use these records.
 //!
-//! If Pantala's default differs from Redis's, the record gives the reason. Types and ranges are
-//! Redis's, so that Pantala rejects the same values as Redis, even for directives that aren't
-//! supported yet.
+//! If Pantala's default differs from Redis's, a comment at the record gives the reason. Types and
+//! ranges are Redis's, even for directives that aren't supported yet. Pantala therefore rejects the
+//! same values as Redis.
 
 use super::directive::{Directive, Kind};
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, WORKERS_MAX};
@@ -19,7 +19,7 @@ const ULONG_MAX: i128 = u64::MAX as i128;
 const MB: i128 = 1024 * 1024;
 const PORT: Kind = Integer(0, u16::MAX as i128);
 const COUNT: Kind = Integer(0, INT_MAX);
-/// The clients that may use a protected command or directive: none, all, or those on this host.
+/// Which clients may use a protected command or directive: none, all, or those on this host.
 const ALLOWED: Kind = Choice(&["no", "yes", "local"]);
 
 /// Value of `shards`, `partitions` and `workers` before the host's defaults are applied.
@@ -27,7 +27,7 @@ pub const AUTOMATIC: &str = "0";
 
 /// The directives, in the order in which `CONFIG GET` lists them.
 pub static DIRECTIVES: &[Directive] = &[
-    // Pantala's own.
+    // Pantala's own directives.
     D::at_start("shards", Integer(1, SHARDS_MAX as i128), AUTOMATIC).own(),
     D::at_start("partitions", Integer(1, PARTITIONS_MAX as i128), AUTOMATIC).own(),
     D::at_start("workers", Integer(1, WORKERS_MAX as i128), AUTOMATIC).own(),
@@ -50,9 +50,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("unauthenticated-timeout", COUNT, "0").own(),
     D::live("replica-refuse-empty-primary", Bool, "no").own(),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),
-    // In Redis, these threads read and write for its one main thread. In Pantala, they read, parse
-    // and encode for the workers that own shards (`execution owner`). Redis's number includes its
-    // main thread and is at least 1; in Pantala 0 means none.
+    // In Redis, these threads read and write for the one main thread. In Pantala, they read, parse
+    // and encode for the workers that own shards (`execution owner`). Redis counts the main thread,
+    // so its number is at least 1. In Pantala, 0 means none.
     D::at_start("io-threads", Integer(0, WORKERS_MAX as i128), "0"),
     D::known("io-threads-do-reads", Bool, "no").immutable(),
     D::live("bind-source-addr", Text, ""),
@@ -77,7 +77,7 @@ pub static DIRECTIVES: &[Directive] = &[
     ),
     D::at_start("set-proc-title", Bool, "yes"),
     D::live("proc-title-template", Kind::TitleTemplate, "{title} {listen-addr} {server-mode}"),
-    // Redis's default is yes. Pantala prints no crash report.
+    // Redis's default is yes, but Pantala prints no crash report.
     D::known("crash-log-enabled", Bool, "no"),
     D::known("crash-memcheck-enabled", Bool, "no"),
     D::known("use-exit-on-panic", Bool, "no").hidden(),
@@ -139,9 +139,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("maxmemory", Memory(0, ULONG_MAX), "0"),
     D::live("maxmemory-samples", Integer(1, INT_MAX), "5"),
     D::live("maxmemory-eviction-tenacity", Integer(0, 100), "10"),
-    // Redis's default is yes. Pantala's dictionary never rehashes as a whole.
+    // Redis's default is yes, but Pantala's dictionary never rehashes as a whole.
     D::known("activerehashing", Bool, "no"),
-    // Redis's default is yes. Pantala doesn't use jemalloc.
+    // Redis's default is yes, but Pantala doesn't use jemalloc.
     D::known("jemalloc-bg-thread", Bool, "no"),
     D::known("activedefrag", Bool, "no"),
     D::known("active-defrag-cycle-min", Integer(1, 99), "1"),
@@ -181,7 +181,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("key-load-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
     D::known("loading-process-events-interval-bytes", Integer(1024, INT_MAX), "2097152").hidden(),
     D::live("stop-writes-on-bgsave-error", Bool, "yes"),
-    // Any value works: payloads are always checked completely.
+    // The value has no effect, because payloads are always checked completely.
     D::live("sanitize-dump-payload", Choice(&["no", "yes", "clients"]), "no"),
     // Append-only file.
     D::live("appendonly", Bool, "no"),
@@ -296,7 +296,7 @@ pub fn find(name: &[u8]) -> Option<Found> {
     names().find(|found| found.name().as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Iterates over all names; an alias follows its directive's name.
+/// Iterates over all names. An alias follows its directive's name.
 pub fn names() -> impl Iterator<Item = Found> {
     DIRECTIVES.iter().enumerate().flat_map(|(index, directive)| {
         let primary = Found { index, by_alias: false };

@@ -1,22 +1,22 @@
-//! `proc-title-template`: a text with variables in braces.
+//! `proc-title-template`: the title of the process, as a text with variables in braces.
 
 use super::settings::Settings;
 use std::os::unix::ffi::OsStrExt;
 
-/// Returns whether a template results in a non-empty title with these settings. As in Redis, the
-/// program name is empty in this check.
+/// Returns whether a template results in a non-empty title with these settings. This check uses an
+/// empty program name, as in Redis.
 pub fn is_title_template(template: &[u8], settings: &Settings) -> bool {
     expand(template, |name| variable(settings, b"", b"", name)).is_some_and(|title| !title.is_empty())
 }
 
-/// Returns the title of a process that was started as `program` with this configuration file.
+/// Returns the title of a process that was started as `program` with the configuration file `file`.
 /// Returns `None` if the settings disable titles.
 pub fn process_title(settings: &Settings, program: &[u8], file: &[u8]) -> Option<Vec<u8>> {
     expand(settings.process.title_template.as_deref()?, |name| variable(settings, program, file, name))
 }
 
-/// Expands a template, and trims spaces from both ends. `variable` returns the value of a name;
-/// `{{` stands for `{`. Returns `None` if a name is unknown or a brace is not closed.
+/// Expands a template, and trims spaces from both ends. `variable` returns the value of a variable
+/// by its name. `{{` stands for `{`. Returns `None` if a name is unknown or a brace is not closed.
 fn expand(template: &[u8], variable: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     let mut rest = template;
@@ -65,7 +65,7 @@ mod tests {
     use super::super::values::Values;
     use super::*;
 
-    /// The texts that redis-server 7.0.15 shows.
+    /// The expected texts are those that redis-server 7.0.15 shows.
     #[test]
     fn templates_are_expanded_as_in_redis() {
         let mut settings = Settings::from_values(&Values::new());

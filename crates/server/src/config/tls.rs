@@ -6,7 +6,7 @@ use pantala_tls::{AuthClients, Identity, Options};
 use super::settings::{bytes, count, path, port, text};
 use super::values::Values;
 
-/// `tls-port`, and the options of its connections.
+/// `tls-port`, and the options of TLS connections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TlsSettings {
     /// Port for TLS connections; 0 means none.
@@ -15,7 +15,8 @@ pub struct TlsSettings {
     pub replication: bool,
     /// Certificates, and the parameters that a handshake may negotiate.
     pub options: Options,
-    /// The directive that the error shows if the last change of `tls-*` directives isn't possible.
+    /// The directive to name in the error if the last change of `tls-*` directives can't be
+    /// applied.
     pub changed_first: &'static str,
 }
 
@@ -63,15 +64,15 @@ impl TlsSettings {
         }
     }
 
-    /// Copies what is no value of a directive from the former settings.
+    /// Copies from the former settings the fields that aren't values of directives.
     pub fn continue_from(&mut self, old: &TlsSettings) {
         self.options.revision = old.options.revision;
         self.changed_first = old.changed_first;
     }
 
-    /// Notes the `tls-*` directives that a `CONFIG SET` changes, in its order. Files count as
-    /// changed even if their names stay the same. As in Redis, `tls-port` and `tls-auth-clients` do
-    /// not make the server read the files again.
+    /// Notes the `tls-*` directives that a `CONFIG SET` changes, in the order of its arguments.
+    /// Files count as changed even if their names stay the same. As in Redis, a change of
+    /// `tls-port` or `tls-auth-clients` does not make the server read the files again.
     pub fn note_changes(&mut self, old: &TlsSettings, names: &[&'static str]) {
         self.continue_from(old);
         let is_reread = |name: &&&'static str| !matches!(**name, "tls-port" | "tls-auth-clients");
@@ -81,7 +82,7 @@ impl TlsSettings {
         self.changed_first = first.copied().unwrap_or(self.changed_first);
     }
 
-    /// Returns whether the files that were read for the settings `old` suffice.
+    /// Returns whether the files that were read for the settings `old` suffice for these settings.
     pub fn needs_same_files(&self, old: &TlsSettings) -> bool {
         let options = Options { auth_clients: old.options.auth_clients, ..self.options.clone() };
         options == old.options && (old.replication || !self.replication)

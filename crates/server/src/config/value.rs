@@ -1,5 +1,5 @@
 //! Values of directives: parses words, and formats values for `CONFIG GET` and for lines of the
-//! file.
+//! configuration file.
 
 use super::directive::{BIND_MAX, Directive, Kind};
 use super::number::{format_memory, parse_memory, parse_octal, parse_percent};
@@ -7,10 +7,10 @@ use super::quote::quote;
 use pantala_base::number::parse_i64;
 use pantala_engine::notify::EventClasses;
 
-/// A value in canonical form: equal values are the same setting.
+/// A value in canonical form: two values are equal exactly if they are the same setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// An integer, bytes, or (negative) percent.
+    /// An integer, a number of bytes, or a percentage (as a negative number).
     Number(i128),
     /// `yes` or `no`.
     Bool(bool),
@@ -18,7 +18,7 @@ pub enum Value {
     Text(Vec<u8>),
 }
 
-/// The source of a value. Only lines of a file can add to the value of earlier lines (`save`).
+/// The source of a value. Only a line of a file can add to the value of earlier lines (`save`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A line of the file, of standard input, or of the command line's options.
@@ -31,7 +31,7 @@ pub enum Source {
 }
 
 /// Class names of `client-output-buffer-limit`, as `CONFIG GET` writes them. Arrays of
-/// [`OutputLimit`] have the same order.
+/// [`OutputLimit`] have the same order of classes.
 pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
 /// `maxmemory-clients`.
@@ -61,7 +61,7 @@ const BAD_SAVE: &str = "Invalid save parameters";
 /// Host names must be shorter than this, bytes, as in Redis.
 const HOST_NAME_BYTES_END: usize = 256;
 
-/// Parses `words` as a value of `directive`. `previous` is the directive's current value; for some
+/// Parses `words` as a value of `directive`. `previous` is the directive's current value. For some
 /// kinds, the words change only a part of it.
 ///
 /// # Errors
@@ -117,8 +117,8 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
             if words.len() > BIND_MAX {
                 return Err("Too many bind addresses specified.".into());
             }
-            // A word with a space is not an address. Redis accepts the word here and fails later,
-            // when it listens.
+            // A word with a space is not an address. Redis accepts such a word here and fails
+            // later, when it listens.
             if words.iter().any(|word| word.contains(&b' ')) {
                 return Err("A bind address can't have a space.".into());
             }
@@ -154,8 +154,7 @@ fn parse_memory_or_percent(word: &[u8]) -> Result<Value, String> {
         return Ok(Value::Number(-i128::from(percent)));
     }
     let bytes = parse_memory(word).ok_or("argument must be a memory or percent value")?;
-    // Redis takes a number of more than 63 bits for a negative one, and reports it as a bad
-    // percentage.
+    // Redis treats a number of more than 63 bits as negative, and reports a bad percentage.
     let bytes = i64::try_from(bytes).map_err(|_| PERCENT_BEYOND)?;
     Ok(Value::Number(i128::from(bytes)))
 }
@@ -169,7 +168,7 @@ fn parse_choice(word: &[u8], names: &[&'static str]) -> Result<&'static str, Str
         .ok_or_else(|| format!("argument(s) must be one of the following: {}", names.join(", ")))
 }
 
-/// Parses any number of percentages. A single empty word means none.
+/// Parses any number of percentages. A single empty word means no percentages.
 fn parse_percentiles(words: &[Vec<u8>]) -> Result<Value, String> {
     let mut shown = Vec::new();
     for word in words.iter().filter(|word| words.len() > 1 || !word.is_empty()) {
@@ -203,8 +202,8 @@ fn parse_oom_scores(words: &[Vec<u8>]) -> Result<Value, String> {
     Ok(Value::Text(scores.map(|score| score.to_string()).join(" ").into_bytes()))
 }
 
-/// Parses options of `SHUTDOWN`, at least one, and sorts them in the order in which Redis lists
-/// them.
+/// Parses options of `SHUTDOWN`, and sorts them in the order in which Redis lists them. There must
+/// be at least one option.
 fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
     const NAMES: [&str; 5] = ["default", "save", "nosave", "now", "force"];
     let no_word: &[u8] = b"";
@@ -220,7 +219,8 @@ fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
 }
 
 /// Parses pairs of seconds (at least 1) and changes (at least 0). A single empty word means no
-/// pairs. The pairs of several lines of a file are combined; a line without words adds none.
+/// pairs. The pairs of several lines of a file are combined, and a line without words adds no
+/// pairs.
 fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
     if let [word] = words
         && word.is_empty()
@@ -267,7 +267,7 @@ fn parse_output_limits(words: &[Vec<u8>], previous: &Value) -> Result<Value, Str
     Ok(Value::Text(text.join(" ").into_bytes()))
 }
 
-/// Formats one group as `CONFIG GET` does.
+/// Formats the limits of one class as `CONFIG GET` does.
 fn output_limit_text(class: &str, limit: OutputLimit) -> String {
     format!("{class} {} {} {}", limit.hard_bytes, limit.soft_bytes, limit.soft_seconds)
 }
@@ -325,9 +325,9 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Returns the lines of the file that set `value`. Each line has a flag: whether the line must be
-/// appended if the file has none to replace. That is the case if `value` isn't `default`, and
-/// always for `dir`. If no lines are returned, the directive must not be in the file.
+/// Returns the lines of the file that set `value`. The flag of a line is whether the line must be
+/// appended if the file has no line for it to replace. The flag is set if `value` isn't `default`,
+/// and always for `dir`. If no lines are returned, the directive must not be in the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');
@@ -336,13 +336,13 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
         (Kind::OutputBufferLimit, _) => return output_limit_lines(directive.name, value, default),
         (Kind::Memory(..), Value::Number(bytes)) => line.extend(format_memory(*bytes).into_bytes()),
         (Kind::Text | Kind::TitleTemplate | Kind::HostName | Kind::FileName(_), Value::Text(text)) => {
-            // An empty text that is the default is expressed by the absence of the directive.
+            // If an empty text is the default, the file has no line for it.
             if text.is_empty() && !forced {
                 return Vec::new();
             }
             quote(&mut line, text);
         }
-        // A primary has no `replicaof` line.
+        // A server that is a primary has no `replicaof` line.
         (Kind::ReplicaOf, Value::Text(text)) if text.is_empty() => return Vec::new(),
         (Kind::KeyspaceEvents, _) => quote(&mut line, &show(directive.kind, value)),
         (Kind::Dir, Value::Text(text)) => {
@@ -367,7 +367,7 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
     vec![(line, forced)]
 }
 
-/// Returns one line per class. The class of replicas has its new name, `replica`.
+/// Returns one line per class. The class of replicas is called `replica`, its newer name.
 fn output_limit_lines(name: &str, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let classes = ["normal", "replica", "pubsub"];
     let limits = output_limits(value).into_iter().zip(output_limits(default));
@@ -399,7 +399,7 @@ mod tests {
 
     const SHUTDOWN_OPTIONS: &str = "argument(s) must be one of the following: default, save, nosave, now, force";
 
-    /// Each pair was verified with redis-server 7.0.15.
+    /// Each case was verified with redis-server 7.0.15.
     #[test]
     fn errors_match_redis() {
         for (name, text, wrong) in [
@@ -445,7 +445,7 @@ mod tests {
         }
     }
 
-    /// Each pair was verified with redis-server 7.0.15.
+    /// Each case was verified with redis-server 7.0.15.
     #[test]
     fn accepted_values_are_shown_as_redis_shows_them() {
         for (name, text, shown) in [

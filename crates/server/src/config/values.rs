@@ -6,7 +6,7 @@ use super::table::{DIRECTIVES, find};
 use super::title::is_title_template;
 use super::value::{Source, Value, parse};
 
-/// The values of all directives, in the order of the table, and which of them were configured.
+/// The values of all directives, in the order of the table, and whether each was configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Values {
     values: Vec<Value>,
@@ -18,7 +18,7 @@ pub fn default_value(directive: &Directive) -> Value {
     let word = directive.default;
     match directive.kind {
         Kind::Bool => Value::Bool(word == "yes"),
-        // Numbers in the table are decimal; a unit test parses every default.
+        // Numbers in the table are decimal. A unit test parses every default.
         Kind::Integer(..) | Kind::Octal(..) | Kind::Memory(..) | Kind::MemoryOrPercent => {
             Value::Number(word.parse().unwrap_or(0))
         }
@@ -49,7 +49,7 @@ impl Values {
         self.given[index] = true;
     }
 
-    /// Sets a default that depends on the host, unless a value was configured.
+    /// Sets a default that depends on the host, unless the directive was configured.
     pub fn set_default(&mut self, name: &str, value: Value) {
         let index = self.index(name);
         if !self.given[index] {
@@ -73,7 +73,7 @@ impl Values {
         }
     }
 
-    /// Returns whether `value` is unavailable because the directive or the value isn't supported.
+    /// Returns whether `value` can't be set, because the directive or this value isn't supported.
     pub fn is_unsupported_value(&self, index: usize, value: &Value) -> bool {
         match DIRECTIVES[index] {
             Directive { state: State::Known, .. } => *value != self.values[index],
@@ -82,8 +82,8 @@ impl Values {
         }
     }
 
-    /// Returns the index of the directive `name` in the table. Panics if there is none, because
-    /// `name` is a literal in the source and an unknown one is a bug.
+    /// Returns the index of the directive `name` in the table. Panics if there is none: `name` is a
+    /// literal in the source, so an unknown name is a bug.
     fn index(&self, name: &str) -> usize {
         find(name.as_bytes()).unwrap_or_else(|| panic!("the table has no directive {name}")).index
     }

@@ -1,5 +1,5 @@
-//! Prefetches the members of a large value that several commands of a window look up, before the
-//! first of these commands runs.
+//! Prefetches members of a large value that several commands of a window look up, before the first
+//! of these commands runs.
 
 use pantala_engine::access::{Key, KeyPlace};
 use pantala_engine::command::Command;
@@ -14,14 +14,14 @@ use super::Runner;
 use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 
-/// Minimum number of consecutive commands of one key for which prefetching members pays off.
-/// Prefetching acquires the shard and finds the key once more. For fewer commands this costs more
-/// than it saves, because few cache misses hardly overlap.
+/// Minimum number of consecutive commands on one key for which members are prefetched. Prefetching
+/// acquires the shard and finds the key once more. For fewer commands this costs more than it
+/// saves, because few cache misses hardly overlap.
 const PREFETCH_RUN_MIN: usize = 4;
 
 impl Runner {
-    /// Prefetches the members or fields that consecutive commands of one key look up. Returns the
-    /// number of commands that this covers: at least one, even if there was nothing to prefetch.
+    /// Prefetches the members or fields that consecutive commands on one key look up. Returns the
+    /// number of these commands, which is at least one even if there is nothing to prefetch.
     #[inline]
     pub(super) fn look_ahead<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) -> usize {
         match &window.entries[at..] {
@@ -34,9 +34,9 @@ impl Runner {
         }
     }
 
-    /// Prefetches members or fields for entries whose first two have the key at `place`. Returns
-    /// the number of commands covered.
-    // Not inlined, because it would then take registers from commands with nothing to prefetch.
+    /// Prefetches members or fields for `entries`, of which at least the first two have the key at
+    /// `place`. Returns the number of consecutive entries with this key.
+    // Not inlined: inlined code would take registers from commands with nothing to prefetch.
     #[inline(never)]
     fn prefetch_members<L: EventLoop>(
         &mut self,
@@ -68,7 +68,8 @@ impl Runner {
         count
     }
 
-    /// Injects [`Fault::Overtaking`]: runs the next command while the one at `at` waits.
+    /// Injects [`Fault::Overtaking`]: runs the command after the one at `at` while the latter
+    /// waits.
     #[cold]
     pub(super) fn overtake<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) {
         let Some(next) = window.entries.get(at + 1) else { return };

@@ -9,14 +9,14 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What};
 
 impl Runner {
-    /// Ends `CLIENT CACHING` after the command or transaction to which it applies. Commands with
-    /// [`Flags::KEEPS_CACHING`], such as `CLIENT` itself, don't end it.
+    /// Ends `CLIENT CACHING` after the command or transaction that it applies to. A command with
+    /// [`Flags::KEEPS_CACHING`], such as `CLIENT` itself, doesn't end it.
     #[cold]
     pub(super) fn end_caching_of<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry) {
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else { return };
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };
-        // The command has not run yet if it waits for its shards (a transaction or a script) or is
-        // held back by a pause.
+        // If the connection waits for shards (for a transaction or a script) or is held back by a
+        // pause, the command has not run yet.
         let is_to_run = connection.socket.held.is_some() || connection.state == State::Paused;
         if !is_to_run && !command.flags.contains(Flags::KEEPS_CACHING) {
             connection.end_caching();

@@ -1,5 +1,5 @@
-//! Stores a large value in the buffer in which it was received, as Redis does. The value isn't
-//! copied and is never in memory twice. In all other respects the command runs like any other.
+//! Stores a large value in the buffer in which it was received, as Redis does. Such a value isn't
+//! copied and is never in memory twice. In all other respects its command runs like any other.
 
 use std::time::Duration;
 
@@ -49,9 +49,9 @@ impl Handed {
 }
 
 impl Runner {
-    /// Runs a command and hands its value over to it. Does nothing and returns `None` if the
-    /// command can't take over a value, if the value shares its buffer with other input, or if the
-    /// shard is busy.
+    /// Runs a command whose value is handed over to the keyspace in its input buffer. Does nothing
+    /// and returns `None` if the command can't take over a value, if the value shares its buffer
+    /// with other input, or if the shard is busy.
     #[cold]
     pub(super) fn call_handing_over<L: EventLoop>(
         &mut self,

@@ -1,7 +1,8 @@
-//! Windows: parses commands from connections, prefetches the data that they need, and runs them in
-//! order. A [window](Window) is a list of parsed commands, possibly of many connections.
+//! Windows: parses commands from connections, prefetches the data that the commands need, and runs
+//! the commands in order. A [window](Window) is a list of parsed commands, possibly of many
+//! connections.
 //!
-//! Drives the [dispatcher](crate::dispatch), which runs the commands that a window cannot finish in
+//! This layer calls the [dispatcher](crate::dispatch) for commands that a window cannot finish in
 //! one step: transactions, scripts, and requests to other workers.
 
 mod ahead;
@@ -30,6 +31,6 @@ pub struct Windows {
 /// Runs the commands of a window.
 #[derive(Default)]
 struct Runner {
-    /// The command that has just run, if its value was handed over.
+    /// The arguments of the command that has just run, if its value was handed over.
     handed: Option<Handed>,
 }

@@ -1,13 +1,15 @@
-//! Runs plain commands: the fast path of nearly all commands.
+//! Runs plain commands, which are nearly all commands, on a fast path.
 //!
-//! A command is *plain* if nothing but its shard affects how it runs. That requires three things.
-//! It has one key and takes a short time, about the same for any value. Its connection may run it
-//! and wants its replies. At the moment the server does not have to evict keys, reject or pause
-//! commands, or time every command.
+//! A command is *plain* if only its shard affects how it runs. This requires that:
+//!
+//! - the command has one key, and takes a short time that hardly depends on the value;
+//! - its connection may run it and wants its reply;
+//! - the server currently has no reason to evict keys, to reject or pause commands, or to time
+//!   every command.
 //!
 //! One check of the session and the turn replaces the decisions that [`super::run`] makes for every
-//! other kind of command. The check covers a sequence of plain commands, because a plain command
-//! changes neither the session nor the turn.
+//! other kind of command. The check covers a whole sequence of plain commands, because a plain
+//! command changes neither the session nor the turn.
 
 use std::ops::Range;
 
@@ -25,13 +27,13 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 use crate::reactor::token;
 
-/// Returns which plain commands need no individual check. While memory is limited, or the server
-/// pauses commands or times every command, none does. While the server rejects writes, at most
-/// reads do.
+/// Returns which plain commands need no individual check. There are none while memory is limited,
+/// or while the server pauses commands or times every command. While the server rejects writes, at
+/// most reads need no check.
 #[inline]
 fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
     let server = d.clients.reactor.server;
-    // A pause that has expired stays set until another one starts.
+    // A pause that has expired stays set until the next pause starts.
     let is_paused = server.paused_until_ms() > d.clients.reactor.clock.now_ms;
     if is_paused || d.stopwatch.times_all() || faults::is_set(Fault::Overtaking) {
         return Unchecked::None;
@@ -41,8 +43,9 @@ fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
 
 impl Runner {
     /// Runs the plain commands of one connection, from the entry at `at` up to the first that isn't
-    /// plain or to `end`. Returns their number. From `looked_ahead` on, stops at an entry if the
-    /// next one has the same key, because [`Runner::look_ahead`] must handle such entries first.
+    /// plain or to `end`. Returns the number of commands run. From the entry `looked_ahead` on,
+    /// stops before an entry if the next one has the same key: [`Runner::look_ahead`] must handle
+    /// such entries first.
     // Not inlined, so that the values that each command needs stay in registers.
     #[inline(never)]
     pub(super) fn run_plain<L: EventLoop>(
@@ -88,7 +91,7 @@ impl Runner {
             connection: token(connection.socket.id),
             now_ms: d.clients.reactor.clock.now_ms,
         };
-        // While these commands run, all other pending output of the connection stays the same.
+        // While these commands run, the connection's other pending output stays the same.
         let output_max = d.clients.limits.alarm.output_max(connection);
         let (mut next, mut calls, mut before) = (at, 0, 0);
         let mut unsettled = None;
@@ -103,15 +106,15 @@ impl Runner {
                 if next >= looked_ahead && *following == place {
                     break;
                 }
-                // Another worker may have written the next shard's gate (the word that says whether
-                // the shard is held) last. The prefetch fetches its cache line while this command
+                // Another worker may have been the last to write the next shard's gate (the word
+                // that says whether the shard is held). Prefetch its cache line while this command
                 // runs.
                 if is_shared {
                     keyspace.prefetch_gate(following.shard);
                 }
             }
             let args = Args::new(&bytes[entry.begin..entry.end], ranges);
-            // The general path ([`Runner::run_entry`]) rejects and logs commands that the user may
+            // The general path ([`Runner::run_entry`]) rejects and logs a command that the user may
             // not run.
             if !is_unrestricted && connection.session.check(command, &args).is_err() {
                 break;
@@ -134,7 +137,7 @@ impl Runner {
             let reply_bytes = connection.output.len() - before;
             let is_error = connection.output.get(before) == Some(&b'-');
             if ran != Ran::Done || reply_bytes + length_bytes >= LARGE_BYTES || is_error {
-                // The general path ends such a command.
+                // Let the general path end this command.
                 unsettled = Some(ran);
                 break;
             }

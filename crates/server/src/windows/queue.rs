@@ -1,4 +1,4 @@
-//! `MULTI`: queues commands of a window.
+//! `MULTI`: queues the commands of a window that belong to a transaction.
 
 use pantala_engine::command::Command;
 use pantala_resp::{ArgRange, Args, Reply};

@@ -1,4 +1,4 @@
-//! Commands that can't or may not run, and their errors.
+//! Rejects commands that can't or may not run.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ use crate::stats::Outcome;
 pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
 impl Runner {
-    /// Rejects a command that the server doesn't run at the moment
+    /// Rejects a command that the server doesn't run in its present state
     /// ([`pantala_engine::tuning::refusal`]). Returns whether it was rejected.
     #[cold]
     pub(super) fn rejects<L: EventLoop>(
@@ -88,8 +88,8 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
             }
-            // The reply to an unauthenticated client is the authentication error, for any command
-            // that exists in Redis.
+            // An unauthenticated client receives the authentication error for any command that
+            // exists in Redis.
             What::Unresolved(Unresolved::Unimplemented(_)) if !session.is_authenticated() => {
                 Reply::new(output, session.version).error(NO_AUTH);
             }
@@ -100,7 +100,7 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
                 Reply::new(output, session.version).error_bytes(&message);
-                // `CLIENT CACHING` applied to this unknown command and ends with it.
+                // `CLIENT CACHING` applied to this unknown command and now ends.
                 let keeps_caching = || {
                     d.clients
                         .reactor
@@ -145,7 +145,7 @@ impl Runner {
         }
         d.clients.tally.count_reply(&output[before..]);
         connection.end_reply(before);
-        // A protocol error has no end in the input. Only the commands before it have run.
+        // A protocol error has no end in the input, because only the commands before it have run.
         if !matches!(entry.what, What::Broken(_)) {
             connection.input.done(entry.end);
         }

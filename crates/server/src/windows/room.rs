@@ -14,14 +14,14 @@ use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
 
-/// Minimum size of an input buffer, bytes, for which the memory check before a command adds what
-/// the memory counter does not include yet.
+/// Minimum size of an input buffer at which the memory check before a command includes the buffer,
+/// bytes. The memory counter includes buffers only after the next periodic update.
 const COUNTED_INPUT_BYTES_MIN: usize = 64 * 1024;
 
 impl Runner {
-    /// Evicts keys before a command runs. If that is not enough, rejects the command, writes its
-    /// error and returns `false`. Returns `true` for all other commands, even for those that will
-    /// be rejected for another reason.
+    /// Evicts keys before a command runs. If memory still exceeds the limit and the command needs
+    /// memory, rejects the command, writes its error and returns `false`. Otherwise returns `true`,
+    /// even if the command will be rejected for another reason.
     #[inline(never)]
     pub(super) fn has_room<L: EventLoop>(
         &mut self,
@@ -33,9 +33,9 @@ impl Runner {
         if !self.may_run(d, entry, command, ranges) {
             return true;
         }
-        // Redis counts a command's arguments before the command runs. Here the counter includes the
-        // memory of connections only after the next periodic update, so the arguments are added for
-        // the time of the check.
+        // Redis counts a command's arguments before the command runs. Here the memory counter
+        // includes them only after the next periodic update, so they are added to it during this
+        // check.
         let uncounted_bytes = uncounted_input_bytes(d, entry.connection, ranges);
         let count = |d: &Dispatcher<'_, L>, bytes: i64| d.clients.executor.keyspace().memory().add_other(bytes);
         if uncounted_bytes > 0 {
@@ -45,7 +45,7 @@ impl Runner {
         if uncounted_bytes > 0 {
             count(d, -uncounted_bytes);
         }
-        // Invalidations of evicted keys are sent before the reply.
+        // Send the invalidations of evicted keys before the reply.
         d.clients.send_own_invalidations();
         if !d.memory.is_out() {
             return true;
@@ -60,7 +60,7 @@ impl Runner {
             Some(transaction) if matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) => {
                 transaction.flags().contains(Flags::DENYOOM)
             }
-            // Queuing takes memory, regardless of what the command does later.
+            // Queuing takes memory, no matter what the command does later.
             Some(transaction) => {
                 let needs_memory = !command.flags.contains(Flags::DISCARDS);
                 transaction.aborted |= needs_memory;
@@ -104,8 +104,8 @@ impl Runner {
     }
 }
 
-/// Returns the memory of a command's arguments and of its connection's own input buffer that the
-/// memory counter does not include yet, bytes; 0 for small buffers.
+/// Returns the memory of a command's arguments and of its connection's own input buffer that is
+/// missing from the memory counter, bytes. Returns 0 for small buffers.
 fn uncounted_input_bytes<L: EventLoop>(d: &Dispatcher<'_, L>, index: u32, ranges: &[ArgRange]) -> i64 {
     let Some(connection) = &d.clients.reactor.connections[index as usize] else { return 0 };
     let capacity_bytes = connection.input.capacity_bytes();

@@ -1,8 +1,8 @@
 //! Parses commands into windows and runs them. The worker's turn calls [`Windows::run_ready`].
 //!
-//! If a command waits (for shards, a key, the end of a pause), the commands behind it are held back
-//! in their connection's input. So a connection's commands run in the order in which they were
-//! sent.
+//! If a command waits (for shards, a key, or the end of a pause), the commands after it are held
+//! back in the connection's input. A connection's commands therefore run in the order in which they
+//! were sent.
 
 use std::time::Duration;
 
@@ -44,13 +44,13 @@ enum Fill {
     TooMuch,
     /// The window must run.
     Window,
-    /// The window must run, and its client has not authenticated.
+    /// The window must run, because its client has not authenticated.
     Stranger,
     /// The connection has used up its commands for this turn.
     TurnOver,
     /// Protocol error: no command follows.
     Broken,
-    /// A command of the connection is blocked, so the later ones must wait.
+    /// A command of the connection is blocked, so later commands must wait.
     Blocked,
     /// The connection is closed, or runs no commands for another reason.
     NotOpen,
@@ -92,8 +92,8 @@ impl Windows {
                 Fill::Window => {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
-                    // A turn within a script may have finished the connection's turn, so the turn
-                    // must be finished once more.
+                    // A turn within a script may have finished this connection's turn, so finish
+                    // the turn once more.
                     d.clients.reactor.touch(index);
                 }
                 Fill::Stranger => {
@@ -122,8 +122,8 @@ impl Windows {
         }
     }
 
-    /// Parses at most `left` commands of a connection into the window, and only one if the client
-    /// has not authenticated.
+    /// Parses at most `left` commands of a connection into the window. Parses only one command if
+    /// the client has not authenticated.
     #[inline]
     fn fill<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32, left: &mut usize) -> Fill {
         let reactor = &mut d.clients.reactor;
@@ -196,9 +196,9 @@ impl Windows {
         }
     }
 
-    /// Runs all commands of the window in order and empties it. Returns the time by which the
-    /// caller must advance the clock, ns. If the window was not timed, this is `u64::MAX`, which
-    /// makes the clock be read.
+    /// Runs all commands of the window in order, and empties the window. Returns the time by which
+    /// the caller must advance the clock, ns. If the window was not timed, returns `u64::MAX`,
+    /// which makes the caller read the clock.
     fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> u64 {
         if self.window.entries.is_empty() {
             return 0;
@@ -252,8 +252,8 @@ impl Windows {
                         continue;
                     }
                 }
-                // Another worker may have written the next shard's gate (the word that says whether
-                // the shard is held) last. The prefetch fetches its cache line while this command
+                // Another worker may have been the last to write the next shard's gate (the word
+                // that says whether the shard is held). Prefetch its cache line while this command
                 // runs.
                 if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
                     keyspace.prefetch_gate(next.shard);
@@ -289,7 +289,7 @@ impl Runner {
     }
 
     /// Runs one command, if its connection is still open. Returns whether `CLIENT CACHING` may have
-    /// applied to it.
+    /// applied to the command.
     #[inline(always)]
     fn run_one<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) -> bool {
         let users = d.clients.executor.keyspace().users();
@@ -323,7 +323,8 @@ impl Runner {
         }
         let session = &connection.session;
         session.client.set_command(command);
-        // A transaction may contain `CLIENT CACHING`, which isn't known before it runs.
+        // A transaction may contain `CLIENT CACHING`, which is only known once the transaction has
+        // run.
         let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
         let is_cached = session.caching || is_exec;
         // For almost all clients this check is five loads. Restricted clients need the full check.
@@ -371,7 +372,7 @@ impl Runner {
         is_cached
     }
 
-    /// Ends a command: counts it, and settles its reply if it has run ([`Runner::settle`]).
+    /// Ends a command: counts it and, if it has run, settles its reply ([`Runner::settle`]).
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "inlined: it ends the two ways of a command")]
     pub(super) fn end_entry<L: EventLoop>(
@@ -426,7 +427,7 @@ impl Runner {
                 let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
                 // This lock orders changes of the function libraries. It is held until the effect
-                // of this change is committed.
+                // of this command is committed.
                 let is_ordered = command.flags.contains(Flags::WRITE);
                 let _order = is_ordered.then(|| keyspace.journal().order_libraries());
                 let limit = reply_limit(context.session, keyspace);
@@ -442,7 +443,7 @@ impl Runner {
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);
                     // A pause that holds back nothing belongs to a change of role that has already
-                    // happened, so it can't be rejected.
+                    // happened, so the pause can't be rejected.
                     let may_be_rejected = pause.lasts();
                     let answer = PauseReply::new(*pause, Some((command, ranges.len())), may_be_rejected);
                     return d.hold_pause_reply(entry.connection, before, Box::new(answer));
@@ -483,8 +484,8 @@ impl Runner {
         ran
     }
 
-    /// Settles a command that has run: counts and times it, suppresses an unwanted reply, checks
-    /// output limits.
+    /// Settles a command that has run: counts and times it, suppresses an unwanted reply, and
+    /// checks output limits.
     #[inline]
     fn settle<L: EventLoop>(
         &mut self,
@@ -535,7 +536,7 @@ impl Runner {
     }
 }
 
-/// Returns whether a connection's pending input exceeds `client-query-buffer-limit`, and logs it.
+/// Returns whether a connection's pending input exceeds `client-query-buffer-limit`, and logs that.
 #[inline]
 fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     #[cold]
@@ -550,8 +551,8 @@ fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     has
 }
 
-/// Holds back the parsed commands of connections that wait. They run after the command that waits
-/// has been answered.
+/// Holds back the parsed commands of connections that wait. These commands run after the command
+/// that waits has been answered.
 #[inline]
 fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     for (at, entry) in window.first_of_each() {
@@ -563,7 +564,7 @@ fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     }
 }
 
-/// Returns the command if it is a script, or an `EXEC`, which may run one.
+/// Returns the command if it may be a script. `EXEC` counts, because it may run one.
 #[inline]
 pub(super) fn may_be_script(entry: &Entry) -> Option<&'static Command> {
     let What::Local(command) = entry.what else { return None };
@@ -571,7 +572,7 @@ pub(super) fn may_be_script(entry: &Entry) -> Option<&'static Command> {
     may_be.then_some(command)
 }
 
-/// Runs a command with several keys or its own routing.
+/// Runs a command that has several keys or its own routing.
 fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>, output: &mut Vec<u8>) -> Ran {
     let keyspace = executor.keyspace();
     shards.clear();

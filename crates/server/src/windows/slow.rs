@@ -13,7 +13,7 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{What, Window};
 
 impl Runner {
-    /// Logs one of a window's plain commands if all of them together took long.
+    /// Logs one of a window's plain commands if together they took long.
     #[inline]
     pub(super) fn end_watch<L: EventLoop>(
         &mut self,
@@ -23,7 +23,7 @@ impl Runner {
         ended: Moment,
     ) {
         // The rest is the time of the commands that were not timed individually. In most windows no
-        // command was, so the rest is the whole time.
+        // command was timed individually, so the rest is the whole time.
         let timed_ns = d.stopwatch.mark.ns_since(began);
         let rest_ns = ended.ns_since(began).saturating_sub(timed_ns);
         if rest_ns >= d.stopwatch.slow_window_ns {

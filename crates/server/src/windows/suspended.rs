@@ -1,5 +1,5 @@
-//! Runs commands of a window that may be scripts. If such a script becomes *busy* (runs for long),
-//! the worker serves its other connections meanwhile, and abandons the window (`dispatch::busy`).
+//! Runs commands of a window that may be scripts. If a script becomes *busy* (runs for long), the
+//! worker abandons the window and serves its other connections meanwhile (`dispatch::busy`).
 
 use pantala_engine::command::Command;
 use pantala_resp::ArgRange;
@@ -10,8 +10,8 @@ use crate::dispatch::window::{Entry, What, Window};
 use crate::dispatch::{Dispatcher, Suspended};
 
 impl Runner {
-    /// Runs a command of the window that may be a script. Returns the window, or `None` if it was
-    /// abandoned meanwhile.
+    /// Runs a command of the window that may be a script. Returns the window, or `None` if the
+    /// window was abandoned because the script became busy.
     #[cold]
     pub(super) fn run_suspended<L: EventLoop>(
         &mut self,
@@ -29,8 +29,8 @@ impl Runner {
         if !is_abandoned {
             return Some(window);
         }
-        // The commands of other connections are held back already. Those of the script's connection
-        // are held back now.
+        // The commands of other connections are already held back. Hold back those of the script's
+        // connection too.
         let is_own = |later: &Entry| later.connection == entry.connection;
         if window.entries[at + 1..].iter().any(is_own)
             && let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize]

@@ -7,8 +7,9 @@ use pantala_engine::executor::{Call, Executor};
 
 use crate::host::Server;
 
-/// Blocks the client of a `WAIT` or `WAITAOF` until its condition holds or it times out. Blocks the
-/// client of a `SHUTDOWN` until the server stops, or the shutdown fails or is aborted.
+/// Blocks the client of a `WAIT` or `WAITAOF` until its condition holds or its timeout expires.
+/// Blocks the client of a `SHUTDOWN` until the server stops, or until the shutdown fails or is
+/// aborted.
 #[cold]
 pub(super) fn wait_for_replicas(server: &Server, executor: &mut Executor<'_>, call: &Call<'_>, awaited: Awaited) {
     let timeout_ms = if let Awaited::Acknowledged(wait) = awaited { wait.timeout_ms } else { 0 };

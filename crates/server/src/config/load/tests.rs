@@ -15,7 +15,7 @@ fn settings(text: &str) -> Settings {
     load_text(text).unwrap_or_else(|error| panic!("{text:?}: {error}")).settings
 }
 
-/// The texts are those that redis-server 7.0.15 prints, except for its name and version.
+/// The expected texts are those that redis-server 7.0.15 prints, except for its name and version.
 #[test]
 fn errors_name_the_line_and_the_reason() {
     for (text, number, line, reason) in [
@@ -121,7 +121,7 @@ fn unsupported_directives_cause_one_warning_and_keep_their_default() {
     assert!(loaded.warnings[0].text.contains("'activedefrag'"));
 }
 
-/// Lines that prevent startup, each with the consequence of ignoring it.
+/// Lines that prevent startup, each with the consequence of ignoring the line.
 const UNSAFE: [(&str, &str); 3] =
     [("tls-cluster yes", "encrypted"), ("loadmodule /x.so", "no module"), ("loadmodule /x.so argument", "no module")];
 
@@ -155,7 +155,7 @@ fn only_the_last_line_of_a_directive_can_prevent_startup() {
         assert!(loaded.warnings.is_empty(), "{text}: {:?}", loaded.warnings);
     }
     assert!(load_text("tls-cluster no\ntls-cluster yes").is_err());
-    // These are safe to ignore.
+    // This directive is safe to ignore.
     let text = "repl-diskless-load swapdb";
     assert_eq!(load_text(text).expect(text).warnings.len(), 1, "{text}");
 }
@@ -236,7 +236,8 @@ fn defaults_depend_on_the_host() {
         let given = settings(&format!("workers {workers}\nshards {shards}"));
         assert_eq!(given.partitions, partitions, "{workers} workers, {shards} shards");
     }
-    // At the maximum number of databases that fits, and one past it.
+    // The maximum number of databases for which the default number of partitions fits, and one
+    // more.
     assert_eq!(settings("workers 64\nshards 40\ndatabases 1638").partitions, 640);
     assert_eq!(settings("workers 64\nshards 40\ndatabases 1639").partitions, 40);
     assert_eq!(settings("partitions 48\nshards 40").partitions, 48);

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 fn store(options: &str) -> ConfigStore {
     let sources = Sources { file: None, stdin: false, options: options.into() };
     let mut host = Fake::with(&[]);
-    // The store's working directory is that of the process.
+    // The store uses the working directory of the process.
     host.dir = System.current_dir();
     let loaded = load(&sources, host_defaults(2), &mut host);
     ConfigStore::new(&loaded.expect("a configuration"))

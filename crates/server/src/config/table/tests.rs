@@ -1,4 +1,4 @@
-//! Compares the table with the real redis-server, if it is installed.
+//! Compares the table with a real redis-server, if one is installed.
 
 use super::super::directive::State;
 use super::super::values::{Values, default_value};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Directives whose default differs from Redis's. The table gives the reasons, except for `dir`.
+/// Directives whose default differs from Redis's. The table gives the reason for each except `dir`.
 const OTHER_DEFAULTS: [&str; 7] = [
     "io-threads",
     "crash-log-enabled",
@@ -101,7 +101,7 @@ struct Connection(BufReader<TcpStream>);
 
 impl Connection {
     /// Sends a command and returns the strings of its reply: the elements of an array, or the line
-    /// of a simple reply, including the first byte, which is the type.
+    /// of a simple reply. The line includes its first byte, which is the type.
     fn command(&mut self, words: &[&str]) -> Vec<String> {
         self.send(words);
         self.reply()
@@ -175,8 +175,8 @@ fn names_and_defaults_match_redis() {
     }
 }
 
-/// Sets every directive of the real server to valid and invalid values. Compares which values it
-/// rejects and with which error, and which directives it fixes at startup.
+/// Sets every directive of the real server to valid and invalid values. Compares which values are
+/// rejected, with which errors, and which directives are fixed at startup.
 #[test]
 fn errors_match_redis() {
     const TRIED: [&str; 24] = [

@@ -388,8 +388,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         if ended == Ended::Abandoned {
             return_state(kind, state);
-            // A script that needs too large an undo log isn't marked wide, because its next call may
-            // change smaller values.
+            // A script that needs too large an undo log isn't marked wide, because its next call
+            // may change smaller values.
             if !is_large {
                 call.program.set_wide();
             }
