@@ -1,13 +1,13 @@
-//! Listeners: accepting connections, shared by both backends.
+//! Listeners, which both backends share: accepting connections.
 //!
-//! A backend watches its listeners in an epoll instance. The watch is level-triggered, and
-//! exclusive: if loops share a listener, a new connection need not wake all of them.
+//! A backend watches its listeners in an epoll instance. The watch is level-triggered. It is also
+//! exclusive: a new connection need not wake all loops that share a listener.
 //!
-//! The io_uring backend also uses an epoll instance, instead of accepting through its ring. An
+//! The io_uring backend also uses an epoll instance, and does not accept through its ring. An
 //! operation in a ring keeps its socket open until the kernel has torn down the ring, some time
-//! after the process has ended. For that time a listening socket would keep its address in use, and
-//! a server restarted after `kill -9` could not bind it. An epoll instance holds no reference to
-//! the sockets that it watches, so these are closed with the process.
+//! after the process has ended. Until then, a listening socket would keep its address in use, and a
+//! server restarted after `kill -9` could not bind the address. An epoll instance holds no
+//! reference to the sockets that it watches, so these are closed with the process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,10 +21,10 @@ use crate::ACCEPT_REST_MS;
 use crate::event::{Event, ListenerId};
 use crate::slots::{Slots, Token};
 
-/// Maximum wait that is passed to the kernel: a century, which in practice never ends.
+/// Maximum wait that is passed to the kernel: a century, which is practically unlimited.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Maximum connections accepted from one listener in one turn.
+/// Maximum number of connections accepted from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
 /// Marks epoll data that belongs to a listener. The bit is 0 in the data of a connection, whose
 /// token uses only the lowest 56 bits ([`Token::to_bits`]).
@@ -33,7 +33,7 @@ const LISTENER_BIT: u64 = 1 << 63;
 /// The listeners of one loop. All calls must pass the same epoll instance.
 pub(crate) struct Listeners {
     slots: Slots<Listener>,
-    /// Time at which the first resting listener accepts again; `None` while no listener rests (see
+    /// Time at which the first resting listener accepts again. `None` while no listener rests (see
     /// [`ACCEPT_REST_MS`]).
     rest_until: Option<Instant>,
 }
@@ -71,8 +71,8 @@ impl Listeners {
         Ok(ListenerId(token))
     }
 
-    /// Closes the loop's copy of a listening socket. Does nothing if the listener was removed
-    /// before.
+    /// Closes the loop's copy of a listening socket. Does nothing if the listener was already
+    /// removed.
     pub(crate) fn remove(&mut self, epoll: &OwnedFd, listener: ListenerId) {
         self.set_paused(epoll, listener, true);
         self.slots.remove(listener.0);
@@ -108,8 +108,8 @@ impl Listeners {
                     self.watch(epoll, token);
                     return false;
                 }
-                // This connection was closed before it was accepted, or a signal arrived.
-                // Continues, because the next connection may be fine.
+                // This connection was closed before it was accepted, or a signal arrived. Continue,
+                // because the next connection may be fine.
                 Err(_) => {}
             }
         }
@@ -168,8 +168,8 @@ impl Listeners {
         }
     }
 
-    /// Watches or unwatches a listener, according to its state. If the kernel can't watch the
-    /// socket, starts a rest.
+    /// Watches or unwatches a listener, according to its state. Starts a rest if the kernel can't
+    /// watch the socket.
     fn watch(&mut self, epoll: &OwnedFd, token: Token) {
         let Some(listener) = self.slots.value_mut(token) else {
             return;
@@ -178,7 +178,7 @@ impl Listeners {
         if wanted == listener.watched {
             return;
         }
-        // The kernel doesn't modify an exclusive registration, so add or delete it.
+        // The kernel can't modify an exclusive registration, so add or delete it.
         if wanted {
             let data = epoll::EventData::new_u64(token.to_bits() | LISTENER_BIT);
             let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
@@ -192,7 +192,7 @@ impl Listeners {
     }
 }
 
-/// Returns whether an accept failed because resources are exhausted. An immediate retry would spin,
+/// Returns whether an accept failed because resources are exhausted. Immediate retries would spin,
 /// because the pending connection keeps the listener ready.
 fn is_exhaustion(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)

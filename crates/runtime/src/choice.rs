@@ -1,4 +1,4 @@
-//! Chooses a server's backend and gives the reason.
+//! Chooses the backend of a server, and gives the reason.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Doorbell, Event, EventLoop, Lender, UringLoop};
 
-/// Time limit for the trial of io_uring, which normally takes less than a millisecond.
+/// Time limit for the trial of io_uring, which usually takes less than a millisecond.
 const TRY_OUT_WAIT: Duration = Duration::from_secs(1);
 
 /// A backend of the event loop.
@@ -54,8 +54,9 @@ impl FromStr for Choice {
     }
 }
 
-/// Environment variable that makes [`probe`] reject io_uring, with the variable's text as the
-/// reason. For tests of the automatic choice, and for operators who cannot change the command line.
+/// Environment variable that makes [`probe`] reject io_uring. The value of the variable is the
+/// reason. It serves tests of the automatic choice, and operators who cannot change the command
+/// line.
 pub const REFUSE_ENV: &str = "PANTALA_REFUSE_IO_URING";
 
 /// Checks that io_uring works on this host, with all features that [`crate::EventLoop`] needs.
@@ -67,8 +68,8 @@ pub fn probe() -> Result<(), String> {
         return Err(format!("refused by {REFUSE_ENV}={}", reason.display()));
     }
     try_out().map_err(|error| match error.kind() {
-        // The causes of the next three errors are, in this order: a kernel without io_uring; an
-        // administrator's setting or a seccomp profile; an older kernel.
+        // The causes of the next three errors are, in this order: a kernel without io_uring; a
+        // seccomp profile or an administrator's setting; an older kernel.
         io::ErrorKind::Unsupported => "this kernel has no io_uring (ENOSYS)".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "not permitted (EPERM): a seccomp profile, or kernel.io_uring_disabled".to_owned()
@@ -80,8 +81,8 @@ pub fn probe() -> Result<(), String> {
     })
 }
 
-/// Receives a byte through a loop, which proves that set-up, buffer ring, multishot receive and
-/// waiting work. Feature flags and version numbers don't prove that, because a seccomp filter may
+/// Receives a byte through a loop. This proves that set-up, buffer ring, multishot receive and
+/// waiting work. Feature flags and version numbers prove nothing, because a seccomp filter may
 /// forbid any of io_uring's three system calls.
 fn try_out() -> io::Result<()> {
     let mut event_loop = UringLoop::new(Doorbell::new()?)?;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A handle with which any thread wakes one loop's `poll`: a Linux eventfd.
+/// A handle by which any thread wakes the `poll` of one loop: a Linux eventfd.
 ///
-/// A ring while the loop is awake makes its next `poll` report [`crate::Event::Woken`], so no ring
-/// is lost. Each ring costs a system call (about half a microsecond, more if it wakes a thread), so
-/// callers should ring only for a sleeping worker.
+/// If the doorbell rings while the loop is awake, the loop's next `poll` reports
+/// [`crate::Event::Woken`], so no ring is lost. Each ring costs a system call (about half a
+/// microsecond, more if it wakes a thread), so callers should ring only for a sleeping worker.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     descriptor: Arc<OwnedFd>,
@@ -26,11 +26,11 @@ impl Doorbell {
         Ok(Doorbell { descriptor: Arc::new(descriptor) })
     }
 
-    /// Wakes the loop's `poll`. A signal handler may call this, because it is one `write` to a
-    /// non-blocking descriptor.
+    /// Wakes the loop's `poll`. A signal handler may call this function, because it only writes to
+    /// a non-blocking descriptor.
     pub fn ring(&self) {
-        // Can fail only when the counter, which the loops never reset, is full: after 2^64 - 2
-        // rings, which take centuries.
+        // Fails only if the counter is full, because the loops never reset it. That takes 2^64 - 2
+        // rings, and therefore centuries.
         let _ = rustix::io::write(&*self.descriptor, &1_u64.to_ne_bytes());
     }
 

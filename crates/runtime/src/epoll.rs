@@ -1,15 +1,15 @@
-//! The backend for all kernels: epoll reports readiness, then `recv` and `send` move the bytes.
+//! The backend for all kernels: epoll reports readiness, and `recv` and `send` then move the bytes.
 //!
 //! Connections are watched edge-triggered, so the kernel doesn't check idle connections in every
-//! wait. The kernel reports new bytes only once (an *edge*). After an edge the loop therefore
-//! receives from the connection, in this turn and the next ones, until a receive returns fewer
-//! bytes than it had room for. The socket's queue is then empty, and later bytes cause a new edge.
-//! For listeners see `accept.rs`.
+//! wait. The kernel reports new bytes only once. This report is called an *edge*. After an edge,
+//! the loop receives from the connection, in this turn and the next ones, until a receive returns
+//! fewer bytes than it had room for. The socket's queue is then empty, and later bytes cause a new
+//! edge. For listeners, see `accept.rs`.
 //!
 //! A reply is usually sent at the end of its connection's turn, without an entry in `unsent` and
-//! without an event ([`EventLoop::send_at_once`]). When each reply had an entry and an event, these
-//! took a tenth of the instructions of an unpipelined command. If the socket has no room for all
-//! bytes, the rest is sent like any other output.
+//! without an event ([`EventLoop::send_at_once`]). Such an entry and event would cost a tenth of
+//! the instructions of an unpipelined command. If the socket has no room for all bytes, the rest is
+//! sent like any other output.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,10 +28,10 @@ use crate::pool::Pool;
 use crate::slots::{Slots, Token};
 use crate::{Backend, Doorbell, SEND_BYTES_MAX};
 
-/// Maximum readiness reports taken in one turn.
+/// Maximum number of readiness reports taken in one turn.
 const REPORTS_MAX: usize = 512;
 /// Data of the doorbell's registration. It differs from the data of all connections and listeners,
-/// in which bits 56 to 62 are 0.
+/// because bits 56 to 62 are 0 in the latter.
 const DOORBELL_DATA: u64 = u64::MAX;
 
 /// An epoll event loop. See [`EventLoop`].
@@ -54,13 +54,13 @@ struct Connection {
     socket: OwnedFd,
     /// Whether the caller has paused receiving.
     paused: bool,
-    /// Whether an edge was reported and its bytes have not all been received.
+    /// Whether an edge was reported and not all of its bytes have been received.
     readable: bool,
     /// Whether the connection is in `ready` or `starved`.
     listed: bool,
     /// Whether the peer has closed its sending half, or the connection has failed. No further edge
-    /// follows. So the loop continues to receive until it has received the end or the error, even
-    /// after a receive that did not fill its room.
+    /// follows. The loop therefore continues to receive, even after a receive that did not fill its
+    /// room, until it has received the end or the error.
     hung_up: bool,
     /// Whether `Eof` or `Failed` was reported.
     ended: bool,
@@ -70,7 +70,7 @@ struct Connection {
 struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
-    /// Whether the success of the send ends no wait ([`EventLoop::send_quiet`]).
+    /// Whether the success of the send does not end a wait ([`EventLoop::send_quiet`]).
     quiet: bool,
     /// Whether the send waits until epoll reports room in the socket.
     blocked: bool,
@@ -79,23 +79,23 @@ struct Sending {
 impl EpollLoop {
     fn flags(blocked: bool) -> epoll::EventFlags {
         let receive = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        // Room is watched only while a send waits for it, because Unix sockets report room after
-        // every read of the peer.
+        // Watch for room only while a send needs it, because Unix sockets report room after every
+        // read of the peer.
         if blocked { receive | epoll::EventFlags::OUT } else { receive }
     }
 
-    /// Keeps the bytes that [`EventLoop::send_at_once`] couldn't send. Watches the socket if it has
-    /// no room.
+    /// Keeps the bytes that [`EventLoop::send_at_once`] couldn't send. If the socket has no room,
+    /// watches for room.
     #[cold]
     fn keep_rest(&mut self, conn: ConnId, buffer: Vec<u8>, sent: rustix::io::Result<usize>) {
         let connection = self.connections.value_mut(conn.0).expect("a send has just used it");
         let blocked = sent == Err(Errno::AGAIN);
-        // After any other error, the next attempt to send (in `flush`) fails again and reports the
+        // After any other error, the next attempt to send (in `flush`) fails too, and reports the
         // error.
         let sent_bytes = sent.unwrap_or(0);
         connection.sending = Some(Sending { outgoing: buffer.into(), sent_bytes, quiet: true, blocked });
         if blocked {
-            // Can't fail: see `flush`.
+            // Can't fail, for the reason given in `flush`.
             let _ = watch(&self.epoll, &connection.socket, conn.0, true);
         } else {
             self.unsent.push(conn.0);
@@ -111,7 +111,7 @@ impl EpollLoop {
         self.unsent.push(conn.0);
     }
 
-    /// Continues all sends whose sockets may have room. Returns whether this appended an event that
+    /// Continues all sends whose sockets may have room. Returns whether any of the appended events
     /// ends a wait.
     fn flush(&mut self, events: &mut Vec<Event>) -> bool {
         let mut ends_wait = false;
@@ -138,7 +138,8 @@ impl EpollLoop {
                 Step::Blocked => {
                     sending.blocked = true;
                     connection.sending = Some(sending);
-                    // This cannot fail: the descriptor is registered, and a change needs no memory.
+                    // Can't fail, because the descriptor is registered and a change needs no
+                    // memory.
                     let _ = watch(&self.epoll, &connection.socket, token, true);
                     false
                 }
@@ -206,14 +207,14 @@ impl EpollLoop {
     fn handle(&mut self, report: epoll::Event, events: &mut Vec<Event>) {
         let data = report.data.u64();
         if data == DOORBELL_DATA {
-            // The doorbell is watched edge-triggered. Each ring causes an edge, so its counter need
-            // not be read.
+            // The doorbell is watched edge-triggered. Each ring causes an edge, so the doorbell's
+            // counter need not be read.
             events.push(Event::Woken);
             return;
         }
         if Listeners::is_about_listener(data) {
-            // Listeners are watched level-triggered, so the next wait reports the connections that
-            // remain.
+            // Listeners are watched level-triggered, so the next wait reports any remaining
+            // connections.
             self.listeners.accept(&self.epoll, data, events);
             return;
         }
@@ -241,8 +242,8 @@ impl EpollLoop {
 
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         let timeout = timeout.map(|timeout| {
-            // Timeouts longer than a century are clamped, to stay in the range of every kernel
-            // structure.
+            // Timeouts of more than a century are clamped, because longer ones don't fit into every
+            // kernel structure.
             Timespec::try_from(timeout.min(WAIT_MAX)).expect("a century fits")
         });
         let mut reports = mem::take(&mut self.reports);
@@ -268,7 +269,8 @@ enum Step {
     Blocked,
 }
 
-/// Sends at most [`SEND_BYTES_MAX`] bytes with one `send`. Returns how many bytes the kernel took.
+/// Sends at most [`SEND_BYTES_MAX`] bytes with one `send`. Returns the number of bytes that the
+/// kernel took.
 #[inline]
 fn send_piece(socket: &OwnedFd, rest: &[u8]) -> rustix::io::Result<usize> {
     let piece = &rest[..rest.len().min(SEND_BYTES_MAX)];
@@ -314,8 +316,7 @@ impl Lender for EpollLoop {
     fn release(&mut self, chunk: Chunk) {
         self.pool.release(&chunk);
         if !self.starved.is_empty() {
-            // `listed` stays true, because it means that the connection is in either of the two
-            // lists.
+            // `listed` stays true, because the connection is still in one of the two lists.
             self.ready.extend(self.starved.drain(..));
         }
     }
@@ -403,7 +404,7 @@ impl EventLoop for EpollLoop {
             return;
         };
         connection.paused = false;
-        // An edge may have been reported during the pause. Its bytes must be received now.
+        // An edge may have been reported during the pause, and its bytes must be received now.
         if connection.readable && !connection.listed && !connection.ended {
             connection.listed = true;
             self.ready.push_back(conn.0);
@@ -440,8 +441,8 @@ impl EventLoop for EpollLoop {
     }
 
     fn close(&mut self, conn: ConnId) {
-        // The kernel unregisters a socket when its last descriptor is closed. A forked child may
-        // hold another descriptor of this socket, so unregister it explicitly.
+        // The kernel unregisters a socket when the last descriptor of the socket is closed.
+        // Unregister it explicitly, because a forked child may hold another descriptor.
         if let Some(connection) = self.connections.remove(conn.0) {
             let _ = epoll::delete(&self.epoll, &connection.socket);
         }

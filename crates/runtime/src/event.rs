@@ -1,4 +1,4 @@
-//! The interface between a worker and its event loop: events, and the trait of both backends.
+//! The interface between a worker and its event loop: the events, and the trait of both backends.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,15 +10,15 @@ use crate::doorbell::Doorbell;
 use crate::slots::Token;
 use crate::{Backend, RECEIVE_BYTES_MAX};
 
-/// Identifies a connection of one loop. Methods of the loop find nothing for the id of a closed
-/// connection, even if a new connection has taken the position in the loop's table (until the
-/// 24-bit generation wraps).
+/// Identifies a connection of one loop. Once the connection is closed, the loop's methods find
+/// nothing for its ID. This holds even if a new connection has taken its position in the loop's
+/// table (until the 24-bit generation wraps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub(crate) Token);
 
 impl ConnId {
-    /// Returns the position in the loop's table, which is less than the maximum number of
-    /// connections that were open at the same time. Callers may use it as an index into a table of
+    /// Returns the position in the loop's table. It is less than the maximum number of connections
+    /// that were open at the same time. Callers may use the position as an index into a table of
     /// their own if they compare [`generation`](Self::generation).
     #[inline]
     pub fn index(self) -> usize {
@@ -38,17 +38,17 @@ pub struct ListenerId(pub(crate) Token);
 
 /// Received bytes, in memory lent by the loop until [`Lender::release`].
 ///
-/// A chunk has at least one byte and at most [`RECEIVE_BYTES_MAX`]. A chunk that is dropped without
-/// being released leaks its part of the loop's bounded buffers. Once these are exhausted, receiving
-/// stops.
+/// A chunk has at least one byte and at most [`RECEIVE_BYTES_MAX`]. If a chunk is dropped without
+/// being released, its part of the loop's bounded buffers is lost. Once all buffers are lost,
+/// receiving stops.
 #[derive(Debug)]
 #[must_use = "a chunk that isn't released keeps one of the loop's buffers for ever"]
 pub struct Chunk {
     pub(crate) buffer: u32,
     pub(crate) start: u32,
     pub(crate) len_bytes: u32,
-    /// Number of the io_uring loop that lent the chunk; all other io_uring loops reject it. 0 for a
-    /// chunk of an epoll loop.
+    /// Number of the io_uring loop that lent the chunk. All other io_uring loops reject the chunk.
+    /// It is 0 for a chunk of an epoll loop.
     pub(crate) lender: u32,
 }
 
@@ -62,10 +62,10 @@ impl Chunk {
     }
 
     /// Shortens the chunk to its first `len` bytes. A decrypting layer calls this after it has
-    /// moved the plain text to the start of the chunk.
+    /// moved the plaintext to the start of the chunk.
     ///
     /// # Panics
-    /// If `len` is 0 or more than the chunk has.
+    /// If `len` is 0, or more than the chunk's length.
     pub fn truncate(&mut self, len: usize) {
         assert!((1..=self.len()).contains(&len), "a chunk of {len} bytes");
         self.len_bytes = len as u32;
@@ -79,11 +79,11 @@ impl Lent for Chunk {
     }
 }
 
-/// An event, as a loop reports it.
+/// An event that a loop reports.
 #[derive(Debug)]
 pub enum Event {
-    /// A connection was accepted. It belongs to no loop yet: pass it to [`EventLoop::add`] of this
-    /// or of another worker's loop.
+    /// A connection was accepted. It belongs to no loop yet. The caller passes it to
+    /// [`EventLoop::add`] of this worker's loop or of another worker's.
     Accepted {
         /// The listener that accepted the connection.
         listener: ListenerId,
@@ -97,7 +97,7 @@ pub enum Event {
         /// The bytes, to be released with [`Lender::release`].
         chunk: Chunk,
     },
-    /// The peer closed its sending half. No `Data` follows; sends are still possible.
+    /// The peer closed its sending half. No `Data` follows, but sends are still possible.
     Eof {
         /// The connection, still open on this side.
         conn: ConnId,
@@ -116,7 +116,7 @@ pub enum Event {
         conn: ConnId,
         /// The buffer of the send, emptied for reuse. It has no capacity if shared bytes were sent.
         buffer: Vec<u8>,
-        /// `Ok` if the kernel accepted all bytes. After an error, the rest of the bytes is lost.
+        /// `Ok` if the kernel accepted all bytes. After an error, the remaining bytes are lost.
         result: io::Result<()>,
     },
     /// The doorbell rang at least once since the last `Woken`.
@@ -136,17 +136,17 @@ impl Event {
     }
 }
 
-/// An event loop. Only the thread that created it uses it.
+/// An event loop. Only the thread that created the loop uses it.
 ///
 /// A turn of a worker is [`poll`](Self::poll), the handling of its events, and the resulting sends.
 /// The next `poll` submits these sends together, except those done at once
 /// ([`send_at_once`](Self::send_at_once)). Only `poll` produces events.
 pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
-    /// Creates a loop that `doorbell` wakes. One doorbell belongs to one loop.
+    /// Creates a loop that `doorbell` wakes. Each doorbell belongs to one loop.
     ///
     /// # Errors
-    /// If the kernel can't create the loop, because descriptors or memory are exhausted or, with
-    /// io_uring, for a reason that [`crate::probe`] names.
+    /// If descriptors or memory are exhausted. With io_uring, also for each reason that
+    /// [`crate::probe`] names.
     fn new(doorbell: Doorbell) -> io::Result<Self>;
 
     /// Returns the backend of this loop.
@@ -155,9 +155,9 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// Returns the doorbell given to [`new`](Self::new).
     fn doorbell(&self) -> Doorbell;
 
-    /// Starts to accept from a listening socket, which is made non-blocking. Several loops may
-    /// share one socket; one of them then accepts each connection. Alternatively each loop has its
-    /// own socket, with `SO_REUSEPORT`.
+    /// Starts to accept from a listening socket, and makes the socket non-blocking. Several loops
+    /// may share one socket. Exactly one of them then accepts each connection. Alternatively, each
+    /// loop has its own socket, with `SO_REUSEPORT`.
     ///
     /// If descriptors or memory are exhausted, or the kernel cannot watch the socket, accepting
     /// pauses for [`crate::ACCEPT_REST_MS`] and is then retried.
@@ -166,50 +166,50 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// If the socket cannot be made non-blocking.
     fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId>;
 
-    /// Stops accepting and closes the loop's copy of the socket. The next poll may still report
-    /// connections that were accepted before. A removed listener is ignored.
+    /// Stops accepting, and closes the loop's copy of the socket. The next poll may still report
+    /// connections that were accepted before. Does nothing if the listener was already removed.
     fn remove_listener(&mut self, listener: ListenerId);
 
-    /// Stops accepting until [`resume_accept`](Self::resume_accept). New connections wait in the
-    /// socket's backlog. Connections that were accepted before may still be reported.
+    /// Stops accepting until [`resume_accept`](Self::resume_accept). Until then, new connections
+    /// wait in the socket's backlog. Connections that were accepted before may still be reported.
     fn pause_accept(&mut self, listener: ListenerId);
 
     /// Resumes accepting.
     fn resume_accept(&mut self, listener: ListenerId);
 
-    /// Takes ownership of a connected stream socket (TCP or Unix) and starts receiving. The socket
-    /// is made non-blocking.
+    /// Takes ownership of a connected stream socket (TCP or Unix), makes the socket non-blocking,
+    /// and starts receiving.
     ///
     /// # Errors
     /// If the socket cannot be made non-blocking or, with epoll, the kernel cannot watch it.
     fn add(&mut self, socket: OwnedFd) -> io::Result<ConnId>;
 
-    /// Returns the connection's socket for access to addresses and options, or `None` once it is
-    /// closed.
+    /// Returns the connection's socket, for access to addresses and options. Returns `None` if the
+    /// connection is closed.
     fn socket(&self, conn: ConnId) -> Option<BorrowedFd<'_>>;
 
     /// Stops receiving, which slows down the peer once the kernel's buffers are full. The next poll
-    /// may still report bytes that were received before. A closed connection is ignored.
+    /// may still report bytes that were received before. Does nothing if the connection is closed.
     fn pause_receive(&mut self, conn: ConnId);
 
-    /// Resumes receiving after [`pause_receive`](Self::pause_receive). A closed connection is
-    /// ignored.
+    /// Resumes receiving after [`pause_receive`](Self::pause_receive). Does nothing if the
+    /// connection is closed.
     fn resume_receive(&mut self, conn: ConnId);
 
     /// Sends a buffer or shared bytes at the next [`poll`](Self::poll). [`Event::Sent`] returns the
     /// buffer.
     ///
     /// # Panics
-    /// If `bytes` is empty, the connection is closed, or the `Sent` event of its previous send has
-    /// not been reported.
+    /// If `bytes` is empty, if the connection is closed, or if the `Sent` event of the connection's
+    /// previous send has not been reported.
     fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
     /// Sends as [`send`](Self::send) does, but success does not end a wait: `Sent` is reported
-    /// together with the next other event. Servers send their replies in this way: if the
+    /// together with the next other event. Servers send their replies in this way. If the
     /// completion of a reply ended the wait, each turn would receive too few requests.
     ///
-    /// If more output is queued behind the send, call [`expect_sent`](Self::expect_sent) before the
-    /// next poll. Otherwise that output waits for the next other event.
+    /// If more output is queued after this send, call [`expect_sent`](Self::expect_sent) before the
+    /// next poll. Otherwise that output waits for the next event of another kind.
     ///
     /// # Panics
     /// As `send`.
@@ -217,8 +217,8 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
 
     /// Sends the whole buffer at once, if the backend supports this (epoll) and the socket has
     /// room. If the kernel took all bytes, returns the emptied buffer, and no [`Event::Sent`]
-    /// follows. Otherwise sends the rest as [`send_quiet`](Self::send_quiet) does, and returns
-    /// `None`.
+    /// follows. Otherwise sends the remaining bytes as [`send_quiet`](Self::send_quiet) does, and
+    /// returns `None`.
     ///
     /// # Panics
     /// As `send`.
@@ -229,22 +229,22 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     }
 
     /// Makes the completion of the send in flight on `conn` end a wait, as if [`send`](Self::send)
-    /// had been used. Does nothing if no send is in flight.
+    /// had been called. Does nothing if no send is in flight.
     fn expect_sent(&mut self, conn: ConnId);
 
-    /// Cancels all operations and closes the connection. No further event is reported for it. The
-    /// buffer of a send in flight is dropped once the kernel has finished with it. A closed
-    /// connection is ignored.
+    /// Cancels all operations of the connection and closes it. No further event is reported for the
+    /// connection. The buffer of a send in flight is dropped once the kernel has finished with it.
+    /// Does nothing if the connection is already closed.
     fn close(&mut self, conn: ConnId);
 
     /// Submits all queued operations, waits for events and appends them to `events`.
     ///
     /// A `timeout` of `None` waits without limit, `Some(ZERO)` does not wait. A poll may return
     /// early without any event, after a signal or when a listener resumes. The number of events per
-    /// poll is bounded, so more may be available.
+    /// poll is bounded, so more events may be available.
     ///
     /// # Errors
-    /// If the kernel cannot wait, because of a programming error or for lack of memory. Failures of
-    /// single connections are events.
+    /// If the kernel cannot wait, because of a programming error or a lack of memory. Failures of
+    /// single connections are reported as events.
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()>;
 }

@@ -1,9 +1,10 @@
-//! A file that is written only at its end: an append-only file, a snapshot.
+//! Files that are written only at their end, such as an append-only file or a snapshot.
 //!
-//! Large amounts bypass the page cache (`O_DIRECT`). Nobody reads these files soon, so a copy of
-//! them in the page cache costs time, and memory that other programs could use. Small amounts are
-//! written through the cache, because a direct write has to wait for the device. So is the
-//! incomplete last block of a large amount, because a direct write consists of whole blocks.
+//! Large amounts of data bypass the page cache (`O_DIRECT`). These files are not read soon, so a
+//! copy in the page cache would waste time, and memory that other programs could use. Small amounts
+//! are written through the cache, because a direct write has to wait for the device. The incomplete
+//! last block of a large amount is also written through the cache, because a direct write consists
+//! of whole blocks.
 //!
 //! ```text
 //! file    ……│ block │ block │ bl              the last block is incomplete
@@ -11,10 +12,11 @@
 //!                       direct   direct  cached
 //! ```
 //!
-//! The kernel keeps both kinds of writes to one block in order: a direct write first writes back
-//! the cached pages that it replaces, and then drops them. It ignores cached pages before that
-//! block. If the machine crashed, the file could end with the direct write, and have zeros instead
-//! of these pages. So they are written back first.
+//! The kernel keeps direct and cached writes to one block in order. Before a direct write, it
+//! writes back the cached pages that the direct write replaces, and drops them. It does not write
+//! back cached pages of earlier blocks. After a crash of the machine, the file could then contain
+//! the direct write but have zeros in place of these pages. This module therefore writes these
+//! pages back before each direct write.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -25,14 +27,14 @@ use std::path::Path;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, pwritev};
 
-/// Alignment of direct writes in the file and in memory, bytes. A multiple of the logical blocks
-/// of all common disks.
+/// Alignment of direct writes in the file and in memory, bytes. It is a multiple of the logical
+/// block size of all common disks.
 const BLOCK_BYTES: usize = 4096;
-/// Minimum length of a direct write, bytes. For shorter writes, waiting for the device costs more
-/// than the copy that is saved.
+/// Minimum length of a direct write, bytes. For a shorter write, waiting for the device costs more
+/// than copying to the page cache.
 const DIRECT_BYTES_MIN: usize = 256 * 1024;
-/// Length of the staging buffer, bytes: the largest direct write. The longer it is, the fewer waits
-/// for the device there are. It must fit into the third-level cache.
+/// Length of the staging buffer, bytes. It is also the length of the largest direct write. A longer
+/// buffer means fewer waits for the device, but the buffer must fit into the third-level cache.
 const STAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// A file that is written only at its end. See the head of this module.
@@ -41,30 +43,31 @@ pub struct SequentialFile {
     file: File,
     /// Length of the file, bytes.
     len: u64,
-    /// Buffer of the *staged* bytes: the incomplete last block of the file, then the *gathered*
-    /// bytes, which are not written yet. The staged bytes start at [`Self::aligned_at`]. Allocated
-    /// when the first bytes are gathered.
+    /// Buffer of the *staged* bytes: first the incomplete last block of the file, then the
+    /// *gathered* bytes, which are not written yet. The staged bytes start at [`Self::aligned_at`].
+    /// The buffer is allocated when the first bytes are gathered.
     stage: Vec<u8>,
     /// Index of the first byte of `stage` whose address is a multiple of [`BLOCK_BYTES`].
     aligned_at: usize,
     /// Number of gathered bytes.
     gathered: usize,
-    /// Whether to try direct writes: true until the file system rejects one.
+    /// Whether to try direct writes. True until the file system rejects one.
     can_bypass: bool,
-    /// Where the bytes begin that may be only in the page cache.
+    /// Offset from which on the bytes of the file may be only in the page cache.
     cached_from: u64,
-    /// Whether cached pages could not be written back. The kernel reports this only once.
+    /// Whether the kernel has failed to write back cached pages. It reports such a failure only
+    /// once.
     has_lost_pages: bool,
 }
 
 impl SequentialFile {
-    /// Opens a file to write at its end. Creates it with this mode unless it exists.
+    /// Opens a file for writing at its end. If the file doesn't exist, creates it with this mode.
     ///
     /// # Errors
     /// The system's error.
     pub fn open(path: &Path, mode: u32) -> io::Result<Self> {
-        // O_APPEND must not be set. A direct write starts before the end of the file, at the
-        // incomplete last block, but with O_APPEND the kernel would write it at the end.
+        // O_APPEND must not be set. A direct write starts at the incomplete last block, before the
+        // end of the file, but with O_APPEND the kernel would write at the end.
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(mode).open(path)?;
         let len = file.metadata()?.len();
         Ok(SequentialFile {
@@ -105,8 +108,8 @@ impl SequentialFile {
     /// written.
     ///
     /// # Errors
-    /// The system's error, if nothing was written. (After a part was written, an error is not
-    /// reported: the length of that part is returned.)
+    /// The system's error, if nothing was written. If a part was written before the error, the
+    /// length of that part is returned instead.
     pub fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         if total < DIRECT_BYTES_MIN || !self.can_bypass {
@@ -123,7 +126,7 @@ impl SequentialFile {
         }
     }
 
-    /// Adds bytes to the staging buffer. Writes the buffer whenever it is full; [`Self::flush`]
+    /// Adds bytes to the staging buffer, and writes the buffer whenever it is full. [`Self::flush`]
     /// writes the rest.
     ///
     /// # Errors
@@ -148,8 +151,7 @@ impl SequentialFile {
     /// Writes the gathered bytes.
     ///
     /// # Errors
-    /// The system's error. A part of the gathered bytes may have been written; the others are
-    /// dropped.
+    /// The system's error. A part of the gathered bytes may have been written. The rest is dropped.
     pub fn flush(&mut self) -> io::Result<()> {
         let flushed = self.write_gathered();
         self.gathered = 0;
@@ -168,11 +170,11 @@ impl SequentialFile {
         Ok(())
     }
 
-    /// Makes the content durable. After an error, another call may succeed although the content
-    /// isn't durable.
+    /// Makes the content durable. If a call has failed, a later call may succeed although the
+    /// content isn't durable.
     ///
     /// # Errors
-    /// The system's error, or pages could not be written back before.
+    /// The system's error, or an earlier failure to write back pages.
     pub fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         if self.has_lost_pages {
@@ -202,7 +204,7 @@ impl SequentialFile {
         self.file.read_exact_at(&mut self.stage[range], self.len - head as u64)
     }
 
-    /// Writes back the pages before `start`, an offset, that may be only in the page cache.
+    /// Writes back all pages before the offset `start` that may be only in the page cache.
     fn write_back_before(&mut self, start: u64) -> io::Result<()> {
         if self.cached_from >= start {
             return Ok(());
@@ -232,11 +234,11 @@ impl SequentialFile {
                     self.len += (done - head) as u64;
                     self.cached_from = start + written as u64;
                 }
-                // The file system can't write directly.
+                // The file system doesn't support direct writes.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => self.can_bypass = false,
                 Err(error) => {
-                    // Some file systems extend a file before a write to it fails. Without success,
-                    // the next write overwrites these bytes.
+                    // Some file systems extend a file before a write to it fails. If this call
+                    // fails too, the next write overwrites the additional bytes.
                     let _ = self.file.set_len(self.len);
                     return Err(error.into());
                 }
@@ -256,7 +258,7 @@ impl SequentialFile {
     }
 }
 
-/// Writes whole blocks without the page cache, possibly not all of them. Returns the number of
+/// Writes whole blocks, possibly not all of them, without the page cache. Returns the number of
 /// bytes written.
 fn write_direct(file: &File, blocks: &[u8], at: u64) -> Result<usize, Errno> {
     let flags = fcntl_getfl(file)?.difference(OFlags::DIRECT);
@@ -267,7 +269,7 @@ fn write_direct(file: &File, blocks: &[u8], at: u64) -> Result<usize, Errno> {
             other => break other,
         }
     };
-    // Can't fail: the file had these flags before.
+    // Can't fail, because the file had these flags before.
     let _ = fcntl_setfl(file, flags);
     written
 }
@@ -308,7 +310,7 @@ mod tests {
             assert_eq!(file.len(), expected.len() as u64);
             assert!(std::fs::read(&path).unwrap() == expected, "after {len} bytes");
             if salt == 4 {
-                // Opens the file again, as the next process does.
+                // Open the file again, as a restarted process does.
                 file = SequentialFile::open(&path, MODE).unwrap();
             }
         }
@@ -320,8 +322,8 @@ mod tests {
         assert!(std::fs::read(&path).unwrap() == expected);
     }
 
-    /// Returns whether all bytes before the last block that was written directly are on the device,
-    /// at least in its cache.
+    /// Returns whether all bytes before the incomplete last block have reached the device, or at
+    /// least its cache.
     fn has_no_cached_gap(file: &SequentialFile) -> bool {
         file.cached_from + (BLOCK_BYTES as u64) > file.len()
     }

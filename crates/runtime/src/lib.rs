@@ -1,16 +1,16 @@
-//! Event loops for Pantala's workers: one trait, [`EventLoop`], and two backends. Also
+//! Event loops for Pantala's workers: one trait, [`EventLoop`], and two backends. Also contains
 //! [`SequentialFile`], which the server's file threads use.
 //!
 //! The server's workers and `pantala-bench floor` use these loops. A loop belongs to the thread
-//! that created it. Other threads may use only its [`Doorbell`].
+//! that created it. Other threads may use only the loop's [`Doorbell`].
 //!
 //! # Words
 //!
-//! - **loop**: the event sources of one worker thread: listeners, connections, its doorbell.
+//! - **loop**: the event sources of one worker thread: its listeners, connections and doorbell.
 //! - **turn**: one [`EventLoop::poll`], the handling of its events, and the sends that follow.
-//! - **quiet send**: a send whose success does not end a wait ([`EventLoop::send_quiet`]).
-//! - **chunk**: received bytes in memory that the loop lends until `EventLoop::release`.
-//! - **doorbell**: wakes a loop from another thread ([`Doorbell`], an eventfd).
+//! - **quiet send**: a send whose success does not make `poll` return ([`EventLoop::send_quiet`]).
+//! - **chunk**: received bytes, in memory that the loop lends to the caller until `release`.
+//! - **doorbell**: the handle by which another thread wakes a loop ([`Doorbell`], an eventfd).
 //!
 //! # Ownership
 //!
@@ -23,26 +23,29 @@
 //! | bytes that many sends share ([`SharedBytes`]) | all of these sends together |
 //!
 //! The caller may read and change the bytes of a [`Chunk`] until it releases the chunk. The loop
-//! owns the buffer of a send because the kernel may be reading it. If the connection is closed or
-//! the loop dropped before `Sent`, the buffer is kept until the kernel has finished with it. A send
-//! of shared bytes keeps its reference for as long as it would keep a buffer. `send_at_once` may
-//! return the buffer at once.
+//! owns the buffer of a send because the kernel may be reading the buffer. If the connection is
+//! closed or the loop is dropped before `Sent`, the buffer is kept until the kernel has finished
+//! with it. A send of shared bytes keeps its reference for as long as it would keep a buffer.
+//! `send_at_once` may return the buffer at once.
 //!
 //! # Backends
 //!
-//! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends are submitted
-//! by the system call that waits for the next events, or sent directly while the loop is mostly
-//! idle. [`EpollLoop`]: edge-triggered readiness, one `recv` per readable connection and turn into
-//! a pool of packed buffers, one `send` per connection and turn. With epoll, a caller that needs no
-//! event can send at once ([`EventLoop::send_at_once`]). [`choose`] picks a backend that the kernel
-//! allows.
+//! [`UringLoop`]: multishot receive into a ring of provided buffers. The sends of a turn are
+//! submitted by the system call that waits for the next events. While the loop is mostly idle, they
+//! are sent directly instead.
+//!
+//! [`EpollLoop`]: edge-triggered readiness. Each readable connection costs one `recv` per turn,
+//! into a pool of packed buffers, and each sending connection one `send`. With epoll, a caller that
+//! needs no event can send at once ([`EventLoop::send_at_once`]).
+//!
+//! [`choose`] picks a backend that the kernel allows.
 //!
 //! # What it costs
 //!
 //! Memory per connection: about 100 bytes in the loop, and the kernel's socket. Buffers per loop: 1
 //! MB in ordinary use. If many connections receive in one turn, or the caller holds chunks, the
-//! loop adds buffers, up to 128 MB (epoll) or 64 MB (io_uring). CPU per operation, compared with a
-//! server without a store: `docs/decisions/0003-networking.md`.
+//! loop adds buffers, up to 128 MB (epoll) or 64 MB (io_uring). For the CPU time per operation, see
+//! `docs/decisions/0003-networking.md`, which compares it with a server without a store.
 
 mod accept;
 mod choice;
@@ -66,11 +69,11 @@ pub use uring::UringLoop;
 /// Maximum bytes of one [`Chunk`].
 pub const RECEIVE_BYTES_MAX: usize = 64 * 1024;
 
-/// Duration of a listener's *rest*, in milliseconds: after the process or the host ran out of
-/// descriptors or memory, the listener stops accepting for this time.
+/// Duration of a listener's *rest*, ms. A listener stops accepting for this time when the process
+/// or the host has run out of descriptors or memory.
 pub const ACCEPT_REST_MS: u64 = 100;
 
-/// Maximum bytes of one send operation, so that a fast reader of a huge reply shares the worker
-/// with other connections. A value of 1 MiB fits into one operation together with its header and
-/// some short replies before it.
+/// Maximum bytes of one send operation. Without it, a huge reply to a fast reader would keep the
+/// worker from other connections. A value of 1 MiB fits into one operation, together with its
+/// header and some short replies before it.
 const SEND_BYTES_MAX: usize = (1024 + 128) * 1024;

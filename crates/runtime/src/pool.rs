@@ -1,20 +1,20 @@
 //! Receive buffers of the epoll backend.
 //!
-//! Small receives are packed into the *current* buffer, which is reused from its start once all its
-//! chunks are released. A turn over 50 connections with 300 bytes each therefore touches 16 KB,
-//! which stay in the first-level cache. With 50 separate buffers, the first bytes of all buffers
-//! would compete for the same few cache sets.
+//! Small receives are packed into the *current* buffer. This buffer is reused from its start once
+//! all its chunks are released. A turn with 50 connections and 300 bytes each therefore touches 16
+//! KB, which stay in the first-level cache. With 50 separate buffers, the first bytes of all
+//! buffers would compete for the same few cache sets.
 
 use crate::{Chunk, RECEIVE_BYTES_MAX};
 
 /// Bytes of one buffer.
 pub(crate) const BUFFER_BYTES: usize = 64 * 1024;
-/// Minimum space offered to a receive.
+/// Minimum space offered to a receive, bytes.
 const ROOM_BYTES_MIN: usize = 16 * 1024;
-/// Maximum buffers of one loop: 128 MB, reached only if chunks are held beyond the turn or many
-/// connections have full queues in one turn.
+/// Maximum number of buffers of one loop (128 MB). Reached only if chunks are held beyond the turn,
+/// or if many connections have full queues in one turn.
 pub(crate) const BUFFERS_MAX: usize = 2048;
-/// Maximum free buffers that keep their memory.
+/// Maximum number of free buffers that keep their memory.
 const FREE_BUFFERS_MAX: usize = 16;
 
 struct Buffer {
@@ -32,7 +32,7 @@ pub(crate) struct Pool {
     free: Vec<u32>,
     /// Buffers without memory.
     hollow: Vec<u32>,
-    /// The buffer that receives fill until less than [`ROOM_BYTES_MIN`] of it is unused.
+    /// The buffer that is being filled, until less than [`ROOM_BYTES_MIN`] of it is unused.
     current: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ impl Pool {
                 return Some(current);
             }
             // The buffer becomes free when its last chunk is released. At least one chunk is lent,
-            // because otherwise `filled` would be 0.
+            // or else `filled` would be 0.
             self.current = None;
         }
         let next = self.free.pop().or_else(|| self.refill()).or_else(|| self.grow())?;
@@ -77,7 +77,7 @@ impl Pool {
         u32::try_from(self.buffers.len() - 1).ok()
     }
 
-    /// Lends the first `len_bytes` of the space that the last call of `room` has returned.
+    /// Lends the first `len_bytes` of the space that the last call of `room` returned.
     pub(crate) fn lend(&mut self, len_bytes: usize) -> Chunk {
         let current = self.current.expect("room was asked for");
         let buffer = &mut self.buffers[current as usize];

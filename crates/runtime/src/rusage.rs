@@ -1,9 +1,9 @@
-//! Kernel counters of this thread.
+//! The kernel's counters of the current thread.
 
 use std::mem::MaybeUninit;
 
-/// Returns the number of voluntary context switches of the thread since its start, that is, how
-/// often it slept. Costs a system call.
+/// Returns the number of voluntary context switches of the thread since its start, which is how
+/// often the thread slept. Costs a system call.
 pub(crate) fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to memory of the structure's size, which lives through the call.

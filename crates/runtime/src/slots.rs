@@ -1,12 +1,11 @@
-//! A table of values with reusable positions and unique tokens.
+//! A table of values with reusable positions, in which each value has a unique token.
 
-/// Maximum generation; the generation after it is 0. The kernel stores a 64-bit number with each
-/// registration and operation. The index takes 32 bits of it and the generation 24, so 8 bits are
-/// left for the kind of operation.
+/// Maximum generation, after which the next one is 0. The kernel stores a 64-bit number with each
+/// registration and operation. The index takes 32 bits of the number and the generation 24. The
+/// remaining 8 bits are for the kind of operation.
 pub(crate) const GENERATION_MAX: u32 = (1 << 24) - 1;
 
-/// Identifies a value of a [`Slots`] by its position and the number of earlier uses of the
-/// position.
+/// Identifies a value of a [`Slots`] by its position and by how often the position was used before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token {
     pub(crate) index: u32,
@@ -31,8 +30,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// The table. Free positions are reused last-in first-out, which keeps the table small and in the
-/// cache.
+/// The table. The position that became free last is reused first. This keeps the table small and in
+/// the CPU caches.
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,

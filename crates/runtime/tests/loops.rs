@@ -1,5 +1,5 @@
-//! Tests with an echo server on one loop and ordinary blocking sockets as clients. The test bodies
-//! run on both backends.
+//! Tests with an echo server on one loop, and with blocking sockets as clients. Every test runs on
+//! both backends.
 
 mod support;
 
@@ -47,8 +47,8 @@ fn serves_two_thousand_connections<L: EventLoop>() {
     raise_descriptor_limit();
     let server = EchoServer::<L>::on_tcp();
     let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
-    // All clients write before any reads, so that a turn has more ready connections, and needs more
-    // buffers, than the initial arrays hold.
+    // All clients write before any client reads. A turn then has more ready connections, and needs
+    // more buffers, than the initial arrays hold.
     for round in 0..3 {
         for (number, client) in clients.iter_mut().enumerate() {
             client.write_all(format!("{round}:{number:06}").as_bytes()).unwrap();
@@ -78,14 +78,14 @@ fn rings_from_other_threads<L: EventLoop>() {
     const THREADS: usize = 4;
     const RINGS: usize = 200;
     let doorbell = Doorbell::new().unwrap();
-    // Rings before the loop exists and while it is awake. Neither ring is lost.
+    // Ring before the loop exists, and then while it is awake. Neither ring is lost.
     doorbell.ring();
     let mut event_loop = L::new(doorbell).unwrap();
     let woken = |event: Event| matches!(event, Event::Woken);
     poll_until(&mut event_loop, woken);
     event_loop.doorbell().ring();
     poll_until(&mut event_loop, woken);
-    // Each ring is answered before the next one, so a lost ring would be a timeout.
+    // Each ring is answered before the next one, so a lost ring would cause a timeout.
     let (ask, asked) = mpsc::channel();
     let ringers: Vec<_> = (0..THREADS)
         .map(|_| {
@@ -114,7 +114,7 @@ fn rings_from_other_threads<L: EventLoop>() {
     }
 }
 
-/// Two loops on one listening socket: exactly one of them accepts each connection.
+/// Two loops share one listening socket. Exactly one of them accepts each connection.
 fn shares_a_listener_between_loops<L: EventLoop>() {
     const CONNECTIONS: usize = 200;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -148,7 +148,7 @@ fn pauses_and_resumes_receiving<L: EventLoop>() {
         assert!(events.is_empty(), "received while paused: {events:?}");
         event_loop.resume_receive(conn);
         if round % 2 == 0 {
-            // Resumes twice, during a pause that has not taken effect.
+            // Resume twice, during a pause that has not taken effect.
             event_loop.pause_receive(conn);
             event_loop.resume_receive(conn);
             event_loop.resume_receive(conn);
@@ -241,8 +241,8 @@ fn sends_and_receives_hundreds_of_megabytes<L: EventLoop>() {
                     result.unwrap();
                     sent = true;
                 }
-                // The peer has read and written all bytes, and has closed before `Sent` was
-                // reported.
+                // The peer has read and written all bytes, and has closed the connection before
+                // `Sent` was reported.
                 Event::Eof { .. } => assert_eq!(received, LEN_BYTES),
                 other => panic!("{other:?}"),
             }
@@ -287,7 +287,7 @@ fn a_send_at_once_needs_no_event<L: EventLoop>() {
     let returned = event_loop.send_at_once(conn, b"hello".to_vec());
     match event_loop.backend() {
         Backend::Epoll => assert!(returned.is_some_and(|buffer| buffer.is_empty() && buffer.capacity() >= 5)),
-        // This backend starts sends with its next poll.
+        // This backend starts sends in its next poll.
         Backend::IoUring => {
             assert_eq!(returned, None);
             event_loop.expect_sent(conn);
@@ -297,8 +297,8 @@ fn a_send_at_once_needs_no_event<L: EventLoop>() {
     let mut bytes = [0; 5];
     there.read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"hello");
-    // These are more bytes than the socket has room for. The rest is sent when there is room, and
-    // because of `expect_sent` its completion ends the wait.
+    // These are more bytes than the socket has room for. The rest is sent when there is room.
+    // Because of `expect_sent`, the completion ends the wait.
     assert_eq!(event_loop.send_at_once(conn, vec![7; LEN_BYTES]), None);
     event_loop.expect_sent(conn);
     let mut events = Vec::new();
@@ -349,8 +349,8 @@ fn keeps_to_its_timeout<L: EventLoop>() {
     }
 }
 
-/// With more sends and receives in one turn than either backend's queues hold, each is reported
-/// once.
+/// One turn has more sends and receives than the queues of either backend hold. Each of them is
+/// reported once.
 fn carries_more_than_the_queues_hold<L: EventLoop>() {
     const PAIRS: usize = 3000;
     raise_descriptor_limit();

@@ -1,11 +1,11 @@
-//! Hosts without io_uring: the automatic choice falls back to epoll and gives the reason.
+//! Tests hosts without io_uring: the automatic choice is epoll, with the reason.
 
 use std::thread;
 
 use pantala_runtime::{Backend, Choice, REFUSE_ENV, choose, probe};
 
-/// Makes the system call `number` fail with `errno` in the calling thread from now on, as a
-/// container's seccomp profile does.
+/// Makes the system call `number` fail with `errno` in the calling thread from now on, as the
+/// seccomp profile of a container does.
 fn forbid(number: libc::c_long, errno: i32) {
     let operation = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut filter = [
@@ -24,7 +24,7 @@ fn forbid(number: libc::c_long, errno: i32) {
     assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Checks the reasons of `probe` and the results of `choose` in a thread in which the system call
+/// Checks the reason of `probe` and the results of `choose` in a thread in which the system call
 /// `number` fails with `errno`.
 fn refused(number: libc::c_long, errno: i32, expected: &'static str) {
     thread::spawn(move || {
@@ -67,7 +67,7 @@ fn a_profile_forbids_only_the_submission() {
     refused(libc::SYS_io_uring_enter, libc::EPERM, "EPERM");
 }
 
-/// Runs in a child process, because all tests of a process share one environment.
+/// Runs in a child process, because all tests of a process share its environment.
 #[test]
 fn the_environment_forbids() {
     const REASON: &str = "a test wants it so";

@@ -1,5 +1,5 @@
-//! Tests of misbehaving peers, of closes and drops during operations, and of exhaustion. The test
-//! bodies run on both backends.
+//! Tests of misbehaving peers, of closing and dropping during operations, and of exhausted
+//! resources. Every test runs on both backends.
 
 mod support;
 
@@ -46,7 +46,7 @@ fn reports_a_reset<L: EventLoop>() {
     assert!(event_loop.socket(conn).is_none());
 }
 
-/// A send that the peer does not read stays in flight, ends no wait, and completes when the peer
+/// A send that the peer does not read stays in flight and ends no wait. It completes when the peer
 /// reads.
 fn waits_for_a_peer_that_never_reads<L: EventLoop>() {
     const LEN_BYTES: usize = 32 << 20;
@@ -87,7 +87,7 @@ fn closes_with_a_send_in_flight<L: EventLoop>() {
     event_loop.poll(Some(Duration::from_millis(20)), &mut events).unwrap();
     event_loop.close(conn);
     event_loop.close(conn);
-    // A connection that reuses the position gets no completions of the closed one.
+    // A connection that reuses the position receives no completions of the closed one.
     let (here, mut other) = tcp_pair();
     let second = event_loop.add(here.into()).unwrap();
     assert_ne!(second, conn);
@@ -101,7 +101,7 @@ fn closes_with_a_send_in_flight<L: EventLoop>() {
     });
     event_loop.poll(Some(Duration::from_millis(20)), &mut events).unwrap();
     assert!(events.is_empty(), "{events:?}");
-    // The peer receives the contents of the kernel's buffers, and then the close.
+    // The peer first receives the contents of the kernel's buffers, and then the close.
     there.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut rest = Vec::new();
     let ended = there.read_to_end(&mut rest);
@@ -124,8 +124,8 @@ fn closes_at_once_when_nothing_is_sent<L: EventLoop>() {
     assert_eq!(there.read(&mut [0; 1]).unwrap(), 0, "the connection must end");
 }
 
-/// Runs in a child process, because the limit on descriptors applies to a whole process: see
-/// `support::with_few_descriptors`.
+/// Runs in a child process (`support::with_few_descriptors`), because the limit on descriptors
+/// applies to the whole process.
 fn survives_running_out_of_descriptors<L: EventLoop>() {
     support::with_few_descriptors(std::any::type_name::<L>(), |spare| {
         let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
@@ -166,7 +166,7 @@ fn recovers_when_all_buffers_were_held<L: EventLoop>() {
     });
     let mut events = Vec::new();
     let mut held: Vec<Chunk> = Vec::new();
-    // Holds all chunks. At the bound of the loop's buffers nothing more arrives.
+    // Hold all chunks. At the bound of the loop's buffers, no more bytes arrive.
     let mut last = Instant::now();
     while last.elapsed() < Duration::from_millis(300) {
         event_loop.poll(Some(Duration::from_millis(50)), &mut events).unwrap();
@@ -249,7 +249,7 @@ fn is_dropped_with_operations_in_flight<L: EventLoop>() {
     }
 }
 
-/// A quiet send to a peer that does not read does not delay a request of another connection.
+/// A quiet send to a peer that does not read doesn't delay a request of another connection.
 fn a_blocked_quiet_send_delays_no_connection<L: EventLoop>() {
     let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
     let (here, _deaf) = tcp_pair();

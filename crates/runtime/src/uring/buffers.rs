@@ -1,10 +1,10 @@
-//! Receive buffers that the kernel selects from: a ring of provided buffers.
+//! The receive buffers among which the kernel selects: a ring of provided buffers.
 //!
-//! A buffer has one of three owners. *Kernel*: it is in the ring, and the kernel may write to it.
-//! *Caller*: a completion named it, and the caller holds a chunk of it. *This module*: while one of
-//! its functions moves the buffer from kernel to caller or back. The kernel removes a buffer from
-//! the ring before it writes to the buffer, and names the buffer in exactly one completion, so a
-//! buffer never has two owners.
+//! A buffer has one of three owners. *Kernel*: the buffer is in the ring, and the kernel may write
+//! to it. *Caller*: a completion named the buffer, and the caller holds a chunk of it. *This
+//! module*: a function of the module is moving the buffer from kernel to caller or back. The kernel
+//! removes a buffer from the ring before it writes to the buffer, and names the buffer in exactly
+//! one completion. So a buffer never has two owners.
 
 use std::alloc::{self, Layout};
 use std::io;
@@ -19,9 +19,9 @@ use crate::Chunk;
 
 /// Bytes of one buffer.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
-/// Distance between the starts of two buffers. A turn reads the first few hundred bytes of many
-/// buffers. At a distance of 16 KB, a power of two, these bytes would compete for a few sets of the
-/// first- and second-level caches.
+/// Distance between the starts of two buffers, bytes. A turn reads the first few hundred bytes of
+/// many buffers. With a distance of 16 KB, a power of two, these bytes would compete for a few sets
+/// of the first- and second-level caches.
 const BUFFER_STRIDE_BYTES: usize = BUFFER_BYTES + 5 * 64;
 /// Initial number of buffers of one loop (1 MB). The number doubles while receives starve, up to
 /// [`BUFFERS_MAX`].
@@ -31,8 +31,8 @@ pub(super) const BUFFERS_MAX: u16 = 4096;
 /// The only group of buffers in a loop's ring.
 pub(super) const GROUP: u16 = 0;
 
-/// Number of the next loop as a lender of chunks, from 1; 0 is the epoll backend. Relaxed ordering
-/// suffices, because only the uniqueness of numbers matters.
+/// Identification of the next loop as a lender of chunks, from 1. The epoll backend is 0. Relaxed
+/// ordering suffices, because only the uniqueness of the numbers matters.
 static LENDERS: AtomicU32 = AtomicU32::new(1);
 
 const PAGE_BYTES: usize = 4096;
@@ -47,14 +47,14 @@ pub(super) struct Buffers {
     /// Identifies chunks of this loop. A chunk of another loop names memory that this loop has not
     /// lent.
     lender: u32,
-    /// Number of buffers owned by the kernel, including those in completions that were not yet
-    /// read.
+    /// Number of buffers that the kernel owns. This includes buffers in completions that have not
+    /// been read yet.
     provided: u16,
-    /// Maximum number of buffers, below [`BUFFERS_MAX`] in tests only.
+    /// Maximum number of buffers. Less than [`BUFFERS_MAX`] only in tests.
     pub(super) bound: usize,
     /// Start of each buffer, by its number.
     starts: Vec<NonNull<u8>>,
-    /// The mappings of the buffers, with their lengths in bytes; `Drop` unmaps them.
+    /// The mappings that contain the buffers, with their lengths in bytes. `Drop` unmaps them.
     slabs: Vec<(NonNull<u8>, usize)>,
 }
 
@@ -65,8 +65,8 @@ impl Buffers {
     }
 
     /// Creates buffers and registers them with the ring of `submitter`. Before the buffers are
-    /// dropped, that ring must be closed, or the buffers unregistered, or both leaked: see `Drop`
-    /// of [`super::UringLoop`].
+    /// dropped, one of three things must have happened: that ring is closed, the buffers are
+    /// unregistered, or ring and buffers are leaked. See `Drop` of [`super::UringLoop`].
     pub(super) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc::alloc_zeroed(Self::ring_layout()) };
@@ -84,13 +84,13 @@ impl Buffers {
         // allocated until `buffers` is dropped, which by this function's contract is after the
         // kernel's last use.
         unsafe { submitter.register_buf_ring_with_flags(ring.as_ptr() as u64, BUFFERS_MAX, GROUP, 0) }?;
-        // If there is no memory now, `feed` calls `grow` again as soon as a receive starves.
+        // If this fails for lack of memory, `feed` calls `grow` again as soon as a receive starves.
         buffers.grow();
         Ok(buffers)
     }
 
-    /// Returns the number of buffers that the kernel owns. That many receives can start now and
-    /// find a buffer.
+    /// Returns the number of buffers that the kernel owns. This is how many receives can start now
+    /// and find a buffer.
     pub(super) fn provided(&self) -> usize {
         self.provided.into()
     }
@@ -102,9 +102,10 @@ impl Buffers {
         if count == 0 {
             return false;
         }
-        // The memory is mapped instead of allocated for two reasons. Chunks are lent as initialized
-        // bytes, so the memory must be zeroed. And pages that no receive touches must cost nothing:
-        // most receives touch only the first of a buffer's four or five pages.
+        // The memory is mapped rather than allocated, for two reasons. First, it must be zeroed,
+        // because chunks are lent as initialized bytes. Second, pages that no receive touches must
+        // cost nothing, because most receives touch only the first of a buffer's four or five
+        // pages.
         let bytes = count * BUFFER_STRIDE_BYTES;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address that the kernel chooses does not touch an existing
@@ -149,8 +150,8 @@ impl Buffers {
         }
     }
 
-    /// Lends `len_bytes` of a buffer that a completion named. If there are no bytes, puts the
-    /// buffer back into the ring and returns `None`.
+    /// Lends `len_bytes` of a buffer that a completion named. If there are no bytes, returns the
+    /// buffer to the ring and returns `None`.
     pub(super) fn lend(&mut self, number: u16, len_bytes: usize) -> Option<Chunk> {
         assert!(
             usize::from(number) < self.starts.len() && len_bytes <= BUFFER_BYTES,

@@ -20,8 +20,8 @@ use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
 use crate::slots::Slots;
 use crate::{Backend, Doorbell};
 
-/// Maximum time that a dropped loop waits for operations in flight to complete. After that it leaks
-/// their memory.
+/// Maximum time for which a dropped loop waits for its operations in flight to complete. After
+/// that, the loop leaks the memory of these operations.
 const DROP_WAIT: Duration = Duration::from_secs(2);
 
 impl Lender for UringLoop {
@@ -71,7 +71,7 @@ impl EventLoop for UringLoop {
         };
         this.arm_doorbell();
         this.arm_accept();
-        // Submitted now, so that a ring of the doorbell before the first poll is noticed.
+        // Submit now, so that a ring of the doorbell before the first poll is noticed.
         this.ring.enter(0, Some(Duration::ZERO))?;
         Ok(this)
     }
@@ -147,8 +147,8 @@ impl EventLoop for UringLoop {
 
     fn expect_sent(&mut self, conn: ConnId) {
         // The completion of a send that isn't quiet ends the wait. If the send was in flight before
-        // this poll, the poll may first wait for several completions, but after `PATIENCE_US` a
-        // single completion ends that wait.
+        // this poll, the poll may first wait for several completions. That wait ends after
+        // `PATIENCE_US` if there is at least one completion.
         let connection = self.open(conn);
         if let Some(sending) = connection.and_then(|connection| connection.sending.as_mut()) {
             sending.quiet = false;
@@ -178,9 +178,9 @@ impl EventLoop for UringLoop {
         if !self.starved.is_empty() {
             self.feed();
         }
-        // `feed` arms only as many receives as there are buffers. Receives that find no bytes don't
-        // end the wait and use no buffer. So if receives are still starved, this poll doesn't wait,
-        // and the next poll arms more of them.
+        // `feed` arms only as many receives as there are buffers. A receive that finds no bytes
+        // neither ends the wait nor uses a buffer. So if receives are still starved, this poll
+        // doesn't wait, and the next poll arms more of them.
         let mut timeout = if self.must_feed() { Some(Duration::ZERO) } else { timeout };
         if self.may_accept {
             self.accept(events);
@@ -198,15 +198,14 @@ impl EventLoop for UringLoop {
             let begin = Moment::now();
             if self.waits_for_several {
                 // The completions of quiet sends arrive with the submission unless a socket is
-                // full, so wait for one more completion than there are quiet sends.
+                // full. So wait for one completion more than there are quiet sends.
                 self.ring.enter(1 + quiet_queued, timeout)?;
             } else {
                 self.ring.enter(0, Some(Duration::ZERO))?;
             }
             self.collect(events);
             if !self.ends_wait {
-                // Nothing has completed except quiet sends. Wait for other events for the rest of
-                // the time.
+                // Only quiet sends have completed. Wait for other events for the rest of the time.
                 timeout = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
             }
         }
@@ -221,8 +220,8 @@ impl EventLoop for UringLoop {
 
 impl Drop for UringLoop {
     fn drop(&mut self) {
-        // The kernel may still write to receive buffers and read the bytes of sends. Their memory
-        // is freed only after all operations have completed.
+        // The kernel may still write to receive buffers and read the bytes of sends. Free this
+        // memory only after all operations have completed.
         let everything = types::CancelBuilder::any().all();
         let entry = opcode::AsyncCancel2::new(everything).build().user_data(number(Operation::Cancel, NO_TOKEN));
         // SAFETY: the entry names no memory.
@@ -243,11 +242,13 @@ impl Drop for UringLoop {
         // SAFETY: `ring` is not used after this.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         if self.in_flight == 0 {
-            // SAFETY: `buffers` is not used after this. The kernel no longer uses it either:
-            // nothing is in flight, and the ring that the buffers were registered with is closed.
+            // SAFETY: `buffers` is not used after this. The kernel no longer uses it either,
+            // because nothing is in flight, and the ring with which the buffers were registered is
+            // closed.
             unsafe { ManuallyDrop::drop(&mut self.buffers) };
         } else {
-            // Leaks the sends. The buffers leak too, since a ManuallyDrop is not dropped by itself.
+            // Leak the sends. The buffers leak too, because a ManuallyDrop is not dropped by
+            // itself.
             for (_, connection) in self.connections.iter_mut() {
                 mem::forget(connection.sending.take());
             }

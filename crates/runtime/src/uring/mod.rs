@@ -1,12 +1,12 @@
 //! The backend on io_uring.
 //!
 //! One multishot receive is armed per connection and fills provided buffers. Sends are queued
-//! during the turn. The next poll submits them with the system call that waits or, while the loop
-//! is mostly idle, with one system call per send ([`pace`]). An operation is *in flight* from its
-//! push to its last completion. Until then the loop keeps the descriptor open and the memory
-//! unchanged, whatever the caller does.
+//! during the turn. The next poll submits them with the system call that waits. While the loop is
+//! mostly idle, it makes one system call per send instead ([`pace`]). An operation is *in flight*
+//! from its push to its last completion. Until then, the loop keeps the operation's descriptor open
+//! and its memory unchanged, whatever the caller does.
 //!
-//! Listeners are not in the ring, for the reason that `accept.rs` gives. An epoll instance watches
+//! Listeners are not in the ring, for the reason given in `accept.rs`. An epoll instance watches
 //! them, and the ring polls that instance.
 //!
 //! | receive | meaning | transitions |
@@ -45,15 +45,16 @@ use ring::Ring;
 
 /// Readiness to read, in the numbering of poll(2).
 const POLL_IN: u32 = 1;
-/// Maximum number of sends of a turn for which they are sent directly, by one system call each
-/// ([`pace`]). If a turn has more sends, all of them go through the ring.
+/// Maximum number of sends in a turn that are sent directly, by one system call each ([`pace`]). If
+/// a turn has more sends, all of them go through the ring.
 const DIRECT_SENDS_MAX: usize = 8;
-/// Maximum listeners that one turn accepts from: those of the addresses of `bind`, at most 16, and
-/// of the Unix socket. If more are ready (with TLS), the next turn accepts from the others.
+/// Maximum number of listeners from which one turn accepts: those of the addresses of `bind`, at
+/// most 16, and that of the Unix socket. If more are ready (with TLS), the next turn accepts from
+/// the remaining ones.
 const LISTENERS_PER_TURN_MAX: usize = 17;
 
-/// An io_uring event loop. See [`EventLoop`](crate::EventLoop). The loop cannot leave the thread
-/// that created it, because the kernel accepts submissions from that thread only.
+/// An io_uring event loop. See [`EventLoop`](crate::EventLoop). The loop must stay on the thread
+/// that created it, because the kernel accepts submissions only from that thread.
 pub struct UringLoop {
     ring: ManuallyDrop<Ring>,
     buffers: ManuallyDrop<Buffers>,
@@ -61,8 +62,8 @@ pub struct UringLoop {
     listeners: Listeners,
     /// The epoll instance that watches the listeners.
     accepting: OwnedFd,
-    /// Whether connections may be pending that no completion will report: the poll of the listeners
-    /// is edge-triggered, so it reports them only once.
+    /// Whether connections may be pending that no completion will report. The poll of the listeners
+    /// is edge-triggered, so it reports a pending connection only once.
     may_accept: bool,
     connections: Slots<Connection>,
     /// Connections whose receives wait for a buffer ([`Flight::Starved`]).
@@ -74,8 +75,8 @@ pub struct UringLoop {
     pace: Pace,
     /// See [`Ring::waits_for_several`].
     waits_for_several: bool,
-    /// Whether an event that was collected in this poll ends the wait. Every event does, except the
-    /// success of a quiet send.
+    /// Whether an event collected in this poll ends the wait. Every event does, except the success
+    /// of a quiet send.
     ends_wait: bool,
     _one_thread: PhantomData<*mut ()>,
 }
@@ -95,8 +96,7 @@ struct Connection {
     paused: bool,
     /// Whether `Eof` or `Failed` was reported.
     ended: bool,
-    /// Whether the caller has closed the connection, which is removed when its operations have
-    /// ended.
+    /// Whether the caller has closed the connection. It is removed when its operations have ended.
     closed: bool,
     sending: Option<Sending>,
 }
@@ -104,14 +104,15 @@ struct Connection {
 struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
-    /// Whether the success of the send ends no wait.
+    /// Whether the success of the send does not end a wait.
     quiet: bool,
     /// Whether the send was submitted to the kernel, or will be with the next submission.
     in_flight: bool,
 }
 
-/// Kind of an operation: the highest byte of its number, which the kernel returns with each of its
-/// completions. The 24 bits of the connection's generation and its index follow.
+/// Kind of an operation. It is the highest byte of the operation's number, which the kernel returns
+/// with each completion. The next 24 bits are the generation of the connection, and the lowest 32
+/// bits its index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Operation {
@@ -131,7 +132,7 @@ fn token_of(number: u64) -> Token {
 }
 
 /// A flag of send(2): the kernel continues a short send when there is room. `rustix` does not name
-/// this flag, because for sends it has a meaning in io_uring only.
+/// this flag, because it has this meaning only for sends through io_uring.
 const MSG_WAITALL: u32 = 0x100;
 
 const NO_TOKEN: Token = Token { index: 0, generation: 0 };
@@ -186,8 +187,8 @@ impl UringLoop {
         let entry = opcode::RecvMulti::new(types::Fd(connection.socket.as_raw_fd()), GROUP)
             .build()
             .user_data(number(Operation::Receive, token));
-        // SAFETY: the entry names no memory. It fills buffers of the group, which live until
-        // nothing is in flight.
+        // SAFETY: the entry names no memory. The operation fills buffers of the group, which live
+        // until nothing is in flight.
         unsafe { self.ring.push(entry) };
         self.in_flight += 1;
     }
@@ -197,15 +198,14 @@ impl UringLoop {
         assert!(len_bytes > 0, "a send of nothing");
         let connection = self.open(conn).expect("a send to a closed connection");
         assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
-        // Two kinds of sends can't be quiet: a send that takes several operations, because the loop
-        // must continue it; and a send on a connection that has ended, because its error must be
-        // reported.
+        // A send that takes several operations can't be quiet, because the loop must continue it.
+        // Nor can a send on a connection that has ended, because its error must be reported.
         let quiet = quiet && len_bytes <= SEND_BYTES_MAX && !connection.ended;
         connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet, in_flight: false });
         self.unsent.push(conn.0);
     }
 
-    /// Starts the sends of the turn. Returns the number of quiet sends in the ring, whose
+    /// Starts the sends of the turn. Returns the number of quiet sends in the ring whose
     /// completions must not end a wait.
     fn start_sends(&mut self, events: &mut Vec<Event>) -> u32 {
         let mut unsent = mem::take(&mut self.unsent);
@@ -217,15 +217,15 @@ impl UringLoop {
             }
             let is_quiet = self.push_send(token);
             // A direct send that found no room completes at an unknown time, so the wait must not
-            // expect its completion.
+            // expect the completion.
             quiet_queued += u32::from(is_quiet && !is_direct);
         }
         self.unsent = unsent;
         quiet_queued
     }
 
-    /// Sends by a system call, for a turn with few sends. Returns whether the send has ended, with
-    /// success or an error. Otherwise the caller queues the rest in the ring.
+    /// Sends by a system call, in a turn with few sends. Returns whether the send has ended, with
+    /// success or an error. If not, the caller queues the rest in the ring.
     fn send_directly(&mut self, token: Token, events: &mut Vec<Event>) -> bool {
         let Some(connection) = self.connections.value_mut(token) else { return true };
         let Some(mut sending) = connection.sending.take() else { return true };
@@ -262,7 +262,7 @@ impl UringLoop {
         let is_quiet = sending.quiet;
         let rest = &sending.outgoing.bytes()[sending.sent_bytes..];
         let len_bytes = rest.len().min(SEND_BYTES_MAX);
-        // MSG_WAITALL spares the loop the continuation of short sends.
+        // With MSG_WAITALL the loop need not continue short sends.
         let flags = SendFlags::NOSIGNAL.bits() | MSG_WAITALL;
         let socket = types::Fd(connection.socket.as_raw_fd());
         let entry = opcode::Send::new(socket, rest.as_ptr(), len_bytes as u32)
@@ -280,7 +280,7 @@ impl UringLoop {
         is_quiet
     }
 
-    /// Accepts from the listeners with pending connections.
+    /// Accepts from the listeners that have pending connections.
     fn accept(&mut self, events: &mut Vec<Event>) {
         self.may_accept = false;
         let mut reports = [MaybeUninit::<epoll::Event>::uninit(); LISTENERS_PER_TURN_MAX];
@@ -292,7 +292,7 @@ impl UringLoop {
                 }
             }
             Err(Errno::INTR) => self.may_accept = true,
-            // This cannot happen: the descriptor is an epoll instance.
+            // Can't happen, because the descriptor is an epoll instance.
             Err(_) => {}
         }
     }
@@ -342,7 +342,7 @@ impl UringLoop {
 
     fn sent(&mut self, token: Token, result: i32, events: &mut Vec<Event>) {
         let connection = self.connections.value_mut(token);
-        // The connection is there for the reason given in `received`.
+        // The connection is there, for the reason given in `received`.
         let connection = connection.expect("a completion of a forgotten connection");
         let mut sending = connection.sending.take().expect("a completion of no send");
         if connection.closed {
@@ -367,7 +367,7 @@ impl UringLoop {
         events.push(Event::Sent { conn: ConnId(token), buffer, result });
     }
 
-    /// Removes a closed connection, and thereby closes its socket, once none of its operations is
+    /// Removes a closed connection, and thereby closes its socket, unless one of its operations is
     /// in flight.
     fn settle(&mut self, token: Token) {
         let settled = self.connections.value(token).is_some_and(|connection| {
@@ -385,7 +385,7 @@ impl UringLoop {
         let token = token_of(about);
         let operation = (about >> 56) as u8;
         if operation == Operation::Cancel as u8 {
-            // Only a failed cancel is reported. It failed because the operation had already
+            // Only a failed cancel is reported. It has failed because the operation had already
             // completed.
             return;
         }
@@ -416,9 +416,9 @@ impl UringLoop {
         }
     }
 
-    /// Arms as many starved receives as there are buffers. More would only starve again, at the
-    /// cost of a submission and a completion each; with thousands of connections, arming all of
-    /// them was most of a server's work.
+    /// Arms as many starved receives as there are buffers. Any further receive would starve again,
+    /// at the cost of a submission and a completion. With thousands of connections, arming all of
+    /// them took most of a server's time.
     fn feed(&mut self) {
         while self.buffers.provided() < self.starved.len() && self.buffers.grow() {}
         for _ in 0..self.buffers.provided() {
@@ -433,8 +433,8 @@ impl UringLoop {
     }
 
     /// Returns whether the next poll can arm starved receives, because buffers are available. (If
-    /// there are none, the caller holds all of them, and releases some before it waits for more
-    /// data.)
+    /// no buffer is available, the caller holds all of them, and releases some before it waits for
+    /// more data.)
     fn must_feed(&self) -> bool {
         !self.starved.is_empty() && self.buffers.provided() > 0
     }

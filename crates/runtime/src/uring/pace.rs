@@ -1,18 +1,18 @@
-//! Decides whether the sends of a turn are direct (a system call each) or go through the ring.
+//! Decides whether the sends of a turn are direct (one system call each) or go through the ring.
 //!
 //! | way | cost of a turn |
 //! | --- | --- |
-//! | ring | the system call that waits also submits the sends, and must not end with their completions. If nothing else happens within the minimum-wait time, the wait costs a timer, a wake-up and a second call |
+//! | ring | the system call that waits also submits the sends, and must not return because of their completions. If nothing else happens within the minimum-wait time, the wait costs a timer, a wake-up and a second call |
 //! | direct | a `send(2)` for each, and a wait that ends with the next event |
 //!
-//! (The minimum-wait time is `PATIENCE_US`.) A loop that sleeps between its turns therefore sends
-//! directly; a loop that is always busy uses the ring ([decision
+//! (The minimum-wait time is `PATIENCE_US`.) Therefore a loop that sleeps between its turns sends
+//! directly, and a loop that is always busy uses the ring ([decision
 //! 3](../../../docs/decisions/0003-networking.md)).
 //!
-//! How often a loop sleeps shows how busy it is, but only while it uses the ring: direct sends wake
-//! clients sooner, so the loop sleeps more often under the same load. The loop therefore probes: it
-//! counts its sleeps during one *stretch* of polls on the ring, and then decides for the next
-//! stretches.
+//! How often a loop sleeps shows how busy it is, but only while it uses the ring. Direct sends wake
+//! clients sooner, so under the same load the loop sleeps more often. The loop therefore probes: it
+//! counts its sleeps during one *stretch* of polls in which it uses the ring. It then decides for
+//! the next stretches.
 
 use crate::rusage;
 
@@ -21,7 +21,7 @@ const STRETCH_POLLS: u32 = 256;
 /// Number of direct stretches between two probes.
 const DIRECT_STRETCHES: u32 = 15;
 /// Number of direct stretches between two probes if the loop slept in more than half of the polls
-/// of the last probe: its load is then so low that the next probe can wait.
+/// of the last probe. The load is then so low that the next probe can wait.
 const DIRECT_STRETCHES_IDLE: u32 = 63;
 /// A loop is busy if at most one in this many polls slept.
 const BUSY_POLLS_PER_SLEEP: u64 = 8;
@@ -30,7 +30,7 @@ const BUSY_POLLS_PER_SLEEP: u64 = 8;
 #[derive(Debug)]
 pub(super) struct Pace {
     polls_left: u32,
-    /// Number of direct stretches until the next probe. While it is 0 the ring is used.
+    /// Number of direct stretches until the next probe. The ring is used while this is 0.
     direct_stretches: u32,
     /// Voluntary context switches of the thread at the start of the stretch.
     switches: u64,
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     /// Runs at most `max` stretches, each with `slept` polls that slept. Returns the number of
-    /// stretches before the one that changes the way of sending.
+    /// stretches before the one that changes how the loop sends.
     fn stretches(pace: &mut Pace, slept: u64, max: u32) -> u32 {
         let was_direct = pace.is_direct();
         (0..max)

@@ -1,5 +1,5 @@
-//! The submission and completion queues. Handles a full submission queue, interrupted waits, and
-//! overflow of the completion queue.
+//! The submission queue and the completion queue. Handles a full submission queue, interrupted
+//! waits, and overflow of the completion queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,18 +11,18 @@ use rustix::io::Errno;
 
 use crate::accept::WAIT_MAX;
 
-/// Capacity of the submission queue. More submissions in a turn need another system call.
+/// Capacity of the submission queue. If a turn submits more, it needs another system call.
 const SUBMISSIONS: u32 = 256;
 /// Capacity of the completion queue. The kernel keeps further completions in a slower list.
 const COMPLETIONS: u32 = 4096;
 
-/// Time after which a wait for several completions ends with a single one, in microseconds.
+/// Time after which a wait for several completions ends if there is at least one completion, µs.
 const PATIENCE_US: u32 = 100;
 
 pub(super) struct Ring {
     ring: IoUring,
-    /// Submissions that found the queue full even after a submit, because the kernel was short of
-    /// memory.
+    /// Submissions for which the queue was full even after a submit, because the kernel was short
+    /// of memory.
     backlog: VecDeque<squeue::Entry>,
 }
 
@@ -44,7 +44,7 @@ impl Ring {
     }
 
     /// Returns whether [`enter`](Self::enter) supports waiting for more than one completion (Linux
-    /// 6.12). Older kernels have no limit like [`PATIENCE_US`]: they would wait for all of these
+    /// 6.12). Older kernels have no limit like [`PATIENCE_US`]. They would wait for all of these
     /// completions until the timeout.
     pub(super) fn waits_for_several(&self) -> bool {
         self.ring.params().is_feature_min_timeout()
@@ -103,16 +103,16 @@ impl Ring {
         if let Some(time) = &time {
             arguments = arguments.timespec(time);
         }
-        // Without GETEVENTS the kernel would neither run deferred work nor move overflown
-        // completions.
+        // Without GETEVENTS the kernel would neither run deferred work nor move overflowed
+        // completions to the queue.
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
         // SAFETY: the argument is the structure that EXT_ARG requires, and outlives the call
         // together with the time that it names.
         let entered = unsafe { self.ring.submitter().enter(count, want, flags.bits(), Some(&arguments)) };
         match entered.map_err(|error| Errno::from_io_error(&error).ok_or(error)) {
             Ok(_) => Ok(()),
-            // A timeout, a signal, or a kernel that needs completions drained or memory freed
-            // before it accepts submissions. The next call continues.
+            // A timeout, a signal, or a kernel that accepts submissions only after completions were
+            // read or memory was freed. The next call continues.
             Err(Ok(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN)) => Ok(()),
             Err(Ok(error)) => Err(error.into()),
             Err(Err(error)) => Err(error),

@@ -9,8 +9,8 @@ use super::UringLoop;
 use super::buffers::BUFFERS_MIN;
 use crate::{Doorbell, Event, EventLoop, Lender};
 
-/// Number of connections: several times the initial buffers of a loop. Together with the peers'
-/// ends it is below the usual limit of descriptors.
+/// Number of connections: several times the initial number of buffers of a loop. Together with the
+/// descriptors of their peers, they stay below the usual limit of descriptors.
 const MANY: usize = 3 * BUFFERS_MIN as usize;
 
 /// Polls until `wanted` chunks have arrived, and releases the chunks after each poll. Returns the
@@ -35,7 +35,7 @@ fn many(event_loop: &mut UringLoop) -> Vec<UnixStream> {
     pairs.map(|(here, there)| event_loop.add(here.into()).map(|_| there).unwrap()).collect()
 }
 
-/// If many connections need a buffer at the same time, each has one by the second poll.
+/// If many connections need a buffer at the same time, each has received one by the second poll.
 #[test]
 fn buffers_grow_while_receives_starve() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
@@ -44,8 +44,8 @@ fn buffers_grow_while_receives_starve() {
     assert_eq!(polls_for(&mut event_loop, MANY), 2);
 }
 
-/// With a bounded number of buffers, all connections get one in turn, even behind starved
-/// connections without bytes.
+/// With a bounded number of buffers, all connections get a buffer in turn, even those queued after
+/// starved connections without bytes.
 #[test]
 fn few_buffers_serve_many_in_turn() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
@@ -70,7 +70,8 @@ fn few_buffers_serve_many_in_turn() {
     assert!(polls <= 2 * (2 * MANY).div_ceil(BUFFERS_MIN.into()), "{polls} polls");
 }
 
-/// Before Linux 6.12 a wait cannot skip the completions of sends, so a separate call collects them.
+/// Before Linux 6.12 a wait cannot ignore the completions of sends, so a separate call collects
+/// them.
 #[test]
 fn quiet_sends_end_no_wait_on_older_kernels() {
     const WAIT: Duration = Duration::from_millis(100);
@@ -116,7 +117,7 @@ fn a_blocked_quiet_send_does_not_prolong_the_wait() {
 }
 
 /// A chunk names memory of its own loop. Another loop rejects the chunk, because the kernel may be
-/// writing to that loop's buffer of the same number.
+/// writing to the buffer with the same number in that other loop.
 #[test]
 #[should_panic(expected = "a chunk of another loop")]
 fn a_chunk_of_another_loop_is_rejected() {

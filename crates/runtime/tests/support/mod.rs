@@ -1,4 +1,4 @@
-//! Shared by the tests: an echo server on a loop, socket pairs, random pieces.
+//! Shared by the tests: an echo server on a loop, pairs of sockets, and random data.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses a part")]
 
@@ -15,7 +15,7 @@ use pantala_runtime::{ConnId, Doorbell, Event, EventLoop};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// Creates a test per backend for each named body.
+/// Creates, for each named function, one test per backend.
 macro_rules! on_both {
     ($($body:ident),+ $(,)?) => {
         mod epoll {
@@ -28,10 +28,10 @@ macro_rules! on_both {
 }
 pub(crate) use on_both;
 
-/// Longer than any operation takes on a busy host.
+/// Time limit of an operation. No operation takes longer, even on a busy host.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Polls until `wanted` accepts an event. Drops the other events.
+/// Passes events to `wanted` until a poll has reported one for which `wanted` returns true.
 pub fn poll_until<L: EventLoop>(event_loop: &mut L, mut wanted: impl FnMut(Event) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     let mut events = Vec::new();
@@ -68,7 +68,7 @@ pub fn reset_on_close(socket: &TcpStream) {
     rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO)).unwrap();
 }
 
-/// An echo server on a thread of its own, stopped when dropped.
+/// An echo server on a thread of its own. It is stopped when this value is dropped.
 pub struct EchoServer<L> {
     address: Option<SocketAddr>,
     doorbell: Doorbell,
@@ -189,7 +189,7 @@ fn serve<L: EventLoop>(event_loop: &mut L, stop: &AtomicBool, accepted: &AtomicU
     }
 }
 
-/// Random pieces of random length. A failure prints their seed.
+/// Random pieces of data, of random length. A failed test shows the seed.
 pub struct Pieces {
     seed: u64,
 }
@@ -199,13 +199,13 @@ impl Pieces {
         Pieces { seed: rand::random() }
     }
 
-    /// Writes pieces in parts of random size, reads the echo, and compares.
+    /// Sends pieces, each in parts of random size, and compares the echo of each piece.
     pub fn echo_through<S: Read + Write>(self, stream: &mut S) {
         println!("seed {}", self.seed);
         let mut random = StdRng::seed_from_u64(self.seed);
         for _ in 0..300 {
-            // Mostly small. Sometimes larger than a receive buffer, but smaller than the sockets'
-            // own buffers.
+            // Most pieces are small. Some are larger than a receive buffer, but smaller than the
+            // sockets' own buffers.
             let len_bytes =
                 if random.random_bool(0.1) { random.random_range(1..=150_000) } else { random.random_range(1..=3000) };
             let mut piece = vec![0; len_bytes];
@@ -235,8 +235,8 @@ impl Spare {
     }
 }
 
-/// Runs `body` in a process of its own with few descriptors. The process is this test program,
-/// which runs only the calling test there.
+/// Runs `body` in a child process with few descriptors. The child runs this test program with only
+/// the calling test.
 pub fn with_few_descriptors(backend: &str, body: impl FnOnce(Spare)) {
     const CHILD: &str = "PANTALA_TEST_FEW_DESCRIPTORS";
     const DESCRIPTORS: u64 = 64;
