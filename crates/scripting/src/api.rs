@@ -41,7 +41,7 @@ const FUNCTIONS: [(&str, ffi::lua_CFunction); 8] = [
     ("acl_check_cmd", acl_check_cmd),
 ];
 
-/// Fields that a library's code can also use while the library is being loaded.
+/// Fields of the table `redis` that the code of a library can use even while the library is loaded.
 const LOG_AND_VERSION: [(&str, f64); 5] = [
     ("LOG_DEBUG", 0.0),
     ("LOG_VERBOSE", 1.0),
@@ -53,17 +53,17 @@ const LOG_AND_VERSION: [(&str, f64); 5] = [
 const REPLICATION: [(&str, f64); 5] =
     [("REPL_NONE", 0.0), ("REPL_AOF", 1.0), ("REPL_SLAVE", 2.0), ("REPL_REPLICA", 2.0), ("REPL_ALL", REPL_MAX)];
 
-/// Maximum size of the arguments of one command, in bytes. Without a limit, a script could pass one
+/// Maximum size of the arguments of one command, bytes. Without a limit, a script could pass one
 /// long string thousands of times, and each of these arguments would be copied.
 const ARGS_BYTES_MAX: usize = STATE_BYTES_MAX;
 
-/// Maximum length of a log line, in bytes. Longer lines are truncated.
+/// Maximum length of a log line, bytes. Longer lines are truncated.
 const LOG_BYTES_MAX: usize = 64 * 1024;
 
 const LEVEL_MAX: f64 = 3.0;
 const REPL_MAX: f64 = 3.0;
 
-/// Pushes the table for scripts of EVAL.
+/// Pushes the table `redis` for scripts of `EVAL`.
 pub(crate) fn push(stack: Stack<'_>) {
     push_for_functions(stack);
     let own: [(&str, ffi::lua_CFunction); 3] =
@@ -74,7 +74,7 @@ pub(crate) fn push(stack: Stack<'_>) {
     }
 }
 
-/// Pushes the table for library functions.
+/// Pushes the table `redis` for library functions.
 pub(crate) fn push_for_functions(stack: Stack<'_>) {
     stack.new_table(0, FUNCTIONS.len() + LOG_AND_VERSION.len() + REPLICATION.len() + 5);
     for (name, function) in FUNCTIONS {
@@ -100,7 +100,7 @@ pub(crate) fn push_log_and_version(stack: Stack<'_>) {
     stack.set_raw_field(-2, "REDIS_VERSION");
 }
 
-/// Replaces the C library's random generator by Redis's.
+/// Replaces the random generator of the C library by Redis's.
 pub(crate) fn replace_random(stack: Stack<'_>) {
     stack.raw_field(ffi::LUA_GLOBALSINDEX, "math");
     for (name, function) in [("random", random as ffi::lua_CFunction), ("randomseed", randomseed)] {
@@ -113,18 +113,18 @@ pub(crate) fn replace_random(stack: Stack<'_>) {
 /// Returns the run in which Lua called the current function, or `None` outside of runs.
 ///
 /// # Safety
-/// No reference from an earlier call may be in use. A function that Lua calls may call this once,
-/// and must not call into Lua while it uses the reference.
+/// No reference from an earlier call may be in use. A function that Lua calls may call this
+/// function once, and must not call into Lua while it uses the reference.
 pub(crate) unsafe fn running<'s>(stack: Stack<'s>) -> Option<&'s mut Run<'s>> {
     let run = stack.memory().run.get();
-    // SAFETY: `State::call` sets the pointer to a `Run` that outlives the call and clears it
-    // afterwards, so it is valid or null. By the caller's promise there is no other reference to
-    // the `Run`.
+    // SAFETY: `State::call` sets the pointer to a `Run` that outlives the call, and clears the
+    // pointer afterwards, so it is valid or null. By the caller's promise there is no other
+    // reference to the `Run`.
     unsafe { run.cast::<Run<'s>>().as_mut() }
 }
 
-/// Moves the arguments of a command from the stack to the scratch buffers. The error is the text of
-/// the error for the script.
+/// Moves the arguments of a command from the stack to the scratch buffers. The error is the error
+/// text for the script.
 fn take_args(stack: Stack<'_>, scratch: &mut Scratch) -> Result<(), &'static str> {
     let count = stack.top();
     scratch.bytes.clear();
@@ -244,7 +244,7 @@ fn redis_log(stack: Stack<'_>) -> Outcome {
     // SAFETY: called once, and no Lua runs before this function returns.
     match unsafe { running(stack) } {
         Some(run) => run.caller.log(level as u8, &text),
-        // A library has no caller while it is loaded.
+        // While a library is being loaded, there is no caller.
         None => crate::run::log(level as u8, &text),
     }
     Ok(0)
@@ -254,7 +254,7 @@ fn redis_sha1hex(stack: Stack<'_>) -> Outcome {
     if stack.top() != 1 {
         return Err(errors::raise(stack, "wrong number of arguments"));
     }
-    // As in Redis, a value that is not a string has the SHA-1 of the empty string.
+    // As in Redis, a value that is not a string gets the SHA-1 of the empty string.
     let sha = sha_of(&stack.copied(1).unwrap_or_default());
     stack.push_bytes(&sha);
     Ok(1)

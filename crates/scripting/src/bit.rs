@@ -1,4 +1,4 @@
-//! The Lua library `bit`: operations on 32 bits, compatible with Redis's BitOp.
+//! The Lua library `bit`: operations on 32-bit integers, compatible with Redis's BitOp.
 
 use mlua_sys::lua51 as ffi;
 
@@ -64,9 +64,9 @@ fn not(stack: Stack<'_>) -> Outcome {
     give(stack, !bits)
 }
 
-/// Folds the arguments from the last to the second, as Redis's library does. This determines the
-/// error if several arguments are invalid: the error names the first argument if that is invalid,
-/// and otherwise the last invalid argument.
+/// Folds the arguments from the last to the second, as Redis's library does. The order determines
+/// the error if several arguments are invalid. The error names the first argument if that is
+/// invalid, and otherwise the last invalid argument.
 fn fold(stack: Stack<'_>, join: fn(u32, u32) -> u32) -> Outcome {
     let mut joined = bits(stack, 1)?;
     for argument in (2..=stack.top()).rev() {

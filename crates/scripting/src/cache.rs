@@ -1,5 +1,5 @@
-//! The script cache: scripts by SHA-1, shared by all workers. The compiled form of a script belongs
-//! to each worker's Lua state.
+//! The script cache: scripts by SHA-1, shared by all workers. The compiled form of a script is not
+//! shared, but belongs to a worker's Lua state.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -23,14 +23,14 @@ pub struct Script {
     /// Flags declared in the first line.
     pub flags: Flags,
     body: Box<[u8]>,
-    /// Start of the code: 0, or the end of the shebang.
+    /// Start of the code: 0, or the end of the shebang (the line that declares flags).
     code_from: usize,
-    /// Whether the script has used undeclared keys. Its later calls then hold all shards.
+    /// Whether the script has used undeclared keys. If so, its later calls hold all shards.
     is_wide: AtomicBool,
 }
 
 impl Script {
-    /// Creates a script outside the cache.
+    /// Creates a script. Does not add it to the cache.
     ///
     /// # Errors
     /// Returns the error reply if the shebang is invalid.
@@ -39,7 +39,7 @@ impl Script {
         Ok(Script { sha, flags, body: body.into(), code_from, is_wide: AtomicBool::new(false) })
     }
 
-    /// Returns the code, without a shebang.
+    /// Returns the code, without the shebang.
     pub fn code(&self) -> &[u8] {
         &self.body[self.code_from..]
     }
@@ -74,7 +74,7 @@ impl Script {
 #[derive(Default)]
 pub struct Scripts {
     by_sha: RwLock<HashMap<Sha, Arc<Script>>>,
-    /// Number of flushes. A state that compiled scripts under another number drops them.
+    /// Number of flushes. A state drops the scripts that it compiled under another number.
     generation: AtomicU64,
     bytes: AtomicU64,
 }
@@ -85,7 +85,7 @@ impl Scripts {
         self.by_sha.read().unwrap_or_else(PoisonError::into_inner).get(sha).cloned()
     }
 
-    /// Adds a script, unless a script with its SHA-1 is cached. Returns the cached script.
+    /// Adds a script, unless a script with the same SHA-1 is cached. Returns the cached script.
     pub fn add(&self, script: Arc<Script>) -> Arc<Script> {
         let mut by_sha = self.by_sha.write().unwrap_or_else(PoisonError::into_inner);
         let known = by_sha.entry(script.sha).or_insert_with(|| {
@@ -136,7 +136,7 @@ pub fn sha_of(bytes: &[u8]) -> Sha {
     sha
 }
 
-/// Parses a SHA-1 from a client. Returns `None` if the length is wrong.
+/// Parses a SHA-1 sent by a client. Returns `None` if the length is wrong.
 pub fn sha_from(name: &[u8]) -> Option<Sha> {
     let mut sha: Sha = name.try_into().ok()?;
     sha.make_ascii_lowercase();

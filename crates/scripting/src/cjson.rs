@@ -44,7 +44,7 @@ enum Invalid {
     Null,
 }
 
-/// Settings of one script.
+/// The settings of one script.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
     converts_sparse: bool,
@@ -76,7 +76,8 @@ impl Default for Config {
 
 /// Default maximum depth of nested tables.
 const DEPTH: i32 = 1000;
-/// Upper limit of the depth settings, because encoding and decoding recurse on the native stack.
+/// Maximum effective value of the depth settings: encoding and decoding recurse on the native
+/// stack.
 const DEPTH_MAX: i32 = 4000;
 /// Maximum number of significant digits.
 const PRECISION_MAX: i32 = 14;
@@ -106,7 +107,7 @@ fn at_most(stack: Stack<'_>, count: i32) -> Result<(), Raise> {
     Ok(())
 }
 
-/// Sets `to` to the value of an integer argument, if the argument is present.
+/// Sets `to` to the value of an integer argument, if that argument is present.
 fn set_integer(stack: Stack<'_>, argument: i32, to: &mut i32, least: i32, most: i32) -> Result<(), Raise> {
     if !matches!(stack.kind(argument), Kind::None | Kind::Nil) {
         let value = stack.check_number(argument)?;
@@ -119,7 +120,7 @@ fn set_integer(stack: Stack<'_>, argument: i32, to: &mut i32, least: i32, most: 
     Ok(())
 }
 
-/// Sets `to` to the value of a switch (a boolean, `on` or `off`), if the argument is present.
+/// Sets `to` to the value of a switch (a boolean, `on` or `off`), if that argument is present.
 fn set_switch(stack: Stack<'_>, argument: i32, to: &mut bool) -> Result<(), Raise> {
     match stack.kind(argument) {
         Kind::None | Kind::Nil => {}
@@ -137,8 +138,8 @@ fn set_switch(stack: Stack<'_>, argument: i32, to: &mut bool) -> Result<(), Rais
     Ok(())
 }
 
-/// Calls `with` to change the settings by the arguments, and returns the new settings. Rejects more
-/// than `count` arguments.
+/// Calls `with` to change the settings according to the arguments. Returns the new settings.
+/// Rejects more than `count` arguments.
 fn change(
     stack: Stack<'_>,
     count: i32,
@@ -246,7 +247,7 @@ struct Writer<'s> {
 }
 
 impl Writer<'_> {
-    /// Writes the value on top of the stack, which stays there.
+    /// Writes the value on top of the stack. The value stays there.
     fn value(&mut self, depth: i32) -> Result<(), Raise> {
         let stack = self.stack;
         if stack.memory().would_exceed(self.out.len()) {
@@ -265,7 +266,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Returns the error for a value on top that cannot be encoded.
+    /// Returns the error for a value on top of the stack that can't be encoded.
     fn refusal(&self, why: &str) -> Raise {
         let kind = self.stack.type_name(-1);
         self.stack.error(&format!("Cannot serialise {kind}: {why}"))
@@ -282,8 +283,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns the length of the table on top if it is an array; `None` if a key is not a positive
-    /// integer, or if the array is sparse and the settings convert sparse arrays to objects.
+    /// Returns the length of the table on top of the stack if it is an array. Returns `None` if the
+    /// table must be encoded as an object: if a key is not a positive integer, or if the array is
+    /// sparse and the settings convert sparse arrays.
     fn array_len(&self) -> Result<Option<i32>, Raise> {
         let stack = self.stack;
         let (mut most, mut count) = (0.0, 0);

@@ -14,7 +14,7 @@ lua_functions! {
 const FUNCTIONS: [(&str, ffi::lua_CFunction); 4] =
     [("pack", pack), ("unpack", unpack), ("unpack_one", unpack_one), ("unpack_limit", unpack_limit)];
 
-/// Maximum depth of nested tables. Deeper tables are encoded as nil.
+/// Maximum depth of nested tables to encode. Deeper tables are encoded as nil.
 const PACK_DEPTH_MAX: u32 = 16;
 /// Maximum depth of decoded data.
 const UNPACK_DEPTH_MAX: u32 = 1000;
@@ -51,7 +51,7 @@ fn pack_values(stack: Stack<'_>) -> Outcome {
     Ok(1)
 }
 
-/// Encodes the value on top and pops it.
+/// Encodes the value on top of the stack, and pops the value.
 fn encode(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
     if stack.memory().would_exceed(out.len()) || !stack.room(6) {
         return Err(stack.error("not enough memory"));
@@ -123,7 +123,7 @@ fn encode_integer(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&bytes[8 - len..]);
 }
 
-/// Encodes the table on top, as an array if its keys are 1 to n.
+/// Encodes the table on top of the stack: as an array if its keys are 1 to n, otherwise as a map.
 fn encode_table(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
     let (mut count, mut largest, mut is_array) = (0usize, 0.0f64, true);
     stack.push_nil();
@@ -161,13 +161,13 @@ fn encode_table(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), R
     Ok(())
 }
 
-/// The reason why bytes cannot be decoded.
+/// The reason why bytes can't be decoded.
 enum Bad {
     Short,
     Format,
     /// The Lua state is out of memory.
     Memory,
-    /// A map's key is not allowed in a table. Contains Lua's error text.
+    /// A map has a key that Lua does not allow in a table. Contains Lua's error text.
     Key(&'static str),
 }
 
@@ -210,7 +210,7 @@ fn decode(stack: Stack<'_>, input: &mut Input<'_>, depth: u32) -> Result<(), Bad
         0xca => stack.push_number(f64::from(f32::from_bits(input.number(4)? as u32))),
         0xcb => stack.push_number(f64::from_bits(input.number(8)?)),
         0xcc..=0xce => stack.push_number(input.number(1 << (kind - 0xcc))? as f64),
-        // Decoded as a signed number, as in Redis's library.
+        // Decode as a signed number, as Redis's library does.
         0xcf => stack.push_number(input.signed(8)?),
         0xd0..=0xd3 => stack.push_number(input.signed(1 << (kind - 0xd0))?),
         0xa0..=0xbf => stack.push_bytes(input.take(usize::from(kind & 0x1f))?),
@@ -261,15 +261,15 @@ fn unpack_all(stack: Stack<'_>) -> Outcome {
     unpack_values(stack, 0, 0)
 }
 
-/// `cmsgpack.unpack_one(bytes [, offset])`: returns the offset after the value (-1 at the end of
-/// the bytes), and the value.
+/// `cmsgpack.unpack_one(bytes [, offset])`: returns the offset after the first value (-1 at the end
+/// of the bytes), and that value.
 fn unpack_first(stack: Stack<'_>) -> Outcome {
     let offset = optional(stack, 2)?;
     unpack_values(stack, 1, offset)
 }
 
-/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: returns the offset after the values (-1 at the
-/// end of the bytes), and the values.
+/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: returns the offset after the last value (-1 at
+/// the end of the bytes), and the values.
 fn unpack_some(stack: Stack<'_>) -> Outcome {
     let limit = stack.check_number(2)? as i64;
     let offset = optional(stack, 3)?;
@@ -283,8 +283,8 @@ fn optional(stack: Stack<'_>, argument: i32) -> Result<i64, Raise> {
     }
 }
 
-/// Decodes up to `limit` values from `offset` on. If both are 0, decodes all values and returns no
-/// offset.
+/// Decodes at most `limit` values from `offset` on. If both numbers are 0, decodes all values and
+/// returns no offset.
 fn unpack_values(stack: Stack<'_>, limit: i64, offset: i64) -> Outcome {
     // SAFETY: the argument stays on the stack. Decoded values are pushed above it.
     let bytes = unsafe { stack.check_bytes(1)? };
@@ -296,7 +296,7 @@ fn unpack_values(stack: Stack<'_>, limit: i64, offset: i64) -> Outcome {
         let text = format!("Start offset {offset} greater than input length {}.", bytes.len());
         return Err(stack.error(&text));
     };
-    // The input stays on the stack, below the decoded values.
+    // The bytes stay on the stack, below the decoded values.
     stack.set_top(1);
     let mut input = Input { rest };
     let is_all = limit == 0 && offset == 0;

@@ -1,4 +1,4 @@
-//! Converts replies to Lua values and Lua values to replies.
+//! Converts replies to Lua values, and Lua values to replies.
 
 use std::ffi::c_int;
 
@@ -8,24 +8,24 @@ use pantala_resp::{Reply, Version};
 use crate::errors;
 use crate::lua::{Kind, Stack};
 
-/// Maximum size in bytes of a reply that is converted from a Lua value. Without a limit, a table
-/// that contains another table twice, which contains another twice, and so on, makes the reply grow
-/// exponentially. The limit is smaller in this crate's tests, which reach it.
+/// Maximum size of a reply that is converted from a Lua value, bytes. Without a limit, a reply
+/// could grow exponentially: a table contains another table twice, which contains another table
+/// twice, and so on. The limit is smaller in this crate's tests, which reach it.
 pub(crate) const REPLY_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 512 * 1024 * 1024 };
 
 /// Maximum depth of a reply converted from a Lua value.
 const REPLY_DEPTH_MAX: u32 = 1000;
 
-/// Upper bound of the memory that an element of a Lua array takes while the array grows, in bytes.
+/// Upper bound of the memory of one element of a Lua array while the array grows, bytes.
 const ELEMENT_BYTES: usize = 32;
-/// Upper bound of the memory that a field of a Lua table takes, in bytes.
+/// Upper bound of the memory of one field of a Lua table, bytes.
 const FIELD_BYTES: usize = 80;
 
-/// Pushes the reply of a command. If the whole reply does not fit in the memory of the state,
+/// Pushes the reply of a command. If the whole reply does not fit into the memory of the state,
 /// pushes nil and returns `false`.
 ///
-/// The allocator does not enforce its limit meanwhile, because an error must not unwind Rust
-/// frames. The limit is checked before every value instead.
+/// During the conversion the allocator does not enforce its limit, because an error must not unwind
+/// Rust frames. Instead, the limit is checked before every value.
 #[must_use]
 pub(crate) fn push_whole_reply(stack: Stack<'_>, reply: &[u8]) -> bool {
     let top = stack.top();
@@ -98,7 +98,7 @@ fn push_reply<'r>(stack: Stack<'_>, reply: &'r [u8], is_whole: &mut bool) -> &'r
     }
 }
 
-/// Pushes a reply that starts with its length, and returns the bytes after it.
+/// Pushes a reply that starts with a length, and returns the bytes after it.
 fn push_sized<'r>(stack: Stack<'_>, kind: u8, len: i64, rest: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
     let Ok(len) = usize::try_from(len) else {
         stack.push_boolean(false);
@@ -181,8 +181,8 @@ fn push_tagged(stack: Stack<'_>, tag: &str, text: &[u8]) {
     stack.set_raw_field(-2, tag);
 }
 
-/// Pops a key and a value and sets the table's field. Skips the keys nil and NaN, which Lua
-/// rejects.
+/// Pops a value and its key, and sets that field of the table below. Skips the keys nil and NaN,
+/// which Lua rejects.
 pub(crate) fn set_if_key(stack: Stack<'_>) {
     let is_key = match stack.kind(-2) {
         Kind::Nil | Kind::None => false,
@@ -192,9 +192,9 @@ pub(crate) fn set_if_key(stack: Stack<'_>) {
     if is_key { stack.raw_set(-3) } else { stack.pop(2) }
 }
 
-/// Converts the value on top of the stack to a reply and pops it. `script` is the protocol version
-/// that the script has set. Returns whether the reply is an error of a command that the script
-/// called, which is already in the error statistics.
+/// Converts the value on top of the stack to a reply, and pops the value. `script` is the protocol
+/// version that the script has set. Returns whether the reply is an error of a command that the
+/// script called. Such an error is already in the error statistics.
 pub(crate) fn write(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>) -> bool {
     let (begin, top) = (reply.position(), stack.top());
     let mut left = Left { end: begin.saturating_add(REPLY_BYTES_MAX), is_over: false };
@@ -208,7 +208,7 @@ pub(crate) fn write(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>) ->
     is_counted
 }
 
-/// The remaining space of a reply.
+/// The space that is left for a reply.
 struct Left {
     end: usize,
     /// Whether the reply has exceeded `end` and will be discarded.
@@ -250,7 +250,7 @@ fn integer(number: f64) -> i64 {
     if (-LIMIT..LIMIT).contains(&number) { number as i64 } else { i64::MIN }
 }
 
-/// Converts the table on top of the stack, which stays there.
+/// Converts the table on top of the stack. The table stays there.
 fn write_table(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) -> bool {
     let table = stack.top();
     let field = |name: &str, kind: Kind| {
@@ -305,7 +305,7 @@ fn write_table(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
     false
 }
 
-/// Writes a table's elements up to the first nil as an array.
+/// Writes the elements of a table, up to the first nil, as an array.
 fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) {
     let table = stack.top();
     let mut len = 0;
@@ -318,7 +318,7 @@ fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
         }
         len += 1;
     }
-    // The table cannot change until its elements are written, so the length can be written first
+    // The table cannot change until its elements are written. So the length can be written first,
     // and no bytes need to be moved.
     reply.array(len as usize);
     for index in 1..=len {
@@ -330,8 +330,8 @@ fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
     }
 }
 
-/// Writes the table on top, which has a text and a format, as a verbatim string. If the text or the
-/// format is missing, pops the table and returns `false`.
+/// Writes the table on top of the stack, which has a text and a format, as a verbatim string. If
+/// the text or the format is missing, pops the table and returns `false`.
 fn write_verbatim(stack: Stack<'_>, reply: &mut Reply<'_>) -> bool {
     stack.raw_field(-1, "format");
     stack.raw_field(-2, "string");

@@ -1,4 +1,4 @@
-//! Errors as scripts see them: tables with the text in `err`, and the place in `source` and `line`.
+//! Errors as scripts see them: tables with the text in `err` and the place in `source` and `line`.
 
 use std::ffi::{CStr, c_int};
 
@@ -6,11 +6,11 @@ use mlua_sys::lua51 as ffi;
 
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
 
-/// Field of an error that was a command's reply. Such an error is already in the error statistics.
+/// Field that marks an error as a command's reply, which is already in the error statistics.
 pub(crate) const IS_COUNTED: &str = "ignore_error_stats_update";
 
 /// Pushes an error table. A text that starts with a dash and contains a space has its own error
-/// code, which ends at the space. Other texts get the code `ERR`.
+/// code, which ends at the space. Any other text gets the code `ERR`.
 pub(crate) fn push(stack: Stack<'_>, text: &[u8]) {
     let (code, message) = match text.strip_prefix(b"-") {
         None => (&b"ERR"[..], text),
@@ -50,8 +50,8 @@ lua_functions! {
     handle => handler;
 }
 
-/// Converts an error to a table with the place where it was raised. This is the error handler of
-/// protected calls.
+/// Converts an error to a table that includes the place where the error was raised. This function
+/// is the error handler of protected calls.
 fn handler(stack: Stack<'_>) -> Outcome {
     stack.set_top(1);
     if stack.kind(1) != Kind::Table {
@@ -70,7 +70,7 @@ fn handler(stack: Stack<'_>) -> Outcome {
 /// A place in a script: source and line.
 pub(crate) type Place = (Vec<u8>, c_int);
 
-/// Adds the place where the error was raised to the error table on top.
+/// Adds to the error table on top of the stack the place where the error was raised.
 pub(crate) fn set_place(stack: Stack<'_>, (source, line): &Place) {
     stack.push_bytes(source);
     stack.set_raw_field(-2, "source");
@@ -93,8 +93,8 @@ fn shown(stack: Stack<'_>, index: c_int) -> Vec<u8> {
     }
 }
 
-/// Returns the source and the current line of the function at a level of the call stack. If that is
-/// a C function, returns those of its caller.
+/// Returns the source and the current line of the function at a level of the call stack. For a C
+/// function, returns those of its caller.
 pub(crate) fn place(stack: Stack<'_>, level: c_int) -> Option<Place> {
     // SAFETY: as for `Stack`. The strings from `lua_getinfo` live as long as the function they
     // describe.

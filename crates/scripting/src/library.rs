@@ -1,5 +1,5 @@
-//! Function libraries. All workers share one immutable table, which every change replaces as a
-//! whole, so no worker sees part of a library or of a `FUNCTION RESTORE`.
+//! Function libraries. All workers share one immutable table of libraries. Every change replaces
+//! the whole table, so no worker sees part of a library or of a `FUNCTION RESTORE`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,11 +9,11 @@ use pantala_resp::words_of;
 
 use crate::shebang::{self, Flags};
 
-/// Error for an invalid name. As in Redis, the same text is used for an invalid name of a function.
+/// Error for an invalid name of a library. As in Redis, also for an invalid name of a function.
 pub(crate) const WRONG_NAME: &str =
     "Library names can only contain letters, numbers, or underscores(_) and must be at least one character long";
 
-/// Error for two functions of a library with the same name.
+/// Error for two functions of one library with the same name.
 pub(crate) const IN_LIBRARY: &str = "Function already exists in the library";
 
 /// A function of a library.
@@ -25,7 +25,7 @@ pub struct Function {
     pub description: Option<Box<[u8]>>,
     /// The declared flags.
     pub flags: Flags,
-    /// Whether the function has used undeclared keys. Its later calls then hold all shards.
+    /// Whether the function has used undeclared keys. If so, its later calls hold all shards.
     is_wide: AtomicBool,
 }
 
@@ -88,7 +88,7 @@ impl Draft {
     /// # Errors
     /// Returns the error text, without a code, if the line is invalid.
     pub fn new(text: &[u8]) -> Result<Self, Vec<u8>> {
-        // Each draft has a different number, even if names are equal.
+        // Each draft has its own number, even if another draft has the same name.
         static LAST_ID: AtomicU64 = AtomicU64::new(0);
         let (name, code_from) = first_line(text)?;
         Ok(Draft { id: LAST_ID.fetch_add(1, Relaxed) + 1, name: name.into(), text: text.into(), code_from })
@@ -151,14 +151,14 @@ fn first_line(text: &[u8]) -> Result<(Vec<u8>, usize), Vec<u8>> {
     Ok((name, line.len()))
 }
 
-/// Treatment of existing libraries when others are added.
+/// Treatment of existing libraries when libraries are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Existing libraries stay. A library with the name of an existing one is an error.
+    /// Existing libraries stay. Adding a library with the name of an existing one is an error.
     Kept,
-    /// A library with the name of an added one is replaced.
+    /// An added library replaces the existing one with the same name.
     Replaced,
-    /// All existing libraries are removed.
+    /// All existing libraries are removed first.
     Flushed,
 }
 
@@ -167,7 +167,7 @@ pub enum Existing {
 pub struct Table {
     /// Libraries by name.
     libraries: BTreeMap<Box<[u8]>, Arc<Library>>,
-    /// Library and index of each function, by name in lower case.
+    /// Library and index of each function, by the function's name in lower case.
     functions: HashMap<Box<[u8]>, (Arc<Library>, usize)>,
     bytes: usize,
 }
@@ -183,7 +183,7 @@ impl Table {
         self.libraries.get(name)
     }
 
-    /// Returns the library and index of the function with this name, ignoring case.
+    /// Returns the library and index of the function with this name. Case is ignored.
     pub fn function(&self, name: &[u8]) -> Option<(Arc<Library>, usize)> {
         self.functions.get(name.to_ascii_lowercase().as_slice()).cloned()
     }
@@ -232,7 +232,7 @@ pub struct Libraries {
     /// Number of table replacements. A state that loaded libraries under another number drops the
     /// libraries that no longer exist.
     generation: AtomicU64,
-    /// Held while a new table is built. Contains whether the table is final.
+    /// Held while a new table is built. The value is whether the table is final.
     changing: Mutex<bool>,
 }
 
@@ -250,8 +250,8 @@ impl Libraries {
     /// Adds all of these libraries, or none.
     ///
     /// # Errors
-    /// Returns the error text if a library or a function already exists. In that text, `quote`
-    /// surrounds the name of a library.
+    /// Returns the error text if a library or a function already exists. In that text, `quote` is
+    /// written before and after the name of a library.
     pub fn add(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
         self.change(|table| {
             if existing == Existing::Flushed {
@@ -295,7 +295,7 @@ impl Libraries {
     }
 
     /// Makes the table final, so that all changes are rejected, or allows changes again. The table
-    /// is final while the last snapshot is written, because the snapshot would not contain later
+    /// is final while the last snapshot is written, because that snapshot would not contain later
     /// changes.
     pub fn set_final(&self, is_final: bool) {
         *self.changing.lock().unwrap_or_else(PoisonError::into_inner) = is_final;

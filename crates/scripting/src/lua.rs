@@ -1,16 +1,17 @@
-//! Safe access to Lua's C API: a [`Stack`] reads, pushes and changes the values on a state's stack.
+//! Safe access to Lua's C API: a [`Stack`] reads, pushes and changes values on the stack of a
+//! state.
 //!
 //! # Why this is sound
 //!
-//! Lua raises an error by a `longjmp` to the enclosing protected call. Frames in between end
-//! without running destructors. To keep Rust frames with destructors out of that path, a function
-//! that Lua calls is split in two. The first part, [`enter`], holds nothing with a destructor. The
-//! second part, the body, never raises.
+//! Lua raises an error by a `longjmp` to the enclosing protected call. All frames in between end
+//! without running destructors. No Rust frame with a destructor may therefore be on that path. For
+//! this reason, a function that Lua calls is split in two. The first part, [`enter`], holds nothing
+//! with a destructor. The second part, the *body*, never raises.
 //!
-//! A body uses only functions of the API that raise no errors except memory errors: [`Stack`] has
-//! no other methods. The memory limit is suspended while the body runs ([`crate::memory`]). The
-//! body returns an error as a value. `enter` raises it after the body has returned. For a stopped
-//! script see [`crate::stop`].
+//! A body uses only functions of the API that raise no errors except memory errors. [`Stack`] has
+//! no other methods. The memory limit is suspended while the body runs ([`crate::memory`]), so
+//! there are no memory errors either. The body returns an error as a value, and `enter` raises the
+//! error after the body has returned. For a stopped script see [`crate::stop`].
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
@@ -21,14 +22,14 @@ pub(crate) use ffi::lua_State;
 
 use crate::memory::Memory;
 
-/// An error to raise, whose value is on top of the stack. If the script was stopped, the value is
+/// An error to raise. Its value is on top of the stack. If the script was stopped, the value is
 /// ignored.
 pub(crate) struct Raise;
 
 /// Result of a body: the number of values that it returns, or an error to raise.
 pub(crate) type Outcome = Result<c_int, Raise>;
 
-/// A Lua stack, within a function that Lua has called or around a protected call. During `'s` the
+/// A Lua stack, within a function that Lua has called or around a protected call. During `'s`, the
 /// state lives and the memory limit is suspended. Indexes are those of the C API: from 1, or
 /// negative from the top.
 #[derive(Clone, Copy)]
@@ -73,10 +74,10 @@ pub(crate) unsafe fn enter(state: *mut lua_State, body: fn(Stack<'_>) -> Outcome
     }
 }
 
-/// Defines functions that Lua can call, given their bodies.
+/// Defines the functions that Lua can call, from their bodies.
 macro_rules! lua_functions {
     ($($name:ident => $body:path;)+) => {$(
-        /// Called by Lua. The body has the documentation.
+        /// Called by Lua. See the documentation of the body.
         pub(crate) unsafe extern "C-unwind" fn $name(state: *mut $crate::lua::lua_State) -> std::ffi::c_int {
             // SAFETY: called by Lua with its state. This frame holds nothing with a destructor.
             unsafe { $crate::lua::enter(state, $body) }
@@ -87,7 +88,7 @@ pub(crate) use lua_functions;
 
 // SAFETY of all blocks below, unless they say more: `Stack::new` and `enter` ensure that `state` is
 // a live Lua state and that no other thread uses it. Indexes are those of values that the caller
-// has pushed or received. `room` was called where more than Lua's minimum of 20 values are pushed.
+// has pushed or received. `room` was called before more than Lua's minimum of 20 values are pushed.
 // The memory limit is suspended, so none of these functions raises (see the head of this module).
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<'s> Stack<'s> {
@@ -121,7 +122,7 @@ impl<'s> Stack<'s> {
         self.set_top(-count - 1);
     }
 
-    /// Reserves space for pushing `values` values. Returns `false` if that is impossible.
+    /// Reserves space for pushing `values` values. Returns `false` if there is not enough.
     #[must_use]
     pub(crate) fn room(self, values: c_int) -> bool {
         unsafe { ffi::lua_checkstack(self.state, values) != 0 }
@@ -142,7 +143,7 @@ impl<'s> Stack<'s> {
         }
     }
 
-    /// Returns Lua's name of a value's type.
+    /// Returns Lua's name for the type of a value.
     pub(crate) fn type_name(self, index: c_int) -> &'static str {
         match self.kind(index) {
             Kind::None => "no value",
@@ -161,7 +162,7 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_tonumber(self.state, index) }
     }
 
-    /// Returns whether a value is a number, or a string that parses as one.
+    /// Returns whether a value is a number, or a string that can be parsed as a number.
     pub(crate) fn is_numeric(self, index: c_int) -> bool {
         unsafe { ffi::lua_isnumber(self.state, index) != 0 }
     }
@@ -174,8 +175,8 @@ impl<'s> Stack<'s> {
     /// Returns `None` for other types.
     ///
     /// # Safety
-    /// While the bytes are used, the value must stay on the stack, or in a table on the stack. Lua
-    /// may free a string without references.
+    /// While the bytes are used, the value must stay on the stack, or in a table on the stack,
+    /// because Lua may free a string without references.
     pub(crate) unsafe fn bytes(self, index: c_int) -> Option<&'s [u8]> {
         let mut len = 0;
         let text = unsafe { ffi::lua_tolstring(self.state, index, &mut len) };
@@ -253,12 +254,12 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_replace(self.state, index) }
     }
 
-    /// Replaces the key on top by the table's value for it, without metamethods.
+    /// Replaces the key on top of the stack by its value in the table, without metamethods.
     pub(crate) fn raw_get(self, table: c_int) {
         unsafe { ffi::lua_rawget_(self.state, table) }
     }
 
-    /// Pushes the table's value for a name, without metamethods.
+    /// Pushes the value of a named field of a table, without metamethods.
     pub(crate) fn raw_field(self, table: c_int, name: &str) {
         let table = if table < 0 && table > ffi::LUA_REGISTRYINDEX { table - 1 } else { table };
         self.push_bytes(name.as_bytes());
@@ -270,13 +271,13 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_rawgeti_(self.state, table, index) }
     }
 
-    /// Sets the key below the top to the value on top, without metamethods. The key must be neither
-    /// nil nor NaN.
+    /// Sets a field of a table, without metamethods. Pops the value on top of the stack and the key
+    /// below it. The key must be neither nil nor NaN.
     pub(crate) fn raw_set(self, table: c_int) {
         unsafe { ffi::lua_rawset(self.state, table) }
     }
 
-    /// Sets a field to the value on top, without metamethods.
+    /// Sets a named field to the value on top of the stack, which is popped, without metamethods.
     pub(crate) fn set_raw_field(self, table: c_int, name: &str) {
         let table = if table < 0 && table > ffi::LUA_REGISTRYINDEX { table - 1 } else { table };
         self.push_bytes(name.as_bytes());
@@ -284,13 +285,13 @@ impl<'s> Stack<'s> {
         self.raw_set(table);
     }
 
-    /// Sets an element to the value on top, without metamethods.
+    /// Sets an element to the value on top of the stack, which is popped, without metamethods.
     pub(crate) fn set_raw_element(self, table: c_int, index: c_int) {
         unsafe { ffi::lua_rawseti_(self.state, table, index) }
     }
 
-    /// Replaces the key on top by the next key and its value. At the end, pops the key and returns
-    /// `false`. The key must be one of this table, or nil to start.
+    /// Replaces the key on top of the stack by the table's next key and its value. After the last
+    /// key, pops the key and returns `false`. The key must be one of this table, or nil to start.
     pub(crate) fn next(self, table: c_int) -> bool {
         unsafe { ffi::lua_next(self.state, table) != 0 }
     }
@@ -300,27 +301,27 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_getmetatable(self.state, index) != 0 }
     }
 
-    /// Makes the table on top the metatable of a value.
+    /// Pops the table on top of the stack and makes it the metatable of a value.
     pub(crate) fn set_metatable(self, index: c_int) {
         unsafe { ffi::lua_setmetatable(self.state, index) };
     }
 
-    /// Returns the address of a table, which identifies it.
+    /// Returns the address of a value, which identifies a table.
     pub(crate) fn address(self, index: c_int) -> *const std::ffi::c_void {
         unsafe { ffi::lua_topointer(self.state, index) }
     }
 
-    /// Pushes the place at which the function at a level runs (`name:line: `), or an empty string.
+    /// Pushes the place (`name:line: `) where the function at a level runs, or an empty string.
     pub(crate) fn push_where(self, level: c_int) {
         unsafe { ffi::luaL_where(self.state, level) }
     }
 
-    /// Returns an error like those of `luaL_error`: the place in the script, followed by this text.
+    /// Returns an error like those of `luaL_error`: the place in the script, followed by `text`.
     pub(crate) fn error(self, text: &str) -> Raise {
         self.error_bytes(text.as_bytes())
     }
 
-    /// Returns an error like [`Stack::error`], for bytes.
+    /// Returns the same error as [`Stack::error`], for bytes.
     pub(crate) fn error_bytes(self, text: &[u8]) -> Raise {
         self.push_where(1);
         let mut whole = self.copied(-1).unwrap_or_default();
@@ -360,8 +361,8 @@ impl<'s> Stack<'s> {
         unsafe { self.bytes(argument) }.ok_or_else(|| self.type_error(argument, "string"))
     }
 
-    /// Returns the name by which the script calls the current function, and whether it does so as a
-    /// method.
+    /// Returns the name by which the script calls the current function, and whether the call is a
+    /// method call.
     fn function_name(self) -> Option<(String, bool)> {
         unsafe {
             let mut debug: ffi::lua_Debug = std::mem::zeroed();

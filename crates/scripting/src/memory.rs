@@ -10,27 +10,27 @@ use mlua_sys::lua51 as ffi;
 use crate::register::Load;
 use crate::run::Run;
 
-/// Maximum memory of a Lua state, in bytes. Redis has no such limit. With the limit, a table that
+/// Maximum memory of a Lua state, bytes. Redis has no such limit. With the limit, a table that
 /// grows endlessly stops its script and not the server.
 pub const STATE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// Alignment of Lua's own allocator.
 const ALIGN_BYTES: usize = 16;
 
-/// The memory accounting and context of a Lua state. Its address does not change, because the
+/// The memory accounting and the context of a Lua state. Its address never changes, because the
 /// state's allocator and every function that Lua calls refer to it.
 pub(crate) struct Memory {
     used_bytes: Cell<usize>,
     limit_bytes: usize,
-    /// Number of calls of [`Memory::suspend`] that were not reverted. While it is not 0,
+    /// Number of calls of [`Memory::suspend`] that have not been reverted. While it is not 0,
     /// allocations do not fail at the limit.
     suspended: Cell<u32>,
     /// The running script, or null.
     pub(crate) run: Cell<*mut Run<'static>>,
     /// The library that is being loaded, or null.
     pub(crate) load: Cell<*mut Load>,
-    /// Whether the running script was stopped. It then raises an error wherever it continues
-    /// ([`crate::stop`]).
+    /// Whether the running script was stopped. A stopped script raises an error wherever it
+    /// continues ([`crate::stop`]).
     pub(crate) is_stopped: Cell<bool>,
     /// Number of resumes of coroutines so far ([`crate::stop::check_periodically`]).
     pub(crate) resumes: Cell<u32>,
@@ -55,8 +55,8 @@ impl Memory {
     /// Returns the `Memory` that a state was created with.
     ///
     /// # Safety
-    /// The state must live, and must have been created with [`allocate`] and a `Memory` that lives
-    /// as long.
+    /// The state must live. It must have been created with [`allocate`] and with a `Memory` that
+    /// lives as long.
     pub(crate) unsafe fn of<'a>(state: *mut ffi::lua_State) -> &'a Memory {
         let mut memory: *mut c_void = std::ptr::null_mut();
         // SAFETY: by the caller's promise. Only shared references to the `Memory` exist, on one
@@ -67,7 +67,7 @@ impl Memory {
         }
     }
 
-    /// Suspends the limit. Required while a frame holds something that a `longjmp` would leak.
+    /// Suspends the limit. Required while a frame holds a value that a `longjmp` would leak.
     pub(crate) fn suspend(&self) {
         self.suspended.set(self.suspended.get() + 1);
     }
@@ -82,12 +82,12 @@ impl Memory {
     }
 
     /// Returns whether the limit is exceeded. Code that pushes values while the limit is suspended
-    /// checks this before each value.
+    /// calls this method before each value.
     pub(crate) fn is_full(&self) -> bool {
         self.would_exceed(0)
     }
 
-    /// Returns whether `bytes` more bytes would exceed the limit.
+    /// Returns whether an allocation of `bytes` bytes would exceed the limit.
     pub(crate) fn would_exceed(&self, bytes: usize) -> bool {
         self.used_bytes.get().saturating_add(bytes) > self.limit_bytes
     }
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn allocate(
     // each block, and never touches a block that it has freed.
     unsafe {
         let memory = &*memory.cast::<Memory>();
-        // Used for existing blocks only. They were allocated with this layout.
+        // Called only for existing blocks, which were allocated with this layout.
         let layout = |bytes| Layout::from_size_align_unchecked(bytes, ALIGN_BYTES);
         if new_bytes == 0 {
             if !block.is_null() && old_bytes > 0 {
@@ -122,16 +122,16 @@ pub(crate) unsafe extern "C" fn allocate(
         let old_bytes = if block.is_null() { 0 } else { old_bytes };
         let grows = new_bytes > old_bytes;
         // A size without a layout fails even while the limit is suspended. `stop::throw` relies on
-        // that.
+        // this.
         let Some(new_layout) = layout_of(new_bytes) else { return std::ptr::null_mut() };
         if grows && memory.suspended.get() == 0 && memory.would_exceed(new_bytes - old_bytes) {
             return std::ptr::null_mut();
         }
         let new = if old_bytes == 0 { alloc(new_layout) } else { realloc(block.cast(), layout(old_bytes), new_bytes) };
         if new.is_null() {
-            // The system has no memory. Lua can report that to the script, except in two cases:
-            // while the limit is suspended, our code relies on the allocation; and Lua relies on it
-            // when a block shrinks.
+            // The system has no memory. Lua can report that to the script, except in two cases.
+            // While the limit is suspended, this crate relies on the allocation. And Lua relies on
+            // it when a block shrinks.
             if grows && memory.suspended.get() == 0 {
                 return std::ptr::null_mut();
             }
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn allocate(
 mod tests {
     use super::*;
 
-    /// An allocation above the limit, or larger than any machine's memory, returns null. Lua turns
+    /// An allocation returns null if it exceeds the limit or the memory of any machine. Lua turns
     /// this into an error of the script.
     #[test]
     fn a_rejected_allocation_is_null_and_is_not_counted() {
@@ -175,8 +175,8 @@ mod tests {
         assert_eq!((memory.used_bytes(), unbounded.used_bytes()), (0, 0));
     }
 
-    /// A block without a valid layout is null even while the limit is suspended, whether it is new
-    /// or grows.
+    /// Allocating or growing a block to a size without a valid layout returns null, even while the
+    /// limit is suspended.
     #[test]
     fn a_block_without_a_layout_is_null() {
         let most_bytes = isize::MAX as usize + 1 - ALIGN_BYTES;

@@ -1,5 +1,5 @@
-//! `math.random` as in Redis: the generator of `drand48`, so that scripts draw the same numbers on
-//! every machine.
+//! `math.random` as in Redis: the generator of `drand48`. Scripts therefore draw the same numbers
+//! on every machine.
 
 /// Multiplier of the sequence (POSIX).
 const MULTIPLIER: u64 = 0x5_DEEC_E66D;
@@ -7,7 +7,7 @@ const MULTIPLIER: u64 = 0x5_DEEC_E66D;
 const INCREMENT: u64 = 0xB;
 /// The modulus of the sequence minus 1.
 const MASK: u64 = (1 << 48) - 1;
-/// The low 16 bits of the state after seeding. The seed is in the bits above them.
+/// The low 16 bits of the state after seeding. The higher bits contain the seed.
 const SEED_TAIL: u64 = 0x330E;
 
 /// Maximum number that [`Random::draw`] returns.
@@ -17,7 +17,7 @@ pub(crate) struct Random {
     state: u64,
 }
 
-/// Seed of a new state, as in Redis.
+/// Seed of a new Lua state, as in Redis.
 const FIRST_SEED: i32 = 0x1234_ABCD;
 
 impl Default for Random {
@@ -31,7 +31,7 @@ impl Random {
         Random { state: u64::from(seed as u32) << 16 | SEED_TAIL }
     }
 
-    /// Returns the next 31 bits.
+    /// Advances the sequence. Returns the highest 31 bits of the new state.
     pub(crate) fn draw(&mut self) -> u32 {
         self.state = self.state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT) & MASK;
         (self.state >> 17) as u32

@@ -1,9 +1,9 @@
-//! Loads function libraries: runs a library's code once in a state. The code registers its
-//! functions by `redis.register_function`.
+//! Loads function libraries: runs the code of a library once in a state. The code registers its
+//! functions by calling `redis.register_function`.
 //!
 //! While the code runs, its globals contain only a reduced table `redis`. The code cannot call
-//! commands, draw random numbers or read the time. So it registers the same functions on every
-//! worker that loads it later.
+//! commands, draw random numbers or read the time. It therefore registers the same functions on
+//! every worker that loads the library.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::{api, errors, sandbox, stop};
 pub(crate) struct Load {
     began: Instant,
     time_max: Duration,
-    /// Functions with their references in the registry.
+    /// Registered functions, each with its reference in Lua's registry.
     registered: Vec<(Function, c_int)>,
 }
 
@@ -51,14 +51,14 @@ pub(crate) fn push_globals(stack: Stack<'_>) {
 /// Runs and pops the compiled library on top of the stack. Returns the registered functions.
 ///
 /// # Errors
-/// The text of the error. Nothing stays registered.
+/// The error text. No function stays registered.
 pub(crate) fn run(stack: Stack<'_>, mut load: Load) -> Result<Vec<(Function, c_int)>, Vec<u8>> {
     stack.push_function(errors::handle);
     stack.insert(-2);
     let memory = stack.memory();
     memory.load.set(std::ptr::from_mut(&mut load));
-    // SAFETY: a protected call. No Rust frame lies between it and the code that may raise. The hook
-    // and the function use `load`, which lives until the pointer is cleared below.
+    // SAFETY: a protected call. No Rust frame lies between this call and the code that may raise.
+    // The hook and the function use `load`, which lives until the pointer is cleared below.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCRESTART, 0);
         stop::watch(stack.raw());
@@ -94,8 +94,8 @@ pub(crate) fn release(stack: Stack<'_>, reference: c_int) {
 /// Returns the library that is being loaded.
 ///
 /// # Safety
-/// No reference from an earlier call may be in use. A function that Lua calls may call this once,
-/// and must not call into Lua while it uses the reference.
+/// No reference from an earlier call may be in use. A function that Lua calls may call this
+/// function once, and must not call into Lua while it uses the reference.
 unsafe fn loading(stack: Stack<'_>) -> Option<&mut Load> {
     // SAFETY: `run` sets the pointer to a `Load` that outlives the call and clears it afterwards,
     // so it is valid or null. By the caller's promise there is no other reference to the `Load`.
@@ -104,8 +104,8 @@ unsafe fn loading(stack: Stack<'_>) -> Option<&mut Load> {
 
 /// Returns whether a library is being loaded and has exceeded its time limit.
 pub(crate) fn is_late(stack: Stack<'_>) -> bool {
-    // SAFETY: called by the hook. Lua calls the hook while it runs code of the library, so none of
-    // our functions is running.
+    // SAFETY: called by the hook. Lua calls the hook while it runs code of the library, so no
+    // function of this crate is running.
     unsafe { loading(stack) }.is_some_and(|load| load.began.elapsed() > load.time_max)
 }
 
@@ -131,8 +131,8 @@ fn redis_register_function(stack: Stack<'_>) -> Outcome {
     };
     let checked = asked.and_then(|asked| {
         let (Some(name), Some(callback)) = (asked.name, asked.callback) else { return Err(IN_LIBRARY) };
-        // Redis distinguishes "f" and "F" when they are registered but not when they are called. It
-        // crashes on a library that has both.
+        // When functions are registered, Redis distinguishes "f" and "F". When they are called, it
+        // doesn't, and crashes on a library that has both.
         let is_same = |known: &(Function, c_int)| known.0.name.eq_ignore_ascii_case(&name);
         match () {
             () if !is_name(&name) => Err(WRONG_NAME),
@@ -154,14 +154,14 @@ fn redis_register_function(stack: Stack<'_>) -> Outcome {
 
 /// Returns the bytes of a string or a number.
 fn text_at(stack: Stack<'_>, index: c_int) -> Option<Vec<u8>> {
-    // Reads a copy, because reading a number converts it to a string in place.
+    // Read a copy, because reading a number converts the number to a string in place.
     stack.push_copy(index);
     let text = stack.copied(-1);
     stack.pop(1);
     text
 }
 
-/// `redis.register_function(name, callback)`.
+/// Reads the arguments of `redis.register_function(name, callback)`.
 fn two_arguments(stack: Stack<'_>) -> Result<Registration, &'static str> {
     let name = text_at(stack, 1).ok_or("first argument to redis.register_function must be a string")?;
     if stack.kind(2) != Kind::Function {
@@ -170,7 +170,8 @@ fn two_arguments(stack: Stack<'_>) -> Result<Registration, &'static str> {
     Ok(Registration { name: Some(name), callback: Some(2), ..Registration::default() })
 }
 
-/// `redis.register_function{function_name = …, callback = …, description = …, flags = …}`.
+/// Reads the arguments of `redis.register_function{function_name = …, callback = …, description =
+/// …, flags = …}`.
 fn named_arguments(stack: Stack<'_>) -> Result<Registration, &'static str> {
     if stack.kind(1) != Kind::Table {
         return Err(
@@ -217,7 +218,7 @@ fn named_arguments(stack: Stack<'_>) -> Result<Registration, &'static str> {
     }
 }
 
-/// Returns the flags whose names are in the table on top.
+/// Returns the flags whose names are in the table on top of the stack.
 fn flags_at(stack: Stack<'_>) -> Option<Flags> {
     let (table, mut flags) = (stack.top(), Flags::empty());
     for index in 1.. {

@@ -1,4 +1,4 @@
-//! One run of a script: its access to the server, and its outcome.
+//! One run of a script: its access to the server and its outcome.
 
 use pantala_resp::{ArgRange, Args, Version};
 
@@ -37,31 +37,32 @@ pub trait Caller {
     fn log(&mut self, level: u8, text: &[u8]);
 
     /// Returns whether the script may continue. Called every [`crate::INTERRUPT_INSTRUCTIONS`]
-    /// instructions of the script or of a coroutine, and regularly when coroutines are resumed.
+    /// instructions of the script or of a coroutine, and regularly when the script resumes
+    /// coroutines.
     fn interrupt(&mut self) -> Interrupt;
 
-    /// Ends the run. Returns [`Interrupt::Kill`] if `SCRIPT KILL` has replied that it killed the
-    /// script. The script then counts as killed.
+    /// Ends the run. Returns [`Interrupt::Kill`] if `SCRIPT KILL` has replied that the script was
+    /// killed. The script then counts as killed.
     fn end(&mut self) -> Interrupt;
 }
 
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The script returned a value or raised an error, which [`crate::State::answer`] writes.
+    /// The script returned a value or raised an error. [`crate::State::answer`] writes either.
     Finished,
     /// The script was abandoned ([`Called::Abandoned`]).
     Abandoned,
 }
 
-/// The context of a run for the functions that it calls, found through
+/// The context of a run, for the functions that the script calls. They find it through
 /// [`crate::memory::Memory::run`].
 pub(crate) struct Run<'a> {
     pub(crate) caller: &'a mut dyn Caller,
     /// Protocol version, set by `redis.setresp`.
     pub(crate) version: Version,
     pub(crate) random: &'a mut Random,
-    /// Set once the run was abandoned or killed. The script must not continue then.
+    /// Set once the run is abandoned or killed. The script must then not continue.
     pub(crate) stopped: Option<Stopped>,
     /// Place in the script at which it was last stopped.
     pub(crate) stopped_at: Option<Place>,
@@ -83,7 +84,7 @@ pub(crate) struct Scratch {
     pub(crate) reply: Vec<u8>,
 }
 
-/// Maximum size of a buffer that is kept between runs, in bytes.
+/// Maximum size of a buffer that is kept between runs, bytes.
 const SCRATCH_BYTES_MAX: usize = 64 * 1024;
 
 impl Scratch {

@@ -1,16 +1,22 @@
-//! The environment of scripts: Lua's harmless libraries and our own, all read-only.
+//! The environment of scripts: Lua's harmless libraries and those of this crate, all read-only.
 //!
-//! Redis patches Lua so that tables can be read-only. In Pantala a read-only table is an empty
-//! table, a *front*. Its metatable redirects reads to the real table and turns writes into an
-//! error. Scripts never get the real table. Functions that bypass metatables (`next`, `rawget`,
-//! `rawset`, `setmetatable`, `table.insert`, …) are wrapped. The wrappers recognize fronts and
-//! behave as in Redis.
+//! Redis patches Lua so that tables can be read-only. In Pantala, a read-only table is an empty
+//! table, called a *front*. The metatable of a front redirects reads to the real table and turns
+//! writes into an error. Scripts never get the real table. Functions that bypass metatables
+//! (`next`, `rawget`, `rawset`, `setmetatable`, `table.insert`, …) are wrapped. The wrappers
+//! recognize fronts and behave as in Redis.
 //!
-//! The wrappers also protect against flaws of stock Lua 5.1 that Redis has patched: bytecode and
-//! deep nesting in `load`; garbage collection while `load` compiles (CVE-2025-49844); the
-//! arithmetic of `unpack` (CVE-2025-46817); long patterns, on which Lua recurses on the native
-//! stack; metatables of strings (CVE-2025-46818); `newproxy` and thus finalizers (CVE-2024-46981);
-//! `getfenv` and `setfenv`. `string.dump` remains, as in Redis, because nothing accepts its output.
+//! The wrappers also protect against flaws of the original Lua 5.1 that Redis has patched:
+//!
+//! - bytecode and deep nesting in `load`;
+//! - garbage collection while `load` compiles (CVE-2025-49844);
+//! - the arithmetic of `unpack` (CVE-2025-46817);
+//! - long patterns, on which Lua recurses on the native stack;
+//! - metatables of strings (CVE-2025-46818);
+//! - `newproxy`, and with it finalizers (CVE-2024-46981);
+//! - `getfenv` and `setfenv`.
+//!
+//! `string.dump` remains, as in Redis, because no function accepts its output.
 
 use std::ffi::{c_int, c_void};
 
@@ -19,27 +25,26 @@ use mlua_sys::lua51 as ffi;
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_State, lua_functions};
 use crate::{api, stop};
 
-/// Error for changes of a read-only table.
+/// Error for a change of a read-only table.
 pub(crate) const READONLY: &str = "Attempt to modify a readonly table";
 
 /// Global function that scripts use to convert errors to tables.
 pub(crate) const ERROR_HANDLER: &str = "__redis__err__handler";
 
-/// Maximum length of a pattern of `string.find` and the like, in bytes. Lua's matcher recurses for
-/// every item of a pattern.
+/// Maximum length of a pattern of `string.find` and similar functions, bytes. Lua's matcher
+/// recurses for every item of a pattern.
 const PATTERN_BYTES_MAX: usize = 2048;
 
-/// Maximum length of code to compile, in bytes. Lua's lexer counts in `int`.
+/// Maximum length of code to compile, bytes. Lua's lexer counts in `int`.
 pub(crate) const CODE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// Maximum number of results of `unpack`: the stack of a C function in Lua holds 8000 values, of
-/// which the table is one.
+/// Maximum number of results of `unpack`. The stack of a C function in Lua holds 8000 values, and
+/// the table is one of them.
 const UNPACKED_MAX: i64 = 7_999;
 
-/// The address of this static is the key of the real table in a front's metatable.
+/// The address of this static is the key of the real table in the metatable of a front.
 static FRONT: u8 = 0;
-/// The registry holds the result of `getmetatable("")`. The address of this static is its key
-/// there.
+/// The address of this static is the key of the result of `getmetatable("")` in the registry.
 static STRING_METATABLE: u8 = 0;
 
 fn key(of: &'static u8) -> *mut c_void {
@@ -54,16 +59,16 @@ const OPEN: [(&std::ffi::CStr, ffi::lua_CFunction); 4] = [
     (c"math", ffi::luaopen_math),
 ];
 
-/// Functions of Lua's libraries that scripts must not have.
+/// Functions of Lua's libraries that scripts must not call.
 const REMOVED: [&str; 6] = ["dofile", "loadfile", "print", "newproxy", "getfenv", "setfenv"];
 
-/// Libraries that are tables in the globals.
+/// The libraries that are tables in the globals.
 const LIBRARIES: [&str; 4] = ["string", "table", "math", "coroutine"];
 
-/// Name of a global of ours, and the function that pushes it.
+/// The name of a global that this crate adds, and the function that pushes its value.
 pub(crate) type Own = (&'static str, fn(Stack<'_>));
 
-/// Fills the globals of a new state. Leaves the real table of globals on the stack.
+/// Fills the globals of a new state. Leaves the real table of globals on top of the stack.
 pub(crate) fn fill(stack: Stack<'_>, own: &[Own]) {
     for (name, open) in OPEN {
         stack.push_function(open);
@@ -110,7 +115,7 @@ pub(crate) fn reject_missing_fields(stack: Stack<'_>, table: c_int) {
     stack.set_metatable(table);
 }
 
-/// Pops the table on top and redirects reads of the globals to it.
+/// Pops the table on top of the stack, and redirects reads of the globals to that table.
 pub(crate) fn redirect_globals_to_top(stack: Stack<'_>) {
     if stack.metatable(ffi::LUA_GLOBALSINDEX) {
         stack.insert(-2);
@@ -119,7 +124,7 @@ pub(crate) fn redirect_globals_to_top(stack: Stack<'_>) {
     stack.pop(1);
 }
 
-/// Replaces functions of Lua's libraries by ours.
+/// Replaces functions of Lua's libraries by functions of this crate.
 fn replace_functions(stack: Stack<'_>, globals: c_int) {
     let plain: [(&str, ffi::lua_CFunction); 5] = [
         ("pcall", protected_call),
@@ -132,7 +137,7 @@ fn replace_functions(stack: Stack<'_>, globals: c_int) {
         stack.push_function(function);
         stack.set_raw_field(globals, name);
     }
-    // These functions call the function that they replace.
+    // Each of these functions calls the function that it replaces.
     for (name, function) in [
         ("next", next as ffi::lua_CFunction),
         ("rawget", next),
@@ -169,7 +174,7 @@ fn replace_functions(stack: Stack<'_>, globals: c_int) {
     stack.pop(1);
 }
 
-/// Replaces a function of a table by a function of ours, whose first upvalue is the original.
+/// Replaces a function of a table by `function`, whose first upvalue is then the original.
 fn wrap(stack: Stack<'_>, table: c_int, name: &str, function: ffi::lua_CFunction) {
     let table = if table < 0 { stack.top() + 1 + table } else { table };
     stack.raw_field(table, name);
@@ -177,7 +182,7 @@ fn wrap(stack: Stack<'_>, table: c_int, name: &str, function: ffi::lua_CFunction
     stack.set_raw_field(table, name);
 }
 
-/// Stores the result of `getmetatable("")`: a front of a table like the real metatable.
+/// Stores the result of `getmetatable("")`, which is a front of a table like the real metatable.
 fn note_string_metatable(stack: Stack<'_>) {
     stack.push_light_userdata(key(&STRING_METATABLE));
     stack.new_table(0, 1);
@@ -311,7 +316,7 @@ pub(crate) fn compile(stack: Stack<'_>, code: &[u8], name: &[u8]) -> Result<(), 
     }
     let memory = stack.memory();
     // SAFETY: as for `Stack`. Lua protects the compilation itself, and no Rust frame lies in
-    // between. So allocations may fail. The garbage collector is stopped, because for a moment
+    // between, so allocations may fail. The garbage collector is stopped, because for a moment
     // nothing that the collector knows refers to the chunk's name.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCSTOP, 0);
@@ -325,7 +330,7 @@ pub(crate) fn compile(stack: Stack<'_>, code: &[u8], name: &[u8]) -> Result<(), 
 }
 
 /// `load(function [, name])`: calls the function, which returns one piece of code per call, until
-/// it returns none. Then compiles all pieces together.
+/// it returns no more code. Then compiles all pieces together.
 fn compile_pieces(stack: Stack<'_>) -> Outcome {
     if stack.kind(1) != Kind::Function {
         return Err(stack.type_error(1, "function"));
@@ -382,8 +387,8 @@ fn compile_pieces(stack: Stack<'_>) -> Outcome {
     Ok(compile_or_error(stack, &code, name))
 }
 
-// The functions below call Lua's own, which may raise. Their frames must not hold anything with a
-// destructor.
+// The functions below call functions of Lua, which may raise. Their frames must not hold anything
+// with a destructor.
 
 /// Calls the function that the current one replaces, with the same arguments.
 ///
@@ -400,14 +405,14 @@ unsafe fn original(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Returns whether the first argument is a front. If it is and `behind` is set, replaces it by the
-/// real table.
+/// Returns whether the first argument is a front. If so, and if `behind` is set, replaces the front
+/// by the real table.
 ///
 /// # Safety
 /// Lua must have called the current function.
 unsafe fn first_is_front(state: *mut lua_State, behind: bool) -> bool {
     // SAFETY: these stack operations raise only memory errors, and no frame of this function has a
-    // destructor, so the limit need not be suspended.
+    // destructor. So the limit need not be suspended.
     let stack = unsafe { Stack::new(state) };
     let is_front = push_real_table(stack, 1);
     if is_front {
@@ -438,7 +443,7 @@ unsafe extern "C-unwind" fn guarded(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Wraps `string.find` and the like. Rejects long patterns.
+/// Wraps `string.find` and similar functions. Rejects long patterns.
 unsafe extern "C-unwind" fn with_pattern(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -479,8 +484,8 @@ unsafe extern "C-unwind" fn pairs(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `pcall(function, …)`: returns the text of a `redis.call` error instead of its table, for
-/// compatibility with older scripts.
+/// `pcall(function, …)`: if the error is a table of `redis.call`, returns its text instead of the
+/// table, for compatibility with older scripts.
 unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {

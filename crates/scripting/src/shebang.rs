@@ -1,5 +1,5 @@
-//! Parses the first line of a script, which declares its flags: `#!lua
-//! flags=no-writes,allow-stale`.
+//! Parses the shebang of a script: a first line such as `#!lua flags=no-writes,allow-stale`, which
+//! declares the script's flags.
 
 use bitflags::bitflags;
 use pantala_resp::words_of;
@@ -18,7 +18,7 @@ bitflags! {
         const NO_CLUSTER = 1 << 3;
         /// May use keys of several slots in a cluster.
         const ALLOW_CROSS_SLOT_KEYS = 1 << 4;
-        /// Declares no flags, so the rules before Redis 7 apply.
+        /// The script has no shebang, so the rules of Redis before version 7 apply.
         const COMPATIBLE = 1 << 7;
     }
 }
@@ -83,7 +83,8 @@ pub(crate) fn first_line(text: &[u8]) -> Option<&[u8]> {
     (text[end] == b'\n').then(|| &text[..end])
 }
 
-/// Returns the part before the first NUL byte, which only an escape (`\x00`) can put into a word.
+/// Returns the part before the first NUL byte. Only an escape (`\x00`) can put a NUL byte into a
+/// word.
 fn to_nul(word: &[u8]) -> &[u8] {
     word.split(|&byte| byte == 0).next().unwrap_or_default()
 }

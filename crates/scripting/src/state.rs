@@ -1,5 +1,5 @@
-//! A worker's Lua state. It is created when the worker first runs a script, and kept with its
-//! compiled scripts or loaded libraries.
+//! A worker's Lua state. It is created when the worker first runs a script or function, and keeps
+//! the compiled scripts or loaded libraries.
 
 use std::ffi::c_int;
 use std::hash::BuildHasher;
@@ -19,22 +19,22 @@ use crate::register::{self, Load};
 use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
 use crate::{api, bit, cjson, cmsgpack, convert, errors, sandbox, stop, structs};
 
-/// A full collection is repeated if it has freed at least this number of bytes.
+/// A full collection is repeated if it has freed at least this many bytes.
 const WORTH_COLLECTING_BYTES: usize = 256 * 1024;
 
-/// After this many runs the garbage collector makes an additional step. The number is also the size
-/// of that step (argument of `LUA_GCSTEP`): one unit per run.
+/// Number of runs after which the garbage collector makes an additional step. It is also the size
+/// of that step (the argument of `LUA_GCSTEP`): one unit per run.
 const RUNS_PER_STEP: u32 = 50;
 
-/// Lua's default speed of the garbage collector, restored before each run because scripts can
-/// change it.
+/// Lua's default speed of the garbage collector. It is restored before each run, because scripts
+/// can change it.
 const GC_PERCENT: c_int = 200;
 
-/// Maximum number of compiled scripts. At the limit all are dropped. The limit is reached by
-/// clients that send a new script with every call, and these do not reuse earlier scripts.
+/// Maximum number of compiled scripts. At the limit, all are dropped. Only clients that send a new
+/// script with every call reach the limit, and they do not reuse earlier scripts.
 const COMPILED_MAX: usize = 4096;
 
-/// Our own libraries in states for scripts.
+/// The libraries of this crate in states for scripts.
 const OWN: [sandbox::Own; 5] = [
     ("redis", api::push),
     ("bit", bit::push),
@@ -43,7 +43,7 @@ const OWN: [sandbox::Own; 5] = [
     ("struct", structs::push),
 ];
 
-/// Our own libraries in states for functions.
+/// The libraries of this crate in states for functions.
 const OWN_OF_FUNCTIONS: [sandbox::Own; 5] = [
     ("redis", api::push_for_functions),
     ("bit", bit::push),
@@ -55,8 +55,8 @@ const OWN_OF_FUNCTIONS: [sandbox::Own; 5] = [
 /// Time limit of a library in `FUNCTION LOAD`, as in Redis.
 pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Time limit of a library that another worker has loaded. Loading took at most [`LOAD_TIME_MAX`]
-/// there, so only a busy machine can make it take this long here.
+/// Time limit of a library that another worker has already loaded. That worker took at most
+/// [`LOAD_TIME_MAX`], so loading can take this long only on a busy machine.
 const LOAD_AGAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A compiled script.
@@ -66,23 +66,23 @@ struct Compiled {
     reference: c_int,
 }
 
-/// The name that `load` gives to chunks without a name.
+/// The name that `load` gives to code without a name.
 const LOAD_NAME: &[u8] = b"=(load)";
 
 /// A Lua state with its compiled scripts or loaded libraries.
 pub struct State {
     lua: *mut lua_State,
-    /// Registry reference of the globals table itself. Scripts see a read-only front of it.
+    /// Registry reference of the globals table itself. Scripts see a read-only front of this table.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
-    /// The same scripts by text, because hashing a text is faster than computing its SHA-1.
+    /// The same scripts by text: hashing a text is faster than computing its SHA-1.
     by_text: HashTable<Arc<Script>>,
     text_hasher: DefaultHashBuilder,
-    /// References of the functions in the registry, by number of the loaded library.
+    /// References of the functions in the registry, by the number of their loaded library.
     loaded: HashMap<u64, Vec<c_int>>,
     /// Reference of the globals for loading libraries; `None` in a state for scripts.
     load_globals: Option<c_int>,
-    /// The [`Scripts::generation`] or [`Libraries::generation`] that the contents belong to.
+    /// The [`Scripts::generation`] or [`Libraries::generation`] of the contents of this state.
     generation: u64,
     random: Random,
     scratch: Scratch,
@@ -91,7 +91,7 @@ pub struct State {
     status: c_int,
     /// Protocol version that the last run selected for its reply.
     version: Version,
-    /// Dropped after the Lua state is closed, because closing it still uses this allocator.
+    /// Dropped after the Lua state is closed, because closing still uses this allocator.
     memory: Box<Memory>,
 }
 
@@ -120,7 +120,7 @@ impl State {
     fn with(own: &[sandbox::Own], bytes_max: usize) -> Self {
         let memory = Memory::new(bytes_max);
         memory.suspend();
-        // SAFETY: the address of the allocator's context is valid as long as the state.
+        // SAFETY: the address of the allocator's context is valid as long as the state lives.
         let lua = unsafe { ffi::lua_newstate(allocate, std::ptr::from_ref(&*memory).cast_mut().cast()) };
         assert!(!lua.is_null(), "no Lua state: allocation failed although the memory limit is suspended");
         // SAFETY: the state was just created, so there are no other users.
@@ -128,10 +128,10 @@ impl State {
         sandbox::fill(stack, own);
         // SAFETY: the real globals table is on top.
         let globals = unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
-        // The parser doesn't anchor a chunk's name at once (CVE-2025-49844). Strings are interned,
-        // so this reference keeps the default name alive. Names that scripts pass are on the stack
-        // while the chunk is compiled. `sandbox::compile` also stops the garbage collector
-        // meanwhile.
+        // The parser doesn't anchor the name of code at once (CVE-2025-49844). Strings are
+        // interned, so this reference keeps the default name alive. A name that a script passes is
+        // on the stack while its code is compiled. In addition, `sandbox::compile` stops the
+        // garbage collector meanwhile.
         stack.push_bytes(LOAD_NAME);
         // SAFETY: the name is on top.
         unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
@@ -177,7 +177,7 @@ impl State {
     fn follow(&mut self, scripts: &Scripts) {
         let generation = scripts.generation();
         if self.generation != generation {
-            // As in Redis, the whole state is replaced, so that its memory is freed immediately.
+            // As in Redis, replace the whole state, so that its memory is freed immediately.
             *self = State::new();
             self.generation = generation;
         }
@@ -260,13 +260,13 @@ impl State {
     /// Runs the code of a known library, unless this state has loaded it.
     ///
     /// # Errors
-    /// Returns the error text, without a code, if the code runs out of memory or time.
+    /// Returns the error text, without an error code, if the code runs out of memory or time.
     pub fn load_again(&mut self, library: &Library) -> Result<(), Vec<u8>> {
         if self.loaded.contains_key(&library.id) {
             return Ok(());
         }
         let functions = self.run_library(library.id, library.code(), LOAD_AGAIN_TIME_MAX)?;
-        // A library cannot tell workers apart, so it registers the same functions on each.
+        // A library can't distinguish workers, so it registers the same functions on each of them.
         debug_assert_eq!(functions.len(), library.functions.len());
         Ok(())
     }
@@ -319,7 +319,7 @@ impl State {
         stack.push_function(errors::handle);
         match self.loaded.get(&library.id).and_then(|references| references.get(index)) {
             Some(reference) => stack.raw_element(ffi::LUA_REGISTRYINDEX, *reference),
-            // Callers load the library first. Otherwise calling nil raises an error.
+            // Callers load the library first. If one did not, calling nil raises an error.
             None => stack.push_nil(),
         }
         push_array(stack, keys);
@@ -334,7 +334,7 @@ impl State {
         stack.push_function(errors::handle);
         match self.compiled.get(&script.sha) {
             Some(compiled) => stack.raw_element(ffi::LUA_REGISTRYINDEX, compiled.reference),
-            // Callers compile the script first. Otherwise calling nil raises an error.
+            // Callers compile the script first. If one did not, calling nil raises an error.
             None => stack.push_nil(),
         }
         stack.raw_element(ffi::LUA_REGISTRYINDEX, self.globals);
@@ -346,8 +346,8 @@ impl State {
         self.call(0, caller)
     }
 
-    /// Calls the function that is on the stack, above the error handler and below its arguments.
-    /// The caller has suspended the memory limit. This method resumes it.
+    /// Calls a function. The stack contains, from the bottom, the error handler, the function and
+    /// its arguments. The caller has suspended the memory limit, and this method resumes it.
     fn call(&mut self, arguments: c_int, caller: &mut dyn Caller) -> Ended {
         let mut run = Run {
             caller,
@@ -359,8 +359,8 @@ impl State {
         };
         self.memory.json.set(cjson::Config::default());
         self.memory.run.set(std::ptr::from_mut(&mut run).cast());
-        // SAFETY: a protected call. No Rust frame lies between it and the code that may raise. The
-        // hook uses the run, which lives until the pointer is cleared below.
+        // SAFETY: a protected call. No Rust frame lies between this call and the code that may
+        // raise. The hook uses `run`, which lives until the pointer is cleared below.
         self.status = unsafe {
             ffi::lua_gc(self.lua, ffi::LUA_GCSETPAUSE, GC_PERCENT);
             ffi::lua_gc(self.lua, ffi::LUA_GCSETSTEPMUL, GC_PERCENT);
@@ -392,9 +392,9 @@ impl State {
         }
     }
 
-    /// Writes and drops the result of the last run. `name` is the script's name in errors. Returns
-    /// whether the reply is an error of a command that the script called. Such an error is already
-    /// in the error statistics.
+    /// Writes the result of the last run as a reply, and drops the result. `name` is the script's
+    /// name for errors. Returns whether the reply is an error of a command that the script called.
+    /// Such an error is already in the error statistics.
     pub fn answer(&mut self, name: &[u8], reply: &mut Reply<'_>) -> bool {
         let stack = self.stack();
         let is_counted = if self.status == ffi::LUA_OK {
@@ -409,16 +409,16 @@ impl State {
     }
 
     /// Runs a step of the garbage collector every [`RUNS_PER_STEP`] runs, or full collections if
-    /// `all` is set or memory is high. If a script has stopped the collector, the next step
-    /// restarts it, as in Redis. It is not restarted before every run, because `LUA_GCRESTART`
-    /// makes the next allocation start a cycle, however little garbage there is.
+    /// `all` is set or memory usage is high. If a script has stopped the collector, the next step
+    /// restarts it, as in Redis. Restarting it before every run would make the next allocation
+    /// start a cycle, however little garbage there is.
     fn collect(&mut self, all: bool) {
         self.runs += 1;
         // SAFETY: no script is running, and no finalizers exist.
         unsafe {
             if all || self.memory.used_bytes() > STATE_BYTES_MAX / 4 {
                 ffi::lua_gc(self.lua, ffi::LUA_GCRESTART, 0);
-                // Repeated because each cycle halves Lua's buffer for concatenated strings.
+                // Repeat, because each cycle halves Lua's buffer for concatenated strings.
                 loop {
                     let before = self.memory.used_bytes();
                     ffi::lua_gc(self.lua, ffi::LUA_GCCOLLECT, 0);
@@ -433,7 +433,7 @@ impl State {
         }
     }
 
-    /// Suspends the memory limit and returns the stack. The caller resumes the limit.
+    /// Returns the stack, and suspends the memory limit. The caller resumes the limit.
     fn stack(&self) -> Stack<'_> {
         self.memory.suspend();
         // SAFETY: `&self` is not shared between threads, because it contains a raw pointer. The
@@ -450,7 +450,7 @@ impl Default for State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // SAFETY: created by `lua_newstate` and no longer in use.
+        // SAFETY: created by `lua_newstate`, and no longer in use.
         unsafe { ffi::lua_close(self.lua) };
     }
 }
@@ -463,10 +463,10 @@ fn push_array(stack: Stack<'_>, values: &Args<'_>) {
     }
 }
 
-/// Writes the error that a script has ended with. Returns whether the error is already in the error
-/// statistics.
+/// Writes the error with which a script has ended. Returns whether that error is already in the
+/// error statistics.
 fn tell(stack: Stack<'_>, name: &[u8], reply: &mut Reply<'_>) -> bool {
-    /// Maximum part of an error text that is shown, as in Redis.
+    /// Maximum length of the shown part of an error text, as in Redis, bytes.
     const SHOWN_BYTES_MAX: usize = 100;
     if stack.kind(-1) != Kind::Table {
         let text = stack.copied(-1).unwrap_or_else(|| b"execution failure".to_vec());
@@ -491,7 +491,7 @@ mod tests {
     use crate::run::Called;
     use pantala_resp::ArgRange;
 
-    /// Memory limit of the states in the tests, in bytes.
+    /// Memory limit of the states in the tests, bytes.
     const BYTES_MAX: usize = 2 * 1024 * 1024;
 
     /// Replies to every command with `head`, followed by `each` repeated `count` times.
@@ -523,7 +523,7 @@ mod tests {
         }
     }
 
-    /// Runs a script. Returns its reply, and the memory usage of the state at the end.
+    /// Runs a script. Returns its reply, and the memory usage of the state after the run.
     fn run(text: &str, caller: &mut dyn Caller) -> (String, usize) {
         let mut state = State::with(&OWN, BYTES_MAX);
         let script = Arc::new(Script::new(sha_of(text.as_bytes()), text.as_bytes()).expect("valid shebang"));
@@ -536,9 +536,9 @@ mod tests {
         (String::from_utf8_lossy(&reply).into_owned(), used_bytes)
     }
 
-    /// A reply becomes several times larger in Lua. While it is converted, the allocator does not
-    /// enforce the limit, so the conversion must check the limit itself: at the limit the script
-    /// fails with an error.
+    /// A reply becomes several times larger in Lua. The allocator does not enforce the limit while
+    /// a reply is converted, so the conversion must check the limit itself. At the limit, the
+    /// script fails with an error.
     #[test]
     fn replies_that_exceed_memory_are_errors() {
         let long = format!("${}\r\n{}\r\n", BYTES_MAX, "x".repeat(BYTES_MAX));
@@ -575,7 +575,7 @@ mod tests {
         }
     }
 
-    /// Replies are compared with those of Redis.
+    /// The expected replies are those of Redis.
     #[test]
     fn libraries_behave_as_in_redis() {
         for (text, answer) in [

@@ -1,19 +1,20 @@
 //! Stops scripts that run for too long or must not continue.
 //!
-//! Lua calls a hook every [`INTERRUPT_INSTRUCTIONS`] instructions. The hook asks the caller whether
-//! the script may continue. If not, the script is *stopped*: the hook raises an error, and raises
-//! it again at the next instruction if the script catches it.
+//! Lua calls a hook every [`INTERRUPT_INSTRUCTIONS`] instructions. The hook asks the
+//! [`Caller`](crate::Caller) whether the script may continue. If not, the script is *stopped*: the
+//! hook raises an error. If the script catches the error, the hook raises it again at the next
+//! instruction.
 //!
-//! An ordinary error is not enough. Lua calls the handler of `xpcall` before it unwinds the stack.
-//! An error of the hook would thus run the handler inside the hook, where Lua calls no hook. So a
-//! handler that loops would occupy the worker forever. Lua calls no handler for memory errors, so a
-//! stopped script gets a memory error ([`throw`]). The error reply for the client is created after
-//! the script has ended.
+//! An ordinary error is not enough, because Lua calls the handler of `xpcall` before it unwinds the
+//! stack. An error raised by the hook would therefore run the handler inside the hook, where Lua
+//! calls no hook, and a handler that loops would occupy the worker forever. Lua calls no handler
+//! for memory errors, so a stopped script gets a memory error ([`throw`]). The error reply for the
+//! client is created after the script has ended.
 //!
 //! Functions that catch errors (`pcall`, `xpcall`, `coroutine.resume`) raise the error again at
-//! once ([`raise_again`]). For coroutines the hook alone would not be enough: each has its own
-//! instruction count, so a script with many short coroutines rarely calls the hook. Therefore the
-//! script is also checked at every [`RESUMES_PER_CHECK`] resumes ([`check_periodically`]).
+//! once ([`raise_again`]). For coroutines the hook alone would not be enough: each coroutine counts
+//! its own instructions, so a script with many short coroutines rarely calls the hook. The script
+//! is therefore also checked once in [`RESUMES_PER_CHECK`] resumes ([`check_periodically`]).
 
 use std::ffi::c_int;
 
@@ -24,13 +25,13 @@ use crate::memory::Memory;
 use crate::run::{Interrupt, Run, Stopped};
 use crate::{INTERRUPT_INSTRUCTIONS, api, errors, register};
 
-/// Number of resumes of coroutines between two checks. If more instructions than
-/// [`INTERRUPT_INSTRUCTIONS`] run between two resumes, the hook checks. So a script is checked at
-/// least every few million instructions (about 20 ms).
+/// Number of resumes of coroutines per check. If more than [`INTERRUPT_INSTRUCTIONS`] instructions
+/// run between two resumes, the hook checks. A script is therefore checked at least every few
+/// million instructions (about 20 ms).
 const RESUMES_PER_CHECK: u32 = 16;
 
 /// A size that no allocation can have. It is larger than any block, but small enough that Lua does
-/// not report it as too large by an ordinary error.
+/// not reject it with an ordinary error.
 const BYTES_OF_NO_BLOCK: usize = isize::MAX as usize + 1;
 
 /// Starts checking the code that runs in this state.
@@ -39,7 +40,8 @@ const BYTES_OF_NO_BLOCK: usize = isize::MAX as usize + 1;
 /// The state must be alive, and nothing may be running in it.
 pub(crate) unsafe fn watch(state: *mut lua_State) {
     // SAFETY: by the caller's promise. A coroutine keeps the hook that its creator had, and a
-    // library's coroutine may be resumed by a function. So all use the same hook.
+    // function may resume a coroutine that its library has created. So all of them use the same
+    // hook.
     unsafe {
         Memory::of(state).is_stopped.set(false);
         ffi::lua_sethook(state, Some(hook), ffi::LUA_MASKCOUNT, INTERRUPT_INSTRUCTIONS);
@@ -57,8 +59,8 @@ pub(crate) unsafe fn unwatch(state: *mut lua_State) {
     }
 }
 
-/// Stops the running script or library for the rest of its run. If there is a run and the place in
-/// the script is known, records the place in `run`.
+/// Stops the running script or library for the rest of its run. If there is a run, and the place in
+/// the script is known, records that place in `run`.
 pub(crate) fn stop(stack: Stack<'_>, run: Option<&mut Run<'_>>) -> Raise {
     stack.memory().is_stopped.set(true);
     // SAFETY: as for `Stack`.
@@ -80,7 +82,7 @@ pub(crate) unsafe fn throw(state: *mut lua_State) -> c_int {
     unreachable!("no allocation has this size")
 }
 
-/// Checks whether the running script or library may continue, and stops it otherwise.
+/// Checks whether the running script or library may continue. If not, stops it.
 fn look(stack: Stack<'_>) -> Outcome {
     // SAFETY: called once, and no Lua runs before this function returns.
     let mut run = unsafe { api::running(stack) };
@@ -102,8 +104,8 @@ fn look(stack: Stack<'_>) -> Outcome {
     Err(stop(stack, run))
 }
 
-/// The hook, which Lua calls every [`INTERRUPT_INSTRUCTIONS`] instructions, or at every instruction
-/// after the script was stopped.
+/// The hook. Lua calls it every [`INTERRUPT_INSTRUCTIONS`] instructions, and at every instruction
+/// once the script is stopped.
 unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: called by Lua with its state. This frame holds nothing with a destructor.
     unsafe {
@@ -111,7 +113,7 @@ unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) 
     }
 }
 
-/// Checks the script at every [`RESUMES_PER_CHECK`] resumes of a coroutine.
+/// Checks the script once in [`RESUMES_PER_CHECK`] resumes of coroutines.
 ///
 /// # Safety
 /// As for [`throw`].

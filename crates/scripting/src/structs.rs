@@ -1,4 +1,5 @@
-//! The Lua library `struct`: packs values into bytes by a format, compatible with Redis's library.
+//! The Lua library `struct`: packs values into bytes according to a format, compatible with Redis's
+//! library.
 
 use mlua_sys::lua51 as ffi;
 
@@ -12,9 +13,9 @@ lua_functions! {
 
 const FUNCTIONS: [(&str, ffi::lua_CFunction); 3] = [("pack", pack), ("unpack", unpack), ("size", size)];
 
-/// Maximum size of an integer in bytes.
+/// Maximum size of an integer, bytes.
 const INTEGER_BYTES_MAX: usize = 32;
-/// Default alignment of `!`, in bytes.
+/// Default alignment of the option `!`, bytes.
 const ALIGN_BYTES: usize = 8;
 /// Maximum number of unpacked values.
 const VALUES_MAX: i32 = 7_900;
@@ -36,7 +37,7 @@ struct Format<'f> {
 struct Item {
     option: u8,
     size: usize,
-    /// Padding before the item, in bytes.
+    /// Padding before the item, bytes.
     padding: usize,
 }
 
@@ -49,7 +50,7 @@ impl<'f> Format<'f> {
         Ok(Format { stack, rest, is_little: cfg!(target_endian = "little"), align: 1 })
     }
 
-    /// Parses a number in the format. Returns `default` if there is none.
+    /// Parses a number in the format. Returns `default` if there are no digits.
     fn number(&mut self, default: usize) -> Result<usize, Raise> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits == 0 {
@@ -66,7 +67,7 @@ impl<'f> Format<'f> {
         Ok(number as usize)
     }
 
-    /// Returns the next item at a position in the data. An option that only changes a setting has
+    /// Returns the next item for a position in the data. An option that only changes a setting has
     /// size 0.
     fn next(&mut self, position: usize) -> Result<Option<Item>, Raise> {
         let Some((&option, rest)) = self.rest.split_first() else { return Ok(None) };
@@ -117,7 +118,7 @@ impl<'f> Format<'f> {
         Ok(())
     }
 
-    /// Appends the bytes `little`, which are little-endian, in the current byte order.
+    /// Appends the little-endian bytes `little` in the current byte order.
     fn put(&self, out: &mut Vec<u8>, little: &[u8]) {
         let start = out.len();
         out.extend_from_slice(little);
@@ -126,7 +127,8 @@ impl<'f> Format<'f> {
         }
     }
 
-    /// Returns the 8 least significant bytes, little-endian, of bytes in the current byte order.
+    /// Returns the 8 least significant bytes of a number in the current byte order, as
+    /// little-endian.
     fn lowest(&self, bytes: &[u8]) -> [u8; 8] {
         let mut little = [0; 8];
         for (at, to) in little.iter_mut().enumerate().take(bytes.len()) {
@@ -143,7 +145,7 @@ fn is_integer(option: u8) -> bool {
 /// `struct.pack(format, …)`.
 fn pack_values(stack: Stack<'_>) -> Outcome {
     let mut format = Format::new(stack)?;
-    // Reading a missing argument finds this nil.
+    // A missing argument is read as this nil.
     stack.push_nil();
     let (mut argument, mut position, mut out) = (2, 0, Vec::new());
     while let Some(Item { option, mut size, padding }) = format.next(position)? {
@@ -193,21 +195,21 @@ fn pack_values(stack: Stack<'_>) -> Outcome {
     Ok(1)
 }
 
-/// `struct.unpack(format, bytes [, position])`: returns the values, and the position after them.
+/// `struct.unpack(format, bytes [, position])`: returns the values and the position after them.
 fn unpack_values(stack: Stack<'_>) -> Outcome {
     let mut format = Format::new(stack)?;
     // SAFETY: the arguments stay on the stack. Values are pushed above them.
     let data = unsafe { stack.check_bytes(2)? };
     let mut position = 0;
     if !matches!(stack.kind(3), Kind::None | Kind::Nil) {
-        // As in C, a negative position is beyond any data.
+        // As in C, a negative position is larger than any data.
         let from = signed_bits(stack.check_number(3)?) as usize;
         if from == 0 {
             return Err(stack.argument_error(3, "offset must be 1 or greater"));
         }
         position = from - 1;
     }
-    // Values are pushed above the arguments.
+    // Push values above the arguments.
     stack.set_top(3);
     let mut values = 0;
     while let Some(Item { option, mut size, padding }) = format.next(position)? {
@@ -240,7 +242,7 @@ fn unpack_values(stack: Stack<'_>) -> Outcome {
                     if values == 0 || !stack.is_numeric(-1) {
                         return Err(stack.error("format 'c0' needs a previous size"));
                     }
-                    // As in C, a negative size is too large for any data.
+                    // As in C, a negative size is larger than any data.
                     size = integer_bits(stack.number(-1)) as usize;
                     stack.pop(1);
                     values -= 1;
@@ -275,8 +277,8 @@ fn signed_bits(number: f64) -> i64 {
     if number < SIGNED_END { number as i64 } else { i64::MIN }
 }
 
-/// Converts a number to a signed or unsigned integer as C does on x86-64. A number of at least 2^64
-/// becomes 0. A number below -2^63 becomes 2^63.
+/// Converts a number to an integer that is used as signed or unsigned, as C does on x86-64. A
+/// number of at least 2^64 becomes 0. A number below -2^63 becomes 2^63.
 fn integer_bits(number: f64) -> u64 {
     if number >= SIGNED_END { signed_bits(number - SIGNED_END) as u64 ^ 1 << 63 } else { signed_bits(number) as u64 }
 }

@@ -9,12 +9,15 @@
 //! Listeners are not in the ring, for the reason given in `accept.rs`. An epoll instance watches
 //! them, and the ring polls that instance.
 //!
-//! | receive | meaning | transitions |
-//! | --- | --- | --- |
-//! | `Off` | nothing in flight; paused, ended or about to be armed | to `Armed` |
-//! | `Armed` | in flight | to `Off` by its last completion, to `Stopping` by a cancel, to `Starved` by ENOBUFS |
-//! | `Stopping` | in flight with a pending cancel | to `Off` by its last completion, then to `Armed` if it is wanted again |
-//! | `Starved` | nothing in flight; in the list of receives that wait for buffers | to `Armed` by the next poll that has a buffer for it |
+//! The states of a connection's receive ([`Flight`]):
+//!
+//! - `Off`: not in flight. It is paused, has ended or is about to be armed. It becomes `Armed`.
+//! - `Armed`: in flight. It becomes `Off` by its last completion, `Stopping` by a cancel, and
+//!   `Starved` if the kernel found no buffer (ENOBUFS).
+//! - `Stopping`: in flight, with a pending cancel. It becomes `Off` by its last completion, and
+//!   then `Armed` if it is wanted again.
+//! - `Starved`: not in flight, but in the list of receives that wait for a buffer. It becomes
+//!   `Armed` by the next poll that has a buffer for it.
 
 mod buffers;
 mod event_loop;
@@ -81,7 +84,7 @@ pub struct UringLoop {
     _one_thread: PhantomData<*mut ()>,
 }
 
-/// The state of a connection's receive. See the table at the head of this module.
+/// The state of a connection's receive. See the head of this module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Flight {
     Off,

@@ -1,9 +1,11 @@
 //! Decides whether the sends of a turn are direct (one system call each) or go through the ring.
 //!
-//! | way | cost of a turn |
-//! | --- | --- |
-//! | ring | the system call that waits also submits the sends, and must not return because of their completions. If nothing else happens within the minimum-wait time, the wait costs a timer, a wake-up and a second call |
-//! | direct | a `send(2)` for each, and a wait that ends with the next event |
+//! The two ways have these costs:
+//!
+//! - Ring: the system call that waits also submits the sends, and must not return because of their
+//!   completions. If nothing else happens within the minimum-wait time, the wait costs a timer, a
+//!   wake-up and a second call.
+//! - Direct: one `send(2)` for each send, and a wait that ends with the next event.
 //!
 //! (The minimum-wait time is `PATIENCE_US`.) Therefore a loop that sleeps between its turns sends
 //! directly, and a loop that is always busy uses the ring ([decision

@@ -26,7 +26,7 @@ enum Kind<'t> {
 }
 
 impl Kind<'_> {
-    /// Returns the name of the token in Redis's library.
+    /// Returns the name that Redis's library gives to the token.
     fn name(&self) -> &str {
         match self {
             Kind::ObjectBegin => "T_OBJ_BEGIN",
@@ -51,11 +51,11 @@ struct Parser<'p> {
     at: usize,
     depth: i32,
     depth_max: i32,
-    /// Whether to accept numbers that are not valid JSON.
+    /// Whether to accept numbers that JSON does not allow.
     takes_invalid: bool,
 }
 
-/// Decodes a text and pushes its value.
+/// Decodes a text, and pushes the value that it encodes.
 pub(super) fn decode<'p>(stack: Stack<'p>, text: &'p [u8], depth_max: i32, takes_invalid: bool) -> Result<(), Raise> {
     if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
         return Err(stack.error("JSON parser does not support UTF-16 or UTF-32"));
@@ -198,7 +198,7 @@ impl Parser<'_> {
         is_it
     }
 
-    /// Returns whether a number follows that C accepts and JSON does not.
+    /// Returns whether the text continues with a number that C accepts and JSON does not.
     fn is_invalid_number(&self) -> bool {
         if self.peek(0) == b'+' {
             return true;
@@ -272,9 +272,9 @@ impl Parser<'_> {
         digits.iter().try_fold(0, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)?))
     }
 
-    /// Parses a code point, written as `\uXXXX` or as a surrogate pair of two such escapes, and
-    /// appends it to `text`. Returns the length after the backslash; `None` if the escape is
-    /// invalid.
+    /// Parses a code point and appends it to `text`. The code point is written as `\uXXXX`, or as a
+    /// surrogate pair of two such escapes. Returns the length after the backslash, or `None` if the
+    /// escape is invalid.
     fn unicode(&self, text: &mut Vec<u8>) -> Option<usize> {
         let (mut code, mut len) = (self.code_unit(self.at + 1)?, 5);
         if code & 0xf800 == 0xd800 {
@@ -293,7 +293,7 @@ impl Parser<'_> {
 }
 
 /// Parses the number at the start of a text: decimal, hexadecimal, `inf` or `nan`. Returns the
-/// number and its length.
+/// number and the length of its text.
 fn strtod(text: &[u8]) -> Option<(f64, usize)> {
     let is_negative = text.first() == Some(&b'-');
     let sign = usize::from(is_negative || text.first() == Some(&b'+'));
@@ -338,7 +338,7 @@ fn strtod(text: &[u8]) -> Option<(f64, usize)> {
     Some((signed(number), sign + len))
 }
 
-/// Returns the length of the suffix of `nan`: letters, digits and underscores in parentheses.
+/// Returns the length of the suffix after `nan`: letters, digits and underscores in parentheses.
 fn remark_len(text: &[u8]) -> usize {
     let Some(inside) = text.strip_prefix(b"(") else { return 0 };
     let len = inside.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
