@@ -1,12 +1,15 @@
-//! The frozen connection. A script is *busy* when it has run for longer than
-//! `busy-reply-threshold`. The worker then runs turns within the script. During these turns, the
-//! script's connection is *frozen*: its input is not parsed, its output is neither extended nor
-//! sent, and it is not closed. Events and messages for the frozen connection are kept as
-//! [`Deferred`] until the connection thaws or another connection freezes.
+//! The frozen connection, whose script is busy.
 //!
-//! Output for the connection is deferred up to its hard output limit. Output beyond the limit is
-//! dropped, and the connection will be closed. (The soft limit and `maxmemory-clients` apply again
-//! when the script has ended.) See [`crate::dispatch`] for the turns within a script.
+//! A script is *busy* when it has run for longer than `busy-reply-threshold`. The worker then runs
+//! turns of its event loop within the script. During these turns, the script's connection is
+//! *frozen*: its input is not parsed, its output is neither extended nor sent, and it is not
+//! closed. Events and messages for the frozen connection are kept as [`Deferred`] until the
+//! connection thaws (its script has ended) or another connection freezes.
+//!
+//! Output for the connection is deferred up to its hard output limit. If the limit is exceeded, the
+//! deferred output is dropped, and the connection will be closed. (The soft limit and
+//! `maxmemory-clients` apply again when the script has ended.) See [`crate::dispatch`] for the
+//! turns within a script.
 
 use pantala_engine::tracking::Notification;
 use pantala_runtime::{Event, EventLoop, Outgoing};
@@ -35,7 +38,7 @@ pub enum Deferred {
 }
 
 impl Deferred {
-    /// Returns whether this is output for the connection with a token.
+    /// Returns whether this is output for the connection with the token `wanted`.
     fn is_output_of(&self, wanted: u64) -> bool {
         match self {
             Deferred::Output(token, _) => *token == wanted,
@@ -140,8 +143,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Defers output of `bytes` bytes for the frozen connection, unless its output limit would be
-    /// exceeded.
+    /// Defers output of `bytes` bytes for the frozen connection. If the output limit is then
+    /// exceeded, drops all output deferred for the connection.
     pub fn defer_output(&mut self, output: Deferred, bytes: usize) {
         let Some(by) = &mut self.frozen.by else { return };
         let Some(connection) = &self.reactor.connections[by.index as usize] else { return };

@@ -94,7 +94,7 @@ impl OutputAlarm {
         self.normal_bytes.saturating_sub(other_bytes)
     }
 
-    /// Creates the alarm from the settings. `weighs` is whether the memory of all clients is
+    /// Creates the alarm from the settings. `weighs` says whether the memory of all clients is
     /// limited.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         let alarm = |limit: &OutputLimit| {
@@ -123,7 +123,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Creates the limits from the settings. `weighs` is whether the memory of all clients is
+    /// Creates the limits from the settings. `weighs` says whether the memory of all clients is
     /// limited.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         Limits { weighing: MemoryAccounting::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
@@ -204,8 +204,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unflushed_bytes) {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
-        // This call may have chosen the connection to be closed. So may an earlier call on any
-        // worker.
+        // This call, or an earlier one on any worker, may have chosen the connection to be closed.
         self.reactor.connections[index as usize]
             .as_ref()
             .is_none_or(|connection| connection.session.client.killed.load(Relaxed))

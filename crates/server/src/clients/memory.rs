@@ -16,8 +16,8 @@ use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// Minimum memory that a Lua state must free for its worker to purge at once, bytes. To purge is to
-/// return unused memory to the kernel.
+/// The worker purges at once if a script has freed at least this much memory of its Lua state,
+/// bytes. To purge is to return unused memory to the kernel.
 const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
 
 /// A worker's state for `maxmemory`.
@@ -31,8 +31,8 @@ pub struct Memory {
     /// Whether to call the allocator's purge again in the next round of periodic work
     /// ([`Memory::purge`]).
     purges_again: bool,
-    /// This worker's share of the global counter, bytes: the memory of its connections. On worker 0
-    /// the share includes published messages that several subscribers share.
+    /// This worker's part of the global memory counter, bytes: the memory of its connections. On
+    /// worker 0 it also includes the published messages that several subscribers share.
     flushed_bytes: u64,
     /// When `flushed_bytes` was last updated, Unix time in ms.
     refreshed_ms: i64,
@@ -104,7 +104,7 @@ impl Memory {
         self.is_behind |= clients.executor.must_continue_evicting();
     }
 
-    /// Updates this worker's share of the global memory counter.
+    /// Updates this worker's part of the global memory counter.
     pub fn publish_client_memory<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let mut clients_bytes = 0;
         for connection in clients.reactor.connections.iter().flatten() {
@@ -118,7 +118,7 @@ impl Memory {
         clients.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(flushed_bytes) as i64);
     }
 
-    /// Updates this worker's share of the global memory counter at the end of a turn if memory
+    /// Updates this worker's part of the global memory counter at the end of a turn if memory
     /// exceeds its limit. Otherwise commands might be rejected because of memory that clients have
     /// already freed.
     #[inline]

@@ -1,4 +1,4 @@
-//! The clients of a worker: output other than the replies to running commands, limits, and closing.
+//! The clients of a worker: sending to them, their limits, and closing.
 //!
 //! This layer sends published messages, invalidations of cached keys and replies to blocked
 //! clients. It enforces the limits on output and on the memory of all clients. It also handles the

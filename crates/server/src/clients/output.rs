@@ -20,7 +20,7 @@ const STRANGER_OUTPUT_BYTES_MAX: usize = 1024;
 /// Returns the output limit of a connection's class.
 pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -> &'s OutputLimit {
     if connection.session.primary.is_some() {
-        // Replies to the primary are dropped at the end of the turn.
+        // No limit, because replies to the primary are dropped at the end of the turn.
         &OutputLimit { hard_bytes: 0, soft_bytes: 0, soft_seconds: 0 }
     } else if connection.session.follows.is_some() {
         &settings.output_limit_replica
@@ -133,7 +133,7 @@ pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, befor
 /// ended.
 ///
 /// Does nothing if the hard limit is at most the size of a piece. Such a limit already bounds the
-/// output of a turn. Without pieces, output above the limit is not sent even in part, as in Redis.
+/// output of a turn. As in Redis, output that exceeds it is then not sent, not even in part.
 #[cold]
 fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes: usize) -> bool {
     let hard_bytes = output_limit(connection, settings).hard_bytes;

@@ -5,9 +5,9 @@
 //!
 //! * A command is timed individually if it isn't *plain* ([`Command::is_plain`]), or if its
 //!   arguments and reply are large.
-//! * The time left of a window is shared by its plain commands, as in `INFO commandstats`. If that
-//!   time exceeds the threshold, the command with the longest arguments is logged with this time.
-//!   (A window is the commands that a worker has parsed in one turn.)
+//! * The plain commands of a window are timed together, as in `INFO commandstats`. If their time
+//!   exceeds the threshold, the one with the longest arguments is logged with this time. (A window
+//!   is the commands that a worker has parsed in one turn.)
 //! * If the threshold is below [`SLOWLOG_FINE_US`], every command is timed individually, because
 //!   the time of a whole window would not show which commands were slow.
 
@@ -118,9 +118,9 @@ pub fn note(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args
     note_cut(keyspace, who, command, args, None, took, now_ms);
 }
 
-/// Records a command as [`note`] does, even if `args` has only the start of a long value, because
-/// the value was handed over to the keyspace. `cut` is then the value's index among the arguments
-/// and the number of missing bytes.
+/// Records a command as [`note`] does. If a long value was handed over to the keyspace, `args` has
+/// only the start of the value. `cut` is then the value's index among the arguments and the number
+/// of missing bytes.
 pub fn note_cut(
     keyspace: &Keyspace,
     who: Sender<'_>,

@@ -26,7 +26,7 @@ pub enum Allowed {
 }
 
 impl Allowed {
-    /// Returns whether a client is allowed. `is_local` is whether the client is on this host.
+    /// Returns whether a client is allowed. `is_local` says whether the client is on this host.
     pub fn allows(self, is_local: bool) -> bool {
         self == Allowed::Yes || self == Allowed::Local && is_local
     }

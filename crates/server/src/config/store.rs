@@ -99,7 +99,7 @@ impl ConfigStore {
         found
     }
 
-    /// Sets all of `pairs` (name, value), or none. `is_local` is whether the client is on this
+    /// Sets all of `pairs` (name, value), or none. `is_local` says whether the client is on this
     /// host, for `enable-protected-configs local`.
     ///
     /// # Errors

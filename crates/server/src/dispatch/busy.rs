@@ -1,7 +1,7 @@
 //! Serves other connections while a script is busy. A script is *busy* when it has run for longer
 //! than `busy-reply-threshold`. From then on, the worker runs a *turn within* the script every few
-//! milliseconds, called by the hook that Lua calls between instructions. A turn within serves the
-//! other connections.
+//! milliseconds. Such a turn serves the other connections. It is started by the hook that Lua calls
+//! between instructions.
 //!
 //! Why this is sound:
 //!
@@ -29,7 +29,7 @@
 //! There are no turns within before the script has exceeded the threshold, and none at all if the
 //! threshold is 0. Instead, at the same interval, the hook hands over shards to other workers
 //! ([`Mail::pass_on_shards`](super::mail::Mail::pass_on_shards)). These are shards that the
-//! script's worker holds but the script doesn't need. This handover touches no connection. Other
+//! script's worker holds for other work than the script. This handover touches no connection. Other
 //! messages, replies, and requests that had to release their shards wait for the next turn, which
 //! may be a turn within the script.
 
@@ -60,7 +60,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// ready.
     pub(super) fn begin_busy(&mut self, index: u32, kind: Kind) {
         // There is no window if the script has waited for its shards. If the script is being rerun,
-        // it may have been busy in its first run too. Its window is then already abandoned, and the
+        // it may have been busy in its first run too. The window is then already abandoned, and its
         // positions are stale.
         if let Some(suspended) = self.suspended.last_mut()
             && !std::mem::replace(&mut suspended.is_abandoned, true)
@@ -81,7 +81,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     pub(super) fn turn_within(&mut self, owned: &mut [Ownership]) {
         let (Some(why), Some(mut above)) = (self.clients.frozen.reply(), self.above.take()) else { return };
         // The effects of commands that run in this turn must not join the script's unit, which gets
-        // its stamp when the script ends. (A unit is the effects that are propagated as a whole.)
+        // its stamp when the script ends. (A unit is a group of effects that are propagated
+        // together.)
         let unit = self.clients.executor.suspend_unit();
         // The journal ends an epoch when each worker has confirmed that it is between two turns.
         // This worker confirms that here, although the script's unit is not committed yet.

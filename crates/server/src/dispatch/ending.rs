@@ -64,8 +64,8 @@ pub(super) fn acquire_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.clients.executor.bring(&d.shards, SERVER_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Saves the dataset and stops the server. With an index, does so for the `SHUTDOWN` of the
-/// connection at that index; without one, for [`acquire_all_for_end`]. The caller holds all shards.
+/// Saves the dataset and stops the server, for the `SHUTDOWN` of the connection at `index`. If
+/// `index` is `None`, does so for [`acquire_all_for_end`]. The caller holds all shards.
 pub(super) fn end<L: EventLoop>(
     d: &mut Dispatcher<'_, L>,
     index: Option<u32>,

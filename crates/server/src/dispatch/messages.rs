@@ -246,8 +246,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// Delivers all received pub/sub messages and `MONITOR` lines before a command of
     /// [`SUBSCRIPTION_CHANGES`] runs, because they were published before the command. So a new
-    /// subscription does not receive them, even those that its own connection has published, but a
-    /// subscription that the command ends does. Other messages wait for the next turn.
+    /// subscription does not receive them, not even those of its own connection. A subscription
+    /// that the command ends does receive them. Other messages wait for the next turn.
     ///
     /// Does nothing if the command only ends subscriptions and the connection has none. May close
     /// the connection for exceeding its output limit, but not within a transaction, because the

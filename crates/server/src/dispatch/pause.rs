@@ -19,9 +19,9 @@
 //!      before their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
 //! 3. Two kinds of work acquire shards again after releasing theirs. First, a script that is rerun
 //!    with all shards: its first run was rolled back, and the rerun is deferred if the pause holds
-//!    it back. Second, a blocked client (such as that of `BLMOVE`) whose destination was busy: it
-//!    is served later. While there is such a client, `CLIENT PAUSE` releases all shards and
-//!    acquires them again.
+//!    it back. Second, the command of a blocked client, such as `BLMOVE`, whose destination was
+//!    busy: it is served later. While there is such a command, `CLIENT PAUSE` releases all shards
+//!    and acquires them again.
 //!
 //! While a script is busy, commands that need its shards are rejected with `-BUSY`. As in Redis,
 //! `CLIENT PAUSE` is rejected too, and its pause is rolled back. A transaction with `CLIENT PAUSE`

@@ -1,8 +1,8 @@
-//! Checks the permissions of a command that has waited again before the command runs.
+//! The second permission check of commands that have waited before they run.
 //!
-//! The engine checks commands with a single key, and commands that it ran after a wait. This module
-//! checks the rest: the queued commands of a transaction that runs on its client's worker, and
-//! `WATCH` and scripts once their shards are held.
+//! The engine repeats the check for the calls that it runs itself. This module does so for the
+//! queued commands of a transaction that runs on its client's worker, and for `WATCH` and scripts
+//! once their shards are held.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -68,7 +68,7 @@ impl<'s> LibraryOrder<'s> {
         }
     }
 
-    /// Prepares the commit of the transaction's unit (the effects that are propagated as a whole):
+    /// Prepares the commit of the transaction's unit (the effects that it propagates together):
     /// acquires the lock if the transaction has changed the libraries. If another connection has
     /// changed them while the lock was released, replicas would apply the changes in another order.
     /// Returns the commands that then set all libraries to their present state. These commands must

@@ -87,7 +87,7 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Takes a connection's transaction out of its session if any thread can run the transaction. This
+/// Takes a connection's transaction from its session if any thread can run the transaction. This
 /// requires that its commands need only their keys, and that the user is unrestricted as of `epoch`
 /// (the version of the ACL users).
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
@@ -103,7 +103,7 @@ fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     Some(Box::new(Exec::new(transaction, watching, command, name)))
 }
 
-/// Takes the pause that a finished transaction has started out of the session.
+/// Takes from the session the pause that a finished transaction has started.
 fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: bool) -> Option<Box<PauseReply>> {
     let pause = connection.session.pause.take()?;
     // If the transaction has waited, its time is already recorded.
@@ -234,7 +234,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Requests the shards in `self.shards`, and does the work of `held` once the connection has
-    /// them. `has_waited` is whether the command has already waited for shards, while the rest of
+    /// them. `has_waited` says whether the command has already waited for shards, while the rest of
     /// its window ran.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };

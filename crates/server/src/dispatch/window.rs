@@ -127,7 +127,7 @@ impl Recent {
     }
 }
 
-/// Maximum number of arguments whose ranges an empty window keeps memory for.
+/// Maximum number of argument ranges for which an empty window keeps memory.
 const RANGES_KEPT_MAX: usize = 64 * 1024;
 
 impl Window {
@@ -142,7 +142,7 @@ impl Window {
         self.ranges.clear();
     }
 
-    /// Frees the ranges' memory of an empty window that had very many arguments.
+    /// Frees the memory of the argument ranges if there were very many. The window must be empty.
     #[inline]
     pub fn shrink(&mut self) {
         if self.ranges.capacity() > RANGES_KEPT_MAX {

@@ -1,8 +1,8 @@
 //! The time that commands see: read once per turn, and again after commands that took long.
 //!
-//! Within a turn, the time that a connection's commands see never decreases. Two other times count
-//! too: the time that the connection's earlier commands have seen on other workers, and the time at
-//! which another client's command has served the connection while it was blocked. So once a
+//! Within a turn, the time that a connection's commands see never decreases. It is also never
+//! earlier than the time that the connection's earlier commands have seen on other workers, or the
+//! time at which another client's command has served the connection while it was blocked. So once a
 //! connection has found a key expired, it never finds a key with an earlier deadline alive. In the
 //! next turn the time follows the system's clock again, even if that clock was set back.
 //!
@@ -49,7 +49,8 @@ impl Clock {
         self.ran = Some(ran);
     }
 
-    /// Ends the turn's commands, at the end of its last window.
+    /// Notes when the turn's commands ended: at the end of the latest window, or now if that is
+    /// unknown.
     #[inline]
     pub fn end_turn(&mut self, server: &Server) {
         let ran = self.ran.take().unwrap_or_else(Moment::now);

@@ -199,7 +199,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Adds a connection that has only messages to be sent to the listed ones.
+    /// Lists a connection that has only messages to send.
     pub fn list(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         if !connection.socket.is_touched && !connection.socket.is_listed {

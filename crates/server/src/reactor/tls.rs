@@ -134,7 +134,7 @@ impl Layer {
 pub struct Handshakes {
     /// Decrypted bytes that are not yet passed to their connection. Empty between events.
     plain: Vec<u8>,
-    /// The number of the last turn with handshakes, and the time that they took in that turn.
+    /// The number of the last turn with handshakes, and the time that handshakes took in that turn.
     spent: (u64, Duration),
 }
 

@@ -16,7 +16,7 @@ use crate::dispatch::window::{Entry, What, Window};
 
 /// Minimum number of consecutive commands on one key for which members are prefetched. Prefetching
 /// acquires the shard and finds the key once more. For fewer commands this costs more than it
-/// saves, because few cache misses hardly overlap.
+/// saves, because a few cache misses overlap little.
 const PREFETCH_RUN_MIN: usize = 4;
 
 impl Runner {
@@ -68,8 +68,8 @@ impl Runner {
         count
     }
 
-    /// Injects [`Fault::Overtaking`]: runs the command after the one at `at` while the latter
-    /// waits.
+    /// Injects [`Fault::Overtaking`]: runs the command after the one at `at`, while the command at
+    /// `at` waits.
     #[cold]
     pub(super) fn overtake<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) {
         let Some(next) = window.entries.get(at + 1) else { return };

@@ -49,9 +49,9 @@ impl Handed {
 }
 
 impl Runner {
-    /// Runs a command whose value is handed over to the keyspace in its input buffer. Does nothing
-    /// and returns `None` if the command can't take over a value, if the value shares its buffer
-    /// with other input, or if the shard is busy.
+    /// Runs a command and hands its value over to the keyspace, in the buffer in which the value
+    /// was received. Does nothing and returns `None` if the command can't take over a value, if the
+    /// value shares its buffer with other input, or if the shard is busy.
     #[cold]
     pub(super) fn call_handing_over<L: EventLoop>(
         &mut self,

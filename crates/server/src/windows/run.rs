@@ -42,9 +42,9 @@ enum Fill {
     Incomplete,
     /// The next command is incomplete, and the pending input exceeds its limit.
     TooMuch,
-    /// The window must run.
+    /// The window is full and must run.
     Window,
-    /// The window must run, because its client has not authenticated.
+    /// The window must run before more is parsed, because its client has not authenticated.
     Stranger,
     /// The connection has used up its commands for this turn.
     TurnOver,

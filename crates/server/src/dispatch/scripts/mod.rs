@@ -35,8 +35,8 @@ use caller::{Pace, ScriptCaller, slots_of_keys};
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
 /// The error for a script that may increase memory usage when memory is used up. Most such calls
-/// are rejected like any other command. This error is for scripts whose flags were unknown at that
-/// check.
+/// are rejected earlier, like any other command. This error is for scripts whose flags were unknown
+/// when the call was queued.
 const SCRIPT_OUT_OF_MEMORY: &str =
     "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
 
@@ -109,8 +109,8 @@ impl ScriptCall {
         self.bytes.len() + self.shown.as_ref().map_or(0, |(bytes, _)| bytes.len())
     }
 
-    /// Returns the flags of the call: those that its script declares or, without such, its
-    /// command's.
+    /// Returns the call's flags: those that its script declares, or those of its command if the
+    /// script declares none.
     pub(super) fn flags(&self) -> Flags {
         of_declared(self.command, self.program.flags())
     }
@@ -237,8 +237,8 @@ fn find_call(
     args: &Args<'_>,
 ) -> Result<Box<ScriptCall>, Vec<u8>> {
     let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
-    // As in Redis, a function is looked up before the number of keys is checked, but a script after
-    // that check.
+    // As in Redis, a function is looked up before the number of keys is checked, and a script is
+    // looked up after that check.
     let (program, keys) = if form.named == ScriptReference::Function {
         let program = find_function(server, args.at(1))?;
         (program, count("ERR Bad number of keys provided")?)
