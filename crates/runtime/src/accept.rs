@@ -1,4 +1,4 @@
-//! Listeners, which both backends share: accepting connections.
+//! Accepts connections from listeners, for both backends.
 //!
 //! A backend watches its listeners in an epoll instance. The watch is level-triggered. It is also
 //! exclusive: a new connection need not wake all loops that share a listener.

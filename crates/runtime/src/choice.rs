@@ -55,8 +55,8 @@ impl FromStr for Choice {
 }
 
 /// Environment variable that makes [`probe`] reject io_uring. The value of the variable is the
-/// reason. It serves tests of the automatic choice, and operators who cannot change the command
-/// line.
+/// reason. The variable serves tests of the automatic choice, and operators who cannot change the
+/// command line.
 pub const REFUSE_ENV: &str = "PANTALA_REFUSE_IO_URING";
 
 /// Checks that io_uring works on this host, with all features that [`crate::EventLoop`] needs.

@@ -1,4 +1,4 @@
-//! Waking a loop from another thread.
+//! Wakes a loop from another thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,8 +29,8 @@ impl Doorbell {
     /// Wakes the loop's `poll`. A signal handler may call this function, because it only writes to
     /// a non-blocking descriptor.
     pub fn ring(&self) {
-        // Fails only if the counter is full, because the loops never reset it. That takes 2^64 - 2
-        // rings, and therefore centuries.
+        // Fails only if the counter is full. The loops never reset the counter, but 2^64 - 2 rings
+        // take centuries.
         let _ = rustix::io::write(&*self.descriptor, &1_u64.to_ne_bytes());
     }
 

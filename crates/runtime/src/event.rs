@@ -11,7 +11,7 @@ use crate::slots::Token;
 use crate::{Backend, RECEIVE_BYTES_MAX};
 
 /// Identifies a connection of one loop. Once the connection is closed, the loop's methods find
-/// nothing for its ID. This holds even if a new connection has taken its position in the loop's
+/// nothing for its ID. This holds even if a new connection has the same position in the loop's
 /// table (until the 24-bit generation wraps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub(crate) Token);
@@ -205,11 +205,11 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
     /// Sends as [`send`](Self::send) does, but success does not end a wait: `Sent` is reported
-    /// together with the next other event. Servers send their replies in this way. If the
+    /// together with the next event that does. Servers send their replies in this way. If the
     /// completion of a reply ended the wait, each turn would receive too few requests.
     ///
     /// If more output is queued after this send, call [`expect_sent`](Self::expect_sent) before the
-    /// next poll. Otherwise that output waits for the next event of another kind.
+    /// next poll. Otherwise that output waits for an event that ends a wait.
     ///
     /// # Panics
     /// As `send`.

@@ -73,7 +73,7 @@ pub const RECEIVE_BYTES_MAX: usize = 64 * 1024;
 /// or the host has run out of descriptors or memory.
 pub const ACCEPT_REST_MS: u64 = 100;
 
-/// Maximum bytes of one send operation. Without it, a huge reply to a fast reader would keep the
-/// worker from other connections. A value of 1 MiB fits into one operation, together with its
-/// header and some short replies before it.
+/// Maximum bytes of one send operation. Without this limit, a huge reply to a fast reader would
+/// keep the worker from other connections. A stored value of 1 MiB fits into one operation,
+/// together with its header and some short replies before it.
 const SEND_BYTES_MAX: usize = (1024 + 128) * 1024;

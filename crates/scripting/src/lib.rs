@@ -9,7 +9,7 @@
 //! | library | a text of `FUNCTION LOAD`: code that registers functions ([`Libraries`]) |
 //! | caller | the server as a script sees it: runs the commands of `redis.call` ([`Caller`]) |
 //! | front | an empty table that makes another table read-only for scripts ([`sandbox`]) |
-//! | abandoned | a run that used a key whose shard it doesn't hold; it is rolled back and rerun |
+//! | abandoned | a run that its caller rolls back and reruns, for example after an undeclared key |
 //! | stopped | a run that was killed or abandoned, or was too slow to load a library (`stop`) |
 //! | wide | a script or function that has used undeclared keys; later calls hold all shards |
 //!

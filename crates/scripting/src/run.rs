@@ -21,7 +21,7 @@ pub enum Called {
 pub enum Interrupt {
     /// It may continue.
     Continue,
-    /// A client has sent `SCRIPT KILL` or `FUNCTION KILL`.
+    /// It must stop: a client has sent `SCRIPT KILL` or `FUNCTION KILL`, or the server is stopping.
     Kill,
 }
 

@@ -31,8 +31,8 @@ pub(super) const BUFFERS_MAX: u16 = 4096;
 /// The only group of buffers in a loop's ring.
 pub(super) const GROUP: u16 = 0;
 
-/// Identification of the next loop as a lender of chunks, from 1. The epoll backend is 0. Relaxed
-/// ordering suffices, because only the uniqueness of the numbers matters.
+/// Number by which the next loop is known as a lender of chunks. Starts at 1; 0 is the epoll
+/// backend. Relaxed ordering suffices, because only the uniqueness of the numbers matters.
 static LENDERS: AtomicU32 = AtomicU32::new(1);
 
 const PAGE_BYTES: usize = 4096;

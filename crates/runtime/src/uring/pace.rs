@@ -1,6 +1,6 @@
 //! Decides whether the sends of a turn are direct (one system call each) or go through the ring.
 //!
-//! The two ways have these costs:
+//! A turn has these costs:
 //!
 //! - Ring: the system call that waits also submits the sends, and must not return because of their
 //!   completions. If nothing else happens within the minimum-wait time, the wait costs a timer, a

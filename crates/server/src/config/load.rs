@@ -328,8 +328,7 @@ impl Loader<'_> {
 
     fn directive(&mut self, found: Found, words: &[Vec<u8>], number: usize, line: &[u8]) -> Result<(), String> {
         let directive = found.directive();
-        // In `--save "900 1"`, a single argument of a directive with several words contains all
-        // words.
+        // In `--save "900 1"`, one argument contains all words of a directive that takes several.
         let split: Vec<Vec<u8>>;
         let words = match words {
             [word] if directive.kind.is_multi_argument() && word.contains(&b' ') => {

@@ -202,7 +202,7 @@ pub struct Settings {
     pub numa: bool,
     /// TCP port; 0 disables TCP.
     pub port: u16,
-    /// Addresses to listen on: `*`, `::*`, an address or a name. With a leading `-`, one may fail.
+    /// Addresses to listen on: `*`, `::*`, an address or a name. Optional ones start with `-`.
     pub bind: Vec<String>,
     /// Settings of TLS connections.
     pub tls: TlsSettings,
