@@ -7,7 +7,7 @@
 //!
 //! An ordinary error is not enough, because Lua calls the handler of `xpcall` before it unwinds the
 //! stack. An error raised by the hook would therefore run the handler inside the hook, where Lua
-//! calls no hook, and a handler that loops would occupy the worker forever. Lua calls no handler
+//! calls no hook. A handler that loops would then occupy the worker forever. Lua calls no handler
 //! for memory errors, so a stopped script gets a memory error ([`throw`]). The error reply for the
 //! client is created after the script has ended.
 //!

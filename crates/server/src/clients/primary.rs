@@ -4,7 +4,7 @@
 //! transaction as a whole. This module implements the differences. Replies are dropped. Instead,
 //! the offset that the replica has reached in the primary's stream is sent to the primary once a
 //! second. Applied commands are counted, so that a later link can continue after the last of them.
-//! If a link ends while one of its commands is in flight, it is closed only after that command has
+//! A link may end while one of its commands is in flight. It is then closed after that command has
 //! run, so that the offset includes the command.
 //!
 //! The link *rests* while other work of the server (such as a snapshot) holds all shards between
@@ -155,9 +155,9 @@ pub fn report_synced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) 
     }
 }
 
-/// Checks the link, a few times a second. Returns whether the link must be closed: the server now
-/// follows another primary or none, the primary has been silent for too long, or the primary has
-/// sent a command that blocks.
+/// Checks the link, a few times a second. Returns whether the link must be closed. There are three
+/// reasons: the server now follows another primary or none, the primary has been silent for too
+/// long, or the primary has sent a command that blocks.
 pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
     let (now_ms, timeout_s) = (clients.reactor.clock.now_ms, clients.reactor.settings.primary.timeout_s);
     let term = clients.reactor.server.replication().replica.term();

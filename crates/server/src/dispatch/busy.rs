@@ -22,8 +22,8 @@
 //! * A turn within does the usual periodic work, but skips the frozen connection and the Lua
 //!   states.
 //! * A request for a shard that the script holds is queued at the shard's gate (the word that says
-//!   whether the shard is held), no matter which worker makes the request. The hook takes such
-//!   requests from the gates and rejects them with `-BUSY`
+//!   whether the shard is held). The hook takes such requests from the gates, no matter which
+//!   worker has made them, and rejects them with `-BUSY`
 //!   ([`pantala_engine::executor::Executor::reject_waiting`]).
 //!
 //! There are no turns within before the script has exceeded the threshold, and none at all if the

@@ -56,8 +56,8 @@ pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work
     d.gather_for(index, Held::All(work), false)
 }
 
-/// Acquires all shards for a shutdown by a signal, or by a `SHUTDOWN` that has waited for replicas
-/// or for the end of a link to a primary.
+/// Acquires all shards for a shutdown by a signal, or by a `SHUTDOWN` that has waited. The latter
+/// waits for replicas or, on a replica, for the end of the link to its primary.
 pub(super) fn acquire_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());

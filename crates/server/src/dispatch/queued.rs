@@ -35,9 +35,10 @@ fn may_wait(queued: &Queued) -> bool {
 }
 
 /// A transaction's use of the lock of the function libraries ([`Journal::order_libraries`]). The
-/// transaction holds the lock from its first change of the libraries until the effect of the change
-/// is committed, but releases it while a command runs that may wait. During that time, other
-/// connections may change the libraries. Their effects are then committed before the transaction's.
+/// transaction acquires the lock before its first change of the libraries and holds it until the
+/// effect of the change is committed. It releases the lock while a command runs that may wait.
+/// During that time, other connections may change the libraries. Their effects are then committed
+/// before the transaction's.
 struct LibraryOrder<'s> {
     journal: &'s Journal,
     libraries: &'s Libraries,

@@ -1,8 +1,8 @@
 //! The time that commands see: read once per turn, and again after commands that took long.
 //!
-//! Within a turn, the time that a connection's commands see never decreases. It is also never
-//! earlier than the time that the connection's earlier commands have seen on other workers, or the
-//! time at which another client's command has served the connection while it was blocked. So once a
+//! Within a turn, the time that a connection's commands see never decreases. It is not earlier than
+//! the time that the connection's earlier commands have seen on other workers. Nor is it earlier
+//! than the time of a command that has served the connection while it was blocked. So once a
 //! connection has found a key expired, it never finds a key with an earlier deadline alive. In the
 //! next turn the time follows the system's clock again, even if that clock was set back.
 //!
