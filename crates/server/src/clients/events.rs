@@ -40,8 +40,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Sends a `MONITOR` line to the connection with the token `wanted`, unless the connection has
-    /// stopped monitoring.
+    /// Sends a `MONITOR` line to the connection with the token (identifier) `wanted`, unless the
+    /// connection has stopped monitoring.
     pub fn show(&mut self, wanted: u64, line: &[u8]) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };

@@ -1,4 +1,5 @@
-//! Connections that follow the stream of effects: replicas.
+//! Connections that follow the stream of effects, which are those of replicas. An effect is the
+//! change that a command has made to a key, in the form in which it is propagated.
 //!
 //! A connection's output contains only a short part of the stream, at most about [`WINDOW_BYTES`].
 //! The rest stays in the log, which all followers share ([`pantala_engine::effect`]). The next part
@@ -21,8 +22,9 @@ use super::{Abandon, Clients};
 const WINDOW_BYTES: usize = 1024 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Handles a message for the follower with this token. The message means that the stream has
-    /// more effects for the follower, or that the follower is cut off because it is too far behind.
+    /// Handles a message for the follower with this token (connection identifier). The message
+    /// means that the stream has more effects for the follower, or that the follower is cut off
+    /// because it is too far behind.
     pub fn follow(&mut self, wanted: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         if self.frozen.holds(index) {

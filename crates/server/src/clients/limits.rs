@@ -1,11 +1,11 @@
 //! Closes clients when their total memory usage reaches `maxmemory-clients` ([`ClientMemory`]).
 //!
 //! Client memory accounting updates the usage of a connection at three points: at the end of each
-//! turn in which it took part, when one of its sends has completed, and when much of its output is
-//! pending. The change is added to a sum over all workers, so that all workers choose the same
-//! clients to close. If the sum has reached the limit at the end of a turn, the next turn starts at
-//! once. That turn first sends pending output, as in Redis. It then closes the clients with the
-//! highest usage, on any worker.
+//! turn (iteration of the worker's event loop) in which it took part, when one of its sends has
+//! completed, and when much of its output is pending. The change is added to a sum over all
+//! workers, so that all workers choose the same clients to close. If the sum has reached the limit
+//! at the end of a turn, the next turn starts at once. That turn first sends pending output, as in
+//! Redis. It then closes the clients with the highest usage, on any worker.
 //!
 //! Within a turn, the sum is the one from the end of the last turn, except for connections with
 //! much output. The error per connection is at most the input that a turn receives plus

@@ -4,7 +4,7 @@
 //! ([`pantala_engine::eviction`]). If no keys are left to evict, commands that may increase memory
 //! usage are rejected, as in Redis. If a command has waited for its shards, the worker that then
 //! runs the command checks again. A worker also evicts without a command: periodically, and in each
-//! turn while more keys must be evicted.
+//! turn (iteration of its event loop) while more keys must be evicted.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -62,8 +62,8 @@ pub struct Clients<'s, L: EventLoop, H> {
     pub has_followers: bool,
     /// Whether a connection of this worker may be the link to the primary.
     has_primary: bool,
-    /// Timeouts of blocked connections: the deadline in µs of the monotonic clock, the ticket of
-    /// the waiter (its unique number), and the index of the connection.
+    /// Timeouts of blocked connections. Each has the deadline in µs of the monotonic clock, the
+    /// ticket (unique number) of the blocked command's waiter, and the connection's index.
     deadlines: BTreeSet<(i64, u64, u32)>,
 }
 

@@ -77,10 +77,11 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         is_closed
     }
 
-    /// Checks the limits after a command of the window, whose reply starts at `before`. If this
-    /// reply ends a piece of the connection's output, the connection yields: its later commands run
-    /// in the next turn, after the event loop has received the piece. This bounds the length of a
-    /// connection's turn even if the peer doesn't read.
+    /// Checks the limits after a command of the window (the commands parsed in one turn of the
+    /// event loop). The command's reply starts at `before`. If this reply ends a piece of the
+    /// connection's output, the connection yields: its later commands run in the next turn, after
+    /// the event loop has received the piece. This bounds the length of a connection's turn even if
+    /// the peer doesn't read.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {

@@ -1,11 +1,12 @@
 //! Delivers published messages to this worker's subscribers.
 //!
-//! A message is added to the output of all its subscribers in the turn in which it arrives. But
-//! each turn sends to a limited number of subscribers ([`crate::reactor`]), starting with those
-//! that have waited longest. A send takes far longer than appending to an output buffer. Without
-//! this limit, a message to ten thousand subscribers would delay all other clients. If messages
-//! arrive faster than they are sent, one send carries several messages. If a subscriber also has
-//! pending replies, or much output, its output is sent in the same turn.
+//! A message is added to the output of all its subscribers in the turn (the iteration of the
+//! worker's event loop) in which it arrives. But each turn sends to a limited number of subscribers
+//! ([`crate::reactor`]), starting with those that have waited longest. A send takes far longer than
+//! appending to an output buffer. Without this limit, a message to ten thousand subscribers would
+//! delay all other clients. If messages arrive faster than they are sent, one send carries several
+//! messages. If a subscriber also has pending replies, or much output, its output is sent in the
+//! same turn.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

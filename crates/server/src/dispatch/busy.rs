@@ -81,11 +81,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     pub(super) fn turn_within(&mut self, owned: &mut [Ownership]) {
         let (Some(why), Some(mut above)) = (self.clients.frozen.reply(), self.above.take()) else { return };
         // The effects of commands that run in this turn must not join the script's unit, which gets
-        // its stamp when the script ends. (A unit is a group of effects that are propagated
-        // together.)
+        // its stamp (position in the journal) when the script ends. (A unit is a group of effects
+        // that are propagated together.)
         let unit = self.clients.executor.suspend_unit();
-        // The journal ends an epoch when each worker has confirmed that it is between two turns.
-        // This worker confirms that here, although the script's unit is not committed yet.
+        // The journal ends an epoch (a section of its stream) when each worker has confirmed that
+        // it is between two turns. This worker confirms that here, although the script's unit is
+        // not committed yet.
         self.clients.executor.flush_stream();
         self.clients.executor.keyspace().journal().attend(self.clients.reactor.number);
         self.clients.executor.reject_waiting(owned, why);

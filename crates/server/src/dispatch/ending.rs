@@ -19,7 +19,7 @@ use crate::aof::reload;
 use crate::clients::Clients;
 use crate::snapshot::{SHUTDOWN_FAILED, SHUTDOWN_FAILED_LINE, SIGNAL_FAILED, save_before_end};
 
-/// Used in place of a connection's token in the requests for all shards made by
+/// Used in place of a connection's token (identifier) in the requests for all shards made by
 /// [`acquire_all_for_end`]. No connection has this token.
 pub(super) const ENDING: u64 = u64::MAX;
 
@@ -89,7 +89,8 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
     let journal = reactor.server.keyspace().journal();
     executor.flush_stream();
     // `reload` first syncs the file up to this point. For that, the journal must end its current
-    // epoch, which waits for each worker that is awake. So this worker counts as asleep meanwhile.
+    // epoch (a section of its stream), which waits for each worker that is awake. So this worker
+    // counts as asleep meanwhile.
     journal.rest(reactor.number);
     let loaded = reload(reactor.server, executor, &mut owned, SERVER_SESSION);
     journal.attend(reactor.number);

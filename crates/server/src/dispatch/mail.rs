@@ -1,4 +1,5 @@
-//! Messages and requests that a worker has received but can't handle yet.
+//! Messages and requests that a worker has received but can't handle yet. Most are handled in the
+//! next turn, that is, the next iteration of the worker's event loop.
 
 use std::collections::VecDeque;
 
@@ -56,9 +57,9 @@ impl Mail {
         for message in unseen.chain(server.port(number).mailbox().receive().map(|node| node.value)) {
             match message {
                 Message::Shard(ownership) => executor.adopt(ownership),
-                // With `--execution owner`, the request may already hold shards whose home is
-                // another worker. It continues now, so that it doesn't hold these shards until the
-                // next turn.
+                // With `--execution owner`, the request may already hold shards whose home (the
+                // worker that runs their commands) is another worker. It continues now, so that it
+                // doesn't hold these shards until the next turn.
                 Message::Run(parcel) => executor.resume(parcel),
                 Message::Gathered(parcel) => self.brought.push_back(parcel),
                 other => self.received.push(other),

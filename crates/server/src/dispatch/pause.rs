@@ -108,7 +108,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Counts another worker as settled for the `CLIENT PAUSE` of the connection with the token
-    /// `wanted`.
+    /// (identifier) `wanted`.
     pub(super) fn settled(&mut self, wanted: u64) {
         let Some(index) = self.clients.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };

@@ -16,8 +16,8 @@ use super::ending::SERVER_SESSION;
 use super::transactions::Held;
 use crate::clients::primary;
 
-/// Used in place of a connection's token in requests for all shards that the server makes for its
-/// own work. No connection has this token.
+/// Used in place of a connection's token (identifier) in requests for all shards that the server
+/// makes for its own work. No connection has this token.
 pub(super) const WHOLE: u64 = u64::MAX - 1;
 
 /// Acquires all shards. If the server has a link to its primary, the worker of that link acquires
@@ -40,8 +40,8 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
 pub fn rest<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    // If the link is parked, the work runs when the shards have arrived. The link continues after
-    // the work.
+    // If the link is parked (waits for shards), the work runs when the shards have arrived. The
+    // link continues after the work.
     let _ = d.gather_for(index, Held::All(AllShards::Pending), false);
 }
 

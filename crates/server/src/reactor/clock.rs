@@ -1,4 +1,5 @@
-//! The time that commands see: read once per turn, and again after commands that took long.
+//! The time that commands see: read once per turn (iteration of the worker's event loop), and again
+//! after commands that took long.
 //!
 //! Within a turn, the time that a connection's commands see never decreases. It is not earlier than
 //! the time that the connection's earlier commands have seen on other workers. Nor is it earlier

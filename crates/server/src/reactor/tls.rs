@@ -1,8 +1,9 @@
 //! TLS between the sockets and the connections that are encrypted.
 //!
 //! Received chunks are decrypted before the parser sees them, and output is encrypted when the turn
-//! ends. The layers above the reactor treat encrypted and plain connections alike. A plain
-//! connection pays three branches for this: one per chunk, one per send and one per turn.
+//! (the iteration of the worker's event loop) ends. The layers above the reactor treat encrypted
+//! and plain connections alike. A plain connection pays three branches for this: one per chunk, one
+//! per send and one per turn.
 //!
 //! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn. The reply is therefore not
 //! in memory twice, and other connections are served between slices. Handshake messages that arrive

@@ -1,5 +1,5 @@
-//! Replies that wait until the effects that they reveal are on disk (`appendfsync always`), or
-//! until the disk has caught up with the writers ([`crate::aof`]).
+//! Replies that wait until the effects (changes) that they reveal are on disk (`appendfsync
+//! always`), or until the disk has caught up with the writers ([`crate::aof`]).
 //!
 //! A connection records the latest stamp (position in the journal) of the effects that its commands
 //! have produced or seen. Until all effects up to that stamp are synced, the connection's output is

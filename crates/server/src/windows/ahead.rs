@@ -1,5 +1,5 @@
-//! Prefetches members of a large value that several commands of a window look up, before the first
-//! of these commands runs.
+//! Prefetches members of a large value that several commands of a window (a list of parsed
+//! commands) look up, before the first of these commands runs.
 
 use pantala_engine::access::{Key, KeyPlace};
 use pantala_engine::command::Command;

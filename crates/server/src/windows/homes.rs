@@ -20,10 +20,10 @@ use crate::dispatch::window::{Entry, What, Window};
 use crate::stats::Outcome;
 
 impl Runner {
-    /// Runs a window with `--execution owner`. Sends each connection's consecutive single-key
-    /// commands to the homes of their shards, one request per home. The replies keep the order of
-    /// the commands. Returns the window, or `None` if the window was abandoned because a script
-    /// became busy ([`Runner::run_suspended`]).
+    /// Runs a window (a list of parsed commands) with `--execution owner`. Sends each connection's
+    /// consecutive single-key commands to the homes of their shards, one request per home. The
+    /// replies keep the order of the commands. Returns the window, or `None` if the window was
+    /// abandoned because a script became busy ([`Runner::run_suspended`]).
     pub(super) fn run_for_homes<L: EventLoop>(
         &mut self,
         d: &mut Dispatcher<'_, L>,

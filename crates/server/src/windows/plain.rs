@@ -7,9 +7,9 @@
 //! - the server currently has no reason to evict keys, to reject or pause commands, or to time
 //!   every command.
 //!
-//! One check of the session and the turn replaces the decisions that [`super::run`] makes for every
-//! other kind of command. The check covers a whole sequence of plain commands, because a plain
-//! command changes neither the session nor the turn.
+//! One check of the session and of the turn (the present iteration of the event loop) replaces the
+//! decisions that [`super::run`] makes for every other kind of command. The check covers a whole
+//! sequence of plain commands, because a plain command changes neither the session nor the turn.
 
 use std::ops::Range;
 

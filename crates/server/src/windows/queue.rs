@@ -1,4 +1,5 @@
-//! `MULTI`: queues the commands of a window that belong to a transaction.
+//! `MULTI`: queues the commands of a window (a list of parsed commands) that belong to a
+//! transaction.
 
 use pantala_engine::command::Command;
 use pantala_resp::{ArgRange, Args, Reply};

@@ -1,4 +1,5 @@
-//! Parses commands into windows and runs them. The worker's turn calls [`Windows::run_ready`].
+//! Parses commands into windows (lists of commands) and runs them. Each turn of the worker's event
+//! loop calls [`Windows::run_ready`].
 //!
 //! If a command waits (for shards, a key, or the end of a pause), the commands after it are held
 //! back in the connection's input. A connection's commands therefore run in the order in which they

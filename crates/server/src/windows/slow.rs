@@ -1,4 +1,5 @@
-//! Records a window whose plain commands together took long ([`crate::clients::slow`]).
+//! Records a window (a list of parsed commands) whose plain commands together took long
+//! ([`crate::clients::slow`]). A plain command has one key and is usually short.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Runs commands of a window that may be scripts. If a script becomes *busy* (runs for long), the
-//! worker abandons the window and serves its other connections meanwhile (`dispatch::busy`).
+//! Runs commands of a window (a list of parsed commands) that may be scripts. If a script becomes
+//! *busy* (runs for long), the worker abandons the window and serves its other connections
+//! meanwhile (`dispatch::busy`).
 
 use pantala_engine::command::Command;
 use pantala_resp::ArgRange;

@@ -246,14 +246,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// Hands over shards that other workers have requested and that the script does not hold. Also
-    /// lets the journal end its epoch, because the effects and replies of all workers may wait for
-    /// that.
+    /// lets the journal end its epoch (a section of its stream), because the effects and replies of
+    /// all workers may wait for that.
     #[cold]
     fn pass_on_shards(&mut self) {
         let Dispatcher { mail, clients, .. } = &mut *self.dispatcher;
         mail.pass_on_shards(clients.reactor.server, clients.reactor.number, &mut clients.executor);
-        // As in `Dispatcher::turn_within`, the script's unit must get its stamp when the script
-        // ends.
+        // As in `Dispatcher::turn_within`, the script's unit (its group of effects) must get its
+        // stamp (position in the journal) when the script ends.
         let unit = clients.executor.suspend_unit();
         clients.executor.flush_stream();
         clients.executor.keyspace().journal().attend(clients.reactor.number);
