@@ -90,8 +90,7 @@ impl Stopwatch {
         self.times_all
     }
 
-    /// Returns whether a command with this number of arguments is timed individually when it runs
-    /// on the worker that parsed it.
+    /// Returns whether a command with this number of arguments is timed individually.
     pub fn times(&self, command: &Command, arguments: usize) -> bool {
         WATCHING && (self.times_all || !command.is_plain(arguments))
     }

@@ -1,5 +1,5 @@
 //! Records a window (a list of parsed commands) whose plain commands together took long
-//! ([`crate::clients::slow`]). A plain command has one key and is usually short.
+//! ([`crate::clients::slow`]). All calls of a plain command take about the same short time.
 
 use std::time::Duration;
 
