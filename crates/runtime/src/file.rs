@@ -105,7 +105,7 @@ impl SequentialFile {
     }
 
     /// Writes bytes at the end of the file, possibly not all of them. Returns the number of bytes
-    /// written.
+    /// written. No gathered bytes may be pending.
     ///
     /// # Errors
     /// The system's error, if nothing was written. If a part was written before the error, the
