@@ -1,12 +1,13 @@
-//! The access word: 24 bits per entry with the time of its last read (LRU) or its frequency (LFU).
+//! The access word: 24 bits per dictionary entry that record when the entry was last read (LRU) or
+//! how often it is read (LFU).
 //!
 //! `maxmemory-policy` selects LRU or LFU, as in Redis; the word itself doesn't record which. All
 //! functions are pure: time and randomness are arguments. The engine writes the word at each lookup
 //! and reads it for eviction and `OBJECT`.
 //!
-//! - LRU: the clock in seconds at the last read, modulo 2^24 (194 days).
-//! - LFU: the upper 16 bits are the clock in minutes at the last decay, modulo 2^16 (45 days); the
-//!   lower 8 are a logarithmic counter of reads.
+//! - LRU: the time of the last read in seconds, modulo 2^24 (194 days).
+//! - LFU: the upper 16 bits are the time in minutes when the word was last written, modulo 2^16 (45
+//!   days). The lower 8 bits are a logarithmic counter of reads.
 
 /// Maximum access word.
 pub const ACCESS_MAX: u32 = (1 << 24) - 1;
@@ -14,7 +15,7 @@ pub const ACCESS_MAX: u32 = (1 << 24) - 1;
 /// The LFU counter of a new entry: high enough to survive until its first reads.
 pub const LFU_INIT_VAL: u8 = 5;
 
-/// Maximum of the minutes in an LFU word.
+/// Maximum number of minutes in an LFU word.
 const LFU_MINUTES_MAX: u32 = (1 << 16) - 1;
 
 /// Returns the LRU access word of an entry read at `now_ms` (Unix time in milliseconds).
@@ -27,8 +28,8 @@ pub fn lru_clock(now_ms: u64) -> u32 {
 /// Returns the seconds since the entry with this LRU access word was read (`OBJECT IDLETIME`),
 /// `0..=ACCESS_MAX`.
 ///
-/// As in Redis, an entry idle for more than 194 days looks younger, and after the clock wraps the
-/// result is one second too small.
+/// As in Redis, the result is modulo 194 days, and one second too small if the clock has wrapped
+/// since the read.
 #[inline]
 #[must_use]
 pub fn idle_time_s(access: u32, now_ms: u64) -> u32 {
@@ -44,15 +45,15 @@ pub fn lfu_new(now_ms: u64) -> u32 {
     lfu_word(now_ms, LFU_INIT_VAL)
 }
 
-/// Returns the LFU access word with this counter, written at `now_ms`. Doesn't decay the counter.
+/// Returns the LFU access word with this counter and the time `now_ms`.
 #[inline]
 #[must_use]
 pub fn lfu_word(now_ms: u64, counter: u8) -> u32 {
     lfu_minutes(now_ms) << 8 | u32::from(counter)
 }
 
-/// Returns the LFU access word after one more read: decay for the elapsed time, then a logarithmic
-/// increment.
+/// Returns the LFU access word after one more read. The counter first decays for the elapsed time,
+/// then increases with a probability: see [`lfu_decay`] and [`lfu_log_incr`].
 #[inline]
 #[must_use]
 pub fn lfu_touch(access: u32, now_ms: u64, decay_time_min: u32, log_factor: u32, random: u32) -> u32 {
@@ -75,9 +76,9 @@ pub fn lfu_decay(access: u32, now_ms: u64, decay_time_min: u32) -> u8 {
     }
 }
 
-/// Returns the counter after one more read. It grows with probability 1 / ((counter -
-/// [`LFU_INIT_VAL`]) * `log_factor` + 1), so 255 means about a million reads at the default
-/// `lfu-log-factor` of 10. `random` is uniform over u32.
+/// Returns the counter after one more read. The counter grows by one with probability `1 /
+/// ((counter - LFU_INIT_VAL) * log_factor + 1)`. At the default `lfu-log-factor` of 10, the maximum
+/// of 255 means about a million reads. `random` is uniform over u32.
 #[inline]
 #[must_use]
 pub fn lfu_log_incr(counter: u8, log_factor: u32, random: u32) -> u8 {
@@ -86,7 +87,7 @@ pub fn lfu_log_incr(counter: u8, log_factor: u32, random: u32) -> u8 {
     }
     let base = u64::from(counter.saturating_sub(LFU_INIT_VAL));
     let one_in = base * u64::from(log_factor) + 1;
-    // Tests random / 2^32 < 1 / one_in without a division; the product can exceed 64 bits.
+    // Tests random / 2^32 < 1 / one_in without a division. The product can exceed 64 bits.
     if u128::from(random) * u128::from(one_in) < 1 << 32 { counter + 1 } else { counter }
 }
 
@@ -140,7 +141,7 @@ mod tests {
     fn lfu_word_keeps_its_parts_in_24_bits() {
         let access = lfu_touch(lfu_new(NOW_MS), NOW_MS + 60_000, 0, 10, u32::MAX);
         assert!(access <= ACCESS_MAX);
-        // At the initial value the increment is certain, whatever the random number.
+        // At the initial value the counter grows for any random number.
         assert_eq!(access as u8, LFU_INIT_VAL + 1);
         assert_eq!(lfu_decay(access, NOW_MS + 60_000, 1), LFU_INIT_VAL + 1);
     }
@@ -156,8 +157,8 @@ mod tests {
         assert_eq!(lfu_log_incr(6, 1, 1 << 31), 6);
     }
 
-    /// The counter's expectation is 5 + sqrt(2 × reads / factor); the bounds are five standard
-    /// deviations away.
+    /// The expected counter is 5 + sqrt(2 × reads / factor). The bounds are five standard
+    /// deviations away from it.
     #[test]
     fn counter_grows_logarithmically() {
         let mut random = Random::with_printed_seed("access");

@@ -1,20 +1,21 @@
-//! A growable array in chunks: growing never copies more than one chunk. A [`crate::table`]
-//! consists of two such arrays.
+//! A growable array that consists of chunks, so that growing never copies more than one chunk. A
+//! [`crate::table`] consists of two such arrays.
 //!
-//! An array of up to 16 Ki elements grows by a quarter of its length, a longer one by whole chunks.
-//! The array counts its memory in a running sum, so reading the size takes constant time.
+//! An array of up to 16 Ki elements grows by a quarter of its length, a longer array by whole
+//! chunks. The array keeps its capacity as a running sum, so its memory usage is known in constant
+//! time.
 
-/// Elements of a full chunk, as a power of two.
+/// Binary logarithm of [`CHUNK_LEN`].
 const CHUNK_BITS: u32 = 12;
 /// Elements of a full chunk.
 const CHUNK_LEN: usize = 1 << CHUNK_BITS;
 /// Initial capacity of the first chunk, in elements.
 const FIRST_LEN: usize = 4;
-/// When the last chunk is full, the capacity grows by the length divided by this, up to one chunk.
+/// A full array grows by its length divided by this, but not past the end of the current chunk.
 const GROWTH_DIVISOR: usize = 4;
 
-/// The array described at the head of this module. All chunks but the last nonempty one have
-/// [`CHUNK_LEN`] elements. One empty chunk may follow.
+/// The array described at the head of this module. All chunks before the last nonempty one have
+/// [`CHUNK_LEN`] elements. At most one empty chunk follows the last nonempty one.
 #[derive(Debug)]
 pub(crate) struct Chunked<T> {
     chunks: Vec<Vec<T>>,
@@ -33,7 +34,8 @@ impl<T> Chunked<T> {
         self.len
     }
 
-    /// Returns the size of its heap memory in bytes, excluding the memory that the elements own.
+    /// Returns the size of the array's heap memory in bytes, excluding the memory that the elements
+    /// own.
     #[inline]
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.capacity * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()
@@ -59,8 +61,8 @@ impl<T> Chunked<T> {
         self.len += 1;
     }
 
-    /// Reserves space for a total of `len` elements, but at most up to the end of the current
-    /// chunk. Called for arrays of known length.
+    /// Allocates capacity for a total of `len` elements, but not past the end of the current chunk.
+    /// Called before the elements are added if their number is known.
     pub(crate) fn reserve(&mut self, len: usize) {
         let chunk = self.len >> CHUNK_BITS;
         let have = self.chunks.get(chunk).map_or(0, Vec::capacity);
@@ -90,16 +92,16 @@ impl<T> Chunked<T> {
         value
     }
 
-    /// Removes and returns an element. The last element takes its place.
+    /// Removes and returns the element at `index`. The last element moves to `index`.
     pub(crate) fn swap_remove(&mut self, index: usize) -> Option<T> {
         let last = self.pop()?;
         if index == self.len { Some(last) } else { Some(std::mem::replace(self.get_mut(index), last)) }
     }
 
-    /// Releases unused memory with a delay, so that alternating additions and removals at the end
-    /// of a chunk don't allocate each time. An empty chunk stays until half of the chunk before it
-    /// is free. If there is a single chunk and less than a quarter of it is used, the chunk shrinks
-    /// to twice the length of the array.
+    /// Releases unused memory, but keeps a reserve, so that alternating additions and removals at
+    /// the end of a chunk don't allocate each time. An empty chunk is kept while more than half of
+    /// the chunk before it is used. If the array has a single chunk and less than a quarter of it
+    /// is used, the chunk shrinks to twice the length of the array.
     fn shrink(&mut self) {
         let keep = (self.len + CHUNK_LEN / 2).div_ceil(CHUNK_LEN);
         if self.chunks.len() > keep {

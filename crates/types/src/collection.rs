@@ -1,16 +1,18 @@
-//! The interface of lists, sets, hashes, sorted sets and streams. The engine stores collections
-//! through it.
+//! The interface [`Collection`], through which the engine stores lists, sets, hashes, sorted sets
+//! and streams.
 //!
-//! A small collection is *packed*: its bytes live inside its dictionary entry, like those of a
-//! short string, and the entry's flags hold a [`PackedForm`]. Reading it costs no further cache
-//! miss, and it needs no memory of its own. Any other collection is a [`Value`] on the heap.
-//! Commands don't see the difference: they read a [`Collection::View`] and change a [`Collection`],
-//! and the engine moves the collection into and out of the entry.
+//! A small collection is *packed*: stored as one byte string. A packed collection of at most
+//! [`INLINE_PACKED_BYTES_MAX`] bytes lies inside its dictionary entry, as a short string does, and
+//! the entry's flags hold its [`PackedForm`]. So it takes no heap memory, and reading it costs no
+//! further cache miss. Any other collection is a [`Value`] on the heap.
+//!
+//! Commands don't see the difference. They read a [`Collection::View`] and change a [`Collection`].
+//! The engine moves the collection into and out of the entry.
 
 use crate::{Encoding, OutOfMemory, Value};
 
-/// Maximum size of a packed collection inside its entry, in bytes. It is small because every change
-/// copies the bytes.
+/// Maximum size of a packed collection inside its entry, in bytes. The maximum is small because
+/// every change copies the bytes.
 pub const INLINE_PACKED_BYTES_MAX: usize = 512;
 
 /// The type of a packed collection. The numbers are stored in dictionary entries (user flags).
@@ -30,7 +32,7 @@ pub enum PackedForm {
 }
 
 impl PackedForm {
-    /// Returns the form with this number; `None` for the numbers of strings.
+    /// Returns the form with this number, or `None` if the number denotes a string.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -43,7 +45,7 @@ impl PackedForm {
         }
     }
 
-    /// Returns the encoding that `OBJECT ENCODING` shows, which is the one that Redis would use.
+    /// Returns the encoding that `OBJECT ENCODING` shows: the one that Redis would use.
     pub fn encoding(self) -> Encoding {
         match self {
             PackedForm::List => Encoding::Quicklist,
@@ -72,37 +74,39 @@ pub trait Collection: Sized + 'static {
     /// Returns an empty collection in its smallest form.
     fn empty() -> Self;
 
-    /// Returns the collection in a heap value; `None` for another type.
+    /// Returns the collection in a heap value, or `None` if the value has another type.
     fn of(value: &Value) -> Option<&Self>;
 
-    /// Returns the collection in a heap value, for changes; `None` for another type.
+    /// Returns the collection in a heap value for changes, or `None` if the value has another type.
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
 
-    /// Converts it to a heap value.
+    /// Converts the collection to a heap value.
     fn into_value(self) -> Value;
 
     /// Returns a shared view.
     fn view(&self) -> Self::View<'_>;
 
-    /// Returns a view of a packed collection; `None` if `form` belongs to another type.
+    /// Returns a view of a packed collection, or `None` if `form` belongs to another type.
     fn view_packed(form: PackedForm, bytes: &[u8]) -> Option<Self::View<'_>>;
 
     /// Returns the collection with these packed bytes, or `Err(bytes)` if `form` belongs to another
     /// type.
     fn from_packed(form: PackedForm, bytes: Vec<u8>) -> Result<Self, Vec<u8>>;
 
-    /// Returns its bytes if it is packed.
+    /// Returns the form and the bytes of a packed collection, or `None` if the collection isn't
+    /// packed.
     fn packed(&self) -> Option<(PackedForm, &[u8])>;
 
-    /// Returns its bytes if it is packed, with their spare capacity, for reuse.
+    /// Returns the bytes of a packed collection with their spare capacity, for reuse. Returns
+    /// `None` if the collection isn't packed.
     fn into_packed(self) -> Option<Vec<u8>>;
 
-    /// Returns whether it has no elements. The engine deletes the key of an empty collection.
+    /// Returns whether there are no elements. The engine deletes the key of an empty collection.
     /// Returns `false` for every stream, because a stream may be empty.
     fn is_empty(&self) -> bool;
 
-    /// Returns the size of its heap memory without its own `size_of`, in bytes. Must take constant
-    /// time, because it is called before and after each change.
+    /// Returns the size of the collection's heap memory in bytes, excluding `size_of::<Self>()`.
+    /// Must take constant time, because the engine calls it before and after each change.
     fn allocated_bytes(&self) -> usize;
 
     /// Returns a copy (`COPY`).

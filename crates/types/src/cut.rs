@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A cut of a collection with elements of type `E`. `P` is the reader's position.
 #[derive(Debug)]
 pub(crate) struct Cut<E, P> {
-    /// A bit for each slot: the element in it is taken. A block is allocated when its first bit is
-    /// set, so starting a cut writes only one pointer per 32,768 slots.
+    /// One bit per slot, set if the element in the slot is taken. A block of bits is allocated when
+    /// its first bit is set, so starting a cut writes only one pointer per 32,768 slots.
     taken: Vec<Option<Box<Block>>>,
     /// Copies of elements that changed before the reader reached them.
     kept: Vec<E>,
@@ -38,7 +38,7 @@ impl<E, P> Cut<E, P> {
         block.is_some_and(|block| block[slot % BLOCK_SLOTS / BITS] & bit(slot) != 0)
     }
 
-    /// Marks the element in a slot as taken. Returns whether it already was.
+    /// Marks the element in a slot as taken. Returns whether the element was taken already.
     pub(crate) fn take(&mut self, slot: usize) -> bool {
         if slot / BLOCK_SLOTS >= self.taken.len() {
             self.taken.resize(slot / BLOCK_SLOTS + 1, None);
@@ -50,7 +50,8 @@ impl<E, P> Cut<E, P> {
         was_taken
     }
 
-    /// Marks a slot as not taken, because an element that is not taken has moved there.
+    /// Marks the element in a slot as not taken. Called when an element that is not taken moves
+    /// into the slot of a removed element.
     pub(crate) fn untake(&mut self, slot: usize) {
         if let Some(Some(block)) = self.taken.get_mut(slot / BLOCK_SLOTS) {
             block[slot % BLOCK_SLOTS / BITS] &= !bit(slot);
@@ -82,7 +83,8 @@ impl<E, P> Cut<E, P> {
         self.left = self.left.saturating_sub(count);
     }
 
-    /// Returns the state of the cut. `is_at_end`: the reader's position is past the last element.
+    /// Returns the state of the cut. `is_at_end` is whether the reader's position is past the last
+    /// element.
     pub(crate) fn state(&self, is_at_end: bool) -> CutState {
         match (is_at_end && self.kept.is_empty(), self.left) {
             (false, _) => CutState::More,
@@ -109,7 +111,7 @@ fn bit(slot: usize) -> u64 {
 /// The maximum size of a piece of a cut. A piece ends with the element that reaches either maximum.
 #[derive(Clone, Copy, Debug)]
 pub struct PieceMax {
-    /// Number of elements, or nodes of a list or stream, that are visited.
+    /// Number of elements that the reader visits; for a list or stream, number of nodes.
     pub elements: usize,
     /// Bytes of elements, before compression.
     pub bytes: usize,
@@ -120,7 +122,8 @@ pub struct PieceMax {
 pub(crate) struct Budget(PieceMax);
 
 impl Budget {
-    /// Returns the budget of a piece, which has at least one element.
+    /// Returns the budget of a piece. A maximum of 0 counts as 1, so that each piece has an
+    /// element.
     pub(crate) fn new(max: PieceMax) -> Self {
         Budget(PieceMax { elements: max.elements.max(1), bytes: max.bytes.max(1) })
     }
@@ -146,8 +149,8 @@ pub enum CutState {
     More,
     /// The reader has received all elements, and the cut has ended.
     Ended,
-    /// The reader can't receive all elements: some are missing, or the collection has no cut. This
-    /// is a bug.
+    /// The reader can't receive all elements, because some are missing or the collection has no
+    /// cut. This state is a bug.
     Lost,
 }
 
@@ -156,9 +159,8 @@ pub enum CutState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CutId(usize);
 
-/// Holds the cut of a collection, if there is one. The lock lets a reader with only `&` access
-/// advance the cut; a change has `&mut` access and doesn't lock. A copy of the collection has no
-/// cut.
+/// Holds the cut of a collection, if one runs. The lock lets a reader with only `&` access advance
+/// the cut. A change has `&mut` access and doesn't lock. A copy of the collection has no cut.
 #[derive(Debug)]
 pub(crate) struct CutCell<C>(Mutex<Option<Box<C>>>);
 
@@ -206,7 +208,8 @@ impl<C> CutCell<C> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a piece of the cut, which ends if `read` returns anything but [`CutState::More`].
+    /// Passes the cut to `read`, which reads a piece. Ends the cut unless `read` returns
+    /// [`CutState::More`]. Returns [`CutState::Lost`] if no cut runs.
     pub(crate) fn read(&self, read: impl FnOnce(&mut C) -> CutState) -> CutState {
         let mut cut = self.lock();
         let state = cut.as_deref_mut().map_or(CutState::Lost, read);

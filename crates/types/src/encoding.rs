@@ -1,5 +1,4 @@
-//! The encodings of a string (integer, inside its entry, or raw), and the names that `OBJECT
-//! ENCODING` shows.
+//! The encodings of values that `OBJECT ENCODING` shows, and the choice of a string's encoding.
 
 use std::fmt;
 
@@ -9,8 +8,8 @@ pub const EMBSTR_LEN_MAX: usize = 44;
 /// Maximum length of an integer's text: `-9223372036854775808`.
 const INTEGER_LEN_MAX: usize = 20;
 
-/// Integers `0..SHARED_INTEGERS` are shared objects in Redis (unless its eviction policy needs
-/// access statistics of each key).
+/// Integers `0..SHARED_INTEGERS` are shared objects in Redis, unless Redis's eviction policy needs
+/// access statistics of each key.
 pub const SHARED_INTEGERS: i64 = 10_000;
 
 /// The `OBJECT REFCOUNT` of a shared integer.
@@ -77,8 +76,8 @@ pub enum Encoded {
 
 /// Returns how to store a new string: as an integer if the integer's text equals the string.
 ///
-/// INCRBYFLOAT, SETRANGE and APPEND to an existing string don't call this: the results of these
-/// commands stay bytes even if they look like an integer, and `OBJECT ENCODING` shows this.
+/// INCRBYFLOAT, SETRANGE and APPEND to an existing string don't call this function. As in Redis,
+/// their results stay bytes even if they look like an integer.
 #[inline]
 #[must_use]
 pub fn encode(bytes: &[u8]) -> Encoded {
@@ -88,24 +87,24 @@ pub fn encode(bytes: &[u8]) -> Encoded {
     }
 }
 
-/// Returns the encoding of a string stored as bytes. `changed_in_place` marks the result of an
-/// APPEND or SETRANGE, which Redis leaves raw.
+/// Returns the encoding of a string stored as bytes. `changed_in_place` is whether the string is
+/// the result of an APPEND or SETRANGE, which is raw in Redis.
 #[inline]
 #[must_use]
 pub fn string_encoding(len: usize, changed_in_place: bool) -> Encoding {
     if changed_in_place || len > EMBSTR_LEN_MAX { Encoding::Raw } else { Encoding::Embstr }
 }
 
-/// Returns whether Redis would share this integer, provided its eviction policy allows sharing (no
-/// `maxmemory`, or a policy that is neither LRU nor LFU).
+/// Returns whether Redis would share this integer. The caller must also check that Redis's eviction
+/// policy allows sharing: no `maxmemory`, or a policy that is neither LRU nor LFU.
 #[inline]
 #[must_use]
 pub fn is_shared_integer(integer: i64) -> bool {
     (0..SHARED_INTEGERS).contains(&integer)
 }
 
-/// Parses an integer in strict form: no leading zero, plus sign, `-0` or space. Returns `None` for
-/// any other text, and for integers of more than 64 bits.
+/// Parses an integer in strict form: without leading zeros, plus sign and spaces, and not `-0`.
+/// Returns `None` for any other text, and for integers of more than 64 bits.
 #[inline]
 #[must_use]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
@@ -127,7 +126,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // 19 digits always fit in 64 bits; a twentieth may not.
+        // 19 digits always fit in 64 bits. 20 digits may not.
         magnitude = magnitude.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
     if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }

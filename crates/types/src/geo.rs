@@ -1,8 +1,10 @@
 //! Points on the Earth as scores of a sorted set: 52-bit geohashes, distances, and the score ranges
 //! that cover a shape.
 //!
-//! A geohash halves longitude and latitude in turn, 26 times each; the even bits belong to the
-//! latitude. A rectangle after fewer halvings (*steps*) corresponds to one range of scores.
+//! A geohash is a sequence of halvings of the map: each bit says in which half the point lies.
+//! Longitude and latitude are halved in turn, 26 times each. The even bits belong to the latitude.
+//! A *step* is one halving of each. The points in the rectangle that remains after fewer steps have
+//! the scores of one contiguous range.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -11,18 +13,19 @@
 
 use std::f64::consts::PI;
 
-/// Maximum longitude, in degrees; the minimum is its negative.
+/// Maximum longitude, in degrees. The minimum is its negative.
 pub const LONGITUDE_MAX: f64 = 180.0;
-/// Maximum latitude, in degrees (EPSG:900913); the minimum is its negative.
+/// Maximum latitude, in degrees (EPSG:900913). The minimum is its negative.
 pub const LATITUDE_MAX: f64 = 85.05112878;
-/// Halvings of each axis in a score.
+/// Number of steps in a score.
 pub const STEPS_MAX: u32 = 26;
 
 const EARTH_RADIUS_M: f64 = 6_372_797.560856;
 /// Half the length of the equator on the map, in meters.
 const MERCATOR_MAX_M: f64 = 20_037_726.37;
-/// Latitudes north or south, in degrees. A search around a point nearer to a pole than the first
-/// takes one step less; nearer than the second, two steps less.
+/// Absolute latitudes, in degrees. A search whose center is nearer to a pole than the first
+/// latitude takes one step less. If the center is also nearer than the second, the search takes two
+/// steps less.
 const NEAR_POLE: [f64; 2] = [66.0, 80.0];
 /// Length of a geohash as text.
 pub const HASH_LEN: usize = 11;
@@ -45,12 +48,12 @@ pub struct Point {
 }
 
 impl Point {
-    /// Returns whether it has a geohash.
+    /// Returns whether the point has a geohash.
     pub fn is_valid(self) -> bool {
         self.longitude.abs() <= LONGITUDE_MAX && self.latitude.abs() <= LATITUDE_MAX
     }
 
-    /// Returns its geohash as a score. The point must be valid.
+    /// Returns the point's geohash as a score. The point must be valid.
     pub fn score(self) -> f64 {
         Cell::around(self, STEPS_MAX, LATITUDE_MAX).first_score() as f64
     }
@@ -74,8 +77,9 @@ impl Point {
         2.0 * EARTH_RADIUS_M * (u * u + from.cos() * to.cos() * v * v).sqrt().asin()
     }
 
-    /// Returns its standard geohash, for latitudes up to the poles. The last character is always 0,
-    /// because the 52 bits end before it.
+    /// Returns the point's standard geohash, in which latitudes extend to the poles. Each character
+    /// holds 5 of the 52 bits. The eleventh character would be incomplete and is always 0, as in
+    /// Redis.
     pub fn hash(self) -> [u8; HASH_LEN] {
         const ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
         let bits = Cell::around(self, STEPS_MAX, 90.0).bits;
@@ -92,8 +96,8 @@ fn is_within(distance_m: f64, limit_m: f64) -> bool {
     distance_m.is_nan() || distance_m <= limit_m
 }
 
-/// Converts a score to an unsigned integer as C does on x86-64, including cases that are undefined
-/// in C.
+/// Converts a score to an unsigned integer as compiled C does on x86-64, including scores for which
+/// the C standard leaves the result undefined.
 fn unsigned(score: f64) -> u64 {
     const HALF: f64 = 9_223_372_036_854_775_808.0;
     let signed = |score: f64| if (-HALF..HALF).contains(&score) { score as i64 } else { i64::MIN };
@@ -130,7 +134,7 @@ fn gather(bits: u64) -> u32 {
     bits as u32
 }
 
-/// The bits of the latitude.
+/// Mask of the even bits, which belong to the latitude.
 const EVEN: u64 = 0x5555_5555_5555_5555;
 
 /// Minimum and maximum of both coordinates, in degrees.
@@ -166,7 +170,7 @@ impl Cell {
         Area { longitude: side(gather(self.bits >> 1), LONGITUDE_MAX), latitude: side(gather(self.bits), LATITUDE_MAX) }
     }
 
-    /// Returns the lowest score in it.
+    /// Returns the lowest score in the rectangle.
     fn first_score(self) -> u64 {
         self.bits << (2 * (STEPS_MAX - self.steps))
     }
@@ -175,8 +179,8 @@ impl Cell {
     /// wrapping around in both directions.
     fn neighbor(self, east: i64, north: i64) -> Cell {
         let mask = u32::MAX >> (u32::BITS - self.steps);
-        // As in Redis, the rectangle around a point exactly on the eastern or northern edge of the
-        // map has a number that is one too large. The number is masked only if it changes.
+        // As in Redis, a point exactly on the eastern or northern edge of the map yields a
+        // rectangle whose number is one too large. The number is masked only if it changes.
         let moved = |number: u32, by: i64| if by == 0 { number } else { (i64::from(number) + by) as u32 & mask };
         let (longitude, latitude) = (moved(gather(self.bits >> 1), east), moved(gather(self.bits), north));
         Cell { bits: spread(latitude) | spread(longitude) << 1, steps: self.steps }
@@ -203,9 +207,9 @@ pub enum Shape {
 /// A shape around a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Search {
-    /// Its center.
+    /// Center of the shape.
     pub center: Point,
-    /// Its shape.
+    /// The shape.
     pub shape: Shape,
 }
 
@@ -242,13 +246,13 @@ impl Search {
         };
         let Point { longitude, latitude } = self.center;
         let north = degrees(height / EARTH_RADIUS_M);
-        // The side nearer to a pole spans more degrees.
+        // The side nearer to a pole spans more degrees of longitude.
         let wide = if latitude < 0.0 { latitude - north } else { latitude + north };
         let east = degrees(width / EARTH_RADIUS_M / radians(wide).cos());
         Area { longitude: [longitude - east, longitude + east], latitude: [latitude - north, latitude + north] }
     }
 
-    /// Returns the number of steps at which rectangles are about as large as the shape.
+    /// Returns the number of steps after which rectangles are about as large as the shape.
     fn steps(&self) -> u32 {
         let mut reach = self.reach_m();
         if reach == 0.0 {
@@ -285,8 +289,9 @@ impl Search {
         }
         let area = middle.area();
         let is_needed = |(east, north): (i64, i64)| {
-            // With one step, the map has four rectangles, so the neighbors on opposite sides are
-            // the same rectangle. None can be excluded by its side.
+            // After one step, the map has four rectangles, so the neighbors on opposite sides are
+            // the same rectangle. A side that the shape doesn't reach therefore excludes no
+            // neighbor.
             middle.steps < 2
                 || !(north < 0 && area.latitude[0] < bounds.latitude[0]
                     || north > 0 && area.latitude[1] > bounds.latitude[1]
@@ -296,8 +301,9 @@ impl Search {
         let mut cells: Vec<Cell> = Vec::with_capacity(AROUND.len());
         for (east, north) in AROUND.into_iter().filter(|&around| is_needed(around)) {
             let cell = middle.neighbor(east, north);
-            // A very large shape reaches the same rectangle from both sides. Like Redis, drop only
-            // consecutive duplicates, and never a duplicate of the middle: members may repeat.
+            // A very large shape reaches the same rectangle from opposite sides. Like Redis, drop
+            // only consecutive duplicates, and never a duplicate of the middle. So a search may
+            // return a member twice.
             if cells.len() < 2 || cells.last() != Some(&cell) {
                 cells.push(cell);
             }
@@ -314,7 +320,7 @@ mod tests {
     const PALERMO: Point = Point { longitude: 13.361389, latitude: 38.115556 };
     const CATANIA: Point = Point { longitude: 15.087269, latitude: 37.502669 };
 
-    /// Values of redis-server 7.0.15.
+    /// The expected values come from redis-server 7.0.15.
     #[test]
     fn scores_hashes_and_distances() {
         assert_eq!(PALERMO.score(), 3_479_099_956_230_698.0);
@@ -354,7 +360,7 @@ mod tests {
         }
     }
 
-    /// Near a pole a circle spans far more degrees than its radius suggests.
+    /// Near a pole, a circle spans far more degrees of longitude than at the equator.
     #[test]
     fn circles_across_a_pole() {
         for (center, other, radius_m) in [

@@ -6,27 +6,29 @@
 //! Let L(i, j) be the length of the longest common subsequence of the first i bytes of `a` and the
 //! first j bytes of `b`. Redis fills the table of all L(i, j) and then walks back from its last
 //! cell. At each cell it compares byte i of `a` with byte j of `b`. Equal bytes match. If the bytes
-//! differ, Redis drops the byte of `a` if L(i-1, j) > L(i, j-1), and the byte of `b` if not. It
-//! therefore finds matches from the last to the first, which is the order of its reply.
+//! differ, Redis drops the byte of `a` if L(i-1, j) > L(i, j-1), and the byte of `b` otherwise.
+//! Redis therefore finds the matches from the last to the first, and replies in this order.
 //!
 //! # Algorithm
 //!
-//! Adjacent cells of a row differ by 0 or 1, so a row is a bit vector. One addition computes a
-//! whole word of the vector from the row above (the bit-parallel method of Crochemore et al.,
-//! 2001). The walk back needs exactly these bits: if the bytes differ, L(i, j) is the larger of its
-//! two neighbors, so L(i-1, j) > L(i, j-1) exactly when L(i, j) = L(i, j-1) + 1.
+//! Adjacent cells of a row differ by 0 or 1, so the row is stored as a vector with one bit per
+//! cell. One addition computes a whole word of the vector from the row above (the bit-parallel
+//! method of Crochemore et al., 2001). The walk back needs exactly these bits: if the bytes differ,
+//! L(i, j) is the larger of L(i-1, j) and L(i, j-1), so L(i-1, j) > L(i, j-1) exactly when L(i, j)
+//! = L(i, j-1) + 1.
 //!
-//! This takes 1 bit per cell instead of 32, and one step per 64 cells. The limit on the size of
-//! Redis's table still applies, so that the same inputs are rejected.
+//! This algorithm takes 1 bit per cell instead of 32, and one step per 64 cells. Redis's limit on
+//! the size of its table still applies, so that this module rejects the same inputs as Redis.
 
 use std::fmt;
 
 use crate::OutOfMemory;
 
-/// The length of a string must be less than this, as in Redis.
+/// Strings must be shorter than this, as in Redis.
 pub const LCS_STRING_LEN_MAX: u64 = u32::MAX as u64 - 1;
 
-/// The reason why no common subsequence was computed. The texts are Redis's, without `ERR`.
+/// The reason why no common subsequence was computed. The displayed texts are Redis's, without
+/// `ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LcsError {
     /// A string of [`LCS_STRING_LEN_MAX`] bytes or more.
@@ -56,25 +58,25 @@ impl From<OutOfMemory> for LcsError {
     }
 }
 
-/// A range of equal bytes in both strings.
+/// A range of bytes of the first string that equals a range of the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Index of its first byte in the first string.
+    /// Index in the first string of the range's first byte.
     pub a_start: usize,
-    /// Index of its first byte in the second string.
+    /// Index in the second string of the range's first byte.
     pub b_start: usize,
-    /// Its length in bytes, at least 1.
+    /// Length of the range in bytes, at least 1.
     pub len: usize,
 }
 
 impl Match {
-    /// Returns the index of its last byte in the first string.
+    /// Returns the index in the first string of the range's last byte.
     #[must_use]
     pub fn a_end(&self) -> usize {
         self.a_start + self.len - 1
     }
 
-    /// Returns the index of its last byte in the second string.
+    /// Returns the index in the second string of the range's last byte.
     #[must_use]
     pub fn b_end(&self) -> usize {
         self.b_start + self.len - 1
@@ -84,9 +86,9 @@ impl Match {
 /// The result of `LCS … IDX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matches {
-    /// The matches, from the last to the first, without those below the minimum length.
+    /// The matches of at least the minimum length, from the last to the first.
     pub matches: Vec<Match>,
-    /// Length of the whole subsequence, regardless of the minimum.
+    /// Length of the whole subsequence, including matches below the minimum length.
     pub len: usize,
 }
 
@@ -199,8 +201,9 @@ impl Masks {
     }
 }
 
-/// Replaces a row of the table by the next one. `mask` has the positions in `b` of the next row's
-/// byte. In a row, bit j is 0 where L(i, j+1) is L(i, j) + 1.
+/// Replaces a row of the table by the next row. Bit j of row i is 0 if L(i, j+1) = L(i, j) + 1, and
+/// 1 otherwise. `mask` has a bit for each position in `b` of the byte of `a` that belongs to the
+/// next row.
 fn step(row: &mut [u64], mask: &[u64]) {
     let mut carry = false;
     for (word, &mask) in row.iter_mut().zip(mask) {
@@ -212,13 +215,13 @@ fn step(row: &mut [u64], mask: &[u64]) {
     }
 }
 
-/// Returns the last length in a row, which is the number of its increments (bits that are 0). Bits
-/// after the end of `b` are never 0, because they are set in no mask.
+/// Returns the last length in a row. This is the number of the row's zero bits, because each marks
+/// an increment by 1. Bits after the end of `b` are never 0, because no mask has them set.
 fn ones_of(row: &[u64]) -> usize {
     row.iter().map(|word| word.count_zeros() as usize).sum()
 }
 
-/// All rows, in the form described at [`step`].
+/// All rows of the table of L(i, j), in the form described at [`step`].
 struct Table<'a> {
     a: &'a [u8],
     b: &'a [u8],
@@ -341,8 +344,8 @@ mod tests {
         assert_eq!(lcs_matches(&a, &b, 0, 100 * 200 * 4 - 1), Err(LcsError::TransientMemory));
     }
 
-    /// The match in the second row removes the increment of the first row, which is 126 columns to
-    /// the right.
+    /// The match in the second row removes the increment of the first row, 126 columns further
+    /// right.
     #[test]
     fn a_carry_crosses_a_word_without_matches() {
         let b = [b"-----a", &[b'-'; 125][..], b"c"].concat();

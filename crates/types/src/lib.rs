@@ -1,41 +1,42 @@
 //! Redis's data types: their values, encodings, and the algorithms behind their commands.
 //!
-//! Bytes in, bytes out: no sockets, shards, clocks or randomness. A command handler looks up the
-//! key, calls one of these functions, and encodes the result. Times and random numbers are
-//! arguments.
+//! The crate has no sockets, shards, clocks or random number generators. Times and random numbers
+//! are arguments. A command handler looks up the key, calls a function of this crate, and encodes
+//! the result.
 //!
 //! # Terms
 //!
 //! | term | meaning |
 //! | --- | --- |
-//! | value | the contents of a key: in its dictionary entry if small, otherwise a [`Value`] |
-//! | encoding | the form of a value, as named by `OBJECT ENCODING`: [`Encoding`] |
-//! | packed | a small collection as one string of bytes: [`Collection`] |
+//! | value | the contents of a key: inside the dictionary entry if small, otherwise a [`Value`] |
+//! | encoding | the form of a value that `OBJECT ENCODING` shows: [`Encoding`] |
+//! | packed | said of a small collection that is stored as one byte string: [`Collection`] |
 //! | cut | the elements of a large collection at one instant, read in pieces: [`CutState`] |
-//! | raw | a string longer than [`EMBSTR_LEN_MAX`], or one changed in place (APPEND) |
+//! | raw | said of a string longer than [`EMBSTR_LEN_MAX`] or changed in place (APPEND) |
 //!
 //! # Ownership
 //!
-//! A [`Value`] belongs to the dictionary entry that points to it, and thus to the holder of the
-//! shard. Values are never shared between threads, so they need no atomics. The functions borrow
-//! their inputs and return plain structs.
+//! A [`Value`] belongs to the dictionary entry that points to it. Only the thread that holds the
+//! shard accesses the shard's dictionary, so values need no atomics. The functions of this crate
+//! borrow their inputs and return plain structs.
 //!
 //! # Cost
 //!
 //! - [`RawString`]: 24 bytes, plus [`RawString::allocated_bytes`] of buffer. The buffer has the
 //!   exact size after SET, and up to twice the length (at most 1 MiB more) after APPEND.
-//! - [`encode`]: one pass over at most 20 bytes; a longer string isn't read.
-//! - [`LongDouble`]: the usual numbers of INCRBYFLOAT (up to 19 digits, 27 decimals) allocate only
-//!   the reply; others take big integers of at most 3 KiB.
-//! - [`lcs`]: one step per 64 cells of Redis's table, and one bit of memory per cell, with rows
-//!   rounded up to 64 cells. (Redis takes a step and 32 bits per cell.)
+//! - [`encode`]: one pass over a string of at most 20 bytes. Longer strings aren't read.
+//! - [`LongDouble`]: a usual number of INCRBYFLOAT (at most 19 digits and 27 decimals) allocates
+//!   only the reply. Any other number takes big integers of at most 3 KiB.
+//! - [`lcs`]: Redis fills a table with one cell per pair of bytes, and takes one step and 32 bits
+//!   per cell. This crate takes one step per 64 cells and 1 bit per cell, with rows rounded up to
+//!   64 cells.
 //!
 //! # Out of memory
 //!
-//! The buffers of strings, stream entries, LCS tables, decompressed strings and loaded packs are
-//! reserved fallibly: a failure returns [`OutOfMemory`]. The elements and tables of other
-//! collections are not: if their allocation fails, the process aborts.
-// Only two modules allow unsafe code: `thin` (heap blocks behind a thin pointer) and `member`
+//! If the buffer of a string, a stream entry, an LCS table, a decompressed string or a loaded pack
+//! can't be allocated, the function returns [`OutOfMemory`]. If the allocation of another
+//! collection's elements or tables fails, the process aborts.
+// Only two modules allow unsafe code: `thin` (heap blocks behind a one-word pointer) and `member`
 // (words that may be such a pointer).
 #![deny(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! LZF compresses long strings in `DUMP` payloads and RDB files, and list nodes.
+//! LZF, the compression of long strings in `DUMP` payloads and RDB files, and of list nodes.
 //!
 //! | bytes | meaning |
 //! | --- | --- |
 //! | `000LLLLL` | L + 1 literal bytes follow |
-//! | `LLLooooo oooooooo` | a match: L + 2 bytes (L from 1 to 6), starting o + 1 bytes back |
-//! | `111ooooo LLLLLLLL oooooooo` | a match of L + 9 bytes |
+//! | `LLLooooo oooooooo` | a match: copy L + 2 bytes (L from 1 to 6), starting o + 1 bytes back |
+//! | `111ooooo LLLLLLLL oooooooo` | a match: copy L + 9 bytes, starting o + 1 bytes back |
 //!
-//! There is no header and no end mark: the lengths are stored next to the compressed bytes.
-//! Compression takes one step per byte and a table of 1 to 256 KiB. The table decides which matches
-//! are found, so other compressors may produce other bytes.
+//! LZF has no header and no end mark. The surrounding format stores the lengths before and after
+//! compression. Compression takes one step per byte and a table of 1 to 256 KiB. The table decides
+//! which matches are found, so other implementations of LZF may produce other bytes.
 
 use std::cell::Cell;
 
@@ -41,7 +41,7 @@ thread_local! {
     static TABLE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
 }
 
-/// The input isn't LZF, or expands to a length other than the expected one.
+/// The input isn't valid LZF, or doesn't expand to the expected length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
@@ -65,8 +65,9 @@ pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
 
 /// Appends the compressed form of `input`. Returns `false` if `out` would exceed `end_max` bytes.
 ///
-/// The length of `table` is a power of two, and all its words are 0 at first. For each hash, it
-/// holds one plus the position of the last three bytes with this hash, or 0 if there are none.
+/// The length of `table` is a power of two. All words of the table are 0 at first. For each hash of
+/// three bytes, the table holds one plus the last position at which three bytes with this hash
+/// start, or 0 if there is no such position.
 fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize, table: &mut [u32]) -> bool {
     let bits = table.len().ilog2();
     let (mut at, mut literals) = (0, 0);
@@ -178,7 +179,8 @@ pub fn decompress(input: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> 
     if out.len() == len { Ok(out) } else { Err(Corrupt.into()) }
 }
 
-/// Appends `count` bytes starting at `from`. They may include bytes that this call appends.
+/// Appends a copy of `count` bytes of `out`, starting at `from`. The copied range may extend into
+/// bytes that this call appends.
 fn repeat(out: &mut Vec<u8>, from: usize, mut count: usize, len_max: usize) -> Result<(), Corrupt> {
     if out.len() + count > len_max {
         return Err(Corrupt);
@@ -236,7 +238,7 @@ mod tests {
             }
         }
         for _ in 0..100 {
-            // Distant matches, at the maximum distance and beyond it.
+            // Matches at distances around the maximum.
             let piece = random.bytes(3, 400);
             let between = random.bytes(DISTANCE_MAX - 500, DISTANCE_MAX + 100);
             round_trip(&[&piece[..], &between, &piece, &piece].concat());
@@ -270,15 +272,15 @@ mod tests {
     #[test]
     fn corrupt_bytes_are_rejected() {
         for (bytes, len) in [
-            (&[0x20, 0][..], 3),       // starts before the output
-            (&[0, b'a', 0x20, 1], 4),  // one too far back
+            (&[0x20, 0][..], 3),       // match before the output
+            (&[0, b'a', 0x20, 1], 4),  // one byte too far back
             (&[0, b'a', 0x20, 0], 3),  // gives more
             (&[0, b'a', 0x20, 0], 5),  // gives less
             (&[0, b'a', 0x20], 4),     // truncated
             (&[0, b'a', 0xe0, 5], 15), // truncated
             (&[3, b'a', b'b'], 4),     // truncated
             (&[1, b'a', b'b'], 1),     // gives more
-            (&[0, b'a'], 1 << 40),     // claims an impossible length
+            (&[0, b'a'], 1 << 40),     // an impossible length
             (&[], 1),
         ] {
             assert_eq!(decompress(bytes, len), Err(DecompressError::Corrupt), "{bytes:?}");

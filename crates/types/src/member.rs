@@ -29,12 +29,12 @@ const TAG_BITS: u32 = 2;
 /// Maximum length of a string inside a word.
 const SHORT_LEN_MAX: usize = 7;
 
-/// The lookup key of a member: the word of a short one, otherwise the bytes.
+/// The lookup key of a member: the word of a short member, the bytes of a long one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberKey<'a> {
-    /// The word.
+    /// The word of a short member.
     Short(usize),
-    /// The bytes.
+    /// The bytes of a long member.
     Long(&'a [u8]),
 }
 
@@ -80,7 +80,7 @@ impl<'a> MemberKey<'a> {
         MemberKey::Short(u64::from_le_bytes(word) as usize)
     }
 
-    /// Returns its hash in tables with this seed.
+    /// Returns the key's hash in tables with this seed.
     #[inline]
     pub fn hash(self, seed: u64) -> u32 {
         match self {
@@ -90,10 +90,10 @@ impl<'a> MemberKey<'a> {
     }
 }
 
-/// A member, as described at the head of this module.
+/// A member, in the form described at the head of this module.
 pub struct Member {
-    /// A word in one of the three forms above. An address comes from `ThinBytes::into_raw`, and the
-    /// member owns the block at that address.
+    /// A word in one of the three forms of the module head. If the word is an address, it comes
+    /// from `ThinBytes::into_raw`, and the member owns the block at that address.
     word: NonNull<u8>,
 }
 
@@ -123,7 +123,7 @@ impl Member {
         }
     }
 
-    /// Returns its key.
+    /// Returns the member's key.
     #[inline]
     pub fn key(&self) -> MemberKey<'_> {
         match self.long_bytes() {
@@ -132,7 +132,7 @@ impl Member {
         }
     }
 
-    /// Returns its contents.
+    /// Returns the member's contents.
     #[inline]
     pub fn element(&self) -> Element<'_> {
         let word = self.address();

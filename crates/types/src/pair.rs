@@ -1,4 +1,4 @@
-//! A field of a large hash with its value, in one heap block behind one word.
+//! A field of a large hash with its value, in one heap block behind a one-word pointer.
 //!
 //! ```text
 //! length of the field     as in ThinBytes
@@ -8,14 +8,14 @@
 use crate::table::Item;
 use crate::thin::{LEN_BYTES_MAX, ThinBytes, read_len, write_len};
 
-/// A field with its value, laid out as described at the head of this module.
+/// A field with its value, in the layout described at the head of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
     bytes: ThinBytes,
 }
 
 impl Pair {
-    /// Returns a pair of field and value.
+    /// Returns the pair of `field` and `value`.
     #[inline]
     pub fn new(field: &[u8], value: &[u8]) -> Self {
         let mut room = [0; LEN_BYTES_MAX];

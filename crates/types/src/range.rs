@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::Range;
 
-/// The string would exceed `proto-max-bulk-len`. The text is Redis's, without `ERR`.
+/// The string would exceed `proto-max-bulk-len`. The displayed text is Redis's, without `ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StringTooLong;
 
@@ -27,12 +27,12 @@ pub fn check_string_length(len_bytes: u64, added_bytes: u64, len_bytes_max: u64)
     len_bytes.checked_add(added_bytes).filter(|&total| total <= len_bytes_max).ok_or(StringTooLong)
 }
 
-/// Returns the range of `GETRANGE key start end` for a string of `len` bytes. Both ends are
-/// inclusive, and negative ones count from the end. The range is clamped to the string. An empty
-/// range is `0..0`.
+/// Returns the range of `GETRANGE key start end` for a string of `len` bytes. `start` and `end` are
+/// inclusive, and a negative index counts from the end of the string. The range is clamped to the
+/// string. An empty range is `0..0`.
 ///
-/// As in Redis, an end before the start of the string means the string's first byte. But if both
-/// ends are negative and in the wrong order, the range is empty.
+/// As in Redis, an index before the first byte means the first byte. But if both indexes are
+/// negative and `start` is greater than `end`, the range is empty.
 #[inline]
 #[must_use]
 pub fn getrange(len: usize, start: i64, end: i64) -> Range<usize> {

@@ -1,5 +1,5 @@
-//! A growable byte string that preallocates like Redis's. A failed allocation is an error and
-//! doesn't abort the process.
+//! A growable byte string that preallocates as Redis's strings do. A failed allocation returns an
+//! error instead of aborting the process.
 //!
 //! | contents (`tests/sizes.rs`) | | bytes |
 //! | --- | --- | --- |
@@ -7,18 +7,18 @@
 //! | a string of 10,001 bytes | after APPEND of one | 20034.0 |
 //!
 //! A string that fits in one dictionary cell (4 KiB) together with its key is stored in the key's
-//! entry instead. In the entry, the string takes as many bytes as its length, or 8 bytes if it is
-//! an integer.
+//! dictionary entry instead. Inside the entry, the string takes as many bytes as its length, or 8
+//! bytes if it is an integer.
 
 use std::collections::TryReserveError;
 use std::fmt;
 use std::ops::Range;
 
-/// Maximum spare capacity of a growing string, in bytes (1 MiB). A string shorter than this
-/// reserves twice its new length when it grows.
+/// Maximum spare capacity of a growing string, in bytes (1 MiB). A string whose new length is less
+/// than this reserves twice the new length.
 pub const PREALLOCATION_BYTES_MAX: usize = 1024 * 1024;
 
-/// The allocator failed, or the size overflows. The value that should have grown is unchanged.
+/// The allocator failed, or the size overflows. The value to grow is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
@@ -38,9 +38,9 @@ impl From<TryReserveError> for OutOfMemory {
 
 /// The bytes of a string outside its dictionary entry.
 ///
-/// After SET, or SETRANGE of a missing key, its capacity is exactly its length. When APPEND or
-/// SETRANGE grows the string, its capacity becomes twice its new length (at most
-/// [`PREALLOCATION_BYTES_MAX`] more), because a string that grew once tends to grow again.
+/// After SET, or SETRANGE of a missing key, the capacity is exactly the length. When APPEND or
+/// SETRANGE exceeds the capacity, the capacity becomes twice the new length, or the new length plus
+/// [`PREALLOCATION_BYTES_MAX`] if this is less. A string that grew once tends to grow again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RawString {
     bytes: Vec<u8>,
@@ -123,7 +123,7 @@ impl RawString {
         let end = offset.checked_add(patch.len()).ok_or(OutOfMemory)?;
         if end > self.len() {
             if self.bytes.capacity() == 0 {
-                // A new string is allocated in its exact size, as after SET: Redis preallocates
+                // A new string is allocated in its exact size, as after SET. Redis preallocates
                 // only for strings that grow.
                 self.bytes.try_reserve_exact(end)?;
             }
@@ -175,7 +175,7 @@ impl RawString {
 }
 
 impl From<Vec<u8>> for RawString {
-    /// Takes the vector's buffer, with its spare capacity.
+    /// Takes over the vector's buffer, including the spare capacity.
     fn from(bytes: Vec<u8>) -> Self {
         RawString { bytes }
     }

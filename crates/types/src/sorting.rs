@@ -4,12 +4,12 @@
 //! | function | Redis uses | equal elements |
 //! | --- | --- | --- |
 //! | [`sort_all`] | glibc's `qsort`, a merge sort | keep their order |
-//! | [`sort_part`] | a quicksort of a part | end in the order that this algorithm yields |
+//! | [`sort_part`] | a quicksort of a part | end up in the order that this quicksort yields |
 //!
 //! [`sort_part`] is the quicksort by Bentley and McIlroy ("Engineering a sort function", Software:
 //! Practice and Experience 23, 1993), which skips the halves that aren't needed. Both functions
-//! make exactly the comparisons that Redis makes, so every element gets the same index as in Redis
-//! even if there is no total order, because a distance is NaN.
+//! make exactly the comparisons that Redis makes. Every element therefore gets the same index as in
+//! Redis, even if a NaN distance makes the order inconsistent.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -50,9 +50,8 @@ fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl 
     items[..merged.len()].copy_from_slice(merged);
 }
 
-/// Sorts the elements that belong at the indexes `wanted`. Elements that belong before these
-/// indexes end up before them, and elements that belong after these indexes end up after them, in
-/// an unspecified order.
+/// Sorts the elements that belong at the indexes `wanted`. The elements that belong before or after
+/// these indexes end up before or after them, in an unspecified order.
 pub fn sort_part<T>(items: &mut [T], wanted: Range<usize>, mut compare: impl FnMut(&T, &T) -> Ordering) {
     // Use an explicit stack instead of recursion, because clients choose the elements and thus the
     // depth.
@@ -86,8 +85,8 @@ fn insertion_sort<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Orderi
 fn partition<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> (usize, usize) {
     let (len, last) = (items.len(), items.len() - 1);
     items.swap(0, pivot(items, compare));
-    // Both ends hold elements equal to the pivot. Next to them are lesser elements at the front and
-    // greater ones at the back. The elements from `low` to `high`, in the middle, are unvisited.
+    // From front to back, the array holds elements equal to the pivot, lesser ones, unvisited ones
+    // (from `low` to `high`), greater ones, and again equal ones.
     let (mut equal_low, mut low, mut high, mut equal_high) = (1, 1, last, last);
     loop {
         while low <= high {

@@ -8,18 +8,19 @@
 //! # Growth
 //!
 //! The table uses linear hashing. If there are as many entries as buckets, an insertion first adds
-//! a bucket, which takes over its entries from one old bucket. No insertion moves more than one
-//! bucket's entries. Nothing is ever copied as a whole, because both arrays are chunked, and there
-//! is never a second table. While there are more than two buckets per entry, each removal frees up
-//! to two buckets.
+//! a bucket and moves into it some of the entries of one old bucket. No insertion moves more than
+//! one bucket's entries. There is never a second table, and neither array is ever copied as a
+//! whole, because both consist of chunks. While there are more than two buckets per entry, each
+//! removal frees up to two buckets.
 //!
 //! # Scans
 //!
 //! The cursor of [`Table::scan`] is a bucket number with its bits in reverse order, as in Redis. An
 //! entry that exists from the first call to the last is visited at least once, regardless of how
 //! the table grows and shrinks meanwhile. While the number of buckets isn't a power of two, the
-//! table is scanned as Redis scans its two tables during a rehash: by the buckets of the smaller
-//! size, each together with the bucket split from it.
+//! cursor counts the buckets of the next lower power of two. Each call visits one of these buckets
+//! together with the bucket split from it, if there is one. Redis scans its two tables the same way
+//! during a rehash.
 //!
 //! # Cost
 //!
@@ -27,10 +28,10 @@
 //! | --- | --- |
 //! | entry whose item is one word | 16 |
 //! | bucket | 4 |
-//! | spare capacity | at most a quarter up to 16 Ki entries, one chunk beyond |
+//! | spare capacity | at most a quarter up to 16 Ki entries, otherwise at most 4 Ki entries |
 //!
-//! The total is 20 to 25 bytes, plus the item's own memory. Redis takes a dictEntry of 24 bytes (32
-//! in jemalloc), 8 to 16 bytes of buckets, and an sds.
+//! The total per entry is 20 to 25 bytes, plus the item's heap memory. Redis takes a dictEntry of
+//! 24 bytes (32 in jemalloc), 8 to 16 bytes of buckets, and an sds.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -45,15 +46,15 @@ const NONE: u32 = u32::MAX;
 const BUCKETS_MIN: usize = 2;
 /// Number of buckets per entry above which a removal frees buckets.
 const BUCKETS_PER_ENTRY_MAX: usize = 2;
-/// Maximum number of buckets that one removal frees. With [`BUCKETS_PER_ENTRY_MAX`] buckets per
-/// entry, a removal must be able to free as many to stay within that bound.
+/// Maximum number of buckets that one removal frees. Each removal lowers the maximum number of
+/// buckets by [`BUCKETS_PER_ENTRY_MAX`], so it must be able to free that many.
 const BUCKETS_PER_REMOVAL: usize = 2;
 
 /// Minimum length of tables that are prefetched. A smaller table fits into the L2 cache, so a
 /// prefetch gains little.
 const PREFETCH_LEN_MIN: usize = 4096;
-/// Maximum number of a bucket's entries that a prefetch visits. 5% of the wanted entries are
-/// further down the chain, and are not prefetched.
+/// Maximum number of entries that a prefetch visits per bucket. The 5% of the wanted entries that
+/// are further down their chains are not prefetched.
 const PREFETCH_CHAIN_MAX: usize = 3;
 
 /// Maximum number of keys per [`Table::prefetch`]. Each key takes about four cache lines, which
@@ -73,11 +74,11 @@ pub fn has_room(len: usize, more: usize) -> bool {
 /// The seed of new tables.
 static SEED: AtomicU64 = AtomicU64::new(0x5eed_0f7a_b1e5_0000);
 
-/// Sets the seed of the hash function for new tables. It must be random and secret, so that clients
-/// can't choose keys that collide. Existing tables keep their seed.
+/// Sets the seed of the hash function for new tables. The seed must be random and secret, so that
+/// clients can't choose keys that collide. Existing tables keep their seed.
 pub fn set_seed(seed: u64) {
-    // Relaxed: a table keeps the seed with which it was created, so it works with the old seed and
-    // with the new one.
+    // Relaxed suffices: a table keeps the seed with which it was created, so a thread may create
+    // tables with the old seed for a while.
     SEED.store(seed, Relaxed);
 }
 
@@ -95,10 +96,10 @@ pub fn hash(seed: u64, key: &[u8]) -> u32 {
 
 /// An item of a table.
 pub trait Item: Clone {
-    /// Returns the size of its heap memory in bytes.
+    /// Returns the size of the item's heap memory in bytes.
     fn allocated_bytes(&self) -> usize;
 
-    /// Prefetches its heap memory.
+    /// Prefetches the item's heap memory. Does nothing by default.
     fn prefetch(&self) {}
 }
 
@@ -112,7 +113,7 @@ struct Entry<T> {
 /// The table described at the head of this module.
 ///
 /// An *index* is an entry's number, less than [`Table::len`]. It is valid until the next insertion
-/// or removal. A wrong index is a bug of the caller: methods panic or use another entry.
+/// or removal. A wrong index is a bug of the caller. A method then panics or uses another entry.
 #[derive(Clone, Debug)]
 pub struct Table<T> {
     buckets: Chunked<u32>,
@@ -122,8 +123,8 @@ pub struct Table<T> {
     /// Heap bytes of all items.
     item_bytes: usize,
     seed: u64,
-    /// The items at one instant, for a reader ([`crate::cut`]), while a cut runs. Its slots are
-    /// entry indexes. Items at indexes before the cut's position are taken.
+    /// The running cut ([`crate::cut`]), if any: the items at one instant, for a reader. A slot of
+    /// the cut is an entry index. Items at indexes before the cut's position count as taken.
     cut: CutCell<Cut<T, usize>>,
 }
 
@@ -164,7 +165,7 @@ impl<T: Item> Table<T> {
         self.len() == 0
     }
 
-    /// Returns the seed of its hashes.
+    /// Returns the seed of the table's hashes.
     #[inline]
     pub fn seed(&self) -> u64 {
         self.seed
@@ -176,7 +177,7 @@ impl<T: Item> Table<T> {
         hash(self.seed, key)
     }
 
-    /// Returns the size of its heap memory in bytes, including that of the items.
+    /// Returns the size of the table's heap memory in bytes, including that of the items.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
         self.buckets.allocated_bytes() + self.entries.allocated_bytes() + self.item_bytes
@@ -186,8 +187,8 @@ impl<T: Item> Table<T> {
     #[inline]
     fn bucket_of(&self, hash: u32) -> usize {
         let bucket = hash as usize & self.mask;
-        // If the bucket doesn't exist yet, its entries are still in the bucket from which it will
-        // be split.
+        // If the bucket doesn't exist yet, its entries are in the bucket from which it will be
+        // split.
         if bucket < self.buckets.len() { bucket } else { bucket & (self.mask >> 1) }
     }
 
@@ -205,9 +206,9 @@ impl<T: Item> Table<T> {
         None
     }
 
-    /// Prefetches the memory that [`Table::find`] will read for these hashes, so that the cache
-    /// misses of different hashes overlap: first the buckets, then the entries, then the items'
-    /// memory. Ignores hashes after the first [`PREFETCH_KEYS_MAX`].
+    /// Prefetches the memory that [`Table::find`] will read for these hashes: first all buckets,
+    /// then the entries, then the items' heap memory. The cache misses of different hashes thus
+    /// overlap. Ignores hashes after the first [`PREFETCH_KEYS_MAX`].
     pub fn prefetch(&self, hashes: impl Iterator<Item = u32>) {
         if self.len() < PREFETCH_LEN_MIN {
             return;
@@ -292,7 +293,7 @@ impl<T: Item> Table<T> {
         self.entries.push(Entry { hash, next, item });
     }
 
-    /// Removes the entry at an index. The last entry takes its place and its index.
+    /// Removes the entry at an index. The last entry moves to this index.
     pub fn remove(&mut self, index: usize) -> Option<T> {
         if index >= self.len() {
             return None;
@@ -321,8 +322,8 @@ impl<T: Item> Table<T> {
         self.cut.begin(Cut::new(self.len(), self.len(), 0));
     }
 
-    /// Passes a piece of the cut's items, as they were when the cut started, to `read`, which
-    /// returns the length of an item in bytes.
+    /// Passes the items of one piece of the cut to `read`, as they were when the cut started.
+    /// `read` returns the length of an item in bytes.
     pub fn read_cut(&self, max: PieceMax, mut read: impl FnMut(&T) -> usize) -> CutState {
         self.cut.read(|cut| {
             let mut budget = Budget::new(max);
@@ -355,8 +356,9 @@ impl<T: Item> Table<T> {
         self.cut.end();
     }
 
-    /// Keeps the item at an index for the cut before the item is removed. The last item will take
-    /// its place. If the reader has passed this place already, keeps the last item as well.
+    /// Keeps the item at an index for the cut before the item is removed. The last item will move
+    /// to this index. If the reader has passed the index already, it won't see the last item there,
+    /// so keeps the last item as well.
     #[cold]
     fn keep_before_removal(&mut self, index: usize) {
         let last = self.entries.len() - 1;
@@ -389,7 +391,7 @@ impl<T: Item> Table<T> {
         debug_assert!(false, "an entry isn't in the chain of its bucket");
     }
 
-    /// Adds a bucket. Moves the entries that now belong to this bucket into it.
+    /// Adds a bucket and moves the entries that now belong to it.
     fn split(&mut self) {
         let new = self.buckets.len();
         if new > self.mask {
@@ -409,7 +411,7 @@ impl<T: Item> Table<T> {
         self.buckets.push(moved);
     }
 
-    /// Removes the last bucket. Its entries return to the bucket from which it was split.
+    /// Removes the last bucket. The bucket's entries return to the bucket from which it was split.
     fn merge(&mut self) {
         let Some(first) = self.buckets.pop() else { return };
         let old = self.buckets.len() & (self.mask >> 1);
@@ -442,8 +444,8 @@ impl<T: Item> Table<T> {
         if bucket + mask + 1 < len {
             self.visit_bucket(bucket + mask + 1, visit);
         }
-        // Add one to the bit-reversed number. The bits above the mask are set, so that the carry
-        // passes through them.
+        // Add one to the bit-reversed cursor. The bits above the mask, which the reversal makes the
+        // lowest, are set so that the carry passes through them into the bucket number.
         (cursor | !(mask as u64)).reverse_bits().wrapping_add(1).reverse_bits()
     }
 

@@ -1,4 +1,4 @@
-//! Tests of the table against a map.
+//! Tests that compare the table with a map.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ fn find(table: &Table<Text>, n: u64) -> Option<usize> {
     table.find(table.hash(&key(n)), |item| item.0 == key(n))
 }
 
-/// Checks that every entry is reached from its own bucket exactly once, and the running sums.
+/// Checks the running sums, and that every entry is in the chain of its own bucket exactly once.
 fn check(table: &Table<Text>) {
     let mut reached = BTreeSet::new();
     for bucket in 0..table.buckets.len() {
@@ -84,7 +84,7 @@ fn random_changes_agree_with_a_map() {
         }
         check(&table);
         assert_eq!(table.remove(0), None);
-        // Nearly all buckets were freed with the entries, some per removal.
+        // The removals freed nearly all buckets.
         assert!(table.buckets.len() <= 2 * BUCKETS_MIN, "{} buckets", table.buckets.len());
     }
 }
@@ -160,7 +160,7 @@ fn a_scan_of_an_unchanged_table_visits_each_item_once() {
     }
 }
 
-/// The costs in the table at the head of the module.
+/// Checks the costs that the head of the module states.
 #[test]
 fn a_word_costs_twenty_to_twenty_five_bytes() {
     #[derive(Clone, Debug)]
@@ -181,7 +181,7 @@ fn a_word_costs_twenty_to_twenty_five_bytes() {
     }
 }
 
-/// The longest chain bounds the entries that an insertion or removal moves.
+/// The length of the longest chain bounds the cost of an insertion or removal.
 #[test]
 fn chains_stay_short() {
     let mut table = Table::with_seed(5, 0);

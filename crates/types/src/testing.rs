@@ -63,7 +63,7 @@ impl Random {
     }
 }
 
-/// Returns a text that is a floating-point number, or nearly one; corner cases are frequent.
+/// Returns a text that is a floating-point number or resembles one. Corner cases are frequent.
 #[allow(dead_code)]
 pub fn float_text(random: &mut Random) -> Vec<u8> {
     let mut text = match random.below(16) {

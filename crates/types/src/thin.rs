@@ -1,4 +1,4 @@
-//! Bytes on the heap behind a pointer of one word. Their length is stored before them.
+//! Byte strings on the heap behind a one-word pointer. The length is stored before the bytes.
 //!
 //! A `Box<[u8]>` takes two words. In a table of millions of short strings, the second word would be
 //! a quarter of the table's memory.
@@ -20,9 +20,10 @@ pub(crate) const ALIGN: usize = 2;
 /// Maximum size of a length, in bytes.
 pub(crate) const LEN_BYTES_MAX: usize = 10;
 
-/// Bytes behind a thin pointer, laid out as described at the head of this module.
+/// A byte string behind a one-word pointer, in the layout described at the head of this module.
 pub struct ThinBytes {
-    /// Points to an owned block of `from_parts`: a length and as many initialized bytes.
+    /// Points to a block that `from_parts` allocated: a length and as many initialized bytes.
+    /// `self` owns the block.
     at: NonNull<u8>,
 }
 
@@ -58,7 +59,7 @@ impl ThinBytes {
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         let (len, head_len) = self.len();
-        // SAFETY: `from_parts` wrote a length and as many bytes after it; they live and don't
+        // SAFETY: `from_parts` wrote a length and as many bytes after it. The bytes live and don't
         // change as long as `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.at.add(head_len).as_ptr(), len) }
     }
@@ -71,19 +72,19 @@ impl ThinBytes {
         unsafe { std::slice::from_raw_parts_mut(self.at.add(head_len).as_ptr(), len) }
     }
 
-    /// Prefetches its first cache line.
+    /// Prefetches the first cache line of the block.
     #[inline]
     pub(crate) fn prefetch(&self) {
         pantala_dict::prefetch(self.at.as_ptr());
     }
 
-    /// Returns the size of its heap memory in bytes.
+    /// Returns the size of the heap memory in bytes.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.layout_bytes())
     }
 
-    /// Returns the size with which its block was allocated, in bytes.
+    /// Returns the size with which the block was allocated, in bytes.
     #[inline]
     fn layout_bytes(&self) -> usize {
         let (len, head_len) = self.len();
@@ -110,8 +111,8 @@ impl ThinBytes {
     /// Returns the number of bytes, and the size of the length field before them.
     #[inline]
     fn len(&self) -> (usize, usize) {
-        // SAFETY: `from_parts` wrote a length here: at least one byte, and another after each byte
-        // whose top bit is set.
+        // SAFETY: `from_parts` wrote a length here: at least one byte, and another byte after each
+        // byte whose top bit is set.
         let mut byte = unsafe { self.at.read() };
         if byte < 0x80 {
             return (usize::from(byte), 1);
@@ -127,7 +128,8 @@ impl ThinBytes {
     }
 }
 
-/// Writes a length as described at the head of this module. Returns its size.
+/// Writes a length in the form described at the head of this module. Returns the number of bytes
+/// written.
 #[inline]
 pub(crate) fn write_len(mut len: usize, out: &mut [u8; LEN_BYTES_MAX]) -> usize {
     let mut bytes = 0;
@@ -140,7 +142,7 @@ pub(crate) fn write_len(mut len: usize, out: &mut [u8; LEN_BYTES_MAX]) -> usize 
     bytes + 1
 }
 
-/// Reads a length at the start of `bytes`. Returns it and its size.
+/// Reads a length at the start of `bytes`. Returns the length and the number of bytes read.
 #[inline]
 pub(crate) fn read_len(bytes: &[u8]) -> (usize, usize) {
     let (mut len, mut at) = (0, 0);
@@ -157,8 +159,8 @@ pub(crate) fn read_len(bytes: &[u8]) -> (usize, usize) {
 /// Returns the layout of a block of `size` bytes.
 #[inline]
 fn layout(size: usize) -> Layout {
-    // A slice has at most `isize::MAX` bytes, and several slices that together exceed this size
-    // don't fit in memory, so the size is valid.
+    // The size is valid: a slice has at most `isize::MAX` bytes, and several slices that together
+    // exceed this size don't fit in memory.
     Layout::from_size_align(size, ALIGN).expect("strings exceed the address space")
 }
 

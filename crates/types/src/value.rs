@@ -1,11 +1,12 @@
-//! The heap value of a dictionary entry, for values that don't fit inside it.
+//! The heap value of a dictionary entry, for values that don't fit inside the entry.
 
 use crate::collection::{Collection, PackedForm};
 use crate::{Encoding, Hash, List, OutOfMemory, RawString, Set, SortedSet, Stream};
 
 /// A value on the heap: the payload type of the dictionary.
 ///
-/// A string or a packed collection is a heap value only if it is too large for its entry.
+/// A string or a packed collection is a heap value only if it is too large for its dictionary
+/// entry.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Value {
     /// A string too large to live inside its dictionary entry.
@@ -65,8 +66,8 @@ impl Value {
         }
     }
 
-    /// Returns the size of its heap memory in bytes. Excludes its own `size_of`, which the
-    /// dictionary's box counts. Takes constant time.
+    /// Returns the size of the heap memory that the value owns, in bytes. Excludes
+    /// `size_of::<Value>()`, which the dictionary's box counts. Takes constant time.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         match self {
@@ -79,8 +80,8 @@ impl Value {
         }
     }
 
-    /// Returns the approximate number of its heap blocks, a measure of the cost of freeing the
-    /// value. Takes constant time.
+    /// Returns the approximate number of the value's heap blocks, a measure of the cost of freeing
+    /// the value. Takes constant time.
     #[must_use]
     pub fn pieces(&self) -> usize {
         match self {

@@ -1,6 +1,6 @@
 //! Compares numbers, ranges, encodings and subsequences with a real redis-server 7.0.
 //!
-//! `PANTALA_SEED` replays a run, `PANTALA_TYPES_CASES` sets the number of cases per test.
+//! `PANTALA_SEED` replays a run. `PANTALA_TYPES_CASES` sets the number of cases per test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use testing::{Random, float_text};
 /// Number of commands sent before their replies are read.
 const BURST: usize = 200;
 
-/// A redis-server of a single test; killed when dropped.
+/// The redis-server of a single test. Dropping it kills the process.
 struct Redis {
     process: Child,
     socket: PathBuf,
@@ -34,7 +34,8 @@ enum Reply {
 }
 
 impl Redis {
-    /// Starts a server. If redis-server isn't installed, returns `None`, or panics under CI.
+    /// Starts a server. If redis-server isn't installed, panics in CI, and returns `None`
+    /// otherwise.
     fn start() -> Option<Redis> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         // Tests that run concurrently must not choose the same socket path.
@@ -221,7 +222,7 @@ fn longest_common_subsequences() {
     }
 }
 
-/// `proto-max-bulk-len` is set to 1 MiB: a table of 512 × 512 cells of 4 bytes just fits.
+/// `proto-max-bulk-len` is 1 MiB, exactly the size of a table of 512 × 512 cells of 4 bytes.
 #[test]
 fn lcs_at_the_limit_of_memory_and_one_past() {
     let Some(mut redis) = Redis::start() else {

@@ -1,8 +1,8 @@
 //! Measures values and compares their sizes with the tables at the heads of the types' files.
 //!
-//! The bytes of a packed and short value are those inside its dictionary entry. The bytes of any
-//! other value are its [`Value`] and all memory that it points to. Key, entry and slot are extra,
-//! as for any value (see `pantala-dict`).
+//! The size of a short packed value is the number of its bytes inside its dictionary entry. The
+//! size of any other value is that of its [`Value`] and of the heap memory that the value owns.
+//! Key, entry and slot are not included (see `pantala-dict`).
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ const FEW: u64 = 20;
 const MANY: u64 = 100_000;
 /// A prime that scatters consecutive numbers.
 const STEP: u64 = 7_919_317;
-/// Relative tolerance: written sizes are rounded, and a table's seed varies.
+/// Relative tolerance, because the written sizes are rounded and the seeds of hash tables vary.
 const SLACK: f64 = 0.01;
 
 fn bytes_of<C: Collection>(value: C) -> usize {

@@ -1,6 +1,7 @@
-//! Natural numbers of any size, with the operations that parsing and formatting need. Only unusual
-//! numbers need them. Inputs have fewer than [`super::LONG_DOUBLE_CHARS_MAX`] characters, so the
-//! numbers take less than 3 KiB and schoolbook loops suffice.
+//! Natural numbers of any size, with the operations that parsing and formatting need. Only numbers
+//! with many digits or large exponents use them. Inputs have fewer than
+//! [`super::LONG_DOUBLE_CHARS_MAX`] characters, so the numbers take less than 3 KiB and schoolbook
+//! loops suffice.
 
 use std::cmp::Ordering;
 
@@ -10,7 +11,7 @@ const FIVE_TO_27: u64 = 7_450_580_596_923_828_125;
 /// 10^19, the largest power of ten that fits in a word.
 const TEN_TO_19: u64 = 10_000_000_000_000_000_000;
 
-/// A natural number: words in little-endian order, the highest never 0.
+/// A natural number as words in little-endian order. The highest word is never 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Big {
     words: Vec<u64>,
@@ -46,7 +47,7 @@ impl Big {
         big
     }
 
-    /// Returns the number of bits up to the highest set one; 0 for zero.
+    /// Returns the number of bits without leading zeros; 0 for zero.
     pub(super) fn bits(&self) -> u32 {
         self.words.last().map_or(0, |top| self.words.len() as u32 * 64 - top.leading_zeros())
     }
@@ -81,7 +82,7 @@ impl Big {
         self.words.splice(0..0, std::iter::repeat_n(0, zeros));
     }
 
-    /// Doubles it, like `shift_left(1)` but without moving words.
+    /// Doubles the number, like `shift_left(1)` but without moving words.
     fn double(&mut self) {
         self.multiply_add(2, 0);
     }
@@ -101,13 +102,12 @@ impl Big {
         }
     }
 
-    /// Returns the top 128 bits, or all if there are fewer, as `(mantissa, shift, sticky)`. The
-    /// number equals `mantissa × 2^shift`, or, if `sticky`, lies between this product and
-    /// `(mantissa + 1) × 2^shift`.
+    /// Returns the two highest words as `(mantissa, shift, sticky)`. The number equals `mantissa ×
+    /// 2^shift`, or, if `sticky`, lies between this product and `(mantissa + 1) × 2^shift`.
     pub(super) fn top(&self) -> (u128, u32, bool) {
         let word = |i: usize| u128::from(self.words.get(i).copied().unwrap_or(0));
         let skipped = self.words.len().saturating_sub(2);
-        // If words are skipped, the higher of the two has a bit set, so the mantissa has at least
+        // If words are skipped, the higher of the two words isn't 0, so the mantissa has at least
         // 65 bits, enough to round.
         let mantissa = word(skipped + 1) << 64 | word(skipped);
         (mantissa, skipped as u32 * 64, self.words[..skipped].iter().any(|&w| w != 0))
@@ -123,8 +123,8 @@ impl Big {
             0.. => self.shift_left(shift as u32),
             _ => divisor.shift_left(shift.unsigned_abs()),
         }
-        // Both have the same number of bits now, so the quotient lies between a half and two. Each
-        // step computes one bit.
+        // Dividend and divisor have the same number of bits now, so the quotient lies between a
+        // half and two. Each step computes one bit.
         let mut quotient = 0u128;
         for _ in 0..STEPS {
             quotient <<= 1;
@@ -145,7 +145,8 @@ impl Big {
             for word in self.words.iter_mut().rev() {
                 let dividend = u128::from(remainder) << 64 | u128::from(*word);
                 *word = (dividend / u128::from(TEN_TO_19)) as u64;
-                // Computing the remainder modulo 2^64 suffices, and saves a second wide division.
+                // The remainder fits in 64 bits, so computing it modulo 2^64 suffices and saves a
+                // second wide division.
                 remainder = (dividend as u64).wrapping_sub(word.wrapping_mul(TEN_TO_19));
             }
             if self.words.last() == Some(&0) {

@@ -1,4 +1,4 @@
-//! Human-readable formatting, like Redis's `ld2string`.
+//! Formats a `LongDouble` for humans, like Redis's `ld2string`.
 
 use super::big::Big;
 use super::{DECIMALS_MAX, LongDouble, shift_right_rounded};
@@ -51,7 +51,7 @@ impl LongDouble {
         }
     }
 
-    /// Writes a number without fraction (its exponent is positive).
+    /// Writes a number with a positive exponent, which has no fraction.
     fn write_integer(self, out: &mut Vec<u8>) {
         if self.exponent <= 64 {
             let mut buffer = itoa::Buffer::new();
@@ -70,8 +70,8 @@ impl LongDouble {
         }
         let whole = self.significand.checked_shr(bits).unwrap_or(0);
         let fraction = self.significand - whole.checked_shl(bits).unwrap_or(0);
-        // The product has at most 64 + 57 bits. Ties round to an even last decimal. The integer
-        // part doesn't matter for this, because the scale is even.
+        // The product has at most 64 + 57 bits. Ties round to an even last decimal. The fraction
+        // alone decides which decimal is even, because the scale is even.
         let scaled = u128::from(fraction) * u128::from(DECIMALS_SCALE);
         let decimals = shift_right_rounded(scaled, bits, false) as u64;
         if decimals == DECIMALS_SCALE { (whole + 1, 0) } else { (whole, decimals) }

@@ -11,8 +11,8 @@
 //!
 //! A number is `significand × 2^exponent` in canonical form: the top bit of the significand is set
 //! unless the exponent is the minimum. With the minimum exponent the number may be zero or
-//! subnormal. Usual numbers take 128-bit integers; those of more than 19 digits or with large
-//! exponents take big integers.
+//! subnormal. The functions compute usual numbers with 128-bit integers, and numbers with more than
+//! 19 digits or large exponents with big integers.
 
 mod big;
 mod format;
@@ -46,7 +46,7 @@ impl LongDouble {
     /// Positive zero: the initial value of a missing key.
     pub const ZERO: LongDouble = LongDouble { negative: false, exponent: EXPONENT_MIN, significand: 0 };
 
-    /// Returns whether it is an infinity (`inf` is a valid operand, but not a valid result).
+    /// Returns whether the number is an infinity.
     #[must_use]
     pub fn is_infinite(self) -> bool {
         self.exponent == EXPONENT_INFINITE
@@ -97,9 +97,9 @@ impl LongDouble {
         LongDouble { negative, exponent: EXPONENT_INFINITE, significand: 0 }
     }
 
-    /// Returns the number nearest to `(mantissa + ε) × 2^exponent`, ties to even. ε is 0 unless
-    /// `sticky`. With `sticky`, ε lies between 0 and 1 and only breaks ties; the mantissa must then
-    /// have more bits than a significand.
+    /// Returns the number nearest to `(mantissa + ε) × 2^exponent`, ties to even. Without `sticky`,
+    /// ε is 0. With `sticky`, ε lies between 0 and 1, so it only breaks ties. The mantissa must
+    /// then have more bits than a significand.
     fn round(negative: bool, mantissa: u128, exponent: i32, sticky: bool) -> LongDouble {
         if mantissa == 0 {
             return LongDouble::zero(negative);
@@ -113,7 +113,7 @@ impl LongDouble {
             kept => (mantissa << -kept, last),
         };
         if significand >> 64 != 0 {
-            significand >>= 1; // Rounding carried into a 65th bit; the others are zero.
+            significand >>= 1; // Rounding carried into a 65th bit. The others are zero.
             last += 1;
         }
         if significand == 0 {
@@ -127,7 +127,7 @@ impl LongDouble {
 }
 
 impl From<i64> for LongDouble {
-    /// Converts exactly: 64 bits of significand hold every integer.
+    /// Converts exactly: 64 bits of significand hold every `i64`.
     fn from(integer: i64) -> LongDouble {
         LongDouble::round(integer < 0, u128::from(integer.unsigned_abs()), 0, false)
     }
@@ -135,8 +135,8 @@ impl From<i64> for LongDouble {
 
 /// Adds two finite numbers. The first has the larger magnitude.
 fn add_magnitudes(large: LongDouble, small: LongDouble) -> LongDouble {
-    // With 63 spare bits, a sum or difference is exact unless bits are cut off. If they are, the
-    // result has more than 64 bits.
+    // With 63 spare bits, a sum or difference is exact unless bits of the smaller number are cut
+    // off. If bits are cut off, the result has more than 64 bits, as `round` requires.
     const SPARE: u32 = 63;
     let a = u128::from(large.significand) << SPARE;
     let full = u128::from(small.significand) << SPARE;

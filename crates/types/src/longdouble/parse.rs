@@ -1,4 +1,4 @@
-//! Parsing, like C's `strtold` with Redis's restrictions.
+//! Parses a `LongDouble`, like C's `strtold` with Redis's restrictions.
 
 use super::big::Big;
 use super::{LONG_DOUBLE_CHARS_MAX, LongDouble};
@@ -7,10 +7,12 @@ use super::{LONG_DOUBLE_CHARS_MAX, LongDouble};
 /// smaller exponents.
 const EXPONENT_READ_MAX: i32 = 1_000_000;
 
-/// Numbers of at least 10^4933 are infinite (the maximum is about 1.19 × 10^4932).
+/// Maximum `point` of a number below 10^point. Numbers of at least 10^4933 are infinite (the
+/// largest finite number is about 1.19 × 10^4932).
 const DECIMAL_POINT_MAX: i32 = 4_933;
 
-/// Numbers below 10^-4951 round to zero (half the smallest is about 1.82 × 10^-4951).
+/// Minimum `point`. Numbers below 10^-4951 round to zero (half of the smallest number is about 1.82
+/// × 10^-4951).
 const DECIMAL_POINT_MIN: i32 = -4_950;
 
 /// Maximum number of digits for 128-bit arithmetic. Numbers of this many digits fit in 64 bits.
@@ -48,8 +50,8 @@ fn is_infinity(text: &[u8]) -> bool {
     text.eq_ignore_ascii_case(b"inf") || text.eq_ignore_ascii_case(b"infinity")
 }
 
-/// The digits of a mantissa on both sides of its point, with leading and trailing zeros, and the
-/// rest of the text.
+/// The digits of a mantissa before and after its point, with leading and trailing zeros, and the
+/// text that follows the mantissa.
 struct Mantissa<'a> {
     whole: &'a [u8],
     fraction: &'a [u8],
@@ -57,7 +59,8 @@ struct Mantissa<'a> {
 }
 
 impl<'a> Mantissa<'a> {
-    /// Splits off digits with at most one point. Returns `None` if there is no digit.
+    /// Splits `text` after its leading digits, which may contain one point. Returns `None` if there
+    /// is no digit.
     fn split(text: &'a [u8], is_digit: impl Fn(&u8) -> bool) -> Option<Mantissa<'a>> {
         let digits_of = |text: &'a [u8]| text.split_at(text.iter().position(|b| !is_digit(b)).unwrap_or(text.len()));
         let (whole, rest) = digits_of(text);
@@ -74,8 +77,8 @@ impl<'a> Mantissa<'a> {
     }
 }
 
-/// Parses the exponent after its letter. The result saturates. Returns 0 for an empty text, and
-/// `None` for any other text.
+/// Parses an exponent that starts with `letter`. The result saturates at [`EXPONENT_READ_MAX`].
+/// Returns 0 for an empty text, and `None` for a text that isn't an exponent.
 fn exponent(text: &[u8], letter: u8) -> Option<i32> {
     let digits = match text {
         [] => return Some(0),
@@ -126,7 +129,7 @@ fn decimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     (!number.is_infinite() && number.significand != 0).then_some(number)
 }
 
-/// Returns `digits × 10^power`, with 128-bit integers.
+/// Returns `digits × 10^power`, computed with 128-bit integers.
 pub(super) fn short_decimal(negative: bool, digits: impl Iterator<Item = u8>, power: i32) -> LongDouble {
     let digits = digits.fold(0u64, |value, digit| value * 10 + u64::from(digit - b'0'));
     let five = u128::from(5u64.pow(power.unsigned_abs()));
@@ -141,7 +144,7 @@ pub(super) fn short_decimal(negative: bool, digits: impl Iterator<Item = u8>, po
     LongDouble::round(negative, quotient, power - shift as i32, remainder != 0)
 }
 
-/// Returns `digits × 10^power`, with big integers.
+/// Returns `digits × 10^power`, computed with big integers.
 pub(super) fn long_decimal(negative: bool, digits: impl Iterator<Item = u8>, power: i32) -> LongDouble {
     let mut digits = Big::from_digits(digits);
     if power >= 0 {
@@ -159,8 +162,8 @@ pub(super) fn long_decimal(negative: bool, digits: impl Iterator<Item = u8>, pow
 fn hexadecimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     let mantissa = Mantissa::split(text, u8::is_ascii_hexdigit)?;
     let exponent = exponent(mantissa.rest, b'p')?;
-    // The first 32 significant digits fit. Of the further digits, only their number matters, and
-    // whether any of them isn't zero.
+    // The first 32 significant digits fit into `value`. Only the number of the further digits
+    // matters, and whether any of them isn't zero.
     let (mut value, mut dropped, mut sticky) = (0u128, 0i32, false);
     for digit in mantissa.digits() {
         let digit = (digit as char).to_digit(16).unwrap_or(0);

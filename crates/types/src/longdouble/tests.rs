@@ -16,13 +16,13 @@ fn sum(a: &str, b: &str) -> Option<String> {
     Some(String::from_utf8(sum.to_human()).unwrap())
 }
 
-/// Returns the number in another form: `significand × 2^exponent` in hexadecimal represents every
-/// finite number.
+/// Returns the number as `significand × 2^exponent` in hexadecimal, a form that represents every
+/// finite number exactly.
 fn hexadecimal(number: LongDouble) -> String {
     format!("{}{:#x}p{}", if number.negative { "-" } else { "" }, number.significand, number.exponent)
 }
 
-/// Values from the C compiler's `long double` and `"%.17Lf"`.
+/// The expected values come from the C compiler's `long double` and `"%.17Lf"`.
 #[test]
 fn known_texts() {
     for (text, expected) in [
@@ -52,7 +52,7 @@ fn known_texts() {
         ("0e99999999999999999999", "0"),
         ("0x0p-99999999999999999999", "0"),
         ("1e30", "1000000000000000000024696061952"),
-        // Ties of the seventeenth decimal go to the even digit.
+        // Ties of the seventeenth decimal round to the even digit.
         ("0.000003814697265625", "0.00000381469726562"),
         ("0.000011444091796875", "0.00001144409179688"),
         ("0.999999999999999999", "1"),
@@ -152,7 +152,7 @@ fn the_longest_text_and_one_past() {
 
 #[test]
 fn the_last_of_many_digits_breaks_a_tie() {
-    // 2^200 + 2^136 is half way between two numbers; the even one is 2^200.
+    // 2^200 + 2^136 is halfway between two numbers, of which 2^200 is even.
     let (tie, above) = (
         "1606938044258990275629074378272922849168826893285325497434112",
         "1606938044258990275629074378272922849168826893285325497434113",
@@ -179,7 +179,7 @@ fn sums() {
         ("18446744073709551614", "0.5", Some("18446744073709551614")),
         ("18446744073709551616", "-0.25", Some("18446744073709551616")),
         ("18446744073709551616", "-0.75", Some("18446744073709551615")),
-        // 1.5 × 2^64 less slightly more than half of its last place: the cut-off bits decide.
+        // 1.5 × 2^64 minus slightly more than half of its last place. The cut-off bits decide.
         ("0x18000000000000000", "-0x1.0000000000000002p0", Some("27670116110564327422")),
         ("0x18000000000000000", "-1", Some("27670116110564327424")),
         ("1e4932", "1e4932", None),
@@ -203,8 +203,8 @@ fn integers_are_exact() {
     }
 }
 
-/// The full decimal expansion of an `f64` is exactly that `f64`, and the standard library rounds it
-/// to 17 decimals.
+/// Parses the full decimal expansion of an `f64`, which must result in that `f64`. Compares the
+/// formatted text with the standard library's, which rounds to 17 decimals too.
 #[test]
 fn f64_agree() {
     let mut random = Random::with_printed_seed("longdouble f64");
@@ -226,7 +226,7 @@ fn f64_agree() {
     }
 }
 
-/// Every parsed number is canonical, and its bits written in hexadecimal parse to the same number.
+/// Every parsed number is canonical, and its hexadecimal form parses to the same number.
 #[test]
 fn random_texts_round_trip() {
     let mut random = Random::with_printed_seed("longdouble texts");
@@ -247,7 +247,7 @@ fn random_texts_round_trip() {
     assert!(numbers > 2_000, "{numbers}");
 }
 
-/// Both paths of the decimal parser agree on all numbers that the short one supports.
+/// `short_decimal` and `long_decimal` agree on all numbers that `short_decimal` supports.
 #[test]
 fn short_and_long_paths_agree() {
     let mut random = Random::with_printed_seed("longdouble paths");
@@ -269,7 +269,8 @@ fn seconds_convert_to_milliseconds_rounded_up() {
     assert_eq!(ms("0.0001"), Some(1));
     assert_eq!(ms("1e-300"), Some(1));
     assert_eq!(ms("-0.0001"), Some(0));
-    // The nearest representable number is slightly less, and so is the product, as in C.
+    // The magnitude of the parsed number is slightly less than 0.001. The product's magnitude is
+    // thus slightly less than 1, and the product rounds up to 0, as in C.
     assert_eq!(ms("-0.001"), Some(0));
     assert_eq!(ms("-0.5"), Some(-500));
     assert_eq!(ms("-7.5"), Some(-7500));

@@ -5,7 +5,7 @@ use pantala_base::number::Decimal;
 use super::{Direction, TwoWay};
 use crate::parse_i64;
 
-/// Maximum size of an encoding, including an integer's value, in bytes.
+/// Maximum size of a [`Head`], in bytes.
 const HEAD_BYTES_MAX: usize = 9;
 /// Maximum size of the length at an entry's end, in bytes.
 pub(super) const BACK_BYTES_MAX: usize = 5;
@@ -13,7 +13,7 @@ pub(super) const BACK_BYTES_MAX: usize = 5;
 /// The value of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element<'a> {
-    /// An integer; the string is its text.
+    /// A string that is the text of this integer.
     Int(i64),
     /// Any other string.
     Bytes(&'a [u8]),
@@ -29,7 +29,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Passes its bytes to `work`. The text of an integer exists only during the call.
+    /// Passes the string to `work`. The text of an integer exists only during the call.
     #[inline]
     pub fn with_bytes<R>(self, work: impl FnOnce(&[u8]) -> R) -> R {
         match self {
@@ -38,23 +38,24 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Returns a copy of its bytes.
+    /// Returns a copy of the string.
     pub fn to_vec(self) -> Vec<u8> {
         self.with_bytes(<[u8]>::to_vec)
     }
 
-    /// Returns the length of its bytes.
+    /// Returns the length of the string in bytes.
     pub fn len(self) -> usize {
         self.with_bytes(<[u8]>::len)
     }
 
-    /// Returns whether it is the empty string.
+    /// Returns whether the string is empty.
     pub fn is_empty(self) -> bool {
         matches!(self, Element::Bytes([]))
     }
 }
 
-/// The encoding of an entry, including an integer's value. The bytes of a string follow it.
+/// The first part of an entry: the encoding and, for an integer, the value. The bytes of a string
+/// follow the head.
 pub(super) struct Head {
     bytes: [u8; HEAD_BYTES_MAX],
     len: usize,
@@ -103,7 +104,8 @@ impl Head {
     }
 }
 
-/// Returns the size of the field at an entry's end that holds the length `len`.
+/// Returns the size of the length `len` at an entry's end, in bytes. The thresholds are those of a
+/// listpack, which uses 3 bytes for 16,383 and 4 for 2,097,151, although 2 and 3 could hold these.
 pub(crate) fn back_bytes(len: usize) -> usize {
     match len {
         0..=127 => 1,
@@ -125,7 +127,7 @@ pub(super) fn write_back(len: usize, out: &mut [u8; BACK_BYTES_MAX]) -> usize {
     bytes
 }
 
-/// An encoded entry; the bytes of its string are borrowed.
+/// An encoded entry, which borrows the bytes of its string.
 pub(crate) struct Encoded<'a> {
     head: Head,
     tail: &'a [u8],
@@ -158,7 +160,7 @@ impl<'a> Encoded<'a> {
         self.head.len + self.tail.len() + self.back_len
     }
 
-    /// Writes the entry to `room`, which has exactly its size.
+    /// Writes the entry to `room`, whose length must be [`Self::len`].
     #[inline]
     pub(crate) fn write(&self, room: &mut [u8]) {
         let (head, rest) = room.split_at_mut(self.head.len);
@@ -197,7 +199,7 @@ pub(crate) fn integer_entry_bytes(value: i64) -> usize {
     Head::of_integer(value).len + 1
 }
 
-/// Appends encoding and data of an entry, without the length at its end.
+/// Appends the encoding and data of an entry, without the length at the entry's end.
 #[inline]
 pub(crate) fn write_body(element: Element<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(Head::of(element).as_bytes());
@@ -206,15 +208,14 @@ pub(crate) fn write_body(element: Element<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Returns whether an entry ends with the length `body`, which is the size of its encoding and
-/// data.
+/// Returns whether an entry ends with the length `body`, the size of its encoding and data.
 pub(crate) fn ends_with_length(entry: &[u8], body: usize) -> bool {
     let mut back = [0; BACK_BYTES_MAX];
     let len = write_back(body, &mut back);
     entry.get(body..) == Some(&back[..len])
 }
 
-/// Appends a whole entry, as in a listpack.
+/// Appends a whole entry in the form of a listpack.
 pub(crate) fn write_entry(element: Element<'_>, out: &mut Vec<u8>) {
     let entry = Encoded::of(element);
     let start = out.len();
@@ -232,7 +233,7 @@ pub(super) fn integer_bytes(first: u8) -> usize {
     }
 }
 
-/// Returns the size of encoding and data of the first entry. Returns `None` if the entry is invalid
+/// Returns the size of the encoding and data of the first entry, or `None` if this entry is invalid
 /// or incomplete.
 pub(super) fn checked_body_len(bytes: &[u8]) -> Option<usize> {
     let len = match *bytes {

@@ -1,11 +1,10 @@
-//! A pack: short byte strings and integers in one string of bytes, encoded as the entries of
-//! Redis's listpack.
+//! A pack: a sequence of short strings and integers in one byte string. The entries are encoded
+//! like those of Redis's listpack.
 //!
-//! Small lists, hashes, sets and sorted sets are packs. A pack differs from a listpack in its
-//! frame: two bytes of count instead of a header of six bytes and an end mark. A pack that is never
-//! read backwards ([`OneWay`], used by all types but lists) also omits the length at the end of
-//! each entry, which saves a byte per entry. (The [`PackRef::entries`] of a [`TwoWay`] pack are
-//! exactly those of a listpack.)
+//! Small lists, hashes, sets and sorted sets are packs. A pack has a count of two bytes where a
+//! listpack has a header of six bytes and an end mark. The entries of a [`TwoWay`] pack are exactly
+//! those of a listpack. A [`OneWay`] pack is never read backwards, so its entries omit the length
+//! at their end, which saves a byte per entry. All types but lists use [`OneWay`].
 //!
 //! ```text
 //! count       2 bytes, little-endian; 65,535: at least that many, to be counted
@@ -22,13 +21,13 @@
 //! | `f0` | string | 5 + length |
 //! | `f1` `f2` `f3` `f4` | integer of 16, 24, 32, 64 bits | 3, 4, 5, 9 |
 //!
-//! The encoding of a value is unique: the text of an integer always becomes an integer entry of the
-//! smallest size, except by [`Pack::insert_bytes`]. Two values are therefore equal exactly if the
-//! bytes of their entries are, and a search compares bytes.
+//! Each value has a single encoding: the text of an integer always becomes an integer entry of the
+//! smallest size, except by [`Pack::insert_bytes`]. Two values are therefore equal exactly if their
+//! entries have equal bytes, and a search compares these bytes.
 //!
-//! A *position* is the offset of an entry in [`PackRef::as_bytes`]; the position of the end is the
-//! length. A change leaves positions before it valid. A wrong position is a bug of the caller:
-//! methods panic or return wrong results, but stay sound.
+//! A *position* is the offset of an entry in [`PackRef::as_bytes`]. The position of the end is the
+//! length of these bytes. A change leaves the positions before it valid. A wrong position is a bug
+//! of the caller: methods panic or return wrong results, but stay sound.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -45,7 +44,7 @@ pub(crate) use entry::{
 
 /// Bytes before the first entry.
 const HEADER_BYTES: usize = 2;
-/// The stored count of a pack whose entries must be counted.
+/// The stored count of a pack with at least this many entries, which must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
 
 /// The directions in which a pack can be read.
@@ -78,14 +77,14 @@ pub struct PackRef<'a, W: Direction = TwoWay> {
 }
 
 impl<'a, W: Direction> PackRef<'a, W> {
-    /// Returns the pack with these bytes. They must come from a [`Pack`] of the same direction or
-    /// its [`PackRef::as_bytes`].
+    /// Returns the pack with these bytes. The bytes must come from a [`Pack`] of the same direction
+    /// or from [`PackRef::as_bytes`] of such a pack.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         PackRef { bytes, direction: PhantomData }
     }
 
-    /// Returns all its bytes.
+    /// Returns all bytes of the pack.
     pub fn as_bytes(self) -> &'a [u8] {
         self.bytes
     }
@@ -102,7 +101,7 @@ impl<'a, W: Direction> PackRef<'a, W> {
         self.bytes.len() <= HEADER_BYTES
     }
 
-    /// Returns the position of the first entry, or the end.
+    /// Returns the position of the first entry, or of the end if there are no entries.
     pub fn first(self) -> usize {
         HEADER_BYTES
     }
@@ -138,7 +137,7 @@ impl<'a, W: Direction> PackRef<'a, W> {
         }
     }
 
-    /// Returns the size of encoding and data of the entry at a position.
+    /// Returns the size of the encoding and data of the entry at a position.
     #[inline]
     pub(crate) fn body_len(self, at: usize) -> usize {
         let bytes = &self.bytes[at..];
@@ -159,8 +158,8 @@ impl<'a, W: Direction> PackRef<'a, W> {
         at + len + if W::HAS_LENGTHS { back_bytes(len) } else { 0 }
     }
 
-    /// Returns the position of the entry before `at`, as [`Self::previous`] does. The pack must
-    /// have lengths.
+    /// Returns the position of the entry before `at`, as [`Self::previous`] does. The pack must be
+    /// two-way.
     fn before(self, at: usize) -> usize {
         let (mut len, mut shift, mut end) = (0, 0, at);
         loop {
@@ -174,8 +173,9 @@ impl<'a, W: Direction> PackRef<'a, W> {
         }
     }
 
-    /// Returns the position of the entry with this index, walking from the nearer readable end.
-    /// Returns `None` if there is no such entry.
+    /// Returns the position of the entry with this index, or `None` if there is no such entry.
+    /// Walks from the end of the pack if this is nearer and the pack is two-way, otherwise from the
+    /// first entry.
     pub fn nth(self, index: usize) -> Option<usize> {
         let len = self.len();
         if index >= len {
@@ -197,8 +197,8 @@ impl<'a, W: Direction> PackRef<'a, W> {
     }
 
     /// Returns the position of the first entry equal to `wanted`, starting at the position `from`.
-    /// Alternately compares one entry and skips `skip` entries: with 1, it searches the fields of
-    /// field, value, field, value …
+    /// Alternately compares one entry and skips `skip` entries. With `skip` 1, the search compares
+    /// only the fields of field, value, field, value …
     #[inline]
     pub fn find(self, wanted: &[u8], from: usize, skip: usize) -> Option<usize> {
         self.find_element(Element::of(wanted), from, skip)
@@ -245,7 +245,7 @@ impl<'a, W: Direction> PackRef<'a, W> {
         Pack::of(self.bytes.to_vec())
     }
 
-    /// Appends its entries, encoded for a pack of direction `V`.
+    /// Appends the pack's entries to `out`, encoded for a pack of direction `V`.
     pub(crate) fn write_entries<V: Direction>(self, out: &mut Vec<u8>) {
         let mut at = self.first();
         while at < self.end() {
@@ -262,21 +262,21 @@ impl<'a, W: Direction> PackRef<'a, W> {
 }
 
 impl<'a> PackRef<'a> {
-    /// Returns the bytes of its entries, which equal those of a listpack between its header and its
-    /// end mark.
+    /// Returns the bytes of all entries, which equal the bytes of a listpack between header and end
+    /// mark.
     pub fn entries(self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// Returns the position of the entry before `at`, which must not be the first. For the end,
-    /// this is the last entry.
+    /// Returns the position of the entry before `at`, which must not be the first. If `at` is the
+    /// end, returns the position of the last entry.
     pub fn previous(self, at: usize) -> usize {
         self.before(at)
     }
 
     /// Returns a copy that is only readable forwards.
     pub(crate) fn try_to_one_way(self) -> Result<Pack<OneWay>, OutOfMemory> {
-        // The two-way entries are slightly larger than the one-way ones.
+        // The one-way entries fit, because they are smaller than the two-way entries.
         let mut pack = Pack::try_with_capacity(self.entries().len())?;
         self.write_entries::<OneWay>(&mut pack.bytes);
         pack.bytes[..HEADER_BYTES].copy_from_slice(&self.bytes[..HEADER_BYTES]);
@@ -289,7 +289,7 @@ impl<'a> PackRef<'a> {
 pub(crate) struct CheckedEntries<'a> {
     bytes: &'a [u8],
     count: usize,
-    /// Whether every entry has the encoding that a pack would use.
+    /// Whether every entry has the single encoding that a pack uses for its value.
     unique: bool,
 }
 
@@ -306,8 +306,7 @@ impl CheckedEntries<'_> {
         }
         let mut pack = Pack::try_with_capacity(self.bytes.len())?;
         for element in <PackRef<'_>>::new(self.bytes).range(0, self.bytes.len()) {
-            // Not `push_back`, which counts all entries of a pack whose header can't hold their
-            // number.
+            // Not `push_back`, which also updates the count. The count is set once after the loop.
             let end = pack.bytes.len();
             element.with_bytes(|bytes| pack.splice(end, end, Some(Element::of(bytes))));
         }
@@ -341,7 +340,7 @@ pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
     Some(CheckedEntries { bytes, count, unique })
 }
 
-/// An iterator over the entries of a pack, from either end if it is two-way.
+/// An iterator over the entries of a pack, from either end if the pack is two-way.
 #[derive(Clone, Debug)]
 pub struct PackIter<'a, W: Direction = TwoWay> {
     pack: PackRef<'a, W>,
@@ -422,7 +421,7 @@ impl<W: Direction> Pack<W> {
         Ok(pack)
     }
 
-    /// Returns its bytes, with their spare capacity.
+    /// Returns the pack's bytes, with their spare capacity.
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes
     }
@@ -433,12 +432,12 @@ impl<W: Direction> Pack<W> {
         PackRef::new(&self.bytes)
     }
 
-    /// Returns the size of its heap memory in bytes.
+    /// Returns the size of the pack's heap memory in bytes.
     pub fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.bytes.capacity())
     }
 
-    /// Releases its spare capacity.
+    /// Releases the spare capacity.
     pub fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
     }
@@ -466,8 +465,8 @@ impl<W: Direction> Pack<W> {
         self.adjust_count(1);
     }
 
-    /// Inserts an entry like [`Self::insert`], but always as a string. [`PackRef::find`] doesn't
-    /// find such an entry if it is the text of an integer.
+    /// Inserts an entry like [`Self::insert`], but always as a string. If the string is the text of
+    /// an integer, [`PackRef::find`] doesn't find the entry.
     pub fn insert_bytes(&mut self, at: usize, value: &[u8]) {
         self.splice(at, at, Some(Element::Bytes(value)));
         self.adjust_count(1);
@@ -515,7 +514,7 @@ impl<W: Direction> Pack<W> {
     fn adjust_count(&mut self, change: isize) {
         let count = u16::from_le_bytes([self.bytes[0], self.bytes[1]]);
         if count == COUNT_UNKNOWN {
-            // Another entry leaves it unknown.
+            // After an insertion the count is still unknown.
             if change <= 0 {
                 self.recount();
             }
@@ -546,8 +545,8 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// Number of random packs, of changes to each, and maximum length of an entry. Lower under
-    /// Miri.
+    /// The number of random packs, the number of changes to each, and the maximum length of an
+    /// entry. All three are lower under Miri.
     const PACKS: usize = if cfg!(miri) { 2 } else { 200 };
     const CHANGES: usize = if cfg!(miri) { 60 } else { 120 };
     const LONG_BYTES_MAX: usize = if cfg!(miri) { 300 } else { 20_000 };
@@ -663,13 +662,13 @@ mod tests {
         });
     }
 
-    /// Beyond 65,534 entries the header can't hold their number, so it must not be asked for after
-    /// each entry: this would take minutes.
+    /// A header can't hold a count of more than 65,534, so such a pack must be counted. Encoding
+    /// must not count the entries after each one, which would take minutes.
     #[test]
     #[cfg_attr(miri, ignore = "too many entries")]
     fn many_foreign_entries_are_encoded_in_linear_time() {
         const COUNT: usize = 300_000;
-        // A five, encoded as a string, as a pack would not encode it; then ones.
+        // A five encoded as a string, which is not the encoding of a pack, followed by ones.
         let mut entries = vec![0x81, b'5', 2];
         entries.extend(std::iter::repeat_n([1, 1], COUNT - 1).flatten());
         let began = std::time::Instant::now();
