@@ -6,17 +6,19 @@
 //! due       heap of (time, hash of the field), the earliest first
 //! ```
 //!
-//! When a field is removed or its time changes, its old entry stays in the heap. The entry is then
-//! *stale*: no field with the entry's hash has the entry's time. A stale entry is removed when it
-//! reaches the top of the heap, or when the heap is rebuilt because more than half of its entries
-//! are stale. So the top is never stale, and shows whether any field is expired. Changing a time
-//! takes O(log n), and so does finding each expired field.
+//! When a field is removed or its time changes, the field's old entry stays in the heap. The old
+//! entry is then *stale*: no field with the entry's hash has the entry's time. A stale entry is
+//! removed when it reaches the top of the heap. If most entries are stale, the heap is rebuilt. So
+//! the entry at the top is never stale, and its time shows whether any field is expired. Changing a
+//! time takes O(log n), and so does finding an expired field.
 //!
 //! # Cost
 //!
-//! A field with an expiry time takes, in addition to the hash itself: 20 to 25 bytes of table, 10
-//! bytes plus the length of the field (rounded up by the allocator), and at most 32 bytes of heap,
-//! more while the heap grows. Hashes without expiry times pay nothing.
+//! A field with an expiry time takes, in addition to the hash itself:
+//!
+//! - 20 to 25 bytes of table,
+//! - 10 bytes plus the length of the field, rounded up by the allocator,
+//! - at most 32 bytes of heap, plus the heap's spare capacity.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,14 +28,14 @@ use crate::collection::Collection;
 use crate::pair::Pair;
 use crate::table::Table;
 
-/// The heap is rebuilt when its stale entries outnumber the expiry times by more than this. The
+/// The heap is rebuilt when it has more stale entries than expiry times plus this number. The
 /// number keeps small heaps from being rebuilt often.
 const STALE_MIN: usize = 16;
 
 /// The hash described at the head of this module.
 #[derive(Debug)]
 pub struct ExpiringHash {
-    /// Packed or a table; never [`Hash::Expiring`].
+    /// Packed or a table, never [`Hash::Expiring`].
     pub(super) fields: Hash,
     times: Table<Pair>,
     due: BinaryHeap<Reverse<(i64, u32)>>,
@@ -54,7 +56,7 @@ impl ExpiringHash {
         self.fields.view()
     }
 
-    /// Returns the expiry time of a field in Unix milliseconds; `None` if it has none.
+    /// Returns the expiry time of a field in Unix milliseconds, or `None` if the field has none.
     pub fn expiry(&self, field: &[u8]) -> Option<i64> {
         find(&self.times, field).map(|index| time_of(self.times.get(index)))
     }
@@ -85,7 +87,7 @@ impl ExpiringHash {
         self.sweep();
     }
 
-    /// Removes the expiry time of a field. Returns whether it had one.
+    /// Removes the expiry time of a field. Returns whether the field had one.
     pub(super) fn clear_expiry(&mut self, field: &[u8]) -> bool {
         let Some(index) = find(&self.times, field) else { return false };
         self.times.remove(index);
@@ -111,7 +113,7 @@ impl ExpiringHash {
         expired
     }
 
-    /// Removes a field if it is expired. Returns whether it was.
+    /// Removes a field if it is expired. Returns whether the field was removed.
     pub(super) fn expire_field(&mut self, field: &[u8], now_ms: i64) -> bool {
         let Some(index) = find(&self.times, field) else { return false };
         if time_of(self.times.get(index)) > now_ms {
@@ -122,7 +124,7 @@ impl ExpiringHash {
         self.fields.remove(field)
     }
 
-    /// Removes stale entries from the top of the heap, and rebuilds the heap if most of it is
+    /// Removes stale entries from the top of the heap, and rebuilds the heap if most entries are
     /// stale.
     fn sweep(&mut self) {
         if self.due.len() > self.times.len() * 2 + STALE_MIN {

@@ -4,12 +4,12 @@
 //! | --- | --- | --- |
 //! | packed | listpack | 2 + lengths |
 //! | [`Table`] | hashtable | 22 to 27 + lengths, rounded up by the allocator |
-//! | [`ExpiringHash`] | listpackex or hashtable | as above, plus those of the expiry times |
+//! | [`ExpiringHash`] | listpackex or hashtable | as in the other forms, plus the expiry times |
 //!
-//! A hash is packed up to `hash-max-listpack-entries` fields, none longer than
-//! `hash-max-listpack-value`, and lives inside its dictionary entry while it is short. When it
-//! exceeds a limit, it becomes a table and never converts back, as in Redis. Fields with a TTL make
-//! it an [`ExpiringHash`] around either form.
+//! A hash is packed up to `hash-max-listpack-entries` fields if no field or value is longer than
+//! `hash-max-listpack-value`. A short packed hash lies inside its dictionary entry. A hash that
+//! exceeds a limit becomes a table and never converts back, as in Redis. When a field receives a
+//! TTL, the hash becomes an [`ExpiringHash`], which holds the fields in one of the other two forms.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -42,7 +42,7 @@ pub struct HashLimits {
 /// A hash of fields and values.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Hash {
-    /// One string of bytes.
+    /// The packed form: one byte string.
     Packed(Pack<OneWay>),
     /// A hash table, for any number of fields.
     Table(Box<Table<Pair>>),
@@ -53,7 +53,7 @@ pub enum Hash {
 /// A shared view of a [`Hash`](enum@Hash).
 #[derive(Clone, Copy, Debug)]
 pub enum HashView<'a> {
-    /// One string of bytes.
+    /// The packed form: one byte string.
     Packed(PackRef<'a, OneWay>),
     /// A hash table, for any number of fields.
     Table(&'a Table<Pair>),
@@ -84,8 +84,8 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Returns whether the hash has room for those of `fields` that are new. Callers check this
-    /// before they set the first field.
+    /// Returns whether the new fields among `fields` fit in the hash. Callers check this before
+    /// they set the first field.
     #[inline]
     pub fn has_room<'f>(self, fields: impl Iterator<Item = &'f [u8]> + Clone) -> bool {
         has_room(self.len(), fields.clone().count())
@@ -125,7 +125,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Visits all fields and values; those of a packed hash in insertion order.
+    /// Visits all fields and values. Visits those of a packed hash in insertion order.
     pub fn for_each(self, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
         match self.plain() {
             HashView::Packed(pack) => {
@@ -140,7 +140,7 @@ impl<'a> HashView<'a> {
     }
 
     /// Returns the number of fields that aren't expired at `now_ms`. Checks all expiry times if any
-    /// has passed.
+    /// field is expired.
     pub fn len_at(self, now_ms: i64) -> usize {
         match self {
             HashView::Expiring(expiring) if expiring.has_expired(now_ms) => self.len() - expiring.expired_len(now_ms),
@@ -160,7 +160,7 @@ impl<'a> HashView<'a> {
         });
     }
 
-    /// Returns the same fields and values as a hash without expiry times.
+    /// Returns a view of the same fields and values without expiry times.
     #[inline]
     pub fn plain(self) -> HashView<'a> {
         match self {
@@ -212,7 +212,7 @@ impl<'a> HashView<'a> {
         matches!(self, HashView::Expiring(expiring) if expiring.expiring_len() > 0)
     }
 
-    /// Returns the expiry time of a field in Unix milliseconds; `None` if it has none.
+    /// Returns the expiry time of a field in Unix milliseconds, or `None` if the field has none.
     pub fn expiry(self, field: &[u8]) -> Option<i64> {
         match self {
             HashView::Expiring(expiring) => expiring.expiry(field),
@@ -246,8 +246,8 @@ fn find(table: &Table<Pair>, field: &[u8]) -> Option<usize> {
 }
 
 impl Hash {
-    /// Returns the hash with this pack of fields and values, as a table if there are too many
-    /// fields. As when Redis loads a hash, the lengths of fields and values don't matter.
+    /// Returns the hash with this pack of fields and values. The hash is a table if there are too
+    /// many fields. The lengths of fields and values don't matter, as when Redis loads a hash.
     pub(crate) fn from_pack(pack: Pack<OneWay>, limits: HashLimits) -> Self {
         let mut hash = Hash::Packed(pack);
         if hash.view().len() > limits.entries_max {
@@ -269,7 +269,8 @@ impl Hash {
         }
     }
 
-    /// Returns the hash without expiry times.
+    /// Returns the hash that holds the fields: the inner hash of an [`ExpiringHash`], otherwise
+    /// `self`.
     #[inline]
     fn plain_mut(&mut self) -> &mut Hash {
         match self {
@@ -312,7 +313,8 @@ impl Hash {
                         pack.push_back(value);
                     }
                 }
-                // Check after every write: the limit may have been lowered since the last one.
+                // Check after every write, because the limit may have been lowered since the last
+                // write.
                 if pack.as_ref().len() / 2 > limits.entries_max {
                     self.convert(0);
                 }
@@ -344,7 +346,7 @@ impl Hash {
         }
     }
 
-    /// Removes the expiry time of a field. Returns whether it had one.
+    /// Removes the expiry time of a field. Returns whether the field had one.
     pub fn clear_expiry(&mut self, field: &[u8]) -> bool {
         match self {
             Hash::Expiring(expiring) => expiring.clear_expiry(field),
@@ -362,7 +364,7 @@ impl Hash {
         }
     }
 
-    /// Removes a field if it is expired. Returns whether it was.
+    /// Removes a field if it is expired. Returns whether the field was removed.
     pub fn expire_field(&mut self, field: &[u8], now_ms: i64) -> bool {
         match self {
             Hash::Expiring(expiring) => expiring.expire_field(field, now_ms),

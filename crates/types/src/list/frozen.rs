@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use super::node::Node;
 
-/// The unread nodes of a cut, as described at the head of this module.
+/// The unread nodes of a cut, in the three parts described at the head of this module.
 #[derive(Debug)]
 pub(super) struct Frozen {
     front: VecDeque<Node>,
@@ -55,8 +55,8 @@ impl Frozen {
         }
     }
 
-    /// Adjusts `rest` before a node is inserted. If the node is to be within `rest`, keeps the
-    /// nodes up to the nearer edge.
+    /// Adjusts `rest` before a node is inserted. If the new node would be within `rest`, first
+    /// keeps the nodes from there to the nearer edge.
     pub(super) fn before_insertion(&mut self, nodes: &VecDeque<Node>, number: usize) {
         if self.rest.start < number && number < self.rest.end {
             if self.is_near_front(number) {
@@ -78,8 +78,8 @@ impl Frozen {
         }
     }
 
-    /// Adjusts `rest` before the nodes in a range that have no entries are removed. Each of them
-    /// was kept before it changed, so none is within `rest`.
+    /// Adjusts `rest` before the nodes in a range that have no entries are removed. Each of these
+    /// nodes was kept before it was emptied, so none of them is within `rest`.
     pub(super) fn before_removals(&mut self, nodes: &VecDeque<Node>, range: Range<usize>) {
         if range.start < self.rest.start {
             let before = nodes.range(range.start..range.end.min(self.rest.start));

@@ -3,12 +3,12 @@
 //! | form | used | bytes of heap |
 //! | --- | --- | --- |
 //! | packed | up to [`INLINE_PACKED_BYTES_MAX`] bytes | none: inside the dictionary entry |
-//! | [`Quicklist`] | otherwise | 72, and per node 32 plus its entries and up to an eighth more |
+//! | [`Quicklist`] | otherwise | 72, plus 32 per node, plus up to 9/8 of the bytes of all entries |
 //!
 //! A node holds 8 KiB of entries by default. A push or pop at either end takes constant time. A
-//! change in the middle visits the nodes up to the nearer end, and moves the bytes of at most one.
-//! An element of up to 63 bytes takes 2 bytes more than its length. An integer takes 2 to 10 bytes
-//! in total.
+//! change in the middle walks over the nodes from the nearer end, and moves the bytes of at most
+//! one node. An element of up to 63 bytes takes 2 bytes more than its length. An integer takes 2 to
+//! 10 bytes in total.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -31,23 +31,23 @@ use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
 use crate::pack::{Element, Encoded, Pack, PackRef};
 use crate::{OutOfMemory, Value};
 
-/// Maximum length of an element, in bytes: the maximum length of an entry less some overhead.
+/// Maximum length of an element, in bytes: the maximum length of an entry minus some overhead.
 pub const ELEMENT_BYTES_MAX: usize = u32::MAX as usize - 1024;
 
 /// A list of strings.
 #[derive(Debug)]
 pub enum List {
-    /// One string of bytes.
+    /// The packed form: one byte string.
     Packed(Pack),
     /// A sequence of nodes.
     Nodes(Box<Quicklist>),
 }
 
-/// Compares elements; two lists of different forms may be equal.
+/// Compares elements, so two lists of different forms may be equal.
 impl PartialEq for List {
     fn eq(&self, other: &Self) -> bool {
-        // Collect one list first: a view shows its elements only during a call, because nodes may
-        // be compressed.
+        // Collect the elements of one list first: elements of a view live only during a call,
+        // because nodes may be compressed.
         let mut elements = Vec::with_capacity(other.view().len());
         other.view().for_each(|element| elements.push(element.to_vec()));
         let mut elements = elements.into_iter();
@@ -71,7 +71,8 @@ impl List {
         }
     }
 
-    /// Appends all entries of a pack, as one node if they are within a node's limit.
+    /// Appends all entries of a pack. A long list takes them as one node if they are within a
+    /// node's limits.
     pub(crate) fn append(&mut self, entries: PackRef<'_>, limit: NodeLimit) {
         let len = entries.len();
         if len == 0 {
@@ -113,7 +114,8 @@ impl List {
         Some(result)
     }
 
-    /// Replaces the element at an index (from the front). Returns `false` if there is none.
+    /// Replaces the element at an index (from the front). Returns `false` if there is no such
+    /// element.
     pub fn set(&mut self, index: usize, value: &[u8], limit: NodeLimit) -> bool {
         if index >= self.view().len() {
             return false;
@@ -129,8 +131,8 @@ impl List {
         true
     }
 
-    /// Inserts a value before the element at an index (from the front), or at the end if there is
-    /// none.
+    /// Inserts a value before the element at an index (from the front), or at the end of the list
+    /// if there is no such element.
     pub fn insert(&mut self, index: usize, value: &[u8], limit: NodeLimit) {
         match self.for_growth(value, limit) {
             List::Packed(pack) => {
@@ -210,8 +212,8 @@ impl List {
         if entries.len() <= limit.entries {
             list = Quicklist::from_pack(entries, limit);
         } else {
-            // The pack has more entries than a node may have: the limit was lowered after the list
-            // was packed.
+            // The pack has more entries than a node may have, because the limit was lowered after
+            // the list was packed.
             for element in entries.iter() {
                 element.with_bytes(|bytes| list.push(End::Right, bytes, limit));
             }

@@ -5,21 +5,22 @@
 //! │  free  │  entries, as in a pack    │      free      │
 //! ```
 //!
-//! Redis's node is a listpack, which moves all entries for a change at its front. A push or pop on
-//! this node moves no entry, at the cost of two numbers per node. This pays because most lists are
-//! used as queues.
+//! In Redis, a node is a listpack: a change at the front moves all entries. Here, a push or pop at
+//! either end moves no entry, at the cost of two more numbers per node. This pays because most
+//! lists are used as queues.
 //!
 //! A node far from both ends of the list may be *compressed* (`list-compress-depth`). Its bytes are
-//! then the uncompressed length of its entries (4 bytes), followed by the entries in LZF form. A
-//! change must decompress the node first; a reader decompresses into memory of its own.
+//! then the uncompressed length of the entries (4 bytes), followed by the entries in LZF form. A
+//! change must decompress the node first. A reader decompresses the entries into a temporary
+//! buffer.
 
 use crate::lzf;
 use crate::pack::{Element, Encoded, PackRef, TwoWay, splice_entry};
 
-/// Initial capacity of a node that is pushed to, in bytes.
+/// Minimum capacity of a node that grows by a push, in bytes, unless the node's limit is less.
 const FIRST_CAPACITY_BYTES: usize = 512;
 
-/// Minimum capacity of a node that is shrunk, in bytes.
+/// Minimum capacity of a node that a removal shrinks, in bytes.
 const SHRINK_BYTES_MIN: usize = 1024;
 
 /// Minimum size of a node worth compressing, in bytes (Redis's `MIN_COMPRESS_BYTES`).
@@ -36,14 +37,14 @@ const LENGTH_BYTES: usize = 4;
 /// The limits of a node (`list-max-listpack-size`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
-    /// Maximum size of its entries, in bytes. A larger entry is alone in its node.
+    /// Maximum size of all entries of a node, in bytes. A larger entry is alone in its node.
     pub bytes: usize,
     /// Maximum number of entries, at least 1.
     pub entries: usize,
-    /// An element of at least this many bytes is alone in its node, regardless of the other limits
-    /// (`DEBUG QUICKLIST-PACKED-THRESHOLD`).
+    /// An element of at least this many bytes is alone in its node, regardless of `bytes` and
+    /// `entries` (`DEBUG QUICKLIST-PACKED-THRESHOLD`).
     pub alone_bytes: usize,
-    /// Number of nodes at each end of a new list that stay uncompressed (`list-compress-depth`); 0
+    /// Number of nodes at each end of a new list that stay uncompressed (`list-compress-depth`). 0
     /// disables compression.
     pub plain_depth: u32,
 }
@@ -89,13 +90,14 @@ impl Node {
         self.count as usize
     }
 
-    /// Returns the size of its uncompressed entries, in bytes.
+    /// Returns the uncompressed size of all entries, in bytes.
     #[inline]
     pub(super) fn entry_bytes(&self) -> usize {
         if self.is_compressed() { self.uncompressed_len() } else { self.bytes.len() - self.start as usize }
     }
 
-    /// Returns whether its entries are compressed. Only [`Self::with_entries`] can then read them.
+    /// Returns whether the entries are compressed. Only [`Self::with_entries`] can read compressed
+    /// entries.
     #[inline]
     pub(super) fn is_compressed(&self) -> bool {
         self.start == COMPRESSED
@@ -106,7 +108,7 @@ impl Node {
         self.bytes.first_chunk::<LENGTH_BYTES>().map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize)
     }
 
-    /// Compresses the entries if that saves enough.
+    /// Compresses the entries if this saves at least [`SAVED_BYTES_MIN`] bytes.
     #[cold]
     pub(super) fn compress(&mut self) {
         let len = if self.is_compressed() { 0 } else { self.entry_bytes() };
@@ -138,8 +140,8 @@ impl Node {
             .expect("`compress` wrote these bytes and their length")
     }
 
-    /// Passes the entries to `work` as a pack whose first two bytes aren't a count, with the
-    /// positions of the first entry and of the end.
+    /// Passes the entries to `work`: a pack whose first two bytes aren't a count, the position of
+    /// the first entry, and the position of the end.
     #[inline]
     pub(super) fn with_entries<R>(&self, work: impl FnOnce(PackRef<'_>, usize, usize) -> R) -> R {
         if self.is_compressed() {
@@ -149,14 +151,14 @@ impl Node {
         work(self.pack(), self.first(), self.end())
     }
 
-    /// Returns the size of its heap memory in bytes.
+    /// Returns the size of the node's heap memory in bytes.
     #[inline]
     pub(super) fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.bytes.capacity())
     }
 
-    /// Returns the entries as a pack whose first two bytes aren't a count. They are at positions
-    /// from [`Self::first`] to [`Self::end`].
+    /// Returns the entries as a pack whose first two bytes aren't a count. The entries are at the
+    /// positions from [`Self::first`] to [`Self::end`].
     #[inline]
     pub(super) fn pack(&self) -> PackRef<'_> {
         debug_assert!(!self.is_compressed(), "the node is compressed");
@@ -228,7 +230,7 @@ impl Node {
         self.shrink();
     }
 
-    /// Returns the position of an entry.
+    /// Returns the position of the entry with this index.
     pub(super) fn nth(&self, index: usize) -> usize {
         nth(self.pack(), self.first(), self.end(), self.len(), index)
     }
@@ -272,7 +274,7 @@ impl Node {
         self.count += other.count;
     }
 
-    /// Releases free space, because nothing will be pushed to this node any more.
+    /// Releases free space. Called when nothing will be pushed to this node any more.
     pub(super) fn seal(&mut self) {
         /// Maximum unused memory, as a fraction of the entries' size (one eighth). Releasing less
         /// isn't worth the copy.
@@ -297,7 +299,7 @@ impl Node {
         Ok(Node { bytes, start: 0, count: self.count })
     }
 
-    /// Shrinks the memory after a removal if most of it is unused. The amortized cost is constant:
+    /// Shrinks the buffer after a removal if most of it is unused. The amortized cost is constant:
     /// at least one byte was removed for each byte that is copied.
     #[inline]
     fn shrink(&mut self) {
@@ -307,13 +309,13 @@ impl Node {
         }
     }
 
-    /// Moves the entries into memory of another size, with equal free space at both ends.
+    /// Moves the entries into a buffer of another size, with equal free space at both ends.
     #[cold]
     fn reallocate(&mut self, capacity: usize) {
         let mut bytes = Vec::with_capacity(capacity);
         let live = &self.bytes[self.first()..];
-        // It is unknown at which end the next push happens. Free space at the wrong end costs only
-        // one more move.
+        // The next push may be at either end. If that end lacks free space, the push moves the
+        // entries once more.
         let start = (capacity - live.len().min(capacity)) / 2;
         bytes.resize(start, 0);
         bytes.extend_from_slice(live);
@@ -343,7 +345,7 @@ impl Node {
         let live = self.entry_bytes();
         let capacity = self.bytes.capacity();
         // Keep the capacity if the free space left after the push is at least as large as the
-        // entries; grow otherwise.
+        // entries. Otherwise grow.
         let capacity = if capacity >= 2 * live + size { capacity } else { grown(live, size, limit) };
         let start = capacity - live;
         let mut bytes = vec![0; capacity];
@@ -353,8 +355,8 @@ impl Node {
     }
 }
 
-/// Returns the new capacity of a node with `live` bytes that must hold `size` more. The capacity
-/// doubles, but not beyond that of a full node.
+/// Returns the new capacity of a node with `live` bytes of entries that must hold `size` more
+/// bytes: twice as many bytes, but not more than a full node has.
 fn grown(live: usize, size: usize, limit: NodeLimit) -> usize {
     let doubled = (2 * (live + size)).max(FIRST_CAPACITY_BYTES);
     doubled.min(limit.bytes).max(live + size)

@@ -1,9 +1,9 @@
 //! A long list: a sequence of nodes.
 //!
 //! The *plain depth* (`list-compress-depth` when the list was created) is the number of nodes at
-//! each end that stay uncompressed; 0 disables compression. The other nodes are compressed if that
+//! each end that stay uncompressed. 0 disables compression. The other nodes are compressed if this
 //! saves memory. Pushes and pops touch uncompressed nodes only. A change in the middle first
-//! decompresses its node, and calls [`Quicklist::restore_depth`] after nodes moved or changed.
+//! decompresses the node to change, and then calls [`Quicklist::restore_depth`].
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,10 +28,10 @@ pub enum End {
 pub struct Quicklist {
     nodes: VecDeque<Node>,
     len: usize,
-    /// Heap memory of all nodes in bytes. It is a running sum, so that reading it takes constant
-    /// time.
+    /// Heap memory of all nodes in bytes: a running sum, so that [`Self::allocated_bytes`] takes
+    /// constant time.
     node_bytes: usize,
-    /// Number of nodes at each end that stay uncompressed; 0 disables compression.
+    /// Number of nodes at each end that stay uncompressed. 0 disables compression.
     plain_depth: u32,
     cut: CutCell<Frozen>,
 }
@@ -60,7 +60,7 @@ impl Quicklist {
         self.restore_depth(0);
     }
 
-    /// Returns whether it compresses the nodes in its middle.
+    /// Returns whether the list compresses the nodes in its middle.
     pub(super) fn compresses(&self) -> bool {
         self.plain_depth > 0
     }
@@ -178,8 +178,8 @@ impl Quicklist {
         self.cut.begin(Frozen::new(self.nodes.len()));
     }
 
-    /// Passes a piece of the cut's nodes, in order, to `read`, which returns the length of a node
-    /// in bytes.
+    /// Passes the nodes of one piece of the cut to `read`, in order. `read` returns the length of a
+    /// node in bytes.
     pub(super) fn read_cut(&self, max: PieceMax, mut read: impl FnMut(&Node) -> usize) -> CutState {
         self.cut.read(|cut| {
             let mut budget = Budget::new(max);
@@ -210,8 +210,8 @@ impl Quicklist {
         }
     }
 
-    /// Releases the free space of the last node at an end, because another node is about to be
-    /// added there.
+    /// Releases the free space of the node at an end. Called before another node is added at this
+    /// end.
     fn seal(&mut self, end: End) {
         let last = match end {
             End::Left => self.nodes.front_mut(),
@@ -350,7 +350,8 @@ impl Quicklist {
             self.change(number, |node| node.insert(at, element));
             return self.restore_depth(number);
         }
-        // Insert between two nodes. Split the node first, unless the index is at the node's start.
+        // Insert between two nodes. First split the node, unless the element is to precede all its
+        // entries.
         let number = if within == 0 {
             number
         } else {
@@ -417,7 +418,8 @@ impl Quicklist {
     pub(super) fn remove_equal(&mut self, wanted: Element<'_>, most: usize, backward: bool, limit: NodeLimit) -> usize {
         let (mut removed, mut visited, nodes) = (0, 0, self.nodes.len());
         let has_cut = self.cut.get_mut().is_some();
-        // Nodes without entries stay in the list until the end, so that one pass removes them all.
+        // Nodes that lose all entries stay in the list until the end of this function, so that one
+        // pass removes them all.
         let mut emptied: Option<Range<usize>> = None;
         // The last visited node with entries.
         let mut last = None;
@@ -425,8 +427,8 @@ impl Quicklist {
             let number = if backward { nodes - 1 - visited } else { visited };
             visited += 1;
             let node = &self.nodes[number];
-            // Usually nothing matches. A compressed node then stays compressed, and a cut needs no
-            // copy of it.
+            // In most nodes nothing matches. Such a node stays compressed, and a cut needs no copy
+            // of it.
             let count = if (node.is_compressed() || has_cut) && !holds(node, wanted) {
                 0
             } else {
@@ -459,8 +461,9 @@ impl Quicklist {
         removed
     }
 
-    /// Moves the entries of a node to a node before it if both are small, so that removals don't
-    /// leave many small nodes. Only empty nodes may be between them. Returns whether it moved them.
+    /// Appends the entries of node `right` to node `left` if both nodes are small, so that removals
+    /// don't leave many small nodes. All nodes between `left` and `right` must be empty. Returns
+    /// whether the entries were moved.
     fn merge(&mut self, left: usize, right: usize, limit: NodeLimit) -> bool {
         let (before, after) = (&self.nodes[left], &self.nodes[right]);
         let fits = before.entry_bytes() + after.entry_bytes() <= limit.bytes / 2
@@ -472,8 +475,8 @@ impl Quicklist {
         fits
     }
 
-    /// Removes the nodes in a range that have no entries. They must have been changed by
-    /// [`Quicklist::change`].
+    /// Removes the nodes in a range that have no entries. [`Quicklist::change`] must have emptied
+    /// these nodes, so that a cut has copies of them.
     fn remove_empty_nodes(&mut self, range: Range<usize>) {
         if let Some(cut) = self.cut.get_mut() {
             cut.before_removals(&self.nodes, range.clone());
@@ -509,7 +512,7 @@ fn holds(node: &Node, wanted: Element<'_>) -> bool {
 fn remove_equal_in(node: &mut Node, wanted: Element<'_>, most: usize, backward: bool) -> usize {
     let mut removed = 0;
     let mut at = if backward { node.end() } else { node.first() };
-    // A removal may move all entries to shrink the node; distances from the first entry stay valid.
+    // A removal may move all entries to shrink the node. Distances from the first entry stay valid.
     while removed < most {
         if backward {
             if at <= node.first() {

@@ -1,4 +1,4 @@
-//! Tests of lists against a plain model.
+//! Tests that compare lists with a plain model.
 
 use super::*;
 use crate::cut::PieceMax;
@@ -153,7 +153,7 @@ fn random_changes_agree_with_a_plain_model() {
     }
 }
 
-/// Any change of the list leaves the nodes in the middle compressed, so that they take less memory.
+/// Any change of a list leaves the nodes in the middle compressed, so they take less memory.
 #[test]
 fn the_middle_of_a_list_is_compressed() {
     for depth in [1, 2, 5] {
@@ -245,8 +245,8 @@ fn ranges_as_in_redis() {
     assert_eq!(resolve(-5, 5), Some(0));
 }
 
-/// One pass removes all nodes that become empty, at either end and in the middle, and a cut still
-/// reads the elements of its start.
+/// One pass removes all nodes that become empty, at either end and in the middle. A cut still reads
+/// the elements that existed when it started.
 #[test]
 fn a_removal_empties_many_nodes() {
     for (setting, plain_depth) in [(1, 0), (2, 0), (2, 2), (-1, 1)] {

@@ -1,4 +1,5 @@
-//! A shared view of a list, which is the same for both forms: a sequence of *runs* of entries.
+//! A shared view of a list. A view shows either form of a list as a sequence of *runs*: entries
+//! that are contiguous in memory.
 //!
 //! Elements are passed to a closure and don't outlive the call, because the elements of a
 //! compressed node lie in a temporary buffer.
@@ -14,13 +15,13 @@ use crate::pack::{Element, PackRef};
 /// A shared view of a [`List`](super::List).
 #[derive(Clone, Copy, Debug)]
 pub enum ListView<'a> {
-    /// One string of bytes.
+    /// The packed form: one byte string.
     Packed(PackRef<'a>),
     /// A sequence of nodes.
     Nodes(&'a Quicklist),
 }
 
-/// A run: entries that are contiguous in memory. A packed list is one run; in a long list, each
+/// A run: entries that are contiguous in memory. A packed list is one run. In a long list, each
 /// node is a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
@@ -50,7 +51,7 @@ impl<'a> ListView<'a> {
         self.len() == 0
     }
 
-    /// Passes the element at an index to `visit`. Negative indexes count from the end; -1 is the
+    /// Passes the element at an index to `visit`. Negative indexes count from the end: -1 is the
     /// last element. Returns `None` if the index is out of range.
     pub fn get<R>(self, index: i64, visit: impl FnOnce(Element<'_>) -> R) -> Option<R> {
         let (number, index) = self.locate(resolve(index, self.len())?)?;
@@ -96,7 +97,7 @@ impl<'a> ListView<'a> {
         self.visit_count(0, false, usize::MAX, visit);
     }
 
-    /// Returns whether all elements satisfy `is`. Stops at the first that doesn't.
+    /// Returns whether all elements satisfy `is`. Stops at the first element that doesn't.
     pub fn all(self, mut is: impl FnMut(Element<'_>) -> bool) -> bool {
         let mut all = true;
         self.visit_from(0, false, |element| {
@@ -117,7 +118,7 @@ impl<'a> ListView<'a> {
         (!is_missing).then_some(index)
     }
 
-    /// Returns statistics of its memory (`DEBUG OBJECT`).
+    /// Returns statistics of the list's memory (`DEBUG OBJECT`).
     pub fn stats(self) -> ListStats {
         match self {
             ListView::Packed(pack) => {
@@ -167,7 +168,7 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Passes a piece of the cut's runs, in order, to `read`.
+    /// Passes the runs of one piece of the cut to `read`, in order.
     pub(crate) fn read_cut(self, max: PieceMax, mut read: impl FnMut(Run<'_>)) -> CutState {
         match self {
             ListView::Packed(_) => CutState::Lost,
@@ -200,13 +201,14 @@ impl<'a> ListView<'a> {
     }
 }
 
-/// Resolves a signed index to one from the front. Returns `None` if it is out of range.
+/// Converts a signed index to an index from the front. Returns `None` if the index is out of range.
 pub fn resolve(index: i64, len: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(len as i64)? } else { index };
     usize::try_from(index).ok().filter(|&index| index < len)
 }
 
-/// Resolves Redis's signed, inclusive range. Returns the index of its first element and its length.
+/// Converts a signed, inclusive range of Redis. Returns the index of the range's first element and
+/// the range's length.
 pub fn resolve_range(start: i64, stop: i64, len: usize) -> (usize, usize) {
     let len = len as i64;
     let from_end = |index: i64| if index < 0 { index.saturating_add(len) } else { index };
@@ -218,9 +220,9 @@ pub fn resolve_range(start: i64, stop: i64, len: usize) -> (usize, usize) {
 /// Statistics of a list's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListStats {
-    /// Number of nodes; 1 for a packed list.
+    /// Number of nodes. 1 for a packed list.
     pub nodes: usize,
-    /// Bytes of their entries, uncompressed.
+    /// Uncompressed size of all entries, in bytes.
     pub entry_bytes: usize,
     /// Whether the list compresses the nodes in its middle.
     pub compresses: bool,

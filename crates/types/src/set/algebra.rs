@@ -1,8 +1,8 @@
 //! Intersections, unions and differences of sets. A missing key is `None`, which counts as an empty
 //! set.
 //!
-//! Members are either passed to a closure (`each_…`), for a reply, or collected in a new set, for a
-//! STORE command.
+//! A function `each_…` passes the members to a closure, for a reply. The other functions collect
+//! the members in a new set, for a STORE command.
 
 use super::{Set, SetView, find};
 use crate::collection::Collection;
@@ -12,7 +12,8 @@ use crate::pack::Element;
 /// The sets to combine, in the order of their keys.
 type Views<'v, 'a> = &'v [Option<SetView<'a>>];
 
-/// The new set of a STORE command: an intset at first, converted when its members require it.
+/// The new set of a STORE command. The set is an intset at first, and is converted when a member
+/// requires another form.
 pub struct Stored {
     set: Set,
     intset_entries_max: usize,
@@ -29,12 +30,13 @@ impl Stored {
     }
 }
 
-/// Maximum number of integers of a temporary result without a table, Redis's default. Each addition
-/// to a sorted array moves half of its members.
+/// Maximum number of integers in a temporary intset, Redis's default for any intset. Larger
+/// temporary results are tables, because each addition to an intset moves half of its integers on
+/// average.
 const TEMPORARY_INTSET_MAX: usize = 512;
 
-/// Visits at most `limit` common members of all sets, at least one if there is one. Returns the
-/// number of visited members. The size of the smallest set bounds the work.
+/// Visits at most `limit` members that are in all sets. A `limit` of 0 counts as 1. Returns the
+/// number of visited members. Looks up each member of the smallest set in the other sets.
 pub fn each_intersection(views: Views<'_, '_>, limit: usize, mut visit: impl FnMut(Element<'_>)) -> usize {
     let Some(mut sets) = views.iter().copied().collect::<Option<Vec<_>>>() else { return 0 };
     sets.sort_by_key(|set| set.len());
@@ -65,9 +67,10 @@ pub fn union_has_room(views: Views<'_, '_>) -> bool {
     crate::table::has_room(total, 0)
 }
 
-/// Visits each member of the union once. Returns their number.
+/// Visits each member of the union once. Returns the number of members.
 pub fn each_union(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> usize {
-    // A single set is its own union; several sets need a set of the visited members.
+    // A single set is its own union. The union of several sets is collected first, so that no
+    // member is visited twice.
     let mut sets = views.iter().flatten();
     if let (Some(only), None) = (sets.next(), sets.next()) {
         only.for_each(visit);
@@ -122,7 +125,7 @@ fn has_text(set: SetView<'_>) -> bool {
     })
 }
 
-/// Visits the members of the first set that no other set has. Returns their number.
+/// Visits the members of the first set that no other set has. Returns the number of these members.
 pub fn each_difference(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> usize {
     if let Some(others) = sets_to_search(views) {
         let (mut found, mut room) = (0, Vec::new());
@@ -173,11 +176,14 @@ pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
-/// Chooses the cheaper of two ways to compute a difference. The first way searches the other sets
-/// for each member of the first set; for this way, returns the other sets, largest first. The
-/// second way removes all members of the other sets from a copy of the first set; for this way,
-/// returns `None`. `OBJECT ENCODING` of a stored difference shows which way was chosen, so the
-/// choice must be Redis's.
+/// Chooses the cheaper of two ways to compute a difference:
+///
+/// - Search the other sets for each member of the first set. For this way, returns the other sets,
+///   largest first.
+/// - Remove all members of the other sets from a copy of the first set. For this way, returns
+///   `None`.
+///
+/// The choice must be Redis's, because `OBJECT ENCODING` of a stored difference depends on it.
 fn sets_to_search<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
     let Some(Some(first)) = views.first() else { return Some(Vec::new()) };
     let there = views.iter().flatten();

@@ -7,13 +7,13 @@
 //! integers    ascending
 //! ```
 //!
-//! All fields are little-endian. The width is the smallest that fits all integers ever added; it
-//! never shrinks. An empty set may have no bytes at all.
+//! All fields are little-endian. The width is the smallest one that fits all integers ever added.
+//! The width never shrinks. An empty set may have no bytes at all.
 
 /// Bytes before the integers.
 const HEADER_BYTES: usize = 8;
 
-/// Returns the number of bytes that an integer needs.
+/// Returns the smallest width that fits an integer, in bytes.
 fn width_of(value: i64) -> usize {
     if i16::try_from(value).is_ok() {
         2
@@ -35,14 +35,14 @@ pub struct IntSetRef<'a> {
 }
 
 impl<'a> IntSetRef<'a> {
-    /// Returns the intset with these bytes. They must come from [`IntSet`] or
+    /// Returns the intset with these bytes, which must come from an [`IntSet`] or from
     /// [`IntSetRef::as_bytes`].
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         IntSetRef { bytes }
     }
 
-    /// Returns all its bytes.
+    /// Returns all bytes of the intset.
     pub fn as_bytes(self) -> &'a [u8] {
         self.bytes
     }
@@ -124,8 +124,8 @@ impl IntSet {
         IntSet { bytes }
     }
 
-    /// Checks bytes from an untrusted source. Returns `None` unless they are an intset of at least
-    /// one integer, strictly ascending.
+    /// Checks bytes from an untrusted source. Returns `None` unless the bytes are an intset of at
+    /// least one integer, strictly ascending.
     pub fn try_from_bytes(bytes: &[u8]) -> Option<Self> {
         let (header, integers) = bytes.split_at_checked(HEADER_BYTES)?;
         let (width, len) = (word(header, 0) as usize, word(header, 4) as usize);
@@ -136,7 +136,7 @@ impl IntSet {
         set.iter().is_sorted_by(|one, next| one < next).then(|| IntSet { bytes: bytes.to_vec() })
     }
 
-    /// Returns its bytes, with their spare capacity.
+    /// Returns the bytes of the intset, with their spare capacity.
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes
     }
@@ -147,12 +147,12 @@ impl IntSet {
         IntSetRef { bytes: &self.bytes }
     }
 
-    /// Returns the size of its heap memory in bytes.
+    /// Returns the size of the heap memory in bytes.
     pub fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Adds an integer. Returns whether it is new.
+    /// Adds an integer. Returns whether the integer is new.
     pub fn insert(&mut self, value: i64) -> bool {
         let (width, wanted) = (self.as_ref().width(), width_of(value));
         if wanted > width {
@@ -171,9 +171,9 @@ impl IntSet {
         true
     }
 
-    /// Widens all integers in order to add an integer that needs the larger width. Because the
-    /// former integers fit in the smaller width, the new one is less or greater than all of them,
-    /// and becomes the first or the last.
+    /// Adds an integer that needs a larger width, and widens all other integers. The other integers
+    /// fit in the smaller width, so the new integer is less or greater than all of them, and
+    /// becomes the first or the last.
     #[cold]
     fn widen(&mut self, width: usize, value: i64) {
         let old = std::mem::take(&mut self.bytes);
@@ -189,7 +189,7 @@ impl IntSet {
         self.set_len(old.len() + 1);
     }
 
-    /// Removes an integer. Returns whether it existed.
+    /// Removes an integer. Returns whether the set contained the integer.
     pub fn remove(&mut self, value: i64) -> bool {
         let Ok(index) = self.as_ref().search(value) else { return false };
         let width = self.as_ref().width();
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Bytes from `intsetAdd` of redis-server 7.0.15 (from `DUMP`).
+    /// The expected bytes come from `DUMP` of redis-server 7.0.15.
     #[test]
     fn bytes_equal_those_of_redis() {
         let mut set = IntSet::new();

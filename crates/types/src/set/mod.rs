@@ -6,10 +6,10 @@
 //! | packed | hashtable | 1 + length |
 //! | [`Table`] | hashtable | 20 to 25; for more than 7 bytes of text also 1 + length, rounded up |
 //!
-//! A set of integers is an intset up to `set-max-intset-entries`. Other sets are packed up to
-//! [`PACKED_MEMBERS_MAX`] members and [`INLINE_PACKED_BYTES_MAX`] bytes; larger ones are tables.
-//! The first two forms live inside the dictionary entry while they are short. As in Redis, a set
-//! only converts to a later form in this table, never back.
+//! A set of at most `set-max-intset-entries` integers is an intset. Any other set is packed up to
+//! [`PACKED_MEMBERS_MAX`] members and [`INLINE_PACKED_BYTES_MAX`] bytes, and a table beyond. An
+//! intset or packed set lies inside its dictionary entry while it is short. As in Redis, a set
+//! converts only to a form further down in this list, never back.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -46,7 +46,7 @@ const PACKED_OVERHEAD_BYTES: usize = 7;
 pub enum Set {
     /// Sorted integers.
     IntSet(IntSet),
-    /// A few strings in one string of bytes.
+    /// A few strings in one byte string.
     Packed(Pack<OneWay>),
     /// A hash table, for any number of strings.
     Table(Box<Table<Member>>),
@@ -57,7 +57,7 @@ pub enum Set {
 pub enum SetView<'a> {
     /// Sorted integers.
     IntSet(IntSetRef<'a>),
-    /// A few strings in one string of bytes.
+    /// A few strings in one byte string.
     Packed(PackRef<'a, OneWay>),
     /// A hash table, for any number of strings.
     Table(&'a Table<Member>),
@@ -82,8 +82,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Returns whether the set has room for those of `members` that are new. Callers check this
-    /// before they add the first member.
+    /// Returns whether the new members among `members` fit in the set. Callers check this before
+    /// they add the first member.
     #[inline]
     pub fn has_room<'m>(self, members: impl Iterator<Item = &'m [u8]> + Clone) -> bool {
         has_room(self.len(), members.clone().count())
@@ -119,7 +119,7 @@ impl<'a> SetView<'a> {
     pub fn contains_element(self, element: Element<'_>, room: &mut Vec<u8>) -> bool {
         match (self, element) {
             (SetView::IntSet(set), Element::Int(value)) => set.contains(value),
-            // A table stores an integer of more than 62 bits as bytes.
+            // The bytes may be an integer of more than 62 bits from a table.
             (SetView::IntSet(set), Element::Bytes(bytes)) => {
                 crate::parse_i64(bytes).is_some_and(|value| set.contains(value))
             }
@@ -139,7 +139,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Visits all members; those of an intset ascending.
+    /// Visits all members. Visits those of an intset in ascending order.
     pub fn for_each(self, mut visit: impl FnMut(Element<'a>)) {
         match self {
             SetView::IntSet(set) => set.iter().for_each(|value| visit(Element::Int(value))),
@@ -148,7 +148,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Returns whether all members satisfy `is`. Stops at the first that doesn't.
+    /// Returns whether all members satisfy `is`. Stops at the first member that doesn't.
     pub fn all(self, mut is: impl FnMut(Element<'a>) -> bool) -> bool {
         match self {
             SetView::IntSet(set) => set.iter().all(|value| is(Element::Int(value))),
@@ -175,8 +175,8 @@ fn find(table: &Table<Member>, key: MemberKey<'_>) -> Option<usize> {
 }
 
 impl Set {
-    /// Returns the set of these integers. It has another form if there are more than
-    /// `intset_entries_max`.
+    /// Returns the set of these integers. The set is an intset if it has at most
+    /// `intset_entries_max` members.
     pub(crate) fn from_intset(set: IntSet, intset_entries_max: usize) -> Self {
         let len = set.as_ref().len();
         let mut set = Set::IntSet(set);
@@ -186,8 +186,8 @@ impl Set {
         set
     }
 
-    /// Adds a string. Returns whether it is new. An intset is converted to another form if the
-    /// string isn't an integer, or if there are more than `intset_entries_max` members.
+    /// Adds a string. Returns whether the string is new. Converts an intset to another form if the
+    /// string isn't an integer, or if the set then has more than `intset_entries_max` members.
     #[inline]
     pub fn add(&mut self, member: &[u8], intset_entries_max: usize) -> bool {
         match self {
@@ -240,7 +240,7 @@ impl Set {
         true
     }
 
-    /// Removes a string. Returns whether it existed.
+    /// Removes a string. Returns whether the set contained the string.
     #[inline]
     pub fn remove(&mut self, member: &[u8]) -> bool {
         match self {
@@ -267,8 +267,9 @@ impl Set {
         }
     }
 
-    /// Returns whether a cut (see `crate::cut`: the members of one instant, for a reader) runs.
-    /// Until the cut ends, the set must be changed by its methods, not replaced by another set.
+    /// Returns whether a cut runs: a reader is reading the members that the set had at one instant
+    /// (see `crate::cut`). Until the cut ends, callers must change the set through its methods and
+    /// not replace it by another set.
     #[must_use]
     pub fn has_cut(&self) -> bool {
         matches!(self, Set::Table(table) if table.has_cut())
@@ -293,8 +294,8 @@ impl Set {
         }
     }
 
-    /// Converts the set to a form for strings, with space for `len` members. The member to be added
-    /// next has `next_len` bytes; `usize::MAX` forces the conversion to a table.
+    /// Converts the set to a form for strings, with space for `len` members. `next_len` is the
+    /// length of the member that will be added next. A `next_len` of `usize::MAX` forces a table.
     fn convert(&mut self, len: usize, next_len: usize) {
         let view = self.view();
         let mut bytes = next_len;
@@ -312,14 +313,14 @@ impl Set {
     }
 }
 
-/// Asserts that a member was new. The caller converts a set to another form, so each member occurs
-/// once.
+/// Asserts that an added member was new. Called when a set is converted to another form, because a
+/// set has each member once.
 fn assert_new(is_new: bool) {
     debug_assert!(is_new, "a member occurs twice");
 }
 
-/// Returns whether `len` members may be packed in `bytes` bytes. `bytes` doesn't include the
-/// encoding of the last member.
+/// Returns whether `len` members of `bytes` bytes in total may be packed. `bytes` doesn't include
+/// the overhead of the last member.
 fn fits_packed(len: usize, bytes: usize) -> bool {
     len <= PACKED_MEMBERS_MAX && bytes <= INLINE_PACKED_BYTES_MAX - PACKED_OVERHEAD_BYTES
 }

@@ -1,4 +1,4 @@
-//! Tests of sets against sorted sets of the standard library.
+//! Tests that compare sets with `BTreeSet`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -138,7 +138,7 @@ fn forms_change_at_their_limits_and_never_back() {
     set.add(b"b", 512);
     assert!(matches!(set, Set::Table(_)));
 
-    // The limit on the size: one string that fits, and one that doesn't.
+    // The limit on the size: one string that fits in a packed set, and one that doesn't.
     for (len, packed) in [(INLINE_PACKED_BYTES_MAX - 2 - PACKED_OVERHEAD_BYTES, true), (INLINE_PACKED_BYTES_MAX, false)]
     {
         let mut set = Set::empty();
@@ -147,7 +147,8 @@ fn forms_change_at_their_limits_and_never_back() {
     }
 }
 
-/// The engine calls `allocated_bytes` before and after each change.
+/// `allocated_bytes` of each form must match its contents, because the engine calls it before and
+/// after each change.
 #[test]
 fn allocated_bytes_of_each_form() {
     let mut set = Set::empty();
