@@ -16,15 +16,15 @@ pub struct ScoreRange {
 }
 
 impl ScoreRange {
-    /// Parses two bounds: numbers, which are exclusive if `(` precedes them. Returns `None` if one
-    /// isn't a number.
+    /// Parses two bounds. A bound is a number. A preceding `(` makes the bound exclusive. Returns
+    /// `None` if either bound isn't a number.
     pub fn parse(min: &[u8], max: &[u8]) -> Option<Self> {
         let (min, min_excluded) = score_bound(min)?;
         let (max, max_excluded) = score_bound(max)?;
         Some(ScoreRange { min, max, min_excluded, max_excluded })
     }
 
-    /// Returns whether a score is less than all scores of the range.
+    /// Returns whether a score is below the range.
     #[inline]
     pub fn is_below(&self, score: f64) -> bool {
         if self.min_excluded { score <= self.min } else { score < self.min }
@@ -60,7 +60,7 @@ pub enum LexBound<'a> {
 
 impl<'a> LexBound<'a> {
     fn parse(text: &'a [u8]) -> Option<Self> {
-        // C strings: a zero byte ends them.
+        // Redis compares `-` and `+` as C strings, which end at a zero byte.
         match text {
             [b'-'] | [b'-', 0, ..] => Some(LexBound::Lowest),
             [b'+'] | [b'+', 0, ..] => Some(LexBound::Highest),
@@ -81,7 +81,7 @@ pub struct LexRange<'a> {
 }
 
 impl<'a> LexRange<'a> {
-    /// Parses two bounds. Returns `None` if one isn't a bound.
+    /// Parses two bounds. Returns `None` if either text isn't a bound.
     pub fn parse(min: &'a [u8], max: &'a [u8]) -> Option<Self> {
         Some(LexRange { min: LexBound::parse(min)?, max: LexBound::parse(max)? })
     }
@@ -108,7 +108,7 @@ impl<'a> LexRange<'a> {
         }
     }
 
-    /// Returns whether the range can't have any member.
+    /// Returns whether no member can be in the range.
     pub fn is_empty(&self) -> bool {
         use LexBound::{Excluding, Highest, Including, Lowest};
         match (self.min, self.max) {

@@ -34,8 +34,8 @@ impl Builder {
         self.set.has_room(1)
     }
 
-    /// Adds a member with `score`. If the member exists, passes its score to `merge` and replaces
-    /// it by the result.
+    /// Adds a member with `score`. If the member exists, replaces its score by the result of
+    /// `merge`, which receives the existing score.
     ///
     /// # Panics
     /// If there is no room ([`Self::has_room`]).

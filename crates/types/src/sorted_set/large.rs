@@ -1,15 +1,15 @@
-//! A large sorted set consists of records, a tree for their order, and a table from members to
-//! records. The tree and the table contain every record, except during bulk building, which builds
-//! the tree last.
+//! A large sorted set: records (members with their scores), a tree that orders the records, and a
+//! table that maps members to records. The tree and the table contain every record, except while a
+//! set is built in bulk, which builds the tree last.
 
 use super::records::Records;
 use super::table::Table;
 use super::tree::{Place, Tree};
 use crate::cut::{Budget, Cut, CutCell, CutId, CutState, PieceMax};
 
-/// A cut ([`crate::cut`]): the members and scores at one instant, for a reader. Its slots are ids
-/// of records. It is read in descending order, and its position is the last score and member that
-/// were read.
+/// A cut ([`crate::cut`]): the members and scores at one instant, for a reader. A slot of the cut
+/// is the id of a record. The reader proceeds in descending order, and the cut's position is the
+/// last score and member that the reader reached.
 type SetCut = Cut<(Box<[u8]>, f64), Option<(f64, Box<[u8]>)>>;
 
 /// A large sorted set, as described at the head of this module.
@@ -23,7 +23,7 @@ pub struct LargeSet {
 }
 
 impl LargeSet {
-    /// Returns an empty set, with a table for this many members.
+    /// Returns an empty set with a table for this many members.
     pub(super) fn new(members: usize) -> Self {
         LargeSet {
             records: Records::new(),
@@ -34,8 +34,8 @@ impl LargeSet {
         }
     }
 
-    /// Returns the size of its heap memory in bytes, without its own `size_of`. Takes constant
-    /// time.
+    /// Returns the size of the set's heap memory in bytes, excluding `size_of::<LargeSet>()`. Takes
+    /// constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.records.allocated_bytes() + self.table.allocated_bytes() + self.tree.allocated_bytes()
     }
@@ -92,14 +92,14 @@ impl LargeSet {
         self.tree.partition(before, &self.records).rank
     }
 
-    /// Returns the number of members for whose score `before` holds. If `before` holds for a score,
-    /// it must hold for all lower scores.
+    /// Returns the number of members whose scores satisfy `before`. If a score satisfies `before`,
+    /// all lower scores must satisfy it too.
     pub(super) fn count_scores(&self, before: impl Fn(f64) -> bool) -> usize {
         self.tree.partition(|score, _| before(score), &self.records).rank
     }
 
-    /// Returns the number of members for which `before` holds. All members must have the same
-    /// score. If `before` holds for a member, it must hold for all members before it.
+    /// Returns the number of members that satisfy `before`. All members must have the same score.
+    /// If a member satisfies `before`, all lesser members must satisfy it too.
     pub(super) fn count_members(&self, before: impl Fn(&[u8]) -> bool) -> usize {
         self.tree.partition(|_, id| before(self.records.member(id)), &self.records).rank
     }
@@ -187,8 +187,9 @@ impl LargeSet {
         self.cut.is_running()
     }
 
-    /// Passes a piece of the cut's members, with their scores when the cut started, to `read`,
-    /// which returns the length of a member in bytes. Without changes, the order is descending.
+    /// Passes the members of one piece of the cut to `read`, with the scores they had when the cut
+    /// started. `read` returns the length of a member in bytes. The order is descending if the set
+    /// doesn't change meanwhile.
     pub fn read_cut(&self, max: PieceMax, mut read: impl FnMut(&[u8], f64) -> usize) -> CutState {
         self.cut.read(|cut| {
             let mut budget = Budget::new(max);
@@ -242,10 +243,10 @@ impl LargeSet {
         self.table.scan(cursor, count, hash_of, |id| visit(self.records.member(id), self.records.score(id)))
     }
 
-    /// Adds a member with `score`. If the member exists, passes its score to `merge` and replaces
-    /// it by the result. Doesn't update the tree, so call it only for a set under construction,
-    /// before [`LargeSet::build_tree`]. Returns the id of the new record, or `None` if the member
-    /// exists.
+    /// Adds a member with `score`. If the member exists, replaces its score by the result of
+    /// `merge`, which receives the existing score. Returns the id of the new record, or `None` if
+    /// the member exists. Doesn't update the tree, so callers must call [`LargeSet::build_tree`]
+    /// after the last call.
     pub(super) fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) -> Option<u32> {
         match self.find(member) {
             Some(id) => {
@@ -262,7 +263,7 @@ impl LargeSet {
         // Sort the scores together with the ids, so that most comparisons don't touch the records.
         let mut order: Vec<(f64, u32)> = ids.iter().map(|&id| (self.records.score(id), id)).collect();
         order.sort_unstable_by(|one, two| {
-            // Scores are never NaN, and 0 equals -0.
+            // `partial_cmp` never returns `None`, because scores are never NaN. 0 equals -0.
             let by_score = one.0.partial_cmp(&two.0).unwrap_or(std::cmp::Ordering::Equal);
             by_score.then_with(|| self.records.member(one.1).cmp(self.records.member(two.1)))
         });

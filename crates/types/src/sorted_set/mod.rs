@@ -5,31 +5,35 @@
 //! | packed | `listpack` | member, score, member, score …, in order |
 //! | large | `skiplist` | records, table and tree |
 //!
-//! A large set has three parts. `records` holds its members and scores, `table` maps a member's
-//! hash to its record, and `tree` is a B+ tree of record ids with counts.
+//! A large set has three parts. `records` holds the members with their scores: a *record* is a
+//! member with its score. `table` maps the hash of a member to its record. `tree` is a B+ tree of
+//! record ids in order, with counts.
 //!
-//! A packed set lives inside its dictionary entry while it is short. It is searched linearly from
-//! one end, as in Redis.
+//! A short packed set lies inside its dictionary entry. A packed set is searched linearly from one
+//! end, as in Redis.
 //!
 //! # Cost
 //!
-//! Bytes per member of 14 bytes in a large set. (Redis 7.0 takes about 120: skip list node 54, its
-//! sds 24, dictionary entry 32 and bucket 12.)
+//! Bytes that a member of 14 bytes takes in a large set. (Redis 7.0 takes about 120: skip list node
+//! 54, the member's sds 24, dictionary entry 32 and bucket 12.)
 //!
 //! ```text
 //! record  score 8, length 1, member 14, rounded up to 8           24
-//! table   a slot of 5, 41% to 81% full                             6 to 12
-//! tree    4 in a leaf 50% to 100% full; and, shared by 44 ids
-//!         (an average leaf), the leaf's head and 20 in its parent  4 to 9
+//! table   a slot of 5, with 41% to 81% of the slots used           6 to 12
+//! tree    an id of 4, in a leaf that is 50% to 100% full; and the
+//!         leaf's head (12) and its data in the parent (20),
+//!         shared by 44 ids in an average leaf                      4 to 9
 //!                                                                 34 to 45
 //! ```
 //!
 //! Finding a member's score takes a lookup in the table and in one record. A search for a score
-//! descends the tree: it compares the scores in the inner nodes (about 4 levels for 10 million
-//! members), then half a dozen records of one leaf. A search for a rank compares counts. Memory and
-//! time of an insertion are bounded: nothing is ever copied as a whole except the table's
-//! directory, which has four bytes per about 600 members. A shrinking set releases memory of its
-//! table. The memory of records and leaves is reused, and freed with the set.
+//! descends the tree. It compares the scores in the inner nodes (about 4 levels for 10 million
+//! members), then about six records of one leaf. A search for a rank compares counts instead. The
+//! memory and time of an insertion are bounded: no part of the set is ever copied as a whole except
+//! the table's directory, which has four bytes per about 600 members.
+//!
+//! When a set shrinks, its table releases memory. The memory of removed records and leaves is
+//! reused, but not released before the set is freed.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -86,7 +90,7 @@ pub struct AddOptions {
     pub incr: bool,
 }
 
-/// The outcome for one member, with its new score.
+/// The outcome of `ZADD` for one member, with the member's new score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Added {
     /// The member is new.
@@ -95,27 +99,27 @@ pub enum Added {
     Updated(f64),
     /// The member had this score already.
     Same(f64),
-    /// The options exclude the change.
+    /// The options exclude this change.
     Skipped,
-    /// The sum is NaN; nothing was changed.
+    /// The sum is NaN, so nothing was changed.
     NotANumber,
 }
 
 /// A sorted set: members ordered by score.
 #[derive(Debug)]
 pub enum SortedSet {
-    /// One string of bytes.
+    /// The packed form: one byte string.
     Packed(Pack<OneWay>),
-    /// Records, a table and a tree.
+    /// The large form: records, a table and a tree.
     Large(Box<LargeSet>),
 }
 
 /// A shared view of a [`SortedSet`].
 #[derive(Clone, Copy, Debug)]
 pub enum SortedSetView<'a> {
-    /// One string of bytes.
+    /// The packed form: one byte string.
     Packed(PackRef<'a, OneWay>),
-    /// Records, a table and a tree.
+    /// The large form: records, a table and a tree.
     Large(&'a LargeSet),
 }
 
@@ -128,8 +132,8 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Returns the integer that the set stores for a score, or `None` if it stores a floating-point
-    /// number.
+    /// Returns the integer that the set stores for a score, or `None` if the set stores a
+    /// floating-point number.
     pub fn stored_integer(self, score: f64) -> Option<i64> {
         match self {
             SortedSetView::Packed(_) => packed::integer_of(score),
@@ -151,9 +155,9 @@ impl<'a> SortedSetView<'a> {
         self.len() == 0
     }
 
-    /// Returns whether this many members of any length can be added: the members and scores of a
-    /// set use at most 32 GiB, members of more than 254 bytes not included. Callers check this
-    /// before they add the first member.
+    /// Returns whether this many members of any length can be added. A set has at most 32 GiB of
+    /// members and scores, not counting members of more than 254 bytes. Callers check this before
+    /// they add the first member.
     #[inline]
     pub fn has_room(self, members: usize) -> bool {
         match self {
@@ -171,7 +175,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Returns the rank of a member, and its score.
+    /// Returns the rank and the score of a member.
     pub fn rank(self, member: &[u8]) -> Option<(usize, f64)> {
         match self {
             SortedSetView::Packed(pack) => {
@@ -201,8 +205,8 @@ impl<'a> SortedSetView<'a> {
     }
 
     /// Returns the ranks of the members in a lexicographic range. The result is defined only if all
-    /// scores are equal. Otherwise a packed set returns Redis's result (it searches from the end
-    /// that `reverse` selects), and a large set returns an arbitrary one.
+    /// scores are equal. Otherwise a packed set returns the same as Redis, which searches from the
+    /// end that `reverse` selects, and a large set returns an arbitrary range.
     pub fn lex_range(self, range: &LexRange<'_>, reverse: bool) -> std::ops::Range<usize> {
         if range.is_empty() || self.is_empty() {
             return 0..0;
@@ -216,8 +220,8 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Iterates over the members with these ranks, which must exist, and their scores. The order is
-    /// descending if `reverse`.
+    /// Iterates over the members with these ranks and over their scores, in descending order if
+    /// `reverse`. The ranks must exist.
     pub fn range(self, ranks: std::ops::Range<usize>, reverse: bool) -> Range<'a> {
         Range::new(self, ranks, reverse)
     }
@@ -227,9 +231,9 @@ impl<'a> SortedSetView<'a> {
         self.range(0..self.len(), false)
     }
 
-    /// Continues a scan from a cursor; 0 starts the scan. Visits about `count` members, or all
-    /// members of a packed set. A member that exists from the first call to the last is visited at
-    /// least once. Returns the next cursor, or 0 at the end.
+    /// Continues a scan from a cursor. The cursor 0 starts a scan. Visits about `count` members, or
+    /// all members of a packed set. Returns the next cursor, or 0 at the end. A member that exists
+    /// from the first call to the last is visited at least once.
     pub fn scan(self, cursor: u64, count: usize, mut visit: impl FnMut(&[u8], f64)) -> u64 {
         match self {
             SortedSetView::Packed(pack) => {
@@ -320,7 +324,7 @@ impl SortedSet {
         }
     }
 
-    /// Returns an empty set in the form that Redis creates when the first member has this length.
+    /// Returns an empty set in the form that Redis creates for a first member of this length.
     pub fn for_first(len_bytes: usize, limits: PackLimits) -> Self {
         if limits.entries == 0 || len_bytes as u64 > limits.value_bytes {
             SortedSet::Large(Box::new(LargeSet::new(0)))
@@ -329,7 +333,7 @@ impl SortedSet {
         }
     }
 
-    /// Removes a member. Returns whether it existed.
+    /// Removes a member. Returns whether the member existed.
     pub fn remove(&mut self, member: &[u8]) -> bool {
         match self {
             SortedSet::Packed(pack) => {
@@ -347,8 +351,8 @@ impl SortedSet {
     /// Removes the members with these ranks, which must exist.
     pub fn remove_range(&mut self, ranks: std::ops::Range<usize>) {
         match self {
-            // While a reader reads a cut ([`crate::cut`]) of the set, remove the members one by
-            // one, because the cut keeps a copy of each unread one.
+            // While a cut ([`crate::cut`]) of the set runs, remove the members one by one, so that
+            // the cut keeps a copy of each unread member.
             SortedSet::Large(set) if ranks.len() == set.len() && !set.has_cut() => *self = Self::empty(),
             SortedSet::Packed(pack) => packed::remove(pack, ranks.start, ranks.len()),
             SortedSet::Large(set) => {

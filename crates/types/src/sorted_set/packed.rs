@@ -1,8 +1,8 @@
 //! A packed sorted set: member, score, member, score …, in order.
 //!
-//! An integral score is an integer entry, as in Redis's listpack. Any other score is a string entry
-//! with the bytes of an `f32` if that is exact, otherwise of an `f64`. Redis's listpack stores a
-//! text of up to 24 characters instead.
+//! An integral score is an integer entry, as in Redis's listpack. Any other score is a string
+//! entry: the bytes of an `f32` if the `f32` equals the score, otherwise those of an `f64`. Redis's
+//! listpack stores the score as a text of up to 24 characters instead.
 
 use std::cmp::Ordering;
 
@@ -92,7 +92,7 @@ pub(super) fn insert(pack: &mut Pack<OneWay>, member: &[u8], score: f64) {
     insert_at(pack, at, member, score);
 }
 
-/// Adds a new member after all others, where it must belong.
+/// Adds a new member that belongs after all others.
 pub(super) fn push(pack: &mut Pack<OneWay>, member: &[u8], score: f64) {
     let end = pack.as_ref().end();
     insert_at(pack, end, member, score);
@@ -104,7 +104,7 @@ fn insert_at(pack: &mut Pack<OneWay>, at: usize, member: &[u8], score: f64) {
     insert_score(pack, score_at, score);
 }
 
-/// Removes `count` members, starting at a rank. They must exist.
+/// Removes `count` members, starting at a rank. The members must exist.
 pub(super) fn remove(pack: &mut Pack<OneWay>, rank: usize, count: usize) {
     if let Some(at) = pack.as_ref().nth(rank * 2) {
         pack.remove(at, count * 2);

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! score   8 bytes, little-endian
-//! length  1 byte; 255: the member is in `long`, and its index follows after three unused bytes
-//! member
+//! length  1 byte: length of the member, or 255 for a member of more than 254 bytes
+//! member  up to 254 bytes; instead of a longer member: 3 unused bytes and its index in `long`
 //! ```
 //!
-//! A record takes a multiple of 8 bytes. Its id is its offset in units of 8 bytes. Freed records
-//! are kept in lists by size, and are reused for records of that size.
+//! A record takes a multiple of 8 bytes. The id of a record is its offset in units of 8 bytes. A
+//! freed record is kept in a list of free records of its size, and is reused for a record of this
+//! size.
 
 /// Unit of record ids, in bytes.
 const UNIT_BYTES: usize = 8;
@@ -28,7 +29,7 @@ const SHORT_MAX: usize = 254;
 const LONG: u8 = 255;
 /// Offset of a long member's index in its record.
 const LONG_INDEX_AT: usize = 12;
-/// Units of the largest record.
+/// Size of the largest record, in units.
 const UNITS_MAX: usize = (HEAD_BYTES + SHORT_MAX).div_ceil(UNIT_BYTES);
 /// The id that stands for no record.
 pub(super) const NONE: u32 = u32::MAX;
@@ -39,12 +40,12 @@ const CHUNKS_MAX: usize = (u32::MAX >> CHUNK_BITS) as usize;
 #[derive(Clone, Debug)]
 pub(super) struct Records {
     chunks: Vec<Vec<u8>>,
-    /// For each size in units, the first free record of that size. The first bytes of a free record
-    /// hold the id of the next one.
+    /// For each size in units, the first free record of this size. The first bytes of a free record
+    /// hold the id of the next free record.
     free: [u32; UNITS_MAX + 1],
     long: Vec<Box<[u8]>>,
     long_free: Vec<u32>,
-    /// Bytes of the chunks and of the long members; a running sum.
+    /// Bytes of the chunks and of the long members, as a running sum.
     bytes: usize,
 }
 
@@ -53,7 +54,7 @@ impl Records {
         Records { chunks: Vec::new(), free: [NONE; UNITS_MAX + 1], long: Vec::new(), long_free: Vec::new(), bytes: 0 }
     }
 
-    /// Returns the size of its heap memory in bytes. Takes constant time.
+    /// Returns the size of the heap memory in bytes. Takes constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
             + self.chunks.capacity() * size_of::<Vec<u8>>()
@@ -104,11 +105,11 @@ impl Records {
         }
     }
 
-    /// Returns whether this many records of any length can be added. Callers check this before
-    /// they add the first one.
+    /// Returns whether this many records of any length can be added. Callers check this before they
+    /// add the first record.
     #[inline]
     pub(super) fn has_room(&self, records: usize) -> bool {
-        /// Bytes of a chunk that are used before the next one is added.
+        /// Minimum number of used bytes in a chunk when the next chunk is added.
         const USED_BYTES_MIN: usize = CHUNK_BYTES - UNITS_MAX * UNIT_BYTES;
         let new = records.saturating_mul(UNITS_MAX * UNIT_BYTES) / USED_BYTES_MIN + 1;
         new <= CHUNKS_MAX.saturating_sub(self.chunks.len())
@@ -167,7 +168,7 @@ impl Records {
         self.free[units] = id;
     }
 
-    /// Allocates `units` units: a free record, or new space at the end.
+    /// Returns the id of `units` allocated units: a free record, or new space at the end.
     fn allocate(&mut self, units: usize) -> u32 {
         let id = self.free[units];
         if id != NONE {
@@ -193,8 +194,8 @@ impl Records {
         ((number << CHUNK_BITS) | (at / UNIT_BYTES)) as u32
     }
 
-    /// Adds a chunk. The rest of the last chunk becomes a free record. The first chunk grows with
-    /// the set.
+    /// Adds a chunk. The unused rest of the last chunk, `room` bytes, becomes a free record. The
+    /// first chunk starts empty and grows with the set.
     fn add_chunk(&mut self, room: usize) {
         assert!(self.chunks.len() < CHUNKS_MAX, "a sorted set's records exceed 32 GiB");
         let units = room / UNIT_BYTES;
@@ -258,7 +259,7 @@ mod tests {
     fn room_ends_at_the_bound() {
         let mut records = Records::new();
         assert!(records.has_room(1_000_000));
-        // Records of 264 bytes are in chunks of at least 61 records.
+        // A chunk is assumed to hold 61 records of 264 bytes, and can hold 62.
         assert!(records.has_room((CHUNKS_MAX - 1) * 61) && !records.has_room(CHUNKS_MAX * 62));
         assert!(!records.has_room(usize::MAX));
         records.chunks.resize(CHUNKS_MAX - 2, Vec::new());

@@ -1,5 +1,5 @@
-//! Nodes of one size in chunks, each with a stable id. A tree stores its leaves and its inner nodes
-//! in slabs.
+//! A slab: nodes of one size, stored in chunks. Each node has a stable id. A tree stores its leaves
+//! in one slab and its inner nodes in another.
 
 /// A slab of nodes. A chunk holds `1 << BITS` nodes.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ impl<T: Clone, const BITS: u32> Slab<T, BITS> {
         Slab { chunks: Vec::new(), free: Vec::new(), bytes: 0 }
     }
 
-    /// Returns the size of its heap memory in bytes. Takes constant time.
+    /// Returns the size of the slab's heap memory in bytes. Takes constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes + self.chunks.capacity() * size_of::<Vec<T>>() + self.free.capacity() * size_of::<u32>()
     }
@@ -64,7 +64,7 @@ impl<T: Clone, const BITS: u32> Slab<T, BITS> {
         (number << BITS | len) as u32
     }
 
-    /// Frees a node. Its memory is kept for the next node.
+    /// Frees a node. The node's memory is kept for the next node that is added.
     pub(super) fn remove(&mut self, id: u32) {
         self.free.push(id);
     }

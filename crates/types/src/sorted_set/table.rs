@@ -1,20 +1,22 @@
 //! A table from members to record ids: extendible hashing over small open-addressing segments.
 //!
-//! The top bits of a hash are an index into the directory, whose word at this index is the number
-//! of a segment. A segment has a depth: the number of top bits that the hashes of all its members
-//! share. The bits after these select the home slot, where the search for a member starts. A slot
-//! holds the record's id and a *tag*, one byte of the hash, so a search rarely reads a wrong
-//! record. A full segment doubles up to [`SLOTS_MAX`] slots and then splits, so an insertion moves
-//! the slots of at most one segment. The directory and the slots of a segment are in hash order. A
-//! scan cursor is therefore a point in the hash range, and stays exact while segments grow, split
+//! The top bits of a hash are an index into the directory. The word at this index is the number of
+//! a segment. The *depth* of a segment is the number of top bits that the hashes of all its members
+//! share. The next bits of a hash select the *home slot*, where the search for a member starts. A
+//! slot holds the id of a record and a *tag*, one byte of the hash, so a search rarely reads a
+//! wrong record.
+//!
+//! A full segment doubles up to [`SLOTS_MAX`] slots and then splits, so an insertion moves the
+//! slots of at most one segment. The directory and the home slots of a segment are in hash order. A
+//! scan cursor is therefore a point in the hash range, and stays valid while segments grow, split
 //! and merge.
 
-/// Slots of the smallest segment.
+/// Number of slots of the smallest segment.
 const SLOTS_MIN: usize = 16;
 /// Number of slots at which a segment splits instead of growing.
 const SLOTS_MAX: usize = 1024;
-/// Maximum directory depth. At this depth a full segment grows instead of splitting. That happens
-/// only if hundreds of its keys share the top bits of their hash.
+/// Maximum depth of a segment. At this depth a full segment grows instead of splitting. Growth at
+/// this depth requires hundreds of members whose hashes share the top 26 bits.
 const DEPTH_MAX: u32 = 26;
 /// Number of low hash bits that a cursor omits. All hashes that differ only in these bits have the
 /// same home slot, even in the deepest segment.
@@ -24,7 +26,7 @@ const MERGE_BELOW: usize = SLOTS_MAX / 4;
 
 /// The tag of a free slot.
 const EMPTY: u8 = 0;
-/// The tag of a removed member's slot. Searches continue past it.
+/// The tag of a removed member's slot. Searches continue past such a slot.
 const TOMBSTONE: u8 = 1;
 /// The lowest tag of a member.
 const TAG_MIN: u8 = 2;
@@ -37,7 +39,7 @@ fn tag_of(hash: u64) -> u8 {
 
 #[derive(Clone, Debug, Default)]
 struct Segment {
-    /// Number of top hash bits that all its members share.
+    /// Number of top hash bits that all members share.
     depth: u32,
     len: u32,
     tombstones: u32,
@@ -58,7 +60,8 @@ impl Segment {
         self.slots() * (size_of::<u8>() + size_of::<u32>())
     }
 
-    /// Returns whether another member would make searches too long.
+    /// Returns whether another member would fill more than 13/16 of the slots, which would make
+    /// searches long.
     fn is_full(&self) -> bool {
         (self.len + self.tombstones + 1) as usize * 16 > self.slots() * 13
     }
@@ -72,7 +75,7 @@ impl Segment {
     fn find(&self, hash: u64, mut equals: impl FnMut(u32) -> bool) -> Option<usize> {
         let (mask, tag) = (self.slots() - 1, tag_of(hash));
         let mut at = self.home(hash);
-        // Terminates: a segment always has empty slots.
+        // The loop terminates, because a segment always has empty slots.
         while self.tags[at] != EMPTY {
             if self.tags[at] == tag && equals(self.ids[at]) {
                 return Some(at);
@@ -100,8 +103,8 @@ impl Segment {
     }
 }
 
-/// The table described at the head of this module. It stores ids only. The caller passes closures
-/// that compare a record and that compute the hash of its member.
+/// The table described at the head of this module. The table stores ids only. Callers pass closures
+/// that compare a record with a member and that compute the hash of a record's member.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     directory: Vec<u32>,
@@ -118,14 +121,14 @@ impl Table {
     pub(super) fn new(members: usize) -> Self {
         let wanted = (members * 16 / 13 + 2).next_power_of_two();
         let slots = wanted.clamp(SLOTS_MIN, SLOTS_MAX);
-        // Start with enough segments, so that none splits while the members are added.
+        // Start with enough segments, so that few of them split while the members are added.
         let depth = (wanted.max(slots) / slots).trailing_zeros().min(DEPTH_MAX);
         let segments: Vec<Segment> = (0..1usize << depth).map(|_| Segment::new(depth, slots)).collect();
         let bytes = segments.iter().map(Segment::bytes).sum();
         Table { directory: (0..1u32 << depth).collect(), depth, segments, free: Vec::new(), bytes }
     }
 
-    /// Returns the size of its heap memory in bytes. Takes constant time.
+    /// Returns the size of the heap memory in bytes. Takes constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
             + self.segments.capacity() * size_of::<Segment>()
@@ -188,8 +191,8 @@ impl Table {
             (segment.len as usize, segment.slots(), segment.depth)
         };
         if len * 2 < slots {
-            // Many of the used slots are tombstones. The rebuilt segment has none, so the same size
-            // suffices.
+            // Many of the used slots are tombstones. A rebuilt segment has no tombstones, so the
+            // same size suffices.
             self.rebuild(number, depth, slots, hash_of);
         } else if slots < SLOTS_MAX || depth == DEPTH_MAX {
             self.rebuild(number, depth, slots * 2, hash_of);
@@ -198,7 +201,8 @@ impl Table {
         }
     }
 
-    /// Replaces a segment by a new one with this number of slots, and reinserts its members.
+    /// Replaces a segment by a new segment of this depth and number of slots. Reinserts the
+    /// members.
     fn rebuild(&mut self, number: u32, depth: u32, slots: usize, hash_of: &impl Fn(u32) -> u64) {
         let old = std::mem::replace(&mut self.segments[number as usize], Segment::new(depth, slots));
         let new = &mut self.segments[number as usize];
@@ -208,7 +212,7 @@ impl Table {
         self.bytes = self.bytes + new.bytes() - old.bytes();
     }
 
-    /// Splits the segment of a hash by the first hash bit after those that all its members share.
+    /// Splits the segment of a hash by the first hash bit that isn't shared by all its members.
     fn split(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
         let depth = self.segments[number as usize].depth;
         if depth == self.depth {
@@ -235,7 +239,8 @@ impl Table {
                 (self.segments.len() - 1) as u32
             }
         };
-        // The old segment has `words` directory words, starting at `first`.
+        // `words` directory words, starting at `first`, refer to the old segment. The upper half of
+        // these words must refer to the new segment.
         let words = 1 << (self.depth - depth);
         let first = self.word_of(hash) & !(words - 1);
         self.directory[first + words / 2..first + words].fill(other);
@@ -265,8 +270,8 @@ impl Table {
         self.directory[start..start + 2 * words].fill(number);
     }
 
-    /// Continues a scan from a cursor; 0 starts the scan. Visits at least `count` members, or all
-    /// that are left. Returns the next cursor, or 0 at the end.
+    /// Continues a scan from a cursor. The cursor 0 starts a scan. Visits at least `count` members,
+    /// or all remaining members if they are fewer. Returns the next cursor, or 0 at the end.
     pub(super) fn scan(
         &self,
         cursor: u64,
@@ -280,7 +285,7 @@ impl Table {
             let segment = &self.segments[self.segment_of(point) as usize];
             let bits = segment.slots().trailing_zeros();
             let from = segment.home(point);
-            // About the number of slots that hold the members still wanted.
+            // The estimated number of slots that hold the remaining number of members.
             let wanted = (count - seen).max(1) * segment.slots() / (segment.len as usize).max(1);
             let to = from.saturating_add(wanted.max(1)).min(segment.slots());
             let mut at = from;

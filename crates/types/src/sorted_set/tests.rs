@@ -1,4 +1,4 @@
-//! Tests of a sorted set against a plain model, in both forms.
+//! Tests that compare both forms of a sorted set with a plain model.
 
 use std::collections::BTreeMap;
 

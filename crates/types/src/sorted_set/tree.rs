@@ -1,10 +1,10 @@
 //! The order of a large sorted set: a B+ tree of record ids (a record is a member with its score,
 //! see [`Records`]), sorted by score and then by the bytes of the member.
 //!
-//! An inner node holds for each child the number of records below it, and the score and id of the
-//! first record. A search by rank compares these numbers while it descends, and a search by score
-//! compares these scores. So neither reads a record before it reaches a leaf, unless scores are
-//! equal. A leaf holds ids only. Leaves are linked in both directions.
+//! For each child, an inner node holds the number of records below the child, and the score and id
+//! of the first of these records. A search by rank compares these numbers, and a search by score
+//! compares these scores. So a search reads no record before it reaches a leaf, except to compare
+//! the members of equal scores. A leaf holds ids only. Leaves are linked in both directions.
 
 use super::records::{NONE, Records};
 use super::slab::Slab;
@@ -96,7 +96,7 @@ impl Inner {
         self.len -= 1;
     }
 
-    /// Moves its children from index `at` to the end of another node.
+    /// Moves the children at `at` and after to the end of another node.
     fn move_to(&mut self, at: usize, other: &mut Inner) {
         for index in at..self.len() {
             other.insert(other.len(), self.child(index));
@@ -114,7 +114,8 @@ struct Child {
     first: u32,
 }
 
-/// The path to a leaf: inner nodes, and the index of the child taken in each.
+/// The path to a leaf: the inner nodes on the way, and for each node the index of the child on the
+/// way.
 #[derive(Clone, Copy)]
 struct Path {
     steps: [(u32, u32); LEVELS_MAX],
@@ -133,7 +134,7 @@ impl Path {
 pub(super) struct Place {
     leaf: u32,
     at: u32,
-    /// Number of records before it.
+    /// Number of records before this position.
     pub(super) rank: usize,
 }
 
@@ -194,7 +195,7 @@ impl Tree {
         self.len
     }
 
-    /// Returns the size of its heap memory in bytes. Takes constant time.
+    /// Returns the size of the tree's heap memory in bytes. Takes constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.leaves.allocated_bytes() + self.inners.allocated_bytes()
     }
@@ -204,8 +205,8 @@ impl Tree {
         Tree { leaves: self.leaves.copy(), inners: self.inners.copy(), ..*self }
     }
 
-    /// Returns the first place for which `before` (called with score and id) doesn't hold. `before`
-    /// must hold for all records up to some place and for none from there on.
+    /// Returns the place of the first record that doesn't satisfy `before`, which receives a score
+    /// and an id. If a record satisfies `before`, all records before it must satisfy it too.
     #[inline]
     pub(super) fn partition(&self, before: impl Fn(f64, u32) -> bool, records: &Records) -> Place {
         let (_, mut place) = self.descend(before, records);
@@ -223,8 +224,8 @@ impl Tree {
         let (mut node, mut rank) = (self.root, 0);
         for _ in 0..self.levels {
             let inner = self.inners.get(node);
-            // Find the last child whose first record satisfies `before`, or the first child if none
-            // does.
+            // Find the last child whose first record satisfies `before`, or the first child if
+            // there is no such child.
             let (mut low, mut high) = (0, inner.len() - 1);
             while low < high {
                 let middle = (low + high).div_ceil(2);
@@ -312,8 +313,8 @@ impl Tree {
         self.split_leaf(&path, place, id, records);
     }
 
-    /// Counts one more record along a path. `first` is the new first record of the leaf, if it
-    /// changed.
+    /// Counts one more record along a path. `first` is the new first record of the leaf, or `None`
+    /// if the first record is still the same.
     fn count_insertion(&mut self, path: &Path, mut first: Option<(f64, u32)>) {
         for &(node, index) in path.steps[..path.len].iter().rev() {
             let inner = self.inners.get_mut(node);
@@ -408,7 +409,7 @@ impl Tree {
         self.replace_by_two(path, level, one, two);
     }
 
-    /// Updates the levels above `level` after the node on that level changed.
+    /// Updates the levels above `level` after the node at `level` changed.
     fn refresh(&mut self, path: &Path, level: usize) {
         for above in (0..level).rev() {
             let child = self.inner_child(path.steps[above + 1].0);
@@ -417,14 +418,13 @@ impl Tree {
         }
     }
 
-    /// Removes the id of a record, which must be in the tree with this score.
+    /// Removes the id of a record, which must be in the tree with its current score.
     pub(super) fn remove(&mut self, id: u32, records: &Records) {
         let (score, member) = (records.score(id), records.member(id));
         let before = |other: f64, other_id: u32| other < score || (other == score && records.member(other_id) < member);
         let (path, place) = self.descend(before, records);
-        // The search ends before the first record for which `before` doesn't hold, which is this
-        // record. If the record is the first of its leaf, the place found may be the end of the
-        // previous leaf.
+        // This record is the first one that doesn't satisfy `before`. If the record is the first of
+        // its leaf, `place` may be the end of the previous leaf, which has the same rank.
         let (path, place) =
             if place.at < self.leaves.get(place.leaf).len { (path, place) } else { self.descend_to(place.rank) };
         debug_assert_eq!(self.id(place), id, "a record isn't where its score and member say");
@@ -502,15 +502,15 @@ impl Tree {
         self.leaves.remove(node);
     }
 
-    /// Removes a child from the node on a path's level. Merges or removes that node if few or no
-    /// children are left.
+    /// Removes a child of the path's node at `level`. Then merges this node with a neighbor if it
+    /// has few children left, or removes the node if it has none.
     fn drop_child(&mut self, path: &Path, level: usize, index: usize) {
         let (node, _) = path.steps[level];
         let inner = self.inners.get_mut(node);
         inner.remove(index);
         let len = inner.len();
         if level == 0 {
-            // A root with a single child is superfluous.
+            // Replace a root that has a single child by this child.
             let mut root = node;
             while self.levels > 0 && self.inners.get(root).len() == 1 {
                 let child = self.inners.get(root).children[0];
@@ -536,8 +536,8 @@ impl Tree {
         self.refresh(path, level - 1);
     }
 
-    /// Merges a child of `parent`, at index `at`, with a neighbor if both have few children: moves
-    /// the children of the right node to the left one. Returns whether it merged them.
+    /// Merges the child of `parent` at index `at` with a neighbor if both have few children: moves
+    /// the children of the right node to the left node. Returns whether the nodes were merged.
     fn merge_inner(&mut self, parent: u32, at: usize) -> bool {
         let above = self.inners.get(parent);
         let lens = |index: usize| self.inners.get(above.children[index]).len();
