@@ -1,6 +1,6 @@
 //! Integers of any width at any bit offset of a string (`BITFIELD`).
 
-/// The handling of a number that its field can't hold.
+/// The policy for a number that the field can't hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// Keeps the lowest bits.
@@ -16,7 +16,7 @@ pub enum Overflow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     signed: bool,
-    /// 1 to 64 if signed, 1 to 63 otherwise: the value always fits in an `i64`.
+    /// 1 to 64 if signed, 1 to 63 otherwise, so that a value always fits in an `i64`.
     bits: u32,
 }
 
@@ -44,7 +44,7 @@ impl Field {
         (1..=bits_max).contains(&bits).then_some(Field { signed, bits })
     }
 
-    /// Returns its width in bits.
+    /// Returns the width of the field in bits.
     #[must_use]
     pub fn bits(self) -> u32 {
         self.bits
@@ -60,8 +60,8 @@ impl Field {
         if self.signed { (top as i64) >> spare } else { (top >> spare) as i64 }
     }
 
-    /// Sets the field to `value`. Returns `None`, with nothing changed, if the field can't hold it
-    /// and `overflow` is [`Overflow::Fail`].
+    /// Sets the field to `value`. Returns `None`, with nothing changed, if the field can't hold
+    /// `value` and `overflow` is [`Overflow::Fail`].
     ///
     /// The string must contain the whole field: see [`Field::end_byte`].
     pub fn set(self, bytes: &mut [u8], offset: u64, value: i64, overflow: Overflow) -> Option<FieldChange> {
@@ -69,7 +69,7 @@ impl Field {
         self.change(bytes, offset, before, value, 0, overflow)
     }
 
-    /// Adds to the field. Otherwise like [`Field::set`].
+    /// Adds `by` to the field. See [`Field::set`] for overflow and the length of the string.
     pub fn increment(self, bytes: &mut [u8], offset: u64, by: i64, overflow: Overflow) -> Option<FieldChange> {
         let before = self.get(bytes, offset);
         self.change(bytes, offset, before, before, by, overflow)
@@ -100,8 +100,8 @@ impl Field {
         Some(FieldChange { before, after })
     }
 
-    /// Returns `value + by` if the field can hold it. Otherwise returns `Err` with the limit to
-    /// which Redis saturates.
+    /// Returns `value + by` if the field can hold this sum. Otherwise returns `Err` with the limit
+    /// to which Redis saturates.
     fn fits(self, value: i64, by: i64) -> Result<i64, i64> {
         if self.signed { self.fits_signed(value, by) } else { self.fits_unsigned(value, by) }
     }
@@ -109,8 +109,8 @@ impl Field {
     fn fits_signed(self, value: i64, by: i64) -> Result<i64, i64> {
         let max = i64::MAX >> (64 - self.bits);
         let min = -max - 1;
-        // The distances to the limits wrap for a value out of range. Redis uses them nevertheless,
-        // so a negative value far below the minimum saturates to the maximum.
+        // For a value outside the limits, these distances may wrap. Redis compares the wrapped
+        // distances, so a negative value far below the minimum saturates to the maximum.
         let (room_up, room_down) = (max.wrapping_sub(value), min.wrapping_sub(value));
         let narrow = self.bits < 64;
         if value > max || (narrow && by > room_up) || (value >= 0 && by > 0 && by > room_up) {
@@ -135,19 +135,18 @@ impl Field {
         Ok(value.wrapping_add(by as u64) as i64)
     }
 
-    /// Returns the value of the field after it stores the lowest bits of `value`.
+    /// Returns the value that the field has when it stores the lowest bits of `value`.
     fn wrap(self, value: i64) -> i64 {
         let spare = 64 - self.bits;
         if self.signed { value << spare >> spare } else { ((value as u64) << spare >> spare) as i64 }
     }
 }
 
-/// Maximum number of bytes that a 64-bit field touches, because it needn't start at a byte
-/// boundary.
+/// Maximum number of bytes that a 64-bit field touches: 9, because a field may start inside a byte.
 const WINDOW_BYTES: usize = 9;
 
-/// Returns nine bytes, starting with the one that contains bit `offset`, at the top of 128 bits.
-/// Bytes after the end are zero.
+/// Returns nine bytes, starting with the byte that contains bit `offset`, in the upper bits of 128.
+/// Bytes after the end of the string are zero.
 fn read_window(bytes: &[u8], offset: u64) -> u128 {
     let mut window = [0; 16];
     if let Some(found) = usize::try_from(offset >> 3).ok().and_then(|start| bytes.get(start..)) {

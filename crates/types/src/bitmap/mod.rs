@@ -1,4 +1,4 @@
-//! Strings as bitmaps: single bits, counting, searching, and bitwise operations on several strings.
+//! Strings as bitmaps: reads, writes, counts and finds bits, and combines several strings bitwise.
 //!
 //! Bit 0 is the highest bit of the first byte, as in Redis. Whole strings are processed in 64-bit
 //! words and in blocks that the compiler vectorizes. Only the result of a [`Combination`]
@@ -24,10 +24,10 @@ use crate::{OutOfMemory, RawString};
 use std::ops::RangeInclusive;
 
 /// Size of the blocks in which a bitwise operation computes its result, in bytes. All sources are
-/// combined into one block before the next, so that the block stays in the L1 cache.
+/// combined into one block before the next block starts, so that a block stays in the L1 cache.
 const BLOCK_BYTES: usize = 16 * 1024;
 
-/// Returns the bit at an offset; 0 beyond the end.
+/// Returns the bit at an offset. Bits after the end of the string are 0.
 #[inline]
 #[must_use]
 pub fn bit_at(bytes: &[u8], offset: u64) -> bool {
@@ -35,8 +35,8 @@ pub fn bit_at(bytes: &[u8], offset: u64) -> bool {
     byte.is_some_and(|byte| byte & mask_of(offset) != 0)
 }
 
-/// Sets or clears a bit and returns its former value. Returns `None` if the offset is beyond the
-/// end.
+/// Sets or clears a bit and returns its former value. Returns `None`, with nothing changed, if the
+/// offset is after the end of the string.
 #[inline]
 pub fn set_bit(bytes: &mut [u8], offset: u64, on: bool) -> Option<bool> {
     let byte = bytes.get_mut(usize::try_from(offset >> 3).ok()?)?;
@@ -58,8 +58,9 @@ const LANES: usize = 4;
 
 /// Returns the number of set bits.
 ///
-/// Carry-save adders sum eight words into ones, twos and fours. Only the carries of eights are
-/// counted bit by bit. All lanes do the same, so it is fast even without a popcount instruction.
+/// For every eight words, carry-save adders update the words `ones`, `twos` and `fours`, and only
+/// the set bits of their carry, `eights`, are counted. All lanes perform the same operations, so
+/// the function is fast even without a popcount instruction.
 #[must_use]
 pub fn count_ones(bytes: &[u8]) -> u64 {
     let mut total = 0;
@@ -90,7 +91,7 @@ pub fn count_ones(bytes: &[u8]) -> u64 {
     total + tail.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
 }
 
-/// Returns the sum and the carry of three words, by a full adder per bit.
+/// Returns the sum and the carry of three words. Each bit has its own full adder.
 #[inline]
 fn add(a: [u64; LANES], b: [u64; LANES], c: [u64; LANES]) -> ([u64; LANES], [u64; LANES]) {
     let half: [u64; LANES] = std::array::from_fn(|lane| a[lane] ^ b[lane]);
@@ -145,7 +146,7 @@ fn find_in(bytes: &[u8], on: bool) -> Option<u64> {
     Some((words.len() as u64) << 6 | (at as u64) << 3 | u64::from((tail[at] ^ skipped as u8).leading_zeros()))
 }
 
-/// An operation of `BITOP`.
+/// An operation of `BITOP`. Each variant says which bits of the result are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Bits set in all sources.
@@ -162,7 +163,7 @@ pub enum Operation {
 /// every source to [`Combination::add`]. The sources needn't be borrowed at the same time (their
 /// keys may live in different shards), and each byte is read once.
 ///
-/// Shorter sources are zero-padded. The result is as long as the longest.
+/// The result is as long as the longest source. Shorter sources are padded with zeros.
 #[derive(Debug)]
 pub struct Combination {
     operation: Operation,
@@ -212,7 +213,7 @@ impl Combination {
             }
             Operation::Or => pairs.for_each(|(mine, other)| *mine |= other),
             Operation::Xor => pairs.for_each(|(mine, other)| *mine ^= other),
-            // NOT has one source.
+            // NOT has a single source, so this is never called.
             Operation::Not => {}
         }
     }

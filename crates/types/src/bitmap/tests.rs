@@ -1,4 +1,4 @@
-//! Tests of bitmaps against plain models.
+//! Tests that compare bitmaps with plain models.
 
 use super::*;
 use crate::testing::Random;

@@ -1,5 +1,5 @@
-//! Estimates the count from the histogram of registers with Otmar Ertl's improved estimator
-//! (arXiv:1702.01284), as Redis does.
+//! Estimates the number of distinct elements from the histogram of registers. The method is Otmar
+//! Ertl's improved estimator (arXiv:1702.01284), as in Redis.
 
 use super::registers::Histogram;
 use super::{REGISTERS, VALUE_BITS};

@@ -1,5 +1,5 @@
-//! HyperLogLog: the approximate number of distinct elements, with a standard error of 0.81%. It
-//! takes 12 KiB and 16 bytes, or less in sparse form.
+//! HyperLogLog, a counter of distinct elements with a standard error of 0.81%. A HyperLogLog takes
+//! 12 KiB and 16 bytes, or less in sparse form.
 //!
 //! A HyperLogLog is a string in Redis's format, byte for byte, so GET and SET can move it between
 //! Redis and Pantala:
@@ -9,14 +9,14 @@
 //! 4      1          3            8, little-endian     dense: 16,384 × 6 bits; sparse: runs
 //! ```
 //!
-//! The top bit of the cached count marks it as stale. An element's hash selects a register (14
-//! bits) and determines a value: one plus the number of trailing zeros of the other 50 bits. A
-//! register keeps the maximum of its values.
+//! The top bit of the cached count marks the count as stale. 14 bits of an element's hash select a
+//! register. The other 50 bits determine the element's value: one plus the number of their trailing
+//! zeros. A register holds the maximum of its elements' values.
 //!
 //! | operation | cost |
 //! | --- | --- |
 //! | [`add`] to the dense form | a hash and a register |
-//! | [`add`] to the sparse form | on average, a walk over half of its runs (1 or 2 bytes each) |
+//! | [`add`] to the sparse form | on average, a walk over half of the runs (1 or 2 bytes each) |
 //! | [`HyperLogLog::count`] | 16,384 registers, and about 60 floating-point steps |
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes |
@@ -48,9 +48,9 @@ const HEADER_BYTES: usize = 16;
 const MAGIC: &[u8; 4] = b"HYLL";
 const ENCODING_AT: usize = 4;
 const CACHE_AT: usize = 8;
-/// Index of the byte that has the stale bit of the cached count.
+/// Index of the byte that contains the stale bit of the cached count.
 const STALE_AT: usize = 15;
-/// The stale bit in that byte.
+/// The stale bit within the byte at [`STALE_AT`].
 const STALE: u8 = 1 << 7;
 
 /// The representation of the registers.
@@ -96,8 +96,8 @@ pub struct HyperLogLog<'a> {
 }
 
 impl<'a> HyperLogLog<'a> {
-    /// Checks header and length of a string. Returns `None` if it isn't a HyperLogLog. Doesn't
-    /// check the runs of a sparse HyperLogLog; the methods that walk the runs do.
+    /// Checks the header and length of a string. Returns `None` if the string isn't a HyperLogLog.
+    /// Doesn't check the runs of a sparse HyperLogLog. The methods that walk the runs check them.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {
@@ -121,7 +121,7 @@ impl<'a> HyperLogLog<'a> {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// Returns the cached count, unless it is stale.
+    /// Returns the cached count, or `None` if the cached count is stale.
     #[must_use]
     pub fn cached_count(self) -> Option<u64> {
         let cache: [u8; 8] = std::array::from_fn(|at| self.bytes[CACHE_AT + at]);
@@ -140,10 +140,11 @@ impl<'a> HyperLogLog<'a> {
         Ok(estimate::estimate(&histogram))
     }
 
-    /// Raises each of `registers` to this HyperLogLog's value if that is larger.
+    /// Raises each of `registers` to the value of the same register of this HyperLogLog, unless the
+    /// former is already as large.
     ///
     /// # Errors
-    /// [`Corrupted`] if the sparse runs are invalid; some registers may have been raised already.
+    /// [`Corrupted`] if the sparse runs are invalid. Some registers may have been raised already.
     pub fn merge_into(self, registers: &mut Registers) -> Result<(), Corrupted> {
         match self.form {
             Form::Dense => {
@@ -154,7 +155,7 @@ impl<'a> HyperLogLog<'a> {
         }
     }
 
-    /// Returns the runs of the sparse form, as PFDEBUG DECODE shows them; `None` for the dense
+    /// Returns the runs of the sparse form as PFDEBUG DECODE shows them, or `None` for the dense
     /// form.
     #[must_use]
     pub fn decode(self) -> Option<String> {
@@ -165,7 +166,7 @@ impl<'a> HyperLogLog<'a> {
 /// Returns an empty HyperLogLog in sparse form.
 ///
 /// # Errors
-/// [`OutOfMemory`] if it can't be allocated.
+/// [`OutOfMemory`] if the string can't be allocated.
 pub fn empty() -> Result<RawString, OutOfMemory> {
     let mut bytes = [0; HEADER_BYTES + sparse::EMPTY.len()];
     bytes[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -174,9 +175,9 @@ pub fn empty() -> Result<RawString, OutOfMemory> {
     RawString::try_from_slice(&bytes)
 }
 
-/// Adds an element to `string`, which must be a HyperLogLog. Returns whether a register changed; if
-/// so, the cached count is stale. A sparse HyperLogLog that would exceed `sparse_bytes_max` becomes
-/// dense.
+/// Adds an element to `string`, which must be a HyperLogLog. Returns whether a register changed. If
+/// a register changed, the cached count is marked as stale. A sparse HyperLogLog that would exceed
+/// `sparse_bytes_max` becomes dense.
 ///
 /// # Errors
 /// [`ChangeError`], with nothing changed.
@@ -185,7 +186,7 @@ pub fn add(string: &mut RawString, element: &[u8], sparse_bytes_max: u64) -> Res
     raise(string, index, value, sparse_bytes_max)
 }
 
-/// Returns the register that an element selects, and the element's value for it (1 to 51).
+/// Returns the index of the register that an element selects, and the element's value (1 to 51).
 fn register_and_value(element: &[u8]) -> (usize, u8) {
     let hash = murmur_hash_64a(element);
     let index = hash as usize & (REGISTERS - 1);
@@ -193,7 +194,7 @@ fn register_and_value(element: &[u8]) -> (usize, u8) {
     (index, rest.trailing_zeros() as u8 + 1)
 }
 
-/// Raises a register. Returns whether it was smaller.
+/// Raises a register to `value`. Returns whether the register was smaller.
 fn raise(string: &mut RawString, index: usize, value: u8, sparse_bytes_max: u64) -> Result<bool, ChangeError> {
     let changed = match string.as_bytes()[ENCODING_AT] {
         0 => registers::raise(&mut string.as_mut_bytes()[HEADER_BYTES..], index, value),
@@ -212,8 +213,8 @@ fn raise(string: &mut RawString, index: usize, value: u8, sparse_bytes_max: u64)
     Ok(changed)
 }
 
-/// Converts a HyperLogLog to the dense form and keeps its cached count. Returns whether it was
-/// sparse.
+/// Converts a HyperLogLog to the dense form and keeps its cached count. Returns whether the
+/// HyperLogLog was sparse.
 ///
 /// # Errors
 /// [`ChangeError`], with nothing changed.
@@ -245,7 +246,7 @@ pub fn store_merged(
     dense: bool,
     sparse_bytes_max: u64,
 ) -> Result<(), ChangeError> {
-    // Work on a copy, because a failure half-way must leave the string unchanged.
+    // Work on a copy, because a failure halfway must leave the string unchanged.
     let mut merged = string.try_clone()?;
     if dense {
         to_dense(&mut merged)?;

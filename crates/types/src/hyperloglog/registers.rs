@@ -1,4 +1,4 @@
-//! Registers: one byte each while commands process them, six bits each in a dense HyperLogLog.
+//! Registers: six bits each in a dense HyperLogLog, one byte each in [`Registers`].
 
 use super::REGISTERS;
 
@@ -50,7 +50,7 @@ impl Registers {
         super::estimate::estimate(&histogram)
     }
 
-    /// Raises `len` registers, starting at `first`, to a value.
+    /// Raises `len` registers, starting at `first`, to a value, unless they are already as large.
     pub(super) fn raise(&mut self, first: usize, len: usize, value: u8) {
         for register in &mut self.values[first..first + len] {
             *register = value.max(*register);
@@ -76,14 +76,14 @@ impl Registers {
     }
 }
 
-/// Unpacks four registers from three bytes; the first is in the lowest bits.
+/// Unpacks four registers from three bytes. The first register is in the lowest bits.
 #[inline]
 fn unpack(three: [u8; 3]) -> [u8; 4] {
     let word = u32::from_le_bytes([three[0], three[1], three[2], 0]);
     std::array::from_fn(|at| (word >> (REGISTER_BITS * at) & REGISTER_MASK) as u8)
 }
 
-/// Raises a register in dense form. Returns whether it was smaller.
+/// Raises a register in dense form. Returns whether the register was smaller.
 #[inline]
 pub(super) fn raise(dense: &mut [u8], index: usize, value: u8) -> bool {
     let at = index / 4 * 3;
@@ -99,8 +99,8 @@ pub(super) fn raise(dense: &mut [u8], index: usize, value: u8) -> bool {
 
 /// Counts the registers of each value in dense form.
 pub(super) fn histogram(dense: &[u8]) -> Histogram {
-    // One histogram per register of a quad, so that equal adjacent registers don't wait for each
-    // other's increment.
+    // One histogram for each of the four registers in three bytes, so that the increments for equal
+    // adjacent registers don't wait for each other.
     let mut parts = [[0u32; 1 << REGISTER_BITS]; 4];
     for three in dense.as_chunks::<3>().0 {
         for (part, value) in parts.iter_mut().zip(unpack(*three)) {

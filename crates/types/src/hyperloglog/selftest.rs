@@ -1,4 +1,5 @@
-//! PFSELFTEST: checks that registers, forms and estimates agree on this machine.
+//! PFSELFTEST: checks on this machine that dense registers keep their values, that the two forms
+//! agree, and that estimates are close to the true count.
 
 use super::registers::{self, DENSE_BYTES};
 use super::{HEADER_BYTES, HyperLogLog, REGISTERS, Registers, add, empty, to_dense};
@@ -21,7 +22,7 @@ pub fn self_test(seed: u64, sparse_bytes_max: u64) -> Result<(), String> {
     estimates(&mut random, sparse_bytes_max)
 }
 
-/// Checks dense registers against plain bytes.
+/// Compares dense registers with plain bytes.
 fn dense_registers(random: &mut Random) -> Result<(), String> {
     let mut dense = vec![0; DENSE_BYTES];
     let mut model = vec![0u8; REGISTERS];
@@ -45,7 +46,7 @@ fn dense_registers(random: &mut Random) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks estimates against the true count, and the two forms against each other.
+/// Compares estimates with the true count, and the two forms with each other.
 fn estimates(random: &mut Random, sparse_bytes_max: u64) -> Result<(), String> {
     let refused = |error| format!("{error:?}");
     let relative_error = 1.04 / (REGISTERS as f64).sqrt();

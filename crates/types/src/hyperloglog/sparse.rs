@@ -6,8 +6,9 @@
 //! | `01nnnnnn nnnnnnnn` | n + 1 zeros |
 //! | `1vvvvvnn` | n + 1 registers of the value v + 1 |
 //!
-//! Raising a register splits its run into up to three runs, then merges equal adjacent runs near
-//! it. For the same elements in the same order, the result equals that of Redis byte for byte.
+//! To raise a register, its run is split into up to three runs. Then adjacent runs of equal value
+//! near the register are merged. For the same elements in the same order, the result equals Redis's
+//! byte for byte.
 
 use super::registers::Histogram;
 use super::{Corrupted, HEADER_BYTES, REGISTERS, Registers};
@@ -47,7 +48,7 @@ struct Run {
 }
 
 impl Run {
-    /// Decodes the run at the start of `bytes`; `None` if there is no complete run.
+    /// Decodes the run at the start of `bytes`. Returns `None` if there is no complete run.
     #[inline]
     fn first(bytes: &[u8]) -> Option<Run> {
         match *bytes.first()? {
@@ -67,7 +68,7 @@ impl Run {
     }
 }
 
-/// Calls `visit` with the index of the first register of each run, and the run.
+/// Calls `visit` for each run, with the index of the run's first register and the run.
 fn walk(bytes: &[u8], mut visit: impl FnMut(usize, Run)) -> Result<(), Corrupted> {
     let (mut at, mut first) = (0, 0);
     while let Some(run) = Run::first(&bytes[at..]) {
@@ -111,7 +112,7 @@ pub(super) fn decode(mut bytes: &[u8]) -> String {
     text
 }
 
-/// The position of a register's run.
+/// The position of the run that contains a register.
 struct Place {
     /// Offset of the run.
     at: usize,
@@ -194,7 +195,8 @@ impl Split {
     }
 }
 
-/// Merges adjacent runs of equal value among the few runs that start at an offset.
+/// Merges adjacent runs of equal nonzero value among the [`JOINED_RUNS_MAX`] runs that start at an
+/// offset.
 fn join(string: &mut RawString, mut at: usize) -> Result<(), OutOfMemory> {
     for _ in 0..JOINED_RUNS_MAX {
         let bytes = string.as_bytes();
@@ -203,7 +205,7 @@ fn join(string: &mut RawString, mut at: usize) -> Result<(), OutOfMemory> {
         match next {
             Some(next) if next.value == run.value && run.len + next.len <= VALUE_LEN_MAX => {
                 let joined = Run::of_value(run.value, run.len + next.len);
-                // Doesn't advance: the merged run may merge with the next.
+                // Doesn't advance `at`, because the merged run may merge with the next run.
                 string.try_splice(at..at + 2, &[joined])?;
             }
             _ => at += run.bytes,

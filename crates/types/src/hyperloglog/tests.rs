@@ -1,4 +1,4 @@
-//! Tests of HyperLogLogs against a plain model and Redis's bytes.
+//! Tests that compare HyperLogLogs with a plain model and with Redis's bytes.
 
 use super::*;
 use crate::testing::Random;
@@ -17,7 +17,7 @@ fn an_empty_hyperloglog() {
     assert_eq!(hll(&string).decode().as_deref(), Some("Z:16384"));
 }
 
-/// The string in redis-server 7.0.15 after `PFADD h a b c d e f g`.
+/// The expected string is that of redis-server 7.0.15 after `PFADD h a b c d e f g`.
 #[test]
 fn the_same_bytes_as_redis() {
     let mut string = empty().unwrap();
@@ -37,8 +37,8 @@ fn the_same_bytes_as_redis() {
 const SEVEN: &str =
     r"HYLL\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x80Fm\x80V\x0c\x80D<\x848\x80P\xb1\x84I\x8c\x80Bm\x80BZ";
 
-/// Sparse registers equal those of a model, for any splits and merges of runs, and keep their
-/// values in dense form.
+/// Sparse registers equal those of a model for any splits and merges of runs, and keep their values
+/// when they become dense.
 #[test]
 fn sparse_and_dense_agree_with_a_plain_model() {
     let mut random = Random::with_printed_seed("hyperloglog");
@@ -46,7 +46,7 @@ fn sparse_and_dense_agree_with_a_plain_model() {
         let mut string = empty().unwrap();
         let mut model = vec![0u8; REGISTERS];
         let bytes_max = random.pick(&[100, 3000, 100_000]);
-        // With few registers, runs become adjacent.
+        // With few registers, runs of equal value become adjacent.
         let range = random.pick(&[30, 600, REGISTERS as u64]);
         for _ in 0..2000 {
             let index = random.below(range) as usize;
@@ -125,7 +125,7 @@ fn invalid_and_corrupted_strings() {
     assert!(HyperLogLog::of(&with(0, b'h')).is_none());
     assert!(HyperLogLog::of(&with(ENCODING_AT, 2)).is_none());
     assert!(HyperLogLog::of(&with(ENCODING_AT, 0)).is_none(), "the dense form has a fixed length");
-    // The runs have too few or too many registers, or end in an incomplete run, or are missing.
+    // The runs have too few or too many registers, end in an incomplete run, or are missing.
     let extended = [&good[..], b"\0"].concat();
     let halved = [&good[..good.len() - 2], b"\x7f"].concat();
     for bytes in [&good[..good.len() - 1], &good[..good.len() - 2], &extended, &halved, &good[..HEADER_BYTES]] {

@@ -1,5 +1,5 @@
-//! Tests of cuts ([`crate::cut`]): the elements that a collection had at one instant, read while
-//! the collection changes.
+//! Tests of cuts ([`crate::cut`]): a cut is the elements that a collection had at one instant, read
+//! while the collection changes.
 
 use super::tests::{LIMITS, content, load};
 use super::*;
@@ -122,7 +122,7 @@ impl Members for Box<Stream> {
     fn set(&mut self, member: &[u8], value: u64) {
         let limits = NodeLimits { bytes: 0, entries: 10 };
         let fields = [(&b"field"[..], member)].into_iter();
-        // Fails if the id would exceed the greatest one.
+        // Fails if the id would exceed the maximum id.
         let _ = self.append(NewId::Auto, 1_000, fields, &limits);
         if value.is_multiple_of(97) {
             let _ = self.create_group(member, StreamId { ms: 1_000, seq: value % 500 }, 0);

@@ -8,11 +8,12 @@ use crate::lzf::DecompressError;
 /// The reason why a value can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The bytes end before the value does.
+    /// The bytes end before the end of the value.
     Truncated,
     /// The bytes are invalid, for this reason.
     Corrupt(&'static str),
-    /// An empty collection, which older versions of Redis wrote. Loaders of files skip such keys.
+    /// The value is an empty collection, which older versions of Redis wrote. Loaders of files skip
+    /// keys with such values.
     Empty,
     /// The type is unknown or belongs to a module.
     UnknownKind(u8),

@@ -1,11 +1,10 @@
-//! Finds the end of a value from the lengths in it, without decoding it. A loader calls this on the
-//! bytes read so far, so that it can read the rest of the value before it decodes the value.
+//! Finds the end of a value from the lengths in the value, without decoding it. A loader passes the
+//! bytes that it has read so far, reads the rest of the value, and then decodes the whole value.
 
 use super::writer::{ENC_INT8, ENC_INT16, ENC_INT32, ENC_LZF, LEN_32_BITS, LEN_64_BITS};
 use super::{Dialect, Error, kind};
 
-/// Values of the length byte of a score in text form that denote NaN or an infinity. No text
-/// follows.
+/// Length bytes of a text score that denote NaN or an infinity. No text follows such a byte.
 const TEXT_SCORES: std::ops::RangeInclusive<u8> = 253..=255;
 /// Bytes of an id in a stream's pending entries.
 const RAW_ID_BYTES: u64 = 16;
@@ -21,12 +20,13 @@ pub enum Extent {
     AtLeast(u64),
 }
 
-/// Returns the length of a value of `kind`. `bytes` are its bytes, or only the first of them. Never
-/// allocates. Takes time in proportion to the number of elements.
+/// Returns the length of the body of a value of `kind`. The body starts at the start of `bytes`,
+/// which may end before the body does. Never allocates. Takes time in proportion to the number of
+/// elements.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if a length is wrong, or a string longer than `string_bytes_max`;
-/// [`Error::UnknownKind`], for modules too.
+/// [`Error::Corrupt`] if a length is invalid or a string is longer than `string_bytes_max`.
+/// [`Error::UnknownKind`] if the kind is unknown or belongs to a module.
 pub fn extent(kind: u8, dialect: Dialect, bytes: &[u8], string_bytes_max: u64) -> Result<Extent, Error> {
     let mut walk = Walk { bytes, at: 0, string_bytes_max };
     finish(walk.value(kind, dialect), walk.at)
@@ -123,9 +123,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks over a stream. The arguments describe the version of its form. `counters` numbers
-    /// follow the stream's length, and `group_figures` numbers follow the last id of a group.
-    /// `times` bytes are between a consumer's name and its pending entries.
+    /// Walks over a stream. The arguments describe the version of the stream's form. `counters`
+    /// numbers follow the length of the stream. `group_figures` numbers follow the last id of a
+    /// group. `times` bytes are between the name and the pending entries of a consumer.
     fn stream(&mut self, counters: u32, group_figures: u32, times: u64) -> Result<(), Stop> {
         self.each(2, |walk| walk.strings(2))?;
         (0..1 + counters).try_for_each(|_| self.length().map(drop))?;
@@ -152,13 +152,13 @@ impl Walk<'_> {
         })
     }
 
-    /// Walks over a count and that number of items of at least `bytes_min` bytes each.
+    /// Walks over a count and as many items. An item has at least `bytes_min` bytes.
     fn each(&mut self, bytes_min: u64, mut one: impl FnMut(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
         (0..self.count(bytes_min)?).try_for_each(|_| one(self))
     }
 
-    /// Reads the number of following items, each of at least `bytes_min` bytes. Stops if `bytes` is
-    /// too short for them.
+    /// Reads the number of the items that follow. An item has at least `bytes_min` bytes. Stops if
+    /// the remaining bytes are too few for this number of items.
     fn count(&mut self, bytes_min: u64) -> Result<u64, Stop> {
         let count = self.length()?;
         let least = self.at.saturating_add(count.saturating_mul(bytes_min));
@@ -199,8 +199,8 @@ impl Walk<'_> {
     fn length_from(&mut self, first: u8) -> Result<u64, Stop> {
         let low = u64::from(first & 0x3f);
         match first >> 6 {
-            // Where a length is expected, Redis reads the marker byte of an encoded string (top
-            // bits 3) as a length: its lower six bits.
+            // If Redis finds the marker byte of an encoded string (top bits 3) in place of a
+            // length, it takes the byte's lower six bits as the length.
             0 | 3 => Ok(low),
             1 => Ok(low << 8 | u64::from(self.byte()?)),
             _ if first == LEN_32_BITS => self.number(4),

@@ -10,7 +10,7 @@ use crate::pack::{Pack, PackRef, check_entries};
 const HEADER_BYTES: usize = 6;
 /// The end mark.
 const END: u8 = 0xff;
-/// The stored number of entries if they must be counted.
+/// The stored number of entries of a listpack whose entries must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
 /// Maximum number of fields that are compared pairwise.
 const COMPARED_MAX: usize = 16;
@@ -47,13 +47,13 @@ pub(super) fn of(entries: &[u8], count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns whether the entries are pairs whose first elements differ from each other.
+/// Returns whether the entries are pairs with distinct first elements.
 pub(super) fn is_of_different_pairs(pack: PackRef<'_>) -> bool {
     let len = pack.len();
     if !len.is_multiple_of(2) {
         return false;
     }
-    // Equal values have equal bytes.
+    // Compare bytes, because equal values have equal bytes in a pack.
     let mut at = pack.first();
     let firsts = std::iter::from_fn(|| {
         let from = at;

@@ -1,27 +1,32 @@
-//! Values in RDB files and `DUMP` payloads, in version 10, which Redis 7.0 uses.
+//! Values in RDB files and `DUMP` payloads, in RDB version 10, the version of Redis 7.0.
 //!
-//! A value is a byte with its type ([`kind`]), followed by its body. [`write()`] produces what
-//! Redis 7.0 writes for the encoding that it would use. [`read()`] accepts all forms that Redis 7.0
-//! reads, including those of versions back to 2.2, except modules. `read_newer` also accepts the
-//! forms of Redis up to 8.0 and of Valkey; they may occur in files, while `RESTORE` rejects them.
-//! [`extent()`] finds the end of a value without decoding it.
+//! A value is a type byte ([`kind`]) and a body. [`write()`] produces the same form as Redis 7.0.
+//! [`read()`] accepts all forms that Redis 7.0 reads, including those of versions back to 2.2,
+//! except modules. `read_newer` also accepts the forms of Redis up to 8.0 and of Valkey. Files may
+//! contain these newer forms, while `RESTORE` rejects them. [`extent()`] finds the end of a value
+//! without decoding the value.
 //!
 //! # Terms
 //!
 //! | term | meaning |
 //! | --- | --- |
-//! | length | 1, 2, 5 or 9 bytes, depending on its value; also the form of counts and ids |
+//! | length | 1, 2, 5 or 9 bytes, depending on the value; counts and ids have the same form |
 //! | string | length and bytes; integer of 1, 2 or 4 bytes; or LZF: two lengths and bytes |
 //! | listpack, ziplist, zipmap, intset | several elements in one string |
-//! | payload | a value, the version (2 bytes), a CRC64 of both: [`payload`] |
+//! | payload | a value, the RDB version (2 bytes), and a CRC64 of value and version: [`payload`] |
 //!
 //! # Untrusted input
 //!
-//! All input is checked before it becomes a value: every entry of every listpack, order and
-//! duplicates where the type has constraints, and every length against the available bytes. Memory
-//! is only allocated for bytes that exist, and for LZF only up to its possible expansion and
-//! [`Limits::string_bytes_max`]. Entries with an encoding that Redis wouldn't use (an integer as
-//! text) are reencoded, because equal values must have equal bytes in a pack.
+//! All input is checked before it becomes a value:
+//!
+//! - every entry of every listpack,
+//! - the order of elements and the absence of duplicates, where the type requires them,
+//! - every length, which must not exceed the available bytes.
+//!
+//! Memory is only allocated for bytes that exist. For LZF, memory is only allocated up to the
+//! possible expansion of the compressed bytes and up to [`Limits::string_bytes_max`]. An entry with
+//! an encoding that Redis wouldn't use (an integer as text) is reencoded, because equal values must
+//! have equal bytes in a pack.
 
 #[cfg(test)]
 mod cut_tests;
@@ -55,14 +60,15 @@ pub use reader::Reader;
 pub use write::{begin_cut, cut_id, end_cut, kind_of, write, write_body, write_cut};
 pub use writer::{DRAIN_BYTES, Drain, Writer};
 
-/// The version that is written, and the newest that is read.
+/// The RDB version of written values, and the newest version that `RESTORE` accepts.
 pub const VERSION: u16 = 10;
 
-/// The newest version whose values are read from files ([`mod@read_newer`]). Files with expiries of
-/// hash fields have this version.
+/// The newest RDB version whose values are read from files ([`mod@read_newer`]). Files with expiry
+/// times of hash fields have this version.
 pub const VERSION_NEWEST: u16 = 12;
 
-/// The server that wrote a file. Redis and Valkey number their newer kinds (from 22) differently.
+/// The server that wrote a file. The type bytes 22 and above mean different forms in Redis and in
+/// Valkey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// Redis.
@@ -79,11 +85,11 @@ pub mod kind {
     pub const LIST: u8 = 1;
     /// A set, member by member.
     pub const SET: u8 = 2;
-    /// A sorted set, member by member, scores as text.
+    /// A sorted set, member by member, with scores as text.
     pub const ZSET: u8 = 3;
     /// A hash, field by field.
     pub const HASH: u8 = 4;
-    /// A sorted set, member by member.
+    /// A sorted set, member by member, with scores as doubles.
     pub const ZSET_2: u8 = 5;
     /// A hash in a zipmap.
     pub const HASH_ZIPMAP: u8 = 9;
@@ -112,13 +118,13 @@ pub mod kind {
     /// A stream of Redis 7.2, which also stores when a consumer was last active.
     pub const STREAM_LISTPACKS_3: u8 = 21;
     /// A hash with fields that expire, in the form of the release candidates of Redis 7.4, with
-    /// absolute times. In a file of Valkey: Valkey's form of such a hash.
+    /// absolute times. In a file of Valkey, this byte denotes Valkey's form of such a hash.
     pub const HASH_METADATA_PRE_GA: u8 = 22;
-    /// Like [`HASH_METADATA_PRE_GA`], in a listpack.
+    /// A hash like [`HASH_METADATA_PRE_GA`], but in a listpack.
     pub const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
     /// A hash with fields that expire, of Redis 7.4.
     pub const HASH_METADATA: u8 = 24;
-    /// Like [`HASH_METADATA`], in a listpack.
+    /// A hash like [`HASH_METADATA`], but in a listpack.
     pub const HASH_LISTPACK_EX: u8 = 25;
     /// A value of a module of a release candidate of Redis 4.0.
     pub const MODULE_PRE_GA: u8 = 6;
@@ -145,10 +151,10 @@ pub enum ValueRef<'a> {
     List(ListView<'a>),
     /// A hash.
     Hash(HashView<'a>),
-    /// A hash at a Unix time in milliseconds. Fields that have expired at this time are omitted.
+    /// A hash and a Unix time in milliseconds. Fields that are expired at this time are omitted.
     HashAt(HashView<'a>, i64),
-    /// Like [`ValueRef::HashAt`], with the expiries of the fields, in the form of Redis 7.4
-    /// (version 12).
+    /// Like [`ValueRef::HashAt`], but written with the expiry times of the fields, in the form of
+    /// Redis 7.4 (RDB version 12).
     ExpiringHash(HashView<'a>, i64),
     /// A set.
     Set(SetView<'a>),
@@ -158,7 +164,7 @@ pub enum ValueRef<'a> {
     Stream(&'a Stream),
 }
 
-/// A value that was read. No collection but a stream is empty.
+/// A value that was read. Of the collections, only a stream may be empty.
 #[derive(Debug, PartialEq)]
 pub enum Loaded<'a> {
     /// A string.

@@ -1,4 +1,4 @@
-//! The frame of a `DUMP` payload: a value, a version and a checksum.
+//! A `DUMP` payload: a value, followed by the RDB version and a checksum.
 
 use pantala_base::crc64::crc64;
 
@@ -9,7 +9,7 @@ const VERSION_BYTES: usize = 2;
 /// Size of the checksum, in bytes.
 const CHECKSUM_BYTES: usize = 8;
 
-/// Appends version and checksum to a value.
+/// Appends the RDB version and the checksum to a value.
 pub fn seal(payload: &mut Vec<u8>) {
     payload.extend_from_slice(&VERSION.to_le_bytes());
     let checksum = crc64(0, payload);

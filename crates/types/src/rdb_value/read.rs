@@ -21,8 +21,7 @@ pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, 
     read_body(kind, reader, limits)
 }
 
-/// Reads a value like [`read`], but without its type byte, because in a file the key is between the
-/// two.
+/// Reads the body of a value of `kind`. In a file, the key is between the type byte and the body.
 ///
 /// # Errors
 /// As [`read`].
@@ -99,7 +98,7 @@ fn list_of_nodes(reader: &mut Reader<'_>, limits: &Limits, listpacks: bool) -> R
         };
         list.append(pack.as_ref(), limits.list_node);
     }
-    // Redis skips empty nodes, too.
+    // The list may be empty although it has nodes: empty nodes are skipped, as in Redis.
     if list.is_empty() { Err(EMPTY) } else { Ok(list) }
 }
 

@@ -1,5 +1,5 @@
-//! Reads forms newer than Redis 7.0, for files: sets in listpacks, streams with the times at which
-//! consumers were active, and hashes whose fields expire.
+//! Reads values from files in forms newer than Redis 7.0: sets in listpacks, streams that store
+//! when consumers were last active, and hashes with fields that expire.
 
 use std::borrow::Cow;
 
@@ -10,16 +10,16 @@ use crate::Collection;
 use crate::hash::Hash;
 use crate::set::Set;
 
-/// Latest expiry of a field, Unix time in ms. Redis stores 48 bits.
+/// Maximum expiry time of a field, as Unix time in ms. Redis stores 48 bits.
 const TIME_MS_MAX: u64 = (1 << 48) - 1;
 
 const BAD_TIME: Error = Error::Corrupt("time of a field");
 
-/// Reads a value of any kind that a file may have, after its type byte. `now_ms` is Unix time:
-/// expired fields of hashes are omitted.
+/// Reads the body of a value of any kind that a file may contain. Omits the fields of a hash that
+/// are expired at the Unix time `now_ms`.
 ///
 /// # Errors
-/// [`Error`]; also [`Error::Empty`] if all fields of a hash have expired.
+/// [`Error`]. [`Error::Empty`] also if all fields of a hash are expired.
 pub fn read_newer<'a>(
     kind: u8,
     dialect: Dialect,
@@ -36,8 +36,8 @@ pub fn read_newer<'a>(
             if earliest_ms > TIME_MS_MAX + 1 {
                 return Err(BAD_TIME);
             }
-            // An expiry is stored as its difference from the earliest one, plus one, because 0
-            // means none.
+            // An expiry time is stored as its difference from the earliest expiry time, plus one. 0
+            // means that the field doesn't expire.
             expiring_fields(reader, limits, earliest_ms.wrapping_sub(1), now_ms)?
         }
         (kind::HASH_LISTPACK_EX_PRE_GA, Dialect::Redis) => expiring_listpack(reader, limits, now_ms)?,
@@ -62,7 +62,8 @@ fn set_of_listpack(reader: &mut Reader<'_>, limits: &Limits) -> Result<Set, Erro
     if set.is_empty() { Err(EMPTY) } else { Ok(set) }
 }
 
-/// Reads fields, each preceded by its expiry: 0 for none, otherwise relative to `base_ms`.
+/// Reads fields, each preceded by its expiry time relative to `base_ms`, or by 0 if the field
+/// doesn't expire.
 fn expiring_fields(reader: &mut Reader<'_>, limits: &Limits, base_ms: u64, now_ms: i64) -> Result<Hash, Error> {
     let mut fields = Fields::new(now_ms);
     for _ in 0..some(reader, 3)? {
@@ -76,7 +77,8 @@ fn expiring_fields(reader: &mut Reader<'_>, limits: &Limits, base_ms: u64, now_m
     fields.finish()
 }
 
-/// Reads a listpack of field, value, expiry, field …
+/// Reads a listpack of field, value, expiry time, field … An expiry time of 0 means that the field
+/// doesn't expire.
 fn expiring_listpack(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Result<Hash, Error> {
     let pack = listpack::read(&reader.string()?)?;
     let mut fields = Fields::new(now_ms);
@@ -94,7 +96,8 @@ fn expiring_listpack(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> R
     fields.finish()
 }
 
-/// Reads field, value and expiry (8 bytes; -1 for none), as Valkey writes them.
+/// Reads the fields of a hash as Valkey writes them: field, value and expiry time (8 bytes, or -1
+/// if the field doesn't expire).
 fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Result<Hash, Error> {
     let mut fields = Fields::new(now_ms);
     for _ in 0..some(reader, 2 + size_of::<i64>())? {
@@ -108,8 +111,8 @@ fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Re
     fields.finish()
 }
 
-/// A hash under construction. Expired fields stay in it until [`Fields::finish`] removes them, so
-/// that a duplicate of an expired field is found.
+/// A hash under construction. Expired fields stay in the hash until [`Fields::finish`] removes
+/// them, so that a duplicate of an expired field is found.
 struct Fields {
     hash: Hash,
     expired: Vec<Box<[u8]>>,

@@ -8,11 +8,11 @@ use crate::sorted_set::{Builder, SortedSet};
 
 /// Maximum number of members for which space is reserved before they are read.
 const ROOM_MEMBERS_MAX: usize = 1 << 16;
-/// Stands for the score NaN, in place of the length of its text.
+/// The length byte of a text score that denotes NaN. No text follows.
 const TEXT_NAN: u8 = 253;
-/// Stands for the score infinity, in place of the length of its text.
+/// The length byte of a text score that denotes infinity. No text follows.
 const TEXT_INFINITE: u8 = 254;
-/// Stands for the score minus infinity, in place of the length of its text.
+/// The length byte of a text score that denotes minus infinity. No text follows.
 const TEXT_MINUS_INFINITE: u8 = 255;
 
 const NOT_A_SCORE: Error = Error::Corrupt("score");
@@ -47,8 +47,8 @@ pub(super) fn binary_score(reader: &mut Reader<'_>) -> Result<f64, Error> {
     Ok(f64::from_le_bytes(reader.array()?))
 }
 
-/// Returns the set with these members and scores. Like Redis, keeps a set of few members packed,
-/// regardless of their lengths.
+/// Returns the set with these members and scores. As in Redis, a set of few members stays packed,
+/// regardless of the lengths of its members.
 pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> {
     let entries = pack.as_ref();
     if entries.is_empty() {
@@ -72,12 +72,12 @@ pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> 
 }
 
 fn score_of(text: &[u8]) -> Result<f64, Error> {
-    // Redis reads a C string, which ends at a NUL. So a text that starts with a NUL is empty to
-    // Redis, and an empty text isn't a score.
+    // Redis reads a score as a C string, which ends at a NUL. A text that starts with a NUL is
+    // therefore empty in Redis, and an empty text isn't a score.
     double::parse_as_c(text).filter(|_| text.first().is_some_and(|first| *first != 0)).ok_or(NOT_A_SCORE)
 }
 
-/// A set under construction. Its members are distinct, and its scores aren't NaN.
+/// A sorted set under construction. The members are distinct, and no score is NaN.
 struct Members {
     set: Builder,
 }

@@ -46,13 +46,13 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, form: Form) -> Result<Box<Stream
     Ok(stream)
 }
 
-/// Reads a group. The oldest form lacks the number of entries that the group has read, so it is
-/// derived from the stream's `counters`.
+/// Reads a group. The oldest form doesn't store how many entries the group has read, so this number
+/// is computed from the stream's `counters`.
 fn group(reader: &mut Reader<'_>, form: Form, counters: &Counters) -> Result<RestoredGroup, Error> {
     let (name, last_id) = (element(reader)?, id(reader)?);
     let entries_read = match form {
         Form::Uncounted => counters.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
-        // A number with all bits set (-1) means that the number is unknown.
+        // -1 (all bits set) means that the number is unknown.
         Form::Counted | Form::Active => reader.number()? as i64,
     };
     let mut group = RestoredGroup::new(&name, last_id, entries_read);
@@ -63,7 +63,7 @@ fn group(reader: &mut Reader<'_>, form: Form, counters: &Counters) -> Result<Res
     for _ in 0..reader.count(2 + size_of::<i64>())? {
         let (name, seen_ms) = (element(reader)?, i64::from_le_bytes(reader.array()?));
         if form == Form::Active {
-            // Redis 7.0 has only one time per consumer, so the second time is skipped.
+            // A consumer has only one time here, as in Redis 7.0, so the second time is skipped.
             reader.array::<{ size_of::<i64>() }>()?;
         }
         let count = reader.count(RAW_ID_BYTES)?;
@@ -73,7 +73,7 @@ fn group(reader: &mut Reader<'_>, form: Form, counters: &Counters) -> Result<Res
     Ok(group)
 }
 
-/// Size of an id that isn't written as two numbers, in bytes.
+/// Size of an id in binary form, in bytes: two big-endian words.
 const RAW_ID_BYTES: usize = 16;
 
 fn id_of(bytes: [u8; RAW_ID_BYTES]) -> StreamId {
@@ -81,7 +81,7 @@ fn id_of(bytes: [u8; RAW_ID_BYTES]) -> StreamId {
     StreamId { ms: (whole >> 64) as u64, seq: whole as u64 }
 }
 
-/// Reads an id as two numbers.
+/// Reads an id that is written as two numbers.
 fn id(reader: &mut Reader<'_>) -> Result<StreamId, Error> {
     Ok(StreamId { ms: reader.number()?, seq: reader.number()? })
 }

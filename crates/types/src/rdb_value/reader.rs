@@ -8,7 +8,7 @@ use super::Error;
 use super::writer::{ENC_INT8, ENC_INT16, ENC_INT32, ENC_LZF, LEN_14_BITS, LEN_32_BITS, LEN_64_BITS};
 use crate::lzf;
 
-/// A reader of bytes in memory. Its position after an error is unspecified.
+/// A reader of bytes in memory. After an error, the position of the reader is unspecified.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -84,15 +84,15 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads a length. Like Redis, reads the marker byte of an encoded string as a length too: the
-    /// byte's lower six bits.
+    /// Reads a length. In place of a length, accepts the marker byte of an encoded string and
+    /// returns the byte's lower six bits, as Redis does.
     ///
     /// # Errors
-    /// [`Error::Truncated`], or [`Error::Corrupt`] if it isn't a length.
+    /// [`Error::Truncated`] if the bytes end, or [`Error::Corrupt`] if they aren't a length.
     #[inline]
     pub fn length(&mut self) -> Result<u64, Error> {
         match self.head()? {
-            // Redis mistakes this length for its own error value, so it is rejected.
+            // Rejected, because Redis mistakes this length for its own error value.
             Head::Len(u64::MAX) => Err(Error::Corrupt("length")),
             Head::Len(len) => Ok(len),
             Head::Encoded(low) => Ok(u64::from(low)),
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the number of the items that follow, each of at least `bytes_min` bytes.
+    /// Reads the number of the items that follow. An item has at least `bytes_min` bytes.
     ///
     /// # Errors
     /// As [`Self::length`]. Also [`Error::Truncated`] if the remaining bytes are too few for this
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         let (compressed_len, len) = (self.length()?, self.length()?);
         let compressed = self.take(compressed_len)?;
         if len == 0 {
-            // Redis mistakes the length 0 for a failure to decompress, and yields an empty string.
+            // Redis mistakes the length 0 for a failed decompression, and returns an empty string.
             return Ok(Vec::new());
         }
         self.check_len(len)?;

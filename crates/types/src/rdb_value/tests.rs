@@ -1,4 +1,4 @@
-//! Tests of written and read values, of bytes from Redis, and of damaged bytes.
+//! Tests that write and read values, and that read bytes from Redis and damaged bytes.
 
 use super::*;
 use crate::list::End;
@@ -219,7 +219,7 @@ fn damage_never_panics() {
     }
 }
 
-/// Replies of redis-server 7.0.15 to DUMP, without their frame, and their values.
+/// The expected bytes are replies of redis-server 7.0.15 to DUMP, without version and checksum.
 #[test]
 fn bytes_of_redis_are_read_and_written() {
     let long = [b"hello ".repeat(20), b"world".to_vec()].concat();
@@ -250,8 +250,8 @@ fn bytes_of_redis_are_read_and_written() {
     assert_eq!(content(&load(&compressed).unwrap()), [long]);
 }
 
-/// Returns a ziplist as Redis wrote it. With `odd`, every entry has the long form of the preceding
-/// entry's size.
+/// Returns a ziplist as Redis wrote it. With `odd`, every entry stores the size of the preceding
+/// entry in the long form.
 fn ziplist(entries: &[(&[u8], &[u8])], odd: bool) -> Vec<u8> {
     let (mut body, mut before, mut last) = (Vec::new(), 0usize, 10);
     for (encoding, data) in entries {

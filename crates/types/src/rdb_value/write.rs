@@ -1,4 +1,4 @@
-//! Writes values, for `DUMP`, `MIGRATE` and files.
+//! Writes values for `DUMP`, `MIGRATE` and files.
 
 use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 
@@ -13,8 +13,8 @@ use crate::sorted_set::SortedSetView;
 use crate::stream::{CutPart, Group, Stream, StreamId};
 use crate::value::Value;
 
-/// Writes a value with its type byte, as Redis 7.0 writes it in the encoding that `OBJECT ENCODING`
-/// shows.
+/// Writes a value with its type byte. The form is that of Redis 7.0 for the encoding that `OBJECT
+/// ENCODING` shows.
 pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     writer.put(&[kind_of(value)]);
     write_body(value, writer);
@@ -37,8 +37,8 @@ pub fn kind_of(value: ValueRef<'_>) -> u8 {
     }
 }
 
-/// Writes a value without its type byte ([`kind_of`]), because in a file the key is between the
-/// two.
+/// Writes the body of a value. In a file, the key is between the type byte ([`kind_of`]) and the
+/// body.
 pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     match value {
         ValueRef::Int(value) => writer.integer(value),
@@ -53,10 +53,10 @@ pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     }
 }
 
-/// Starts a cut of a value (see `crate::cut`) and writes the head of the value's body.
-/// [`write_cut`] then writes the elements that the value has now, even if the value changes.
-/// Returns `false` and does nothing if the value has no cuts: a string, a packed collection, or a
-/// hash with fields that expire.
+/// Starts a cut of a value (see `crate::cut`) and writes the number of elements or nodes.
+/// [`write_cut`] then writes the elements that the value has now, even if the value changes
+/// meanwhile. Returns `false` and does nothing if the value can't have a cut: a string, a packed
+/// collection, or a hash with fields that expire.
 pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
     let len = match value {
         ValueRef::List(list) if list.begin_cut() => list.runs(),
@@ -95,8 +95,8 @@ pub fn write_cut(value: ValueRef<'_>, max: PieceMax, writer: &mut Writer<'_>) ->
             }
             CutPart::Tail(bytes) => writer.put(bytes),
         }),
-        // Fields may have got expiry times since the cut started. The cut then runs in the plain
-        // hash.
+        // If a field has received an expiry time since the cut started, the cut is in the hash
+        // within the `ExpiringHash`.
         ValueRef::Hash(hash) => match hash.plain() {
             HashView::Table(table) => table.read_cut(max, |pair| {
                 writer.string(pair.field());
@@ -202,8 +202,8 @@ fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     });
 }
 
-/// Writes a hash with fields that expire, as Redis 7.4 does. An expiry is written as its difference
-/// from the earliest one, plus one; 0 means that the field has none.
+/// Writes a hash with fields that expire, as Redis 7.4 does. An expiry time is written as its
+/// difference from the earliest expiry time, plus one. 0 means that the field doesn't expire.
 fn write_expiring_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     let time = |field: Element<'_>| field.with_bytes(|field| hash.expiry(field));
     let mut earliest_ms = i64::MAX;
@@ -235,8 +235,8 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
     write_scores(set, 0..set.len(), writer);
 }
 
-/// Writes the members with these ranks in descending order, like Redis, which builds its skip list
-/// fastest in this order.
+/// Writes the members with these ranks in descending order, as Redis does, because a loading Redis
+/// builds its skip list fastest in this order.
 fn write_scores(set: SortedSetView<'_>, ranks: std::ops::Range<usize>, writer: &mut Writer<'_>) {
     for (member, score) in set.range(ranks, true) {
         member.with_bytes(|member| writer.string(member));
@@ -293,7 +293,7 @@ fn write_id(id: StreamId, writer: &mut Writer<'_>) {
     writer.length(id.seq);
 }
 
-/// Returns an id in the form of keys in Redis's radix trees.
+/// Returns an id as 16 bytes, big-endian, like a key in Redis's radix trees.
 fn raw(id: StreamId) -> [u8; 16] {
     (u128::from(id.ms) << 64 | u128::from(id.seq)).to_be_bytes()
 }

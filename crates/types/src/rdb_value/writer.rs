@@ -10,7 +10,7 @@ pub(super) const LEN_14_BITS: u8 = 0x40;
 pub(super) const LEN_32_BITS: u8 = 0x80;
 /// The byte before a 64-bit length.
 pub(super) const LEN_64_BITS: u8 = 0x81;
-/// First bits of a string in another form than length and bytes.
+/// First bits of a string that is encoded as an integer or by LZF.
 const ENCODED: u8 = 0xc0;
 /// A string encoded as an integer of one byte.
 pub(super) const ENC_INT8: u8 = 0;
@@ -33,7 +33,7 @@ const COMPRESSED_BYTES_RESERVED: usize = 1024;
 /// Size at which a [`Writer`]'s buffer is drained, in bytes.
 pub const DRAIN_BYTES: usize = 256 * 1024;
 
-/// Empties a [`Writer`]'s buffer and consumes its bytes.
+/// A function that consumes the bytes of a [`Writer`]'s buffer and empties the buffer.
 pub type Drain<'a> = &'a mut dyn FnMut(&mut Vec<u8>);
 
 /// A writer that appends to a vector.
@@ -44,14 +44,14 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Returns a writer that appends to `out`. With `compress`, long strings are compressed if that
-    /// saves enough (`rdbcompression`).
+    /// Returns a writer that appends to `out`. With `compress` (`rdbcompression`), a long string is
+    /// compressed if this saves at least 4 bytes.
     pub fn new(out: &'a mut Vec<u8>, compress: bool) -> Self {
         Writer { out, compress, drain: None }
     }
 
-    /// Returns a writer like [`Writer::new`] that calls `drain` between two strings when `out` has
-    /// at least [`DRAIN_BYTES`]. Thus writing a large collection takes bounded memory.
+    /// Returns a writer like [`Writer::new`] that calls `drain` after a string if `out` then has at
+    /// least [`DRAIN_BYTES`]. Writing a large collection thus takes bounded memory.
     pub fn draining(out: &'a mut Vec<u8>, compress: bool, drain: Drain<'a>) -> Self {
         Writer { out, compress, drain: Some(drain) }
     }
@@ -117,7 +117,8 @@ impl<'a> Writer<'a> {
         self.put(bytes);
     }
 
-    /// Appends an integer of at most 32 bits in integer form. Returns `false` if it is larger.
+    /// Appends an integer of at most 32 bits in integer form. Returns `false`, with nothing
+    /// appended, if the integer is larger.
     fn short_integer(&mut self, value: i64) -> bool {
         let le = value.to_le_bytes();
         let (encoding, size) = match value {
@@ -133,8 +134,8 @@ impl<'a> Writer<'a> {
 
     fn compressed(&mut self, bytes: &[u8]) -> bool {
         let bytes_max = bytes.len() - SAVED_BYTES_MIN;
-        // Reserve all bytes for a short string, because reallocations would cost more. A long
-        // string usually compresses well.
+        // Reserve the maximum for a short string, because reallocations would cost more. Reserve
+        // less for a long string, which usually compresses well.
         let mut compressed = Vec::with_capacity(bytes_max.min(COMPRESSED_BYTES_RESERVED));
         if !lzf::compress(bytes, &mut compressed, bytes_max) {
             return false;

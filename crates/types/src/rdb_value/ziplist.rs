@@ -1,18 +1,19 @@
 //! Ziplists, which Redis used before listpacks:
 //!
 //! ```text
-//! total size      4
-//! last entry      4: its position
-//! entries         2: their number; 65,535: must be counted
-//! entry           size of the entry before it (1 byte below 254, or fe and 4), encoding, data
+//! total size      4 bytes
+//! last            4 bytes: position of the last entry
+//! count           2 bytes: number of entries, or 65,535 if they must be counted
+//! entry           size of the preceding entry (1 byte if below 254, otherwise fe and 4 bytes),
+//!                 encoding, data
 //! end             ff
 //! ```
 //!
 //! | encoding | data |
 //! | --- | --- |
 //! | `00xxxxxx` | string of x bytes |
-//! | `01xxxxxx` and 1 byte | string, the length big-endian |
-//! | `10------` and 4 bytes | string, the length big-endian |
+//! | `01xxxxxx` and 1 byte | string of x bytes (14 bits, big-endian) |
+//! | `10------` and 4 bytes | string; its length is in the 4 bytes, big-endian |
 //! | `c0` `d0` `e0` `f0` `fe` | integer of 2, 4, 8, 3, 1 bytes |
 //! | `f1` to `fd` | integer 0 to 12 |
 
@@ -23,10 +24,10 @@ use crate::pack::{Element, Pack};
 const HEADER_BYTES: usize = 10;
 /// The end mark.
 const END: u8 = 0xff;
-/// The stored number of entries if they must be counted.
+/// The stored number of entries of a ziplist whose entries must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
-/// If an entry has at least this size, the next entry stores the size in 5 bytes, the first of
-/// which has this value.
+/// The size of the preceding entry takes 1 byte if it is less than this. Otherwise it takes 5
+/// bytes, of which the first has this value.
 const LONG_LENGTH: u8 = 254;
 
 /// Returns a pack with the entries of a ziplist, which may be empty.
@@ -88,7 +89,8 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Reads the element at the start of `bytes`. Returns it and its size, including the encoding.
+/// Reads the element at the start of `bytes`. Returns the element and its size, including the
+/// encoding.
 fn element(bytes: &[u8]) -> Option<(Element<'_>, usize)> {
     let (&encoding, rest) = bytes.split_first()?;
     let string = |head: usize, len: usize| {

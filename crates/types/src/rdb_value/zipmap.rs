@@ -1,16 +1,16 @@
 //! Zipmaps, the form of small hashes before Redis 2.6:
 //!
 //! ```text
-//! fields    1 byte: their number; 254: must be counted
-//! field     length (1 byte below 254, or fe and 4), bytes
-//! value     length, number of unused bytes after it (1 byte), bytes, unused bytes
+//! count     1 byte: number of fields, or 254 if they must be counted
+//! field     length (1 byte if below 254, otherwise fe and 4 bytes), bytes
+//! value     length, number of unused bytes at the end (1 byte), bytes, unused bytes
 //! end       ff
 //! ```
 
 use super::Error;
 
-/// First byte of a length that takes 5 bytes. As the number of fields, it means that the fields
-/// must be counted.
+/// First byte of a length that takes 5 bytes. In place of the number of fields, this byte means
+/// that the fields must be counted.
 const LONG: u8 = 254;
 /// The end mark.
 const END: u8 = 0xff;
