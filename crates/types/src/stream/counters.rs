@@ -1,4 +1,4 @@
-//! The counters of a stream, and the progress of its groups, which is derived from them.
+//! The counters of a stream, and the progress of its groups, which is derived from the counters.
 
 use super::group::{ENTRIES_READ_UNKNOWN, Group};
 use super::id::StreamId;
@@ -10,8 +10,8 @@ pub struct Counters {
     pub length: u64,
     /// Id of the first entry, or 0-0 if there is none.
     pub first_id: StreamId,
-    /// The last id, which every new entry must exceed: usually the largest id that an entry ever
-    /// had. `XSETID` may set another one.
+    /// The last id. The id of a new entry must exceed it. The last id is usually the largest id
+    /// that an entry ever had, but `XSETID` may set another id.
     pub last_id: StreamId,
     /// The largest id that `XDEL` removed, or the id set by `XSETID`.
     pub max_deleted_id: StreamId,
@@ -23,13 +23,13 @@ impl Counters {
     /// Returns whether `XDEL` may have removed an entry with this id or a later one (Redis's
     /// `streamRangeHasTombstones`).
     fn has_tombstones_from(&self, start: StreamId) -> bool {
-        // Deletions before the first entry don't count.
+        // Deletions of entries before the first entry don't count.
         let none = self.length == 0 || self.max_deleted_id == StreamId::MIN || self.first_id > self.max_deleted_id;
         !none && start <= self.max_deleted_id
     }
 
-    /// Returns how many entries up to an id were ever added, if that is known without counting them
-    /// (Redis's `streamEstimateDistanceFromFirstEverEntry`).
+    /// Returns how many entries up to an id were ever added, or `None` if this isn't known without
+    /// counting (Redis's `streamEstimateDistanceFromFirstEverEntry`).
     pub(crate) fn entries_up_to(&self, id: StreamId) -> Option<u64> {
         if self.entries_added == 0 {
             return Some(0);
@@ -64,7 +64,7 @@ impl Counters {
         }
     }
 
-    /// Returns how many entries a group has yet to read, or `None` if that is unknown.
+    /// Returns how many entries a group has yet to read, or `None` if this number is unknown.
     pub fn lag(&self, group: &Group) -> Option<i64> {
         let added = self.entries_added as i64;
         if added == 0 {

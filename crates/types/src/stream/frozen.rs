@@ -1,8 +1,8 @@
 //! The cut of a stream ([`crate::cut`]): the nodes that the stream had at one instant, read in
 //! order while the stream changes.
 //!
-//! A node that is not read yet is copied before it changes. The groups and counters, which follow
-//! the nodes in the payload, belong to the cut in their encoded form.
+//! A node that is not read yet is copied before it changes. The cut also has the groups and
+//! counters in encoded form, which follow the nodes in a payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,7 @@ use super::node::Node;
 use super::ordered::{Keyed, Ordered, Place};
 use crate::cut::{Budget, CutState, PieceMax};
 
-/// The unread nodes of a cut, as described at the head of this module. A node is identified by its
-/// first id.
+/// The unread nodes of a cut. A node is identified by its first id.
 #[derive(Debug)]
 pub(super) struct Frozen {
     /// The last node that was read.
@@ -24,8 +23,8 @@ pub(super) struct Frozen {
     left: usize,
     /// Copies of nodes that changed before they were read.
     kept: BTreeMap<StreamId, Node>,
-    /// New nodes with ids up to `last`, which are possible after `XSETID`. They don't belong to the
-    /// cut.
+    /// New nodes with ids up to `last`, which don't belong to the cut. Such nodes are possible
+    /// after `XSETID` lowered the last id.
     new: BTreeSet<StreamId>,
     tail: Vec<u8>,
 }
@@ -52,14 +51,14 @@ impl CutPart<'_> {
 }
 
 impl Frozen {
-    /// Returns the cut of the current nodes. `tail` follows them in the payload.
+    /// Returns the cut of the current nodes. `tail` follows the nodes in the payload.
     pub(super) fn new(nodes: &Ordered<Node>, tail: Vec<u8>) -> Self {
         let last = nodes.last().map(Keyed::key);
         Frozen { read: None, last, left: nodes.len(), kept: BTreeMap::new(), new: BTreeSet::new(), tail }
     }
 
-    /// Copies a node before it changes or is removed, if the cut needs it: it is an unread node of
-    /// the cut and isn't copied yet.
+    /// Copies a node before the node changes or is removed. Does nothing unless the node is an
+    /// unread node of the cut that isn't copied yet.
     pub(super) fn before_change(&mut self, node: &Node) {
         let id = node.key();
         let is_unread = Some(id) > self.read && Some(id) <= self.last;
@@ -75,7 +74,7 @@ impl Frozen {
         }
     }
 
-    /// Passes a piece of the nodes to `read`, and, after the last node, the tail.
+    /// Passes the nodes of one piece to `read`. Passes the tail after the last node.
     pub(super) fn read(&mut self, nodes: &Ordered<Node>, max: PieceMax, mut read: impl FnMut(CutPart<'_>)) -> CutState {
         let mut budget = Budget::new(max);
         let mut place = self.next_place(nodes);
@@ -108,7 +107,7 @@ impl Frozen {
         CutState::More
     }
 
-    /// Returns the place of the first node after the last one that was read.
+    /// Returns the place of the first node after the last read node.
     fn next_place(&self, nodes: &Ordered<Node>) -> Option<Place> {
         let before = self.read.and_then(|id| nodes.floor(id));
         before.map_or_else(|| nodes.first_place(), |place| nodes.next(place))

@@ -1,14 +1,14 @@
 //! Consumer groups, and the pending entries of their consumers.
 //!
 //! A group stores all its pending entries with their details. Each consumer stores the ids of its
-//! own pending entries. Therefore, the entries of a consumer are found without visiting those of
-//! other consumers, and the oldest entry of a group without visiting its consumers.
+//! own pending entries. A search for the entries of a consumer therefore doesn't visit those of
+//! other consumers, and a search for the oldest entry of a group doesn't visit the consumers.
 
 use super::id::StreamId;
 use super::named::{HasName, Named, Place};
 use super::ordered::{Keyed, Ordered};
 
-/// An unknown `entries-read` (Redis's `SCG_INVALID_ENTRIES_READ`).
+/// The `entries-read` of a group if this number is unknown (Redis's `SCG_INVALID_ENTRIES_READ`).
 pub const ENTRIES_READ_UNKNOWN: i64 = -1;
 
 /// The number of a consumer in its group, stable while the consumer exists.
@@ -37,7 +37,7 @@ impl Keyed for Nack {
 pub struct Pending<'g> {
     /// Id of the entry, which may have been deleted.
     pub id: StreamId,
-    /// Name of its consumer.
+    /// Name of the consumer to which the entry was delivered.
     pub consumer: &'g [u8],
     /// Time of the last delivery, in Unix milliseconds.
     pub delivered_ms: i64,
@@ -60,22 +60,22 @@ impl HasName for Consumer {
 }
 
 impl Consumer {
-    /// Returns its name.
+    /// Returns the name.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Returns the time of its last attempted operation, in Unix milliseconds.
+    /// Returns the time of the consumer's last attempted operation, in Unix milliseconds.
     pub fn seen_ms(&self) -> i64 {
         self.seen_ms
     }
 
-    /// Returns the number of its pending entries.
+    /// Returns the number of the consumer's pending entries.
     pub fn pending_len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Iterates over the ids of its pending entries, in order.
+    /// Iterates over the ids of the consumer's pending entries, in order.
     pub fn pending(&self) -> impl Iterator<Item = StreamId> {
         self.pending.iter().copied()
     }
@@ -87,9 +87,9 @@ pub struct Group {
     name: Box<[u8]>,
     pub(super) last_id: StreamId,
     pub(super) entries_read: i64,
-    /// A hint for finding the entry after `last_id`, whether or not that entry exists yet: the
-    /// first id of the node that has the entry `last_id`, and the position after this entry in the
-    /// node. A read sets the hint. Any other change of `last_id` clears it.
+    /// A hint for finding the entry after `last_id`: the first id of the node that has the entry
+    /// `last_id`, and the position after this entry in the node. The next entry need not exist yet.
+    /// A read sets the hint. Any other change of `last_id` clears the hint.
     pub(super) cursor: Option<(StreamId, usize)>,
     pub(super) pel: Ordered<Nack>,
     consumers: Named<Consumer>,
@@ -116,7 +116,7 @@ impl Group {
         }
     }
 
-    /// Returns its name.
+    /// Returns the name.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
@@ -150,7 +150,7 @@ impl Group {
     /// Iterates over the pending entries of a consumer of this group, starting at an id.
     pub fn pending_of<'g>(&'g self, consumer: &'g Consumer, start: StreamId) -> impl Iterator<Item = Pending<'g>> {
         let ids = consumer.pending.iter_from(consumer.pending.ceil(start));
-        // The group has a pending entry for each id, so none is skipped.
+        // The group has a pending entry for each id, so no id is skipped.
         ids.filter_map(|&id| Some(self.describe(self.pel.get(self.pel.find(id)?))))
     }
 
@@ -174,7 +174,7 @@ impl Group {
         self.consumers.get(self.number_of(name)?)
     }
 
-    /// Returns the size of its heap memory in bytes, including names.
+    /// Returns the size of the group's heap memory in bytes, including names.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.name.len() + self.pel.allocated_bytes() + self.consumer_bytes + self.consumers.allocated_bytes()
     }
@@ -183,8 +183,8 @@ impl Group {
         self.consumers.number_of(name)
     }
 
-    /// Returns the number of the consumer with a name, and whether it was created. Creates the
-    /// consumer if necessary. Sets its time of last activity to `now_ms`.
+    /// Returns the number of the consumer with a name. Creates the consumer if necessary, and
+    /// returns whether it was created. Sets the time of its last activity to `now_ms`.
     pub(super) fn touch_consumer(&mut self, name: &[u8], now_ms: i64) -> (ConsumerNumber, bool) {
         match self.consumers.search(name) {
             Ok(place) => {
@@ -212,7 +212,8 @@ impl Group {
         self.consumers.insert(place, Consumer { name: name.into(), seen_ms: now_ms, pending: Ordered::default() })
     }
 
-    /// Removes a consumer with its pending entries. Returns their number.
+    /// Removes a consumer with its pending entries. Returns the number of these entries, or `None`
+    /// if there is no such consumer.
     pub(super) fn remove_consumer(&mut self, name: &[u8]) -> Option<usize> {
         let place = self.consumers.search(name).ok()?;
         let consumer = self.consumers.remove(place)?;
@@ -225,7 +226,8 @@ impl Group {
         Some(consumer.pending.len())
     }
 
-    /// Changes the pending entries of a consumer, and updates the running sum.
+    /// Changes the pending entries of a consumer and updates the running sum of the consumers'
+    /// memory.
     fn with_pending(&mut self, number: ConsumerNumber, change: impl FnOnce(&mut Ordered<StreamId>)) {
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         let before = consumer.pending.allocated_bytes();
@@ -235,7 +237,7 @@ impl Group {
 
     fn add_to(&mut self, number: ConsumerNumber, id: StreamId) {
         self.with_pending(number, |pending| {
-            // The set may contain the id already, which isn't an error.
+            // `insert` fails if the id is there already, which isn't an error.
             let _ = pending.insert(id);
         });
     }
@@ -248,7 +250,7 @@ impl Group {
         });
     }
 
-    /// Records that an entry was delivered. It may have been delivered before, if `XGROUP SETID`
+    /// Records that an entry was delivered. The entry may be pending already, if `XGROUP SETID`
     /// lowered the group's last id.
     #[inline]
     pub(super) fn deliver(&mut self, id: StreamId, consumer: ConsumerNumber, now_ms: i64) {
@@ -260,7 +262,7 @@ impl Group {
         self.add_to(consumer, id);
     }
 
-    /// Returns the pending entry of an id.
+    /// Returns the pending entry with an id.
     #[inline]
     pub(super) fn nack(&self, id: StreamId) -> Option<Nack> {
         Some(*self.pel.get(self.pel.find(id)?))
@@ -280,7 +282,7 @@ impl Group {
         }
     }
 
-    /// Removes a pending entry. Returns whether there was one.
+    /// Removes a pending entry. Returns whether the entry was pending.
     #[inline]
     pub(super) fn acknowledge(&mut self, id: StreamId) -> bool {
         let Some(place) = self.pel.find(id) else { return false };
@@ -289,7 +291,7 @@ impl Group {
         true
     }
 
-    /// Returns the lowest id, at least `from`, of a consumer's pending entries.
+    /// Returns the lowest id that is at least `from` among a consumer's pending entries.
     pub(super) fn next_of(&self, consumer: ConsumerNumber, from: StreamId) -> Option<StreamId> {
         let pending = &self.consumers.get(consumer)?.pending;
         pending.ceil(from).map(|place| *pending.get(place))

@@ -4,24 +4,24 @@ use pantala_base::number::{INTEGER_LEN_MAX, parse_i64, write_u64_before};
 
 /// Maximum length of an id's text: two numbers and a dash.
 pub const ID_LEN_MAX: usize = 2 * INTEGER_LEN_MAX + 1;
-/// Longer texts are rejected without parsing.
+/// Maximum length of a text that is parsed. Longer texts are rejected.
 const PARSED_BYTES_MAX: usize = 127;
 
 /// The id of a stream entry, ordered by time, then sequence number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId {
-    /// Usually Unix time in milliseconds; any ascending number is valid.
+    /// Usually Unix time in milliseconds, but any number is valid.
     pub ms: u64,
-    /// Sequence number within that time.
+    /// Sequence number among the ids of this time.
     pub seq: u64,
 }
 
-/// An id in `XADD`, with the parts that the server chooses.
+/// The id argument of `XADD`, which may leave parts of the id to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewId {
-    /// `*`: the whole id.
+    /// `*`: the server chooses the whole id.
     Auto,
-    /// `ms-*`: the sequence number.
+    /// `ms-*`: the server chooses the sequence number.
     AutoSeq(u64),
     /// A complete id.
     Given(StreamId),
@@ -39,7 +39,7 @@ impl StreamId {
     /// The largest id.
     pub const MAX: StreamId = StreamId { ms: u64::MAX, seq: u64::MAX };
 
-    /// Returns the next id, or `None` for the largest.
+    /// Returns the next id, or `None` for the largest id.
     #[must_use]
     #[inline]
     pub fn next(self) -> Option<StreamId> {
@@ -59,8 +59,8 @@ impl StreamId {
         }
     }
 
-    /// Parses `ms-seq`, or `ms` alone. `missing_seq` is the sequence number if the text has none.
-    /// The caller handles `-` and `+`.
+    /// Parses `ms-seq`, or `ms` alone with the sequence number `missing_seq`. The caller handles
+    /// `-` and `+`.
     #[must_use]
     pub fn parse(text: &[u8], missing_seq: u64) -> Option<StreamId> {
         if text.len() > PARSED_BYTES_MAX {
@@ -122,7 +122,7 @@ impl IdText {
     }
 }
 
-/// Returns the text before the first zero byte: Redis reads ids as C strings.
+/// Returns the text before the first zero byte, because Redis reads ids as C strings.
 fn c_string(text: &[u8]) -> &[u8] {
     text.split(|&byte| byte == 0).next().unwrap_or_default()
 }
@@ -135,8 +135,8 @@ fn split_at_dash(text: &[u8]) -> (&[u8], Option<&[u8]>) {
 }
 
 /// Parses a 64-bit number as Redis does. A number in canonical form must not be negative. Any other
-/// text is parsed like C's `strtoull`, which accepts leading blanks, a sign (a minus wraps around)
-/// and leading zeros.
+/// text is parsed like C's `strtoull`, which accepts leading blanks, leading zeros and a sign. A
+/// minus negates the number modulo 2^64.
 #[inline]
 fn parse_part(text: &[u8]) -> Option<u64> {
     match parse_i64(text) {
@@ -181,7 +181,8 @@ mod tests {
             ("0-0", Some(StreamId::MIN)),
             ("007-01", Some(id(7, 1))),
             (" +5-1", Some(id(5, 1))),
-            // Redis-server 7.0.15 parses this part with `strtoull`, which wraps a negative number.
+            // redis-server 7.0.15 parses this part with `strtoull`, which negates the number modulo
+            // 2^64.
             ("1--03", Some(id(1, u64::MAX - 2))),
             ("1--3", None),
             ("-1-1", None),

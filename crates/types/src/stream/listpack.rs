@@ -12,9 +12,9 @@ use super::node::{Node, listpack_entries, room_for};
 use super::ordered::Keyed;
 use crate::pack::{Element, PackRef, back_bytes, ends_with_length, write_entry};
 
-/// Header of a listpack: its size in bytes (4), its number of entries (2).
+/// Size of a listpack's header in bytes: the total size (4) and the number of entries (2).
 const HEADER_BYTES: usize = 6;
-/// The stored number of entries if they must be counted.
+/// The stored number of entries of a listpack whose entries must be counted.
 const COUNT_UNKNOWN: u64 = u16::MAX as u64;
 const END: u8 = 0xff;
 
@@ -25,18 +25,19 @@ const FLAG_SAME_FIELDS: i64 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// A group while it is read from a payload. Its pending entries are read before its consumers.
+/// A group while it is read from a payload. The pending entries of a group are read before its
+/// consumers.
 #[derive(Debug)]
 pub struct RestoredGroup {
     group: Group,
-    /// Pending entries whose consumer wasn't added yet: time of the last delivery, in Unix
-    /// milliseconds, and number of deliveries.
+    /// Pending entries whose consumers haven't been added yet. The values are the time of the last
+    /// delivery, in Unix milliseconds, and the number of deliveries.
     orphans: std::collections::BTreeMap<StreamId, (i64, u64)>,
 }
 
 impl Stream {
-    /// Iterates over the nodes in order. Yields the id under which Redis stores a node, and its
-    /// listpack.
+    /// Iterates over the nodes in order. Yields the id under which Redis stores a node, and the
+    /// node's listpack.
     pub fn listpacks(&self) -> impl Iterator<Item = (StreamId, Vec<u8>)> {
         self.nodes.iter().map(|node| (node.first, listpack_of(node)))
     }
@@ -45,8 +46,8 @@ impl Stream {
     /// [`Stream::restore_counters`].
     ///
     /// # Errors
-    /// [`Corrupt`] unless the listpack consists of stream entries with ascending ids. The caller
-    /// must then drop the stream.
+    /// [`Corrupt`] unless the listpack consists of stream entries with ascending ids. After an
+    /// error, the caller must drop the stream.
     pub fn restore_node(&mut self, first: StreamId, listpack: &[u8]) -> Result<(), Corrupt> {
         if self.nodes.last().is_some_and(|last| last.key() >= first) {
             return Err(Corrupt);
@@ -67,7 +68,7 @@ impl Stream {
     /// Sets the counters of a payload. Must be called after all nodes were added.
     ///
     /// # Errors
-    /// [`Corrupt`] if they don't match the nodes.
+    /// [`Corrupt`] if the counters don't match the nodes.
     pub fn restore_counters(&mut self, counters: Counters) -> Result<(), Corrupt> {
         let last = self.last_entry_id();
         if counters.length != self.counters.length || last.is_some_and(|last| last > counters.last_id) {
@@ -80,7 +81,7 @@ impl Stream {
     /// Adds a group of a payload.
     ///
     /// # Errors
-    /// [`Corrupt`] if the name exists, or a pending entry has no consumer.
+    /// [`Corrupt`] if a group with this name exists, or if a pending entry has no consumer.
     pub fn restore_group(&mut self, restored: RestoredGroup) -> Result<(), Corrupt> {
         let RestoredGroup { group, orphans } = restored;
         if !orphans.is_empty() {
@@ -91,7 +92,7 @@ impl Stream {
 }
 
 impl RestoredGroup {
-    /// Returns a group without pending entries and without consumers.
+    /// Returns a group without pending entries and consumers.
     pub fn new(name: &[u8], last_id: StreamId, entries_read: i64) -> Self {
         RestoredGroup { group: Group::new(name, last_id, entries_read), orphans: std::collections::BTreeMap::new() }
     }
@@ -107,7 +108,8 @@ impl RestoredGroup {
     /// Adds a consumer with its pending entries.
     ///
     /// # Errors
-    /// [`Corrupt`] if the name exists, or if an entry isn't pending or has another consumer.
+    /// [`Corrupt`] if a consumer with this name exists, or if an entry isn't pending or already has
+    /// a consumer.
     pub fn add_consumer(
         &mut self,
         name: &[u8],
@@ -127,7 +129,8 @@ impl RestoredGroup {
 }
 
 impl Consumer {
-    /// Returns the number of its pending entries, and their ids. A payload needs the number first.
+    /// Returns the number of the consumer's pending entries, and the ids of these entries. A
+    /// payload contains the number before the ids.
     pub fn pending_ids(&self) -> (usize, impl Iterator<Item = StreamId>) {
         (self.pending_len(), self.pending())
     }
@@ -226,14 +229,14 @@ impl<'b> Source<'b> {
         }
     }
 
-    /// Reads a count of items. Each takes at least two bytes, so the count can't exceed the number
-    /// of bytes.
+    /// Reads a count of items. An item takes at least two bytes, so the count can't exceed the
+    /// number of bytes.
     fn count(&mut self) -> Result<usize, Corrupt> {
         usize::try_from(self.int()?).ok().filter(|&count| count <= self.bytes.len()).ok_or(Corrupt)
     }
 }
 
-/// Returns an element's bytes. An integer is formatted.
+/// Returns the bytes of an element. For an integer, these are its text.
 fn text_of<'b>(element: Element<'b>) -> std::borrow::Cow<'b, [u8]> {
     match element {
         Element::Bytes(bytes) => bytes.into(),
@@ -247,7 +250,8 @@ fn node_of(first: StreamId, listpack: &[u8]) -> Result<Node, Corrupt> {
     let live = u32::try_from(source.int()?).map_err(|_| Corrupt)?;
     let dead = u32::try_from(source.int()?).map_err(|_| Corrupt)?;
     let names = source.count()?;
-    // Reserved as the items are found: a count may be much larger than what follows.
+    // Reserve space name by name, because the count may be much larger than the number of names
+    // that follow.
     let mut known = Vec::new();
     for _ in 0..names {
         known.try_reserve(1).map_err(|_| Corrupt)?;

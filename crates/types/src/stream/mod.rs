@@ -1,27 +1,28 @@
-//! A stream: entries of fields and values, ordered by id, with consumer groups. A group delivers
-//! each entry to one of its consumers. The entry is then *pending* until it is acknowledged.
+//! A stream: a sequence of entries, ordered by id, with consumer groups. An entry consists of
+//! fields and values. A group delivers each entry to one of its consumers. A delivered entry is
+//! *pending* until it is acknowledged.
 //!
 //! # Cost
 //!
 //! | item | bytes |
 //! | --- | --- |
 //! | [`Stream`] | `size_of::<Stream>()`, less than 210 |
-//! | node of up to 100 entries | 72, and one allocation of its entries |
-//! | entry with the same field names as the first entry of its node | 1, and per value 1 and its bytes |
+//! | node of up to 100 entries | 72, and one allocation for all entries |
+//! | entry with the field names of its node | 1, and for each value 1 and its length |
 //! | pending entry | 40 in its group and 16 in its consumer (Redis: about 100) |
-//! | consumer | 76 and its name |
+//! | consumer | 76 and the name |
 //!
-//! An integer value takes 1 to 9 bytes in total. (Redis takes 9 bytes per entry, and 1 byte more
-//! per value.)
+//! An integer value takes 1 to 9 bytes in total. (Redis takes 9 bytes instead of 1 per entry, and 1
+//! byte more per value.)
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
 //! | 100,000 entries of two fields, 13 bytes of values | nodes of 100 | 15.8 |
 //! | 100,000 entries pending for a consumer | pending | 57.6 |
 //!
-//! Appending takes constant time, and so does trimming a node at the front. Finding an id takes two
-//! binary searches and a walk through at most one node. A group stores the position where it read
-//! last, so it finds its next entry without walking through a node.
+//! Appending an entry takes constant time, and so does trimming a whole node at the front. Finding
+//! an id takes two binary searches and usually a walk through one node. A group stores the position
+//! of the last read, so it finds its next entry without a walk.
 //!
 //! # Files
 //!
@@ -34,7 +35,7 @@
 //! | `named` | sequences ordered by name: the groups of a stream, the consumers of a group |
 //! | `reading` | ranges, and delivery to consumers |
 //! | `trim` | trimming and deletion |
-//! | `counters` | the counters, and a group's lag derived from them |
+//! | `counters` | the counters, and the lag of a group derived from the counters |
 //! | `frozen` | the nodes of one instant, for snapshots |
 //! | `listpack` | the form in `DUMP` payloads and snapshots |
 //! | `radix` | the size of the radix tree that Redis would have |
@@ -77,10 +78,10 @@ const LISTPACK_BYTES_MAX: u64 = 1 << 30;
 /// The limits of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// `stream-node-max-bytes`: maximum size of a node's listpack in bytes; 0 means 1 GiB, the
-    /// limit of any listpack.
+    /// `stream-node-max-bytes`: maximum size of a node's listpack in bytes. 0 means 1 GiB, the
+    /// maximum of any listpack.
     pub bytes: u64,
-    /// `stream-node-max-entries`: maximum number of entries, deleted ones included; 0 means no
+    /// `stream-node-max-entries`: maximum number of entries, including deleted ones. 0 means no
     /// limit.
     pub entries: u64,
 }
@@ -93,7 +94,7 @@ pub type GroupNumber = u32;
 pub enum AppendError {
     /// There is no id after the stream's last id.
     Exhausted,
-    /// The id isn't greater than the last one.
+    /// The id isn't greater than the stream's last id.
     NotAbove,
     /// The entry exceeds 1 GiB.
     TooLarge,
@@ -101,8 +102,8 @@ pub enum AppendError {
     OutOfMemory,
 }
 
-/// A stream. Unlike a small value of another type, it never lives inside its dictionary entry.
-/// Unlike any other collection, it may be empty.
+/// A stream. Even a small stream is never stored inside its dictionary entry. Unlike any other
+/// collection, a stream may be empty.
 #[derive(Debug, Default)]
 pub struct Stream {
     nodes: Ordered<Node>,
@@ -121,7 +122,7 @@ impl Stream {
         Encoding::Stream
     }
 
-    /// Returns its counters.
+    /// Returns the stream's counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -131,12 +132,12 @@ impl Stream {
         self.counters.length
     }
 
-    /// Returns whether it has no entries.
+    /// Returns whether the stream has no entries.
     pub fn has_no_entries(&self) -> bool {
         self.counters.length == 0
     }
 
-    /// Returns the number of nodes, which are the keys of Redis's radix tree.
+    /// Returns the number of nodes. Redis's radix tree has a key for each node.
     pub fn nodes_len(&self) -> usize {
         self.nodes.len()
     }
@@ -192,10 +193,10 @@ impl Stream {
         id.filter(|&id| id > last).ok_or(AppendError::NotAbove)
     }
 
-    /// Appends an entry and returns its id. `now_ms` is Unix time.
+    /// Appends an entry and returns the entry's id. `now_ms` is Unix time.
     ///
     /// # Errors
-    /// [`AppendError`], with no entry and no counter changed.
+    /// [`AppendError`], with entries and counters unchanged.
     pub fn append<'f>(
         &mut self,
         wanted: NewId,
@@ -251,8 +252,8 @@ impl Stream {
     }
 
     /// Removes the last node if all its entries are deleted and its last id is at least `id`, the
-    /// id of a new entry. This happens after `XSETID` lowered the last id. Without the removal, the
-    /// nodes would no longer be in the order of their entries.
+    /// id of a new entry. Such a node exists only after `XSETID` lowered the last id. If the node
+    /// remained, the nodes would no longer be in the order of their entries.
     #[inline]
     fn drop_dead_tail(&mut self, id: StreamId) {
         if self.nodes.last().is_some_and(|tail| tail.live == 0 && tail.last >= id)
@@ -262,8 +263,8 @@ impl Stream {
         }
     }
 
-    /// Keeps the last node for the cut ([`crate::cut`]: the nodes of one instant, for a reader), if
-    /// one runs, before the node changes.
+    /// Keeps the last node for the cut, if one runs, before the node changes. (A cut is the nodes
+    /// of one instant, for a reader: [`crate::cut`].)
     #[inline]
     fn keep_tail(&mut self) {
         if let (Some(cut), Some(tail)) = (self.cut.get_mut(), self.nodes.last()) {
@@ -276,7 +277,7 @@ impl Stream {
         self.cut.begin(Frozen::new(&self.nodes, tail));
     }
 
-    /// Passes a piece of the cut's nodes to `read`, and, after the last node, the tail.
+    /// Passes the nodes of one piece of the cut to `read`. Passes the tail after the last node.
     pub(crate) fn read_cut(&self, max: PieceMax, read: impl FnMut(CutPart<'_>)) -> CutState {
         self.cut.read(|cut| cut.read(&self.nodes, max, read))
     }
@@ -309,8 +310,8 @@ impl Stream {
         if let Some(id) = max_deleted_id {
             self.counters.max_deleted_id = id;
         }
-        // After the last id was lowered, an id that occurred before may occur again, so the
-        // positions that groups have stored are no longer valid.
+        // If the last id is lowered, a former id may occur again, so the positions that groups have
+        // stored are no longer valid.
         self.groups.for_each_mut(|group| group.cursor = None);
     }
 
@@ -327,7 +328,7 @@ impl Stream {
         true
     }
 
-    /// Removes a group. Returns whether it existed.
+    /// Removes a group. Returns whether the group existed.
     pub fn destroy_group(&mut self, name: &[u8]) -> bool {
         let Some(group) = self.groups.search(name).ok().and_then(|place| self.groups.remove(place)) else {
             return false;
@@ -361,18 +362,18 @@ impl Stream {
         self.change_group(group, |_, _, group| group.create_consumer(name, now_ms))
     }
 
-    /// Removes a consumer with its pending entries. Returns their number, or `None` if there is no
-    /// such consumer.
+    /// Removes a consumer with its pending entries. Returns the number of these entries, or `None`
+    /// if there is no such consumer.
     pub fn remove_consumer(&mut self, group: GroupNumber, name: &[u8]) -> Option<usize> {
         self.change_group(group, |_, _, group| group.remove_consumer(name))
     }
 
-    /// Removes a pending entry. Returns whether there was one.
+    /// Removes a pending entry. Returns whether the entry was pending.
     pub fn acknowledge(&mut self, group: GroupNumber, id: StreamId) -> bool {
         self.change_group(group, |_, _, group| group.acknowledge(id))
     }
 
-    /// Changes a group, and updates the running sum.
+    /// Changes a group and updates the running sum of the groups' memory.
     #[inline]
     fn change_group<R>(
         &mut self,

@@ -5,15 +5,15 @@
 //! order    chunks of numbers, ordered by name
 //! ```
 //!
-//! A lookup takes two binary searches. An insertion or removal at any place moves the numbers of at
-//! most one chunk (1 KiB) and the table of chunks, which has 24 bytes per about 32 items or more,
-//! but never an item.
+//! A lookup takes two binary searches. An insertion or removal moves the numbers of at most one
+//! chunk (1 KiB), and the part of the table of chunks after this chunk. The table has 24 bytes for
+//! each chunk of, usually, at least 32 items. Items never move.
 
 use std::ops::{Index, IndexMut};
 
-/// Maximum number of numbers in a chunk.
+/// Maximum length of a chunk, in numbers.
 const CHUNK_MAX: usize = 256;
-/// Two adjacent chunks with at most this number of numbers in total are merged.
+/// Two adjacent chunks are merged if they have at most this many numbers in total.
 const MERGED_MAX: usize = CHUNK_MAX / 2;
 /// The number that stands for no slot.
 const NONE: u32 = u32::MAX;
@@ -45,7 +45,7 @@ pub(super) struct Named<T> {
     /// Number of the first free slot.
     free: u32,
     len: u32,
-    /// Heap memory of the chunks in bytes; a running sum.
+    /// Heap memory of the chunks in bytes, as a running sum.
     chunk_bytes: usize,
 }
 
@@ -60,7 +60,7 @@ impl<T: HasName> Named<T> {
         self.len as usize
     }
 
-    /// Returns the size of its heap memory in bytes, excluding the memory that items own.
+    /// Returns the size of the heap memory in bytes, excluding the memory that items own.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot<T>>() + self.order.capacity() * size_of::<Vec<u32>>() + self.chunk_bytes
     }
@@ -93,8 +93,8 @@ impl<T: HasName> Named<T> {
         }
     }
 
-    /// Returns the place of the item with a name. If there is none, returns the place at which
-    /// [`Self::insert`] must add it as the error.
+    /// Returns the place of the item with a name. If there is no such item, returns `Err` with the
+    /// place at which [`Self::insert`] must add it.
     pub(super) fn search(&self, name: &[u8]) -> Result<Place, Place> {
         let after = self.order.partition_point(|chunk| chunk.first().is_some_and(|&first| self[first].name() <= name));
         let Some(chunk) = after.checked_sub(1) else { return Err(Place { chunk: 0, index: 0 }) };
@@ -114,7 +114,8 @@ impl<T: HasName> Named<T> {
         self.search(name).ok().map(|place| self.number_at(place))
     }
 
-    /// Adds an item at the place that [`Self::search`] returned for its name. Returns its number.
+    /// Adds an item at the place that [`Self::search`] returned for the item's name. Returns the
+    /// item's number.
     pub(super) fn insert(&mut self, place: Place, item: T) -> u32 {
         let number = self.free;
         let number = match self.slots.get_mut(number as usize) {
@@ -133,7 +134,8 @@ impl<T: HasName> Named<T> {
         if self.order.is_empty() {
             self.order.push(Vec::new());
         } else if self.order[chunk].len() == CHUNK_MAX {
-            // Items that are added in order fill their chunks.
+            // Don't split the last chunk for an item at its end, so that items added in order fill
+            // their chunks.
             let is_last = chunk + 1 == self.order.len() && index == CHUNK_MAX;
             let upper = self.change_chunk(chunk, |numbers| if is_last { Vec::new() } else { split(numbers) });
             self.chunk_bytes += bytes_of(&upper);
@@ -178,7 +180,7 @@ impl<T: HasName> Named<T> {
         numbers
     }
 
-    /// Changes a chunk, and updates the running sum.
+    /// Changes a chunk and updates the running sum.
     fn change_chunk<R>(&mut self, chunk: usize, change: impl FnOnce(&mut Vec<u32>) -> R) -> R {
         let numbers = &mut self.order[chunk];
         let before = bytes_of(numbers);
@@ -192,7 +194,7 @@ fn bytes_of(numbers: &Vec<u32>) -> usize {
     numbers.capacity() * size_of::<u32>()
 }
 
-/// Removes the upper half of a full chunk and returns it, with space for a full chunk.
+/// Removes and returns the upper half of a full chunk, with capacity for a full chunk.
 fn split(numbers: &mut Vec<u32>) -> Vec<u32> {
     let mut upper = Vec::with_capacity(CHUNK_MAX);
     upper.extend(numbers.drain(CHUNK_MAX / 2..));
@@ -266,7 +268,7 @@ mod tests {
             let names = random.pick(&[5, 3_000]);
             for _ in 0..6_000 {
                 let name = random.below(names).to_string().into_bytes();
-                // The set grows and shrinks in turn.
+                // The number of items rises and falls in turn.
                 if random.below(3) > model.len() as u64 / 500 % 3 {
                     let number = add(&mut named, &name);
                     assert_eq!(number.is_some(), !model.contains_key(&name));
@@ -291,7 +293,7 @@ mod tests {
         }
     }
 
-    /// In any order of insertion, a change moves few numbers: chunks are short and not too many.
+    /// For ascending and descending insertion, the number of chunks stays small.
     #[test]
     fn chunks_bound_the_moves() {
         let name = |number: u32| format!("{number:09}").into_bytes();

@@ -1,9 +1,10 @@
-//! A node of a stream: up to `stream-node-max-entries` entries in one string of bytes.
+//! A node of a stream: up to `stream-node-max-entries` entries in one byte string.
 //!
-//! Redis stores a node as a listpack: a master entry with the fields of the first entry, and
-//! entries whose ids are differences from the master's. The form used here is denser. It can't be
-//! read backwards, so a reverse range first walks each node forwards. An id is stored as the
-//! difference from the previous entry's, which in most streams fits in the entry's first byte.
+//! Redis stores a node as a listpack: a master entry with the field names of the first entry, and
+//! entries whose ids are differences from the master entry's id. The form used here is denser. An
+//! id is stored as the difference from the id of the previous entry, which in most streams fits in
+//! the entry's first byte. A node can't be read backwards, so a reverse range first walks each node
+//! forwards.
 //!
 //! ```text
 //! names       count (varint), then that many elements
@@ -13,7 +14,7 @@
 //!             other fields: count (varint), then field, value, field, value …
 //! ```
 //!
-//! | code | id, after `ms-seq` | operands |
+//! | code | id, if the previous entry has the id `ms-seq` | operands |
 //! | --- | --- | --- |
 //! | 0 to 29 | `ms-(seq + 1 + code)` | none |
 //! | 30 to 59 | `(ms + code - 29)-0` | none |
@@ -21,15 +22,16 @@
 //! | 61 | `(ms + n)-0` | n |
 //! | 62 | `(ms + n)-m` | n and m |
 //!
-//! An element is encoded as in a pack, without the length at its end. In most streams an entry
-//! takes 1 byte and 1 per value in addition to its data. In Redis it takes 9 bytes and 2 per value.
+//! An element (a name, field or value) is encoded as in a one-way pack ([`crate::pack`]). In most
+//! streams an entry takes, in addition to its data, 1 byte and 1 byte per value. In Redis an entry
+//! takes 9 bytes and 2 bytes per value.
 //!
 //! Ids ascend from entry to entry, with one exception: after `XSETID` lowered the last id of a
-//! stream, an entry may follow a deleted one with a higher id. A search for an id therefore skips
+//! stream, an entry may follow a deleted entry with a higher id. A search for an id therefore skips
 //! deleted entries. The id of a live entry never exceeds the last id of its node.
 //!
-//! Node boundaries are those of Redis, because clients see them (`XTRIM ~`, `XINFO STREAM`). A node
-//! therefore tracks the size that its listpack would have.
+//! Nodes start and end at the same entries as in Redis, because clients can observe this (`XTRIM
+//! ~`, `XINFO STREAM`). A node therefore tracks the size that its listpack would have in Redis.
 
 use super::id::StreamId;
 use super::ordered::Keyed;
@@ -65,7 +67,8 @@ pub(super) struct Node {
     pub(super) live: u32,
     /// Number of entries marked as deleted.
     pub(super) dead: u32,
-    /// Size of the entries of its listpack in bytes, excluding the two counts at the front.
+    /// Size of the entries that its listpack would have in Redis, in bytes, excluding the counts of
+    /// live and of deleted entries at the front.
     listpack_bytes: u32,
 }
 
@@ -81,7 +84,7 @@ impl Keyed for Node {
 pub(super) struct Entry<'n> {
     pub(super) id: StreamId,
     pub(super) deleted: bool,
-    /// Position of its head.
+    /// Position of the entry's head.
     at: usize,
     pub(super) fields: Fields<'n>,
 }
@@ -90,7 +93,7 @@ pub(super) struct Entry<'n> {
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'n> {
     node: PackRef<'n>,
-    /// Position of the next name, if the names are the node's.
+    /// Position of the next name, if the entry has the node's names.
     name_at: usize,
     at: usize,
     left: usize,
@@ -135,8 +138,8 @@ pub(super) struct Reader<'n> {
 }
 
 impl<'n> Reader<'n> {
-    /// Starts at the position of an entry, given the id of the entry before it. Without `at`,
-    /// starts at the first entry.
+    /// Returns a reader that starts at the position of an entry, given the id of the previous
+    /// entry. Without `at`, the reader starts at the first entry.
     fn new(node: &'n Node, at: Option<(usize, StreamId)>) -> Self {
         let (names, names_at) = read_varint(&node.bytes, 0);
         let pack = <PackRef<'_>>::new(&node.bytes);
@@ -153,7 +156,8 @@ impl<'n> Reader<'n> {
         self.at
     }
 
-    /// Skips the contents of an entry. Returns their position, and the number of fields.
+    /// Skips the contents of an entry. Returns the position of the contents and the number of
+    /// fields.
     #[inline]
     fn skip_contents(&mut self, same: bool) -> (usize, usize) {
         let count = if same {
@@ -202,8 +206,8 @@ impl<'n> Iterator for Reader<'n> {
     }
 }
 
-/// Returns the initial [`Node::last`] of a new node: the id after which the id `first` has the code
-/// 0.
+/// Returns the initial [`Node::last`] of a new node: the previous id for which the id `first` has
+/// the code 0.
 fn before_first(first: StreamId) -> StreamId {
     StreamId { ms: first.ms, seq: first.seq.wrapping_sub(1) }
 }
@@ -233,7 +237,7 @@ impl Node {
     /// then deletes the entry.
     ///
     /// # Errors
-    /// If `room_bytes` can't be allocated. Nothing is changed then.
+    /// If `room_bytes` can't be allocated. The node is then unchanged.
     pub(super) fn append<'f>(
         &mut self,
         id: StreamId,
@@ -266,7 +270,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns whether the names of an entry equal the node's.
+    /// Returns whether the field names of an entry equal those of the node.
     fn has_names<'f>(&self, mut names: impl ExactSizeIterator<Item = &'f [u8]>) -> bool {
         let (count, mut at) = read_varint(&self.bytes, 0);
         let pack = <PackRef<'_>>::new(&self.bytes);
@@ -296,8 +300,8 @@ impl Node {
         }
     }
 
-    /// Releases spare capacity. Called when a new node follows, because no entry will be appended
-    /// to this one any more.
+    /// Releases spare capacity. Called when a new node follows, because no more entries will be
+    /// appended to this node.
     pub(super) fn seal(&mut self) {
         // Copy the bytes instead of shrinking the vector: an allocator that shrinks a block may
         // keep up to twice the needed size.
@@ -308,18 +312,18 @@ impl Node {
         }
     }
 
-    /// Returns the size of its heap memory in bytes.
+    /// Returns the size of the node's heap memory in bytes.
     pub(super) fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.bytes.capacity())
     }
 
-    /// Returns the size of its listpack in Redis, in bytes.
+    /// Returns the size that the node's listpack would have in Redis, in bytes.
     pub(super) fn listpack_len_bytes(&self) -> usize {
         let counts = integer_entry_bytes(i64::from(self.live)) + integer_entry_bytes(i64::from(self.dead));
         LISTPACK_FRAME_BYTES + counts + self.listpack_bytes as usize
     }
 
-    /// Returns the field names of its first entry.
+    /// Returns the field names of the node's first entry.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = Element<'_>> {
         let (count, mut at) = read_varint(&self.bytes, 0);
         let pack = <PackRef<'_>>::new(&self.bytes);
@@ -336,12 +340,12 @@ impl Node {
     }
 
     /// Iterates over the entries, starting at a position from [`Reader::position`]. `previous` is
-    /// the id of the entry before it.
+    /// the id of the entry before this position.
     pub(super) fn entries_from(&self, position: usize, previous: StreamId) -> Reader<'_> {
         Reader::new(self, Some((position, previous)))
     }
 
-    /// Returns the place of the next entry that will be appended.
+    /// Returns the place that the next appended entry will have.
     pub(super) fn end_place(&self) -> EntryPlace {
         EntryPlace(self.bytes.len())
     }
@@ -397,7 +401,7 @@ fn write_varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Reads a varint. Returns it and the position after it.
+/// Reads a varint. Returns the number and the position after the varint.
 #[inline]
 fn read_varint(bytes: &[u8], mut at: usize) -> (u64, usize) {
     let (mut value, mut shift) = (0, 0);

@@ -1,10 +1,11 @@
-//! A sorted sequence in chunks: holds the nodes of a stream, and the pending entries of a group and
-//! of a consumer.
+//! A sorted sequence in chunks. Such sequences hold the nodes of a stream, the pending entries of a
+//! group, and the ids of a consumer's pending entries.
 //!
-//! Streams append at the end, and mostly trim and acknowledge at the front; both take constant
-//! time. Finding a place in the middle takes two binary searches, the first of which reads no
-//! chunk. A change in the middle moves the items of at most one chunk, which takes about 20 ns. A
-//! tree would have the same bounds, but more memory per item and two more cache misses.
+//! Streams append at the end, and mostly trim and acknowledge at the front. Changes at either end
+//! take constant time. Finding a place in the middle takes two binary searches. The first search
+//! compares the bounds of chunks and reads no items. A change in the middle moves the items of at
+//! most one chunk, which takes about 20 ns. A tree would have the same bounds, but take more memory
+//! per item and two more cache misses.
 
 use std::collections::VecDeque;
 
@@ -12,13 +13,13 @@ use super::id::StreamId;
 
 /// Maximum number of items in a chunk.
 const CHUNK_ITEMS_MAX: usize = 64;
-/// Two adjacent chunks with at most this number of items in total are merged.
+/// Two adjacent chunks are merged if they have at most this many items in total.
 const MERGED_ITEMS_MAX: usize = CHUNK_ITEMS_MAX / 2;
-/// Maximum capacity, in items, of the chunk that an emptied sequence keeps. It keeps one because
-/// queues are often empty, and would otherwise allocate a chunk for each item.
+/// Maximum capacity, in items, of the chunk that an emptied sequence keeps. Queues are often empty,
+/// and without this chunk they would allocate one for each item.
 const KEPT_ITEMS_MAX: usize = 16;
 
-/// An item ordered by its own stream id. The id never changes.
+/// An item that has a stream id as its key. The key never changes.
 pub(super) trait Keyed {
     fn key(&self) -> StreamId;
 }
@@ -40,12 +41,12 @@ pub(super) struct Place {
 /// Consecutive items.
 #[derive(Clone, Debug)]
 struct Chunk<T> {
-    /// A lower bound of the keys in this chunk. It is greater than all keys in the preceding chunk.
+    /// A lower bound of the keys in this chunk, greater than all keys in the preceding chunk.
     bound: StreamId,
     items: Vec<T>,
 }
 
-/// A sorted sequence, as described at the head of this module. A chunk is empty only if it is the
+/// The sorted sequence described at the head of this module. A chunk is empty only if it is the
 /// single chunk.
 #[derive(Debug)]
 pub(super) struct Ordered<T> {
@@ -66,7 +67,7 @@ impl<T: Keyed> Ordered<T> {
         self.len
     }
 
-    /// Returns the size of its heap memory in bytes, excluding the memory that items own.
+    /// Returns the size of the heap memory in bytes, excluding the memory that items own.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
     }
@@ -100,7 +101,7 @@ impl<T: Keyed> Ordered<T> {
         &self.chunks[place.chunk].items[place.index]
     }
 
-    /// Returns the item at a place. Its key must not be changed.
+    /// Returns the item at a place. The caller must not change the item's key.
     #[inline]
     pub(super) fn get_mut(&mut self, place: Place) -> &mut T {
         &mut self.chunks[place.chunk].items[place.index]
@@ -137,7 +138,7 @@ impl<T: Keyed> Ordered<T> {
     }
 
     /// Returns the place after the items whose keys are at most `key`, in the last chunk that may
-    /// have such items. Returns `None` if no chunk may have any.
+    /// have such items. Returns `None` if no chunk may have such items.
     #[inline]
     fn place_above(&self, key: StreamId) -> Option<Place> {
         let chunk = self.chunks.partition_point(|chunk| chunk.bound <= key).checked_sub(1)?;
@@ -178,7 +179,8 @@ impl<T: Keyed> Ordered<T> {
         self.chunks.iter().flat_map(|chunk| &chunk.items)
     }
 
-    /// Adds an item. If an item with this key exists, returns its place as the error.
+    /// Adds an item. If an item with the same key exists, returns `Err` with the existing item's
+    /// place.
     #[inline]
     pub(super) fn insert(&mut self, item: T) -> Result<(), Place> {
         let key = item.key();

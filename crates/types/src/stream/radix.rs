@@ -2,7 +2,8 @@
 //! (`radix-tree-nodes` in `XINFO STREAM`).
 //!
 //! Redis stores the ids as big-endian keys of 16 bytes in a radix tree that compresses chains. The
-//! tree has a leaf per key, a node per branch, and a node for each chain of bytes between these.
+//! tree has a leaf for each key, a node for each branch, and a node for each chain of bytes between
+//! leaves and branches.
 
 use super::id::StreamId;
 
@@ -14,8 +15,8 @@ pub(super) fn nodes(keys: impl Iterator<Item = StreamId>) -> usize {
     let mut branches: Vec<u32> = Vec::new();
     let (mut leaves, mut inner, mut chains) = (0, 0, 0);
     let mut last: Option<u128> = None;
-    // A chain leads from a branch, or from the root, to the next branch or leaf, unless the latter
-    // follows directly.
+    // A chain leads from a branch, or from the root, to the next branch or leaf. There is no chain
+    // if no bytes are between the two.
     let chain = |from: Option<u32>, to: u32| usize::from(from.map_or(0, |depth| depth + 1) < to);
     for key in keys {
         let key = u128::from(key.ms) << 64 | u128::from(key.seq);
@@ -59,7 +60,7 @@ mod tests {
         nodes(ids.iter().map(|&(ms, seq)| StreamId { ms, seq }))
     }
 
-    /// Counts from `XINFO STREAM` of redis-server 7.0.15.
+    /// The expected counts come from `XINFO STREAM` of redis-server 7.0.15.
     #[test]
     fn counts_equal_those_of_redis() {
         assert_eq!(of(&[]), 1);
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(of(&[(1, 1), (1, 2), (2, 1), (2, 2), (300, 2)]), 13);
     }
 
-    /// Compares with a tree that is actually built.
+    /// Compares the computed number with the number of nodes of a tree that is built.
     #[test]
     fn counts_equal_those_of_a_built_tree() {
         let mut random = crate::testing::Random::with_printed_seed("radix");

@@ -21,11 +21,11 @@ pub struct Delivered {
 pub struct Claim<'a> {
     /// Name of the consumer that receives the entries.
     pub consumer: &'a [u8],
-    /// Minimum time since the last delivery, in milliseconds; 0 means any.
+    /// Minimum time since the last delivery, in milliseconds. 0 means any time.
     pub min_idle_ms: i64,
     /// The new time of the last delivery, in Unix milliseconds.
     pub delivered_ms: i64,
-    /// The new number of deliveries; `None` increments it.
+    /// The new number of deliveries. `None` increments the current number.
     pub deliveries: Option<u64>,
     /// Whether to claim entries that aren't pending.
     pub force: bool,
@@ -38,12 +38,13 @@ pub struct Claim<'a> {
 /// The outcome of `XAUTOCLAIM`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AutoClaimed {
-    /// The id at which to continue: the first pending entry that wasn't examined, or 0-0 if there
-    /// is none.
+    /// The id at which to continue: the id of the first pending entry that wasn't examined, or 0-0
+    /// if there is no such entry.
     pub next: StreamId,
     /// Number of entries claimed.
     pub claimed: usize,
-    /// Pending entries that no longer exist in the stream. They were removed from the group.
+    /// Pending entries that no longer exist in the stream, and were therefore removed from the
+    /// group.
     pub deleted: Vec<StreamId>,
     /// Whether the claim created the consumer.
     pub created_consumer: bool,
@@ -77,7 +78,7 @@ impl Stream {
         shown
     }
 
-    /// Visits entries as [`Stream::range`] does, from `end` down to `start`.
+    /// Visits entries as [`Stream::range`] does, but from `end` down to `start`.
     pub fn range_reversed(
         &self,
         start: StreamId,
@@ -120,7 +121,7 @@ impl Stream {
         last
     }
 
-    /// Returns whether there is an entry with a higher id.
+    /// Returns whether there is an entry with an id higher than `id`.
     pub fn has_entries_after(&self, id: StreamId) -> bool {
         // Fast path: most readers wait at the last id.
         id < self.counters().last_id
@@ -132,8 +133,8 @@ impl Stream {
         find(&self.nodes, id).is_some()
     }
 
-    /// Delivers at most `count` unread entries of a group to a consumer. Creates the consumer if
-    /// there are unread entries. The entries become pending unless `noack`.
+    /// Delivers to a consumer at most `count` entries that the group hasn't read. Creates the
+    /// consumer if there are such entries. The entries become pending unless `noack`.
     pub fn deliver(
         &mut self,
         group: GroupNumber,
@@ -209,9 +210,9 @@ impl Stream {
         })
     }
 
-    /// Claims entries for a consumer (`XCLAIM`). Visits each claimed entry with its new state.
-    /// Pending entries that no longer exist in the stream are visited without fields and with their
-    /// former state. Returns whether the claim created the consumer.
+    /// Claims entries for a consumer (`XCLAIM`). Visits each claimed entry with its new state. A
+    /// pending entry that no longer exists in the stream is visited without fields and with its
+    /// former state, and removed from the group. Returns whether the claim created the consumer.
     pub fn claim(
         &mut self,
         group: GroupNumber,
@@ -229,8 +230,8 @@ impl Stream {
     }
 
     /// Claims a group's pending entries for a consumer, starting at `start` (`XAUTOCLAIM`).
-    /// Examines at most `attempts` entries, and claims at most `count` of them; deleted entries
-    /// count as claimed. Visits them as [`Stream::claim`] does.
+    /// Examines at most `attempts` entries, and claims at most `count` of them. Entries that no
+    /// longer exist in the stream count as claimed. Visits entries as [`Stream::claim`] does.
     pub fn claim_pending(
         &mut self,
         group: GroupNumber,
@@ -294,8 +295,8 @@ fn find(nodes: &Ordered<Node>, id: StreamId) -> Option<Entry<'_>> {
 /// Returns the entry with an id, unless it is deleted, and the place of its node.
 pub(super) fn place_of(nodes: &Ordered<Node>, id: StreamId) -> Option<(Place, Entry<'_>)> {
     let mut at = nodes.floor(id).or_else(|| nodes.first_place());
-    // Usually the first node suffices. Later nodes are searched because deleted entries can be out
-    // of order (see `node`).
+    // Usually the first node suffices. Later nodes are searched because ids of deleted entries may
+    // be out of order (see `node`).
     while let Some(place) = at {
         let node = nodes.get(place);
         if node.last >= id
@@ -308,7 +309,7 @@ pub(super) fn place_of(nodes: &Ordered<Node>, id: StreamId) -> Option<(Place, En
     None
 }
 
-/// The claiming consumer. It is looked up, or created, when it receives its first entry.
+/// The claiming consumer. The consumer is looked up or created when it receives its first entry.
 #[derive(Default)]
 struct Claimant {
     number: Option<ConsumerNumber>,
@@ -341,8 +342,8 @@ fn claim_one(
         |nack: Nack| options.min_idle_ms == 0 || options.now_ms.wrapping_sub(nack.delivered_ms) >= options.min_idle_ms;
     let deliveries = match pending {
         Some(nack) if idle_enough(nack) => nack.deliveries,
-        // As in Redis, an entry that wasn't pending counts as delivered once before the claim,
-        // which then adds one.
+        // As in Redis, an entry that wasn't pending counts as delivered once before the claim, and
+        // the claim adds one.
         None if options.force => 1,
         _ => return Claimed::No,
     };

@@ -1,4 +1,4 @@
-//! Tests of streams and groups against plain models, and of their listpacks.
+//! Tests that compare streams and groups with plain models, and tests of a stream's listpacks.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn ids(stream: &Stream) -> Vec<StreamId> {
     ids
 }
 
-/// Checks the running sums against the allocations.
+/// Compares the running sums with the allocations.
 fn check_tally(stream: &Stream) {
     assert_eq!(stream.node_bytes, stream.nodes.iter().map(Node::allocated_bytes).sum::<usize>());
     assert_eq!(stream.group_bytes, stream.groups.iter().map(Group::allocated_bytes).sum::<usize>());
@@ -84,7 +84,7 @@ fn random_id(random: &mut Random, last: StreamId) -> NewId {
     }
 }
 
-/// Compares a stream with a map, after every kind of change to its entries.
+/// Compares a stream with a map after every kind of change to the stream's entries.
 #[test]
 fn entries_agree_with_a_plain_model() {
     let mut random = Random::with_printed_seed("stream entries");
@@ -168,8 +168,8 @@ fn compare_ranges(stream: &Stream, model: &BTreeMap<StreamId, Pairs>, random: &m
     }
 }
 
-/// Any change of groups keeps the entries of groups and consumers consistent, and the running sum
-/// exact.
+/// Any change of groups keeps the pending entries of groups and consumers consistent, and the
+/// running sum exact.
 #[test]
 fn groups_and_consumers_stay_consistent() {
     let mut random = Random::with_printed_seed("stream groups");
@@ -246,7 +246,7 @@ fn groups_and_consumers_stay_consistent() {
     }
 }
 
-/// Rebuilds a stream from the results of its accessors, as `RESTORE` does.
+/// Rebuilds a stream from the parts of its payload, as `RESTORE` does.
 fn restore(stream: &Stream) -> Result<Stream, Corrupt> {
     let mut restored = Stream::default();
     for (first, listpack) in stream.listpacks() {
@@ -287,8 +287,8 @@ fn listpacks_round_trip() {
     }
 }
 
-/// Bytes from `DUMP` of redis-server 7.0.15 after `XADD s 5-1 f 1`, `XADD s 5-3 f hello`, `XADD s
-/// 7-0 g 2`, `XDEL s 5-1`.
+/// The expected bytes come from `DUMP` of redis-server 7.0.15 after `XADD s 5-1 f 1`, `XADD s 5-3 f
+/// hello`, `XADD s 7-0 g 2`, `XDEL s 5-1`.
 #[test]
 fn a_listpack_equals_that_of_redis() {
     let mut stream = Stream::default();
@@ -356,7 +356,7 @@ fn an_id_may_repeat_after_xsetid() {
     assert_eq!(shown, [(id(1, 0), long)]);
 }
 
-/// `XSETID` may lower the last id below those of deleted entries, which stay in their nodes.
+/// `XSETID` may lower the last id below the ids of deleted entries, which stay in their nodes.
 #[test]
 fn entries_after_deleted_ones_with_higher_ids() {
     let mut random = Random::with_printed_seed("stream disorder");
@@ -409,7 +409,7 @@ fn no_id_after_the_last() {
     assert_eq!(stream.range(StreamId::MAX, StreamId::MAX, 5, |_, _| ()), 1);
 }
 
-/// The costs in the table at the head of `mod.rs`.
+/// Checks the costs that the head of `mod.rs` states.
 #[test]
 fn costs_in_bytes() {
     assert!(size_of::<Stream>() < 210, "{}", size_of::<Stream>());

@@ -1,7 +1,7 @@
 //! Trims a stream at the front, and deletes entries anywhere.
 //!
-//! Deleted entries are marked, and freed with their node. As in Redis, they still count towards the
-//! limits of their node.
+//! A deleted entry is only marked. Its memory is freed with its node. As in Redis, a deleted entry
+//! still counts towards the limits of its node.
 
 use super::id::StreamId;
 use super::node::EntryPlace;
@@ -21,7 +21,7 @@ pub enum Trim {
 impl Stream {
     /// Removes entries from the front. Returns the number of removed entries. With `approximate`,
     /// removes only whole nodes. Stops before a node whose removal would raise the number of
-    /// removed entries above `limit`; 0 means no limit.
+    /// removed entries above `limit`. A `limit` of 0 means no limit.
     pub fn trim(&mut self, to: Trim, approximate: bool, limit: u64) -> u64 {
         let mut deleted = 0;
         while let Some(place) = self.nodes.first_place() {
@@ -56,9 +56,9 @@ impl Stream {
         deleted
     }
 
-    /// Returns the threshold of an exact trim that keeps exactly the current entries. For `MAXLEN`
-    /// it is their number. For `MINID` it is the id of the first entry, including deleted ones, or
-    /// the largest id if there is no entry.
+    /// Returns the threshold of an exact trim that keeps exactly the current entries. For `MAXLEN`,
+    /// this is the number of entries. For `MINID`, this is the id of the first entry, deleted or
+    /// not, or the largest id if there is no entry.
     pub fn remaining_threshold(&self, to: Trim) -> Trim {
         match to {
             Trim::Length(_) => Trim::Length(self.counters.length),
@@ -126,8 +126,8 @@ impl Stream {
         true
     }
 
-    /// Keeps a node for the cut ([`crate::cut`]: the nodes of one instant, for a reader), if one
-    /// runs, before the node changes.
+    /// Keeps a node for the cut, if one runs, before the node changes. (A cut is the nodes of one
+    /// instant, for a reader: [`crate::cut`].)
     fn keep(&mut self, place: Place) {
         if let Some(cut) = self.cut.get_mut() {
             cut.before_change(self.nodes.get(place));
