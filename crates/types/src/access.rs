@@ -12,7 +12,7 @@
 /// Maximum access word.
 pub const ACCESS_MAX: u32 = (1 << 24) - 1;
 
-/// The LFU counter of a new entry: high enough to survive until its first reads.
+/// The LFU counter of a new entry: high enough that the entry isn't evicted before its first reads.
 pub const LFU_INIT_VAL: u8 = 5;
 
 /// Maximum number of minutes in an LFU word.
@@ -52,8 +52,7 @@ pub fn lfu_word(now_ms: u64, counter: u8) -> u32 {
     lfu_minutes(now_ms) << 8 | u32::from(counter)
 }
 
-/// Returns the LFU access word after one more read. The counter first decays for the elapsed time,
-/// then increases with a probability: see [`lfu_decay`] and [`lfu_log_incr`].
+/// Returns the LFU access word after one more read: applies [`lfu_decay`], then [`lfu_log_incr`].
 #[inline]
 #[must_use]
 pub fn lfu_touch(access: u32, now_ms: u64, decay_time_min: u32, log_factor: u32, random: u32) -> u32 {

@@ -7,7 +7,7 @@
 
 /// Binary logarithm of [`CHUNK_LEN`].
 const CHUNK_BITS: u32 = 12;
-/// Elements of a full chunk.
+/// Number of elements in a full chunk.
 const CHUNK_LEN: usize = 1 << CHUNK_BITS;
 /// Initial capacity of the first chunk, in elements.
 const FIRST_LEN: usize = 4;

@@ -1,9 +1,10 @@
 //! A *cut*: the elements that a large collection had at one instant, read in pieces while the
 //! collection changes.
 //!
-//! Each element that exists when the cut starts is *taken* once: by the reader, or by the first
-//! change to the element, which keeps a copy for the reader. Elements that are added later count as
-//! taken. A change does a constant amount of work, regardless of the number of elements.
+//! Each element that exists when the cut starts is *taken* once: when the reader receives the
+//! element, or before the element changes for the first time. In the latter case a copy of the
+//! element is kept for the reader. Elements that are added later count as taken. A change does a
+//! constant amount of work, regardless of the number of elements.
 //!
 //! A collection owns its cut, because only the collection knows which element a command changes.
 //! While there is no cut, a change only tests a pointer. Each element has a *slot*, a number that
@@ -113,7 +114,7 @@ fn bit(slot: usize) -> u64 {
 pub struct PieceMax {
     /// Number of elements that the reader visits; for a list or stream, number of nodes.
     pub elements: usize,
-    /// Bytes of elements, before compression.
+    /// Total size of the elements in bytes, before compression.
     pub bytes: usize,
 }
 

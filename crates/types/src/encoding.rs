@@ -15,7 +15,7 @@ pub const SHARED_INTEGERS: i64 = 10_000;
 /// The `OBJECT REFCOUNT` of a shared integer.
 pub const SHARED_INTEGER_REFCOUNT: i64 = 2_147_483_647;
 
-/// The form of a value, by Redis's name.
+/// The form of a value, named as in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// A string that is a 64-bit integer.

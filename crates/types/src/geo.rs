@@ -152,7 +152,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// Returns the rectangle after `steps` halvings that contains a point, on a map whose latitudes
+    /// Returns the rectangle that contains a point after `steps` steps, on a map whose latitudes
     /// end at `latitude_max`.
     fn around(point: Point, steps: u32, latitude_max: f64) -> Cell {
         let cells = (1u64 << steps) as f64;
@@ -290,8 +290,8 @@ impl Search {
         let area = middle.area();
         let is_needed = |(east, north): (i64, i64)| {
             // After one step, the map has four rectangles, so the neighbors on opposite sides are
-            // the same rectangle. A side that the shape doesn't reach therefore excludes no
-            // neighbor.
+            // the same rectangle. So no neighbor can be skipped, even if the shape doesn't reach
+            // its side.
             middle.steps < 2
                 || !(north < 0 && area.latitude[0] < bounds.latitude[0]
                     || north > 0 && area.latitude[1] > bounds.latitude[1]

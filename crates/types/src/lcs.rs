@@ -202,8 +202,7 @@ impl Masks {
 }
 
 /// Replaces a row of the table by the next row. Bit j of row i is 0 if L(i, j+1) = L(i, j) + 1, and
-/// 1 otherwise. `mask` has a bit for each position in `b` of the byte of `a` that belongs to the
-/// next row.
+/// 1 otherwise. `mask` marks the positions in `b` of the byte of `a` to which the next row belongs.
 fn step(row: &mut [u64], mask: &[u64]) {
     let mut carry = false;
     for (word, &mask) in row.iter_mut().zip(mask) {

@@ -29,7 +29,7 @@ const LITERALS_MAX: usize = 32;
 const INPUT_BYTES_MAX: usize = u32::MAX as usize;
 /// Number of index bits of the smallest and the largest table.
 const TABLE_BITS: (u32, u32) = (8, 16);
-/// Maximum expansion: three compressed bytes expand to at most [`MATCH_LEN_MAX`].
+/// Maximum expansion of a compressed byte: three bytes expand to at most [`MATCH_LEN_MAX`].
 const EXPANSION_MAX: u64 = (MATCH_LEN_MAX / 3) as u64;
 
 /// Number of index bits of the largest table that a thread keeps for its next input.
@@ -274,12 +274,12 @@ mod tests {
         for (bytes, len) in [
             (&[0x20, 0][..], 3),       // match before the output
             (&[0, b'a', 0x20, 1], 4),  // one byte too far back
-            (&[0, b'a', 0x20, 0], 3),  // gives more
-            (&[0, b'a', 0x20, 0], 5),  // gives less
+            (&[0, b'a', 0x20, 0], 3),  // expands to more
+            (&[0, b'a', 0x20, 0], 5),  // expands to less
             (&[0, b'a', 0x20], 4),     // truncated
             (&[0, b'a', 0xe0, 5], 15), // truncated
             (&[3, b'a', b'b'], 4),     // truncated
-            (&[1, b'a', b'b'], 1),     // gives more
+            (&[1, b'a', b'b'], 1),     // expands to more
             (&[0, b'a'], 1 << 40),     // an impossible length
             (&[], 1),
         ] {

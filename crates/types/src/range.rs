@@ -16,8 +16,8 @@ impl fmt::Display for StringTooLong {
 
 impl std::error::Error for StringTooLong {}
 
-/// Returns the length of a string of `len_bytes` after adding `added_bytes`. APPEND passes both
-/// lengths; SETRANGE passes the offset and the patch's length. `len_bytes_max` is
+/// Returns the length of a string of `len_bytes` after adding `added_bytes`. For SETRANGE,
+/// `len_bytes` is the offset and `added_bytes` is the length of the patch. `len_bytes_max` is
 /// `proto-max-bulk-len`.
 ///
 /// # Errors

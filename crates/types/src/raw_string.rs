@@ -94,8 +94,8 @@ impl RawString {
         self.bytes.is_empty()
     }
 
-    /// Returns the size of its heap memory in bytes, including spare capacity and the bytes by
-    /// which the allocator rounds up a large block.
+    /// Returns the size of the string's heap memory in bytes, including spare capacity and the
+    /// bytes by which the allocator rounds up a large block.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         pantala_base::block_bytes(self.bytes.capacity())
@@ -104,7 +104,7 @@ impl RawString {
     /// Appends `tail` (APPEND).
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the allocator fails; the string is then unchanged.
+    /// [`OutOfMemory`] if the allocator fails. The string is then unchanged.
     pub fn try_append(&mut self, tail: &[u8]) -> Result<(), OutOfMemory> {
         self.try_grow_to(self.len().checked_add(tail.len()).ok_or(OutOfMemory)?)?;
         self.bytes.extend_from_slice(tail);
@@ -115,7 +115,7 @@ impl RawString {
     /// between the old end and `offset`. An empty patch changes nothing, at any offset.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the allocator fails; the string is then unchanged.
+    /// [`OutOfMemory`] if the allocator fails. The string is then unchanged.
     pub fn try_set_range(&mut self, offset: usize, patch: &[u8]) -> Result<(), OutOfMemory> {
         if patch.is_empty() {
             return Ok(());
@@ -138,7 +138,7 @@ impl RawString {
     /// bytes move.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the allocator fails; the string is then unchanged.
+    /// [`OutOfMemory`] if the allocator fails. The string is then unchanged.
     pub fn try_splice(&mut self, range: Range<usize>, patch: &[u8]) -> Result<(), OutOfMemory> {
         let (len, Range { start, end }) = (self.len(), range);
         let new_end = start.checked_add(patch.len()).ok_or(OutOfMemory)?;

@@ -17,8 +17,8 @@ use std::ops::Range;
 /// Shorter arrays are sorted by insertion. In an array of exactly this length, the middle element
 /// is the pivot.
 const INSERTION_LEN: usize = 7;
-/// Maximum length for which the pivot is the median of three elements. For longer arrays it is the
-/// median of nine.
+/// Maximum length for which the pivot is the median of three elements. For longer arrays, the pivot
+/// is the median of nine.
 const PIVOT_OF_THREE_LEN_MAX: usize = 40;
 
 /// Sorts all elements. Equal elements keep their order.
@@ -143,8 +143,8 @@ fn pivot<T>(items: &[T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> usize 
     }
     let mut median = |one: usize, two: usize, three: usize| {
         let mut compare = |a: usize, b: usize| compare(&items[a], &items[b]);
-        // This order of comparisons is Redis's: if elements are equal, it decides which one is the
-        // pivot.
+        // This order of comparisons is Redis's. If elements are equal, the order of comparisons
+        // decides which of them is the pivot.
         if compare(one, two).is_lt() {
             if compare(two, three).is_lt() {
                 two
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// An inconsistent order neither prevents termination nor loses an element.
+    /// With an inconsistent order, both functions still terminate and keep all elements.
     #[test]
     fn inconsistent_comparisons_terminate() {
         let mut random = Random::with_printed_seed("contradictions");

@@ -1,7 +1,7 @@
 //! The hash table of large hashes and sets.
 //!
 //! ```text
-//! buckets   [u32; n]   index of the first entry, or none
+//! buckets   [u32; n]   index of the bucket's first entry, or none
 //! entries   [entry; n] hash (32 bits), index of its bucket's next entry, item; dense, unordered
 //! ```
 //!
@@ -42,7 +42,7 @@ use crate::cut::{Budget, Cut, CutCell, CutId, CutState, PieceMax};
 
 /// The index that stands for no entry.
 const NONE: u32 = u32::MAX;
-/// Buckets of the smallest table.
+/// Number of buckets of the smallest table.
 const BUCKETS_MIN: usize = 2;
 /// Number of buckets per entry above which a removal frees buckets.
 const BUCKETS_PER_ENTRY_MAX: usize = 2;
@@ -112,8 +112,9 @@ struct Entry<T> {
 
 /// The table described at the head of this module.
 ///
-/// An *index* is an entry's number, less than [`Table::len`]. It is valid until the next insertion
-/// or removal. A wrong index is a bug of the caller. A method then panics or uses another entry.
+/// An *index* is an entry's number, less than [`Table::len`]. An index is valid until the next
+/// insertion or removal. A wrong index is a bug of the caller. A method then panics or uses another
+/// entry.
 #[derive(Clone, Debug)]
 pub struct Table<T> {
     buckets: Chunked<u32>,
@@ -357,8 +358,8 @@ impl<T: Item> Table<T> {
     }
 
     /// Keeps the item at an index for the cut before the item is removed. The last item will move
-    /// to this index. If the reader has passed the index already, it won't see the last item there,
-    /// so keeps the last item as well.
+    /// to this index. If the reader has passed this index already, it won't see the last item
+    /// there, so the last item is kept as well.
     #[cold]
     fn keep_before_removal(&mut self, index: usize) {
         let last = self.entries.len() - 1;

@@ -116,7 +116,7 @@ impl<'a> HashView<'a> {
     }
 
     /// Returns the field and value at an index less than the length. The order stays the same until
-    /// the hash changes. Constant time, except for a packed hash.
+    /// the hash changes. Takes constant time unless the hash is packed.
     pub fn nth(self, index: usize) -> Option<(Element<'a>, Element<'a>)> {
         match self {
             HashView::Packed(pack) => pack.nth(index.checked_mul(2)?).map(|at| (pack.get(at), pack.get(pack.next(at)))),
@@ -195,7 +195,8 @@ impl<'a> HashView<'a> {
         self.expiry(field).is_some_and(|at_ms| at_ms <= now_ms)
     }
 
-    /// Returns a copy of those of `fields` that aren't expired, without their expiry times.
+    /// Returns a hash with the fields among `fields` that exist and aren't expired, without expiry
+    /// times.
     pub fn without_expired_of<'f>(self, fields: impl Iterator<Item = &'f [u8]>, now_ms: i64) -> Hash {
         const LIMITS: HashLimits = HashLimits { entries_max: 128, value_bytes_max: 64 };
         let mut copy = Hash::empty();
@@ -372,7 +373,7 @@ impl Hash {
         }
     }
 
-    /// Removes a field. Returns whether it existed.
+    /// Removes a field. Returns whether the field existed.
     #[inline]
     pub fn remove(&mut self, field: &[u8]) -> bool {
         match self {

@@ -5,8 +5,8 @@
 //! | packed | up to [`INLINE_PACKED_BYTES_MAX`] bytes | none: inside the dictionary entry |
 //! | [`Quicklist`] | otherwise | 72, plus 32 per node, plus up to 9/8 of the bytes of all entries |
 //!
-//! A node holds 8 KiB of entries by default. A push or pop at either end takes constant time. A
-//! change in the middle walks over the nodes from the nearer end, and moves the bytes of at most
+//! A node holds up to 8 KiB of entries by default. A push or pop at either end takes constant time.
+//! A change in the middle walks over the nodes from the nearer end, and moves the bytes of at most
 //! one node. An element of up to 63 bytes takes 2 bytes more than its length. An integer takes 2 to
 //! 10 bytes in total.
 //!

@@ -28,7 +28,7 @@ const COMPRESSED_BYTES_MIN: usize = 48;
 /// Minimum saving by compression, in bytes (Redis's `MIN_COMPRESS_IMPROVE`).
 const SAVED_BYTES_MIN: usize = 8;
 
-/// [`Node::start`] of a compressed node.
+/// The value of [`Node::start`] in a compressed node.
 const COMPRESSED: u32 = u32::MAX;
 
 /// Bytes of the length at the start of a compressed node.

@@ -53,13 +53,13 @@ impl LongDouble {
     }
 
     /// Returns the sum, rounded to nearest, ties to even. Returns `None` if an operand is infinite
-    /// or the sum reaches 2^16384, because both commands reject these.
+    /// or the sum reaches 2^16384, because both commands reject such operands and sums.
     #[must_use]
     pub fn checked_add(self, other: LongDouble) -> Option<LongDouble> {
         if self.is_infinite() || other.is_infinite() {
             return None;
         }
-        // Canonical numbers order by exponent, then significand.
+        // The magnitudes of canonical numbers are ordered by exponent, then by significand.
         let larger_first = (self.exponent, self.significand) >= (other.exponent, other.significand);
         let (large, small) = if larger_first { (self, other) } else { (other, self) };
         let sum = add_magnitudes(large, small);

@@ -7,12 +7,12 @@ use super::{LONG_DOUBLE_CHARS_MAX, LongDouble};
 /// smaller exponents.
 const EXPONENT_READ_MAX: i32 = 1_000_000;
 
-/// Maximum `point` of a number below 10^point. Numbers of at least 10^4933 are infinite (the
-/// largest finite number is about 1.19 × 10^4932).
+/// Maximum of `point` in [`decimal`]. A number with a larger `point` is at least 10^4933 and thus
+/// infinite (the largest finite number is about 1.19 × 10^4932).
 const DECIMAL_POINT_MAX: i32 = 4_933;
 
-/// Minimum `point`. Numbers below 10^-4951 round to zero (half of the smallest number is about 1.82
-/// × 10^-4951).
+/// Minimum of `point` in [`decimal`]. A number with a smaller `point` is less than 10^-4951 and
+/// thus rounds to zero (half of the smallest number is about 1.82 × 10^-4951).
 const DECIMAL_POINT_MIN: i32 = -4_950;
 
 /// Maximum number of digits for 128-bit arithmetic. Numbers of this many digits fit in 64 bits.

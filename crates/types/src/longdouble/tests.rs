@@ -1,4 +1,4 @@
-//! Tests of `LongDouble` against C's `long double`, `f64` and itself.
+//! Tests that compare `LongDouble` with C's `long double`, with `f64` and with itself.
 
 use super::*;
 use crate::testing::{Random, float_text};
@@ -117,7 +117,8 @@ fn the_largest_number_and_one_past() {
     for text in ["0x1p16384", "0xf.fffffffffffffff8p16380", "1.19e4932", "1e4933", "1e99999999999", "0x1p99999999999"] {
         assert_eq!(parse(text), None, "{text}");
     }
-    // Half a unit above the maximum rounds to infinity; slightly less, to the maximum.
+    // Half a unit above the maximum rounds to infinity. Slightly less than half a unit above the
+    // maximum rounds to the maximum.
     assert_eq!(parse("0xf.fffffffffffffff7fp16380"), Some(largest));
     assert_eq!(largest.checked_add(parse("0x1p16319").unwrap()), None);
     assert_eq!(largest.checked_add(parse("0x1p16318").unwrap()), Some(largest));

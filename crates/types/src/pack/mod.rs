@@ -7,9 +7,9 @@
 //! at their end, which saves a byte per entry. All types but lists use [`OneWay`].
 //!
 //! ```text
-//! count       2 bytes, little-endian; 65,535: at least that many, to be counted
-//! entry       encoding, data and, in a two-way pack, the length of both
-//!             (1 to 5 bytes, to be read backwards)
+//! count       2 bytes, little-endian: number of entries, or 65,535 if they must be counted
+//! entry       encoding and data; in a two-way pack also the length of encoding and data
+//!             (1 to 5 bytes, read backwards)
 //! ```
 //!
 //! | first byte | entry | bytes of encoding and data |
@@ -53,11 +53,11 @@ pub trait Direction: Copy + Debug + Eq {
     const HAS_LENGTHS: bool;
 }
 
-/// Readable from both ends, like a listpack.
+/// The direction of a pack that can be read from both ends, like a listpack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TwoWay;
 
-/// Readable from the first entry only.
+/// The direction of a pack that can only be read from the first entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OneWay;
 
@@ -316,7 +316,7 @@ impl CheckedEntries<'_> {
     }
 }
 
-/// Checks bytes from an untrusted source. Returns `None` unless they consist of valid entries.
+/// Checks bytes from an untrusted source. Returns `None` unless the bytes consist of valid entries.
 pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
     let pack = <PackRef<'_>>::new(bytes);
     let (mut at, mut count, mut unique) = (0, 0, true);
@@ -589,7 +589,7 @@ mod tests {
         }
     }
 
-    /// Bytes from `lpAppend` of redis-server 7.0.15 (from `DUMP` of a hash).
+    /// The expected bytes come from `lpAppend` of redis-server 7.0.15 (`DUMP` of a hash).
     #[test]
     fn entries_equal_those_of_a_listpack() {
         let mut pack = <Pack>::new();

@@ -30,9 +30,9 @@ impl Stored {
     }
 }
 
-/// Maximum number of integers in a temporary intset, Redis's default for any intset. Larger
-/// temporary results are tables, because each addition to an intset moves half of its integers on
-/// average.
+/// Maximum number of integers in a temporary intset: the default of `set-max-intset-entries`.
+/// Larger temporary results are tables, because each addition to an intset moves half of its
+/// integers on average.
 const TEMPORARY_INTSET_MAX: usize = 512;
 
 /// Visits at most `limit` members that are in all sets. A `limit` of 0 counts as 1. Returns the

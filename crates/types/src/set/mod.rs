@@ -6,10 +6,10 @@
 //! | packed | hashtable | 1 + length |
 //! | [`Table`] | hashtable | 20 to 25; for more than 7 bytes of text also 1 + length, rounded up |
 //!
-//! A set of at most `set-max-intset-entries` integers is an intset. Any other set is packed up to
-//! [`PACKED_MEMBERS_MAX`] members and [`INLINE_PACKED_BYTES_MAX`] bytes, and a table beyond. An
-//! intset or packed set lies inside its dictionary entry while it is short. As in Redis, a set
-//! converts only to a form further down in this list, never back.
+//! A set of at most `set-max-intset-entries` integers is an intset. Any other set is packed if it
+//! has at most [`PACKED_MEMBERS_MAX`] members and [`INLINE_PACKED_BYTES_MAX`] bytes, and a table
+//! otherwise. A short intset and any packed set lie inside their dictionary entries. As in Redis, a
+//! set converts only to a form further down in this list, never back.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -130,7 +130,7 @@ impl<'a> SetView<'a> {
     }
 
     /// Returns the member at an index less than the length. The order stays the same until the set
-    /// changes. Constant time, except for a packed set.
+    /// changes. Takes constant time unless the set is packed.
     pub fn nth(self, index: usize) -> Option<Element<'a>> {
         match self {
             SetView::IntSet(set) => (index < set.len()).then(|| Element::Int(set.get(index))),

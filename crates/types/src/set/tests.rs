@@ -147,8 +147,7 @@ fn forms_change_at_their_limits_and_never_back() {
     }
 }
 
-/// `allocated_bytes` of each form must match its contents, because the engine calls it before and
-/// after each change.
+/// Checks `allocated_bytes` of an empty set and of a table with long members.
 #[test]
 fn allocated_bytes_of_each_form() {
     let mut set = Set::empty();
@@ -172,7 +171,7 @@ fn large_sets_of_integers_are_combined_in_linear_time() {
         numbers.for_each(|number| assert!(set.add(number.to_string().as_bytes(), 512)));
         set
     };
-    // In descending order, the most expensive for a sorted array.
+    // Descending order is the most expensive for a sorted array.
     let (large, other) = (fill(&mut (0..MEMBERS).rev()), fill(&mut (MEMBERS..MEMBERS + 1000).rev()));
     let began = Instant::now();
     let views = [Some(large.view()), Some(other.view())];
