@@ -2,9 +2,10 @@
 //! and streams.
 //!
 //! A small collection is *packed*: stored as one byte string. A packed collection of at most
-//! [`INLINE_PACKED_BYTES_MAX`] bytes lies inside its dictionary entry, as a short string does, and
-//! the entry's flags hold its [`PackedForm`]. Such a collection takes no heap memory, and reading
-//! it costs no further cache miss. Any other collection is a [`Value`] on the heap.
+//! [`INLINE_PACKED_BYTES_MAX`] bytes lies inside its dictionary entry, as a short string does,
+//! unless the key is too long. The entry's flags then hold the collection's [`PackedForm`]. Such a
+//! collection takes no heap memory, and reading it costs no further cache miss. Any other
+//! collection is a [`Value`] on the heap.
 //!
 //! Commands don't see whether a collection is packed. They read a [`Collection::View`] and change a
 //! [`Collection`]. The engine moves the collection into and out of the entry.

@@ -15,12 +15,12 @@
 //!
 //! # Scans
 //!
-//! The cursor of [`Table::scan`] is a bucket number with its bits in reverse order, as in Redis. An
-//! entry that exists from the first call to the last is visited at least once, regardless of how
-//! the table grows and shrinks meanwhile. While the number of buckets isn't a power of two, the
-//! cursor counts the buckets of the next lower power of two. Each call visits one of these buckets
-//! together with the bucket split from it, if there is one. Redis scans its two tables the same way
-//! during a rehash.
+//! The cursor of [`Table::scan`] is a bucket number. As in Redis, successive cursors count up with
+//! the bits in reverse order: the highest bit changes first. An entry that exists from the first
+//! call to the last is visited at least once, regardless of how the table grows and shrinks
+//! meanwhile. While the number of buckets isn't a power of two, the cursor counts the buckets of
+//! the next lower power of two. Each call visits one of these buckets together with the bucket
+//! split from it, if there is one. Redis scans its two tables the same way during a rehash.
 //!
 //! # Cost
 //!

@@ -58,9 +58,9 @@ const LANES: usize = 4;
 
 /// Returns the number of set bits.
 ///
-/// For every eight words, carry-save adders update the words `ones`, `twos` and `fours`, and only
-/// the set bits of their carry, `eights`, are counted. All lanes perform the same operations, so
-/// the function is fast even without a popcount instruction.
+/// For every eight words, carry-save adders update the words `ones`, `twos` and `fours` and yield a
+/// carry word, `eights`. Only the set bits of `eights` are counted each time. All lanes perform the
+/// same operations, so the function is fast even without a popcount instruction.
 #[must_use]
 pub fn count_ones(bytes: &[u8]) -> u64 {
     let mut total = 0;

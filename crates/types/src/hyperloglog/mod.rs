@@ -140,8 +140,8 @@ impl<'a> HyperLogLog<'a> {
         Ok(estimate::estimate(&histogram))
     }
 
-    /// Raises each of `registers` to the value of the same register of this HyperLogLog, unless the
-    /// former is already as large.
+    /// Sets each of `registers` to the maximum of its value and of the same register's value in
+    /// this HyperLogLog.
     ///
     /// # Errors
     /// [`Corrupted`] if the sparse runs are invalid. Some registers may have been raised already.
@@ -276,7 +276,8 @@ pub fn remember_count(string: &mut RawString, count: u64) {
 /// The seed of the hash.
 const HASH_SEED: u64 = 0xadc8_3b19;
 
-/// Hashes by Austin Appleby's MurmurHash64A over little-endian words, as Redis does.
+/// Returns the hash of some bytes by Austin Appleby's MurmurHash64A over little-endian words, as in
+/// Redis.
 fn murmur_hash_64a(bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
     const SHIFT: u32 = 47;

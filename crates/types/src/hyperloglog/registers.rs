@@ -50,7 +50,7 @@ impl Registers {
         super::estimate::estimate(&histogram)
     }
 
-    /// Raises `len` registers, starting at `first`, to a value, unless they are already as large.
+    /// Raises `len` registers, starting at `first`, to at least `value`.
     pub(super) fn raise(&mut self, first: usize, len: usize, value: u8) {
         for register in &mut self.values[first..first + len] {
             *register = value.max(*register);

@@ -22,7 +22,8 @@ const VALUE_MAX: u8 = 32;
 const VALUE_LEN_MAX: usize = 4;
 /// Maximum number of runs around a change that are considered for merging.
 const JOINED_RUNS_MAX: usize = 5;
-/// Maximum number of bytes that a run is split into: two long runs of zeros around a value.
+/// Maximum size of the runs that replace a split run, in bytes: two long runs of zeros around a
+/// value.
 const SPLIT_BYTES_MAX: usize = 5;
 
 /// The result of raising a register.

@@ -350,8 +350,8 @@ impl Quicklist {
             self.change(number, |node| node.insert(at, element));
             return self.restore_depth(number);
         }
-        // Insert between two nodes. First split the node, unless the element is to precede all its
-        // entries.
+        // Insert between two nodes. First split the node, unless the new element precedes all
+        // entries of the node.
         let number = if within == 0 {
             number
         } else {

@@ -69,7 +69,7 @@ impl Members for SortedSet {
     }
 
     fn set(&mut self, member: &[u8], value: u64) {
-        // Few scores, so that many members have the same one.
+        // Use few scores, so that many members have equal scores.
         self.add(member, (value % 40) as f64 - 20.0, AddOptions::default(), LIMITS.sorted_set);
     }
 
@@ -141,7 +141,7 @@ impl Members for Box<Stream> {
             0 => _ = self.trim(Trim::Length(self.length() / 2), random.one_in(2), 0),
             1 => {
                 // Delete all entries and lower the last id, so that the next node may have a lower
-                // id than the cut's last one.
+                // id than the last node of the cut.
                 self.trim(Trim::Length(0), false, 0);
                 self.set_id(StreamId { ms: 1_000, seq: random.below(200) }, None, None);
             }
@@ -242,7 +242,7 @@ fn a_cut_has_the_entries_at_its_start() {
 }
 
 /// Reads a cut of a collection of 20 large elements and checks that a piece ends with the element
-/// that makes it large. If `is_changed`, all elements are deleted after the cut starts.
+/// that reaches the maximum size. If `is_changed`, all elements are deleted after the cut starts.
 fn check_large_elements<C: Members>(is_changed: bool) {
     const LEN_BYTES: usize = 10_000;
     let element = |number: u8| vec![b'a' + number; LEN_BYTES];

@@ -32,7 +32,8 @@ pub fn extent(kind: u8, dialect: Dialect, bytes: &[u8], string_bytes_max: u64) -
     finish(walk.value(kind, dialect), walk.at)
 }
 
-/// Returns the length of a string that starts with `bytes`, as [`extent()`] does.
+/// Returns the length of the encoded string at the start of `bytes`, as [`extent()`] does for a
+/// value.
 ///
 /// # Errors
 /// As [`extent()`].
@@ -200,7 +201,7 @@ impl Walk<'_> {
         let low = u64::from(first & 0x3f);
         match first >> 6 {
             // If Redis finds the marker byte of an encoded string (top bits 3) in place of a
-            // length, it takes the byte's lower six bits as the length.
+            // length, Redis takes the byte's lower six bits as the length.
             0 | 3 => Ok(low),
             1 => Ok(low << 8 | u64::from(self.byte()?)),
             _ if first == LEN_32_BITS => self.number(4),

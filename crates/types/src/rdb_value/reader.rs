@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn length(&mut self) -> Result<u64, Error> {
         match self.head()? {
-            // Rejected, because Redis mistakes this length for its own error value.
+            // This length is rejected, because Redis mistakes it for its own error value.
             Head::Len(u64::MAX) => Err(Error::Corrupt("length")),
             Head::Len(len) => Ok(len),
             Head::Encoded(low) => Ok(u64::from(low)),

@@ -36,7 +36,7 @@ fn value_ref<'a>(loaded: &'a Loaded<'_>) -> ValueRef<'a> {
     }
 }
 
-/// Returns the contents of a value, sorted if it is unordered.
+/// Returns the contents of a value, sorted if the value is unordered.
 pub(super) fn content(loaded: &Loaded<'_>) -> Vec<Vec<u8>> {
     let mut content = Vec::new();
     match loaded {
@@ -200,7 +200,7 @@ fn damage_never_panics() {
         for _ in 0..60 {
             let mut bytes = good.clone();
             for _ in 0..=random.below(3) {
-                // Lengths are at the start of a value.
+                // Damage the start of the value more often, because lengths are there.
                 let within = if random.one_in(2) { bytes.len().min(24) } else { bytes.len() };
                 let at = random.below(within as u64) as usize;
                 match random.below(4) {
@@ -416,26 +416,26 @@ fn settings_choose_the_encoding() {
 fn corrupt_values_are_rejected() {
     for wrong in [
         &b""[..],
-        b"\x08\x01a",                                             // no such type
-        b"\x00\x82",                                              // no such length
+        b"\x08\x01a",                                             // unknown type
+        b"\x00\x82",                                              // invalid length
         b"\x00\x81\xff\xff\xff\xff\xff\xff\xff\xf7",              // a length beyond the end
-        b"\x00\xc4",                                              // no such encoding
-        b"\x00\xc3\x02\x81\x00\x00\x01\x00\x00\x00\x00\x00\x00a", // claims a terabyte
-        b"\x01\x00",                                              // empty
+        b"\x00\xc4",                                              // unknown encoding
+        b"\x00\xc3\x02\x81\x00\x00\x01\x00\x00\x00\x00\x00\x00a", // claims a length of a terabyte
+        b"\x01\x00",                                              // four empty collections
         b"\x02\x00",
         b"\x04\x00",
         b"\x12\x00",
         b"\x02\x80\xff\xff\xff\xff\x01a",                // claims four billion members
         b"\x02\x02\x01a\x01a",                           // duplicate member
         b"\x04\x02\x01a\x01b\x01a\x01c",                 // duplicate field
-        b"\x10\x07\x07\x00\x00\x00\x00\x00\xff",         // a hash with nothing in it
+        b"\x10\x07\x07\x00\x00\x00\x00\x00\xff",         // an empty hash
         b"\x10\x09\x09\x00\x00\x00\x01\x00\x01\x01\xff", // a field without a value
-        b"\x12\x01\x03\x07\x07\x00\x00\x00\x00\x00\xff", // no such node
+        b"\x12\x01\x03\x07\x07\x00\x00\x00\x00\x00\xff", // unknown form of a node
         b"\x12\x01\x01\x00",                             // an empty large element
         b"\x12\x01\x02\x07\x07\x00\x00\x00\x00\x00\xff", // only an empty node
-        b"\x0b\x08\x02\x00\x00\x00\x00\x00\x00\x00",     // an intset with nothing in it
+        b"\x0b\x08\x02\x00\x00\x00\x00\x00\x00\x00",     // an empty intset
         b"\x0b\x0c\x02\x00\x00\x00\x02\x00\x00\x00\x05\x00\x05\x00", // not ascending
-        b"\x0b\x0b\x03\x00\x00\x00\x01\x00\x00\x00\x05\x00\x05", // no such width
+        b"\x0b\x0b\x03\x00\x00\x00\x01\x00\x00\x00\x05\x00\x05", // invalid width
     ] {
         assert!(load(wrong).is_err(), "{}", wrong.escape_ascii());
     }

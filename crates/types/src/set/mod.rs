@@ -8,8 +8,8 @@
 //!
 //! A set of at most `set-max-intset-entries` integers is an intset. Any other set is packed if it
 //! has at most [`PACKED_MEMBERS_MAX`] members and [`INLINE_PACKED_BYTES_MAX`] bytes, and a table
-//! otherwise. A short intset and any packed set lie inside their dictionary entries. As in Redis, a
-//! set converts only to a form further down in this list, never back.
+//! otherwise. An intset or a packed set usually lies inside its dictionary entry while it is short.
+//! As in Redis, a set converts only to a form further down in this list, never back.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |

@@ -246,7 +246,7 @@ impl LargeSet {
     /// Adds a member with `score`. If the member exists, replaces its score by the result of
     /// `merge`, which receives the existing score. Returns the id of the new record, or `None` if
     /// the member exists. Doesn't update the tree, so callers must call [`LargeSet::build_tree`]
-    /// after the last call.
+    /// after the last [`LargeSet::merge`].
     pub(super) fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) -> Option<u32> {
         match self.find(member) {
             Some(id) => {

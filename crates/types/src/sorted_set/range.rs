@@ -16,9 +16,9 @@ pub struct Range<'a> {
 enum Source<'a> {
     /// A packed set in ascending order, and the position of the next member.
     Packed(PackRef<'a, OneWay>, usize),
-    /// A packed set in descending order, with the positions of the remaining members. The position
-    /// of the next member is the last one. The positions are collected in advance, because the pack
-    /// can't be read backwards.
+    /// A packed set in descending order, with the positions of the remaining members. The last
+    /// position is that of the next member. The positions are collected in advance, because the
+    /// pack can't be read backwards.
     PackedReverse(PackRef<'a, OneWay>, Vec<usize>),
     /// A large set, and the place of the next member.
     Large(&'a LargeSet, Place),

@@ -212,7 +212,7 @@ impl Table {
         self.bytes = self.bytes + new.bytes() - old.bytes();
     }
 
-    /// Splits the segment of a hash by the first hash bit that isn't shared by all its members.
+    /// Splits the segment of a hash by the hash bit that follows the segment's `depth` top bits.
     fn split(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
         let depth = self.segments[number as usize].depth;
         if depth == self.depth {

@@ -9,12 +9,12 @@
 use super::records::{NONE, Records};
 use super::slab::Slab;
 
-/// Ids per leaf.
+/// Maximum number of ids per leaf.
 const LEAF: usize = 64;
-/// Children per inner node.
+/// Maximum number of children per inner node.
 const FAN: usize = 32;
-/// Number of ids per leaf in a tree that is built in bulk. The free space in a leaf prevents a
-/// split at its next insertion.
+/// Number of ids per leaf in a tree that is built in bulk. The free space prevents a split at the
+/// next insertion into the leaf.
 const LEAF_BUILT: usize = 60;
 /// Number of children per inner node in a tree that is built in bulk.
 const FAN_BUILT: usize = 30;
@@ -96,7 +96,7 @@ impl Inner {
         self.len -= 1;
     }
 
-    /// Moves the children at `at` and after to the end of another node.
+    /// Moves the children at index `at` and greater indexes to the end of another node.
     fn move_to(&mut self, at: usize, other: &mut Inner) {
         for index in at..self.len() {
             other.insert(other.len(), self.child(index));
@@ -156,7 +156,7 @@ impl Tree {
         Tree { leaves, inners: Slab::new(), root, levels: 0, len: 0 }
     }
 
-    /// Builds a tree from ids in order.
+    /// Builds a tree from ids that are in order.
     pub(super) fn build(ids: &[u32], records: &Records) -> Self {
         if ids.is_empty() {
             return Self::new();

@@ -10,7 +10,7 @@ pub struct Counters {
     pub length: u64,
     /// Id of the first entry, or 0-0 if there is none.
     pub first_id: StreamId,
-    /// The last id. The id of a new entry must exceed it. The last id is usually the largest id
+    /// The last id. Every new entry must have a greater id. The last id is usually the largest id
     /// that an entry ever had, but `XSETID` may set another id.
     pub last_id: StreamId,
     /// The largest id that `XDEL` removed, or the id set by `XSETID`.

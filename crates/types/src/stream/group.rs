@@ -184,7 +184,7 @@ impl Group {
     }
 
     /// Returns the number of the consumer with a name. Creates the consumer if necessary, and
-    /// returns whether it was created. Sets the time of its last activity to `now_ms`.
+    /// returns whether this call created it. Sets the time of its last activity to `now_ms`.
     pub(super) fn touch_consumer(&mut self, name: &[u8], now_ms: i64) -> (ConsumerNumber, bool) {
         match self.consumers.search(name) {
             Ok(place) => {

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A lookup takes two binary searches. An insertion or removal moves the numbers of at most one
-//! chunk (1 KiB), and the part of the table of chunks after this chunk. The table has 24 bytes for
-//! each chunk of, usually, at least 32 items. Items never move.
+//! chunk (1 KiB). If it adds or removes a chunk, it also moves the later part of the table of
+//! chunks. This table has 24 bytes per chunk, and a chunk usually has at least 32 items. Items
+//! never move.
 
 use std::ops::{Index, IndexMut};
 

@@ -67,8 +67,8 @@ pub(super) struct Node {
     pub(super) live: u32,
     /// Number of entries marked as deleted.
     pub(super) dead: u32,
-    /// Size of the entries that its listpack would have in Redis, in bytes, excluding the counts of
-    /// live and of deleted entries at the front.
+    /// Size of the entries that the node's listpack would have in Redis, in bytes, excluding the
+    /// counts of live and of deleted entries at the front.
     listpack_bytes: u32,
 }
 
@@ -206,8 +206,7 @@ impl<'n> Iterator for Reader<'n> {
     }
 }
 
-/// Returns the initial [`Node::last`] of a new node: the previous id for which the id `first` has
-/// the code 0.
+/// Returns the initial [`Node::last`] of a new node. After this id, the id `first` has the code 0.
 fn before_first(first: StreamId) -> StreamId {
     StreamId { ms: first.ms, seq: first.seq.wrapping_sub(1) }
 }
@@ -233,8 +232,8 @@ impl Node {
         Ok(Node { first, last: before_first(first), bytes, live: 0, dead: 0, listpack_bytes })
     }
 
-    /// Appends an entry. Its id must be greater than those of all live entries, unless the caller
-    /// then deletes the entry.
+    /// Appends an entry. The id must be greater than the ids of all live entries, unless the caller
+    /// deletes the new entry afterwards.
     ///
     /// # Errors
     /// If `room_bytes` can't be allocated. The node is then unchanged.
@@ -375,7 +374,7 @@ pub(super) fn listpack_entries(fields: usize, same: bool) -> i64 {
     3 + if same { fields as i64 } else { 2 * fields as i64 + 1 }
 }
 
-/// Appends an element. Returns the number of bytes that it takes in a listpack.
+/// Appends an element. Returns the number of bytes that the element takes in a listpack.
 #[inline]
 fn write_element(text: &[u8], out: &mut Vec<u8>) -> usize {
     let start = out.len();
@@ -384,9 +383,9 @@ fn write_element(text: &[u8], out: &mut Vec<u8>) -> usize {
     body + back_bytes(body)
 }
 
-/// Returns the maximum size of an entry, or of the names of a new node, with this number of names
-/// and values, which have `argument_bytes` bytes in total. Callers reserve this size before they
-/// append the entry or the names.
+/// Returns the maximum size of an entry with this number of field names and values, which have
+/// `argument_bytes` bytes in total. The result also bounds the size of the names of a new node.
+/// Callers reserve this size before they append the entry or the names.
 pub(super) fn room_for(arguments: usize, argument_bytes: usize) -> usize {
     /// Maximum size of an element's head, or of a varint.
     const ELEMENT_HEAD_BYTES_MAX: usize = 10;

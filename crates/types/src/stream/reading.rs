@@ -177,7 +177,8 @@ impl Stream {
     }
 
     /// Redelivers at most `count` of a consumer's own pending entries, starting at `start`. Entries
-    /// that no longer exist in the stream have no fields. Creates the consumer if necessary.
+    /// that no longer exist in the stream are visited without fields. Creates the consumer if
+    /// necessary.
     pub fn redeliver(
         &mut self,
         group: GroupNumber,
