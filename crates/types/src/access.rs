@@ -1,9 +1,9 @@
 //! The access word: 24 bits per dictionary entry that record when the entry was last read (LRU) or
 //! how often it is read (LFU).
 //!
-//! `maxmemory-policy` selects LRU or LFU, as in Redis; the word itself doesn't record which. All
-//! functions are pure: time and randomness are arguments. The engine writes the word at each lookup
-//! and reads it for eviction and `OBJECT`.
+//! `maxmemory-policy` selects LRU or LFU, as in Redis. The word itself doesn't record which of the
+//! two it contains. All functions are pure: time and randomness are arguments. The engine writes
+//! the word at each lookup and reads it for eviction and `OBJECT`.
 //!
 //! - LRU: the time of the last read in seconds, modulo 2^24 (194 days).
 //! - LFU: the upper 16 bits are the time in minutes when the word was last written, modulo 2^16 (45
@@ -61,7 +61,7 @@ pub fn lfu_touch(access: u32, now_ms: u64, decay_time_min: u32, log_factor: u32,
 
 /// Returns the counter of an LFU access word after decay (`OBJECT FREQ`). The counter decreases by
 /// one for each `decay_time_min` minutes since the word was written, down to 0. `decay_time_min` is
-/// `lfu-decay-time`; 0 disables decay.
+/// `lfu-decay-time`. A value of 0 disables decay.
 #[inline]
 #[must_use]
 pub fn lfu_decay(access: u32, now_ms: u64, decay_time_min: u32) -> u8 {

@@ -147,7 +147,7 @@ mod tests {
         let mut random = Random::with_printed_seed("chunked");
         let (mut array, mut model) = (Chunked::new(), Vec::new());
         for round in 0..12 {
-            // Even rounds grow the array to several chunks. Odd rounds shrink it, usually to
+            // Even rounds grow the array to several chunks. Odd rounds shrink the array, usually to
             // nothing.
             let grow = round % 2 == 0;
             for _ in 0..random.below(5 * CHUNK_LEN as u64) {

@@ -7,7 +7,7 @@
 //! collection takes no heap memory, and reading it costs no further cache miss. Any other
 //! collection is a [`Value`] on the heap.
 //!
-//! Commands don't see whether a collection is packed. They read a [`Collection::View`] and change a
+//! Commands don't see whether a collection is packed: they read a [`Collection::View`] and change a
 //! [`Collection`]. The engine moves the collection into and out of the entry.
 
 use crate::{Encoding, OutOfMemory, Value};
@@ -107,7 +107,8 @@ pub trait Collection: Sized + 'static {
     fn is_empty(&self) -> bool;
 
     /// Returns the size of the collection's heap memory in bytes, excluding `size_of::<Self>()`.
-    /// Must take constant time, because the engine calls it before and after each change.
+    /// Implementations must take constant time, because the engine calls this method before and
+    /// after each change.
     fn allocated_bytes(&self) -> usize;
 
     /// Returns a copy (`COPY`).

@@ -151,7 +151,7 @@ pub enum CutState {
     /// The reader has received all elements, and the cut has ended.
     Ended,
     /// The reader can't receive all elements, because some are missing or the collection has no
-    /// cut. This state is a bug.
+    /// cut. This state indicates a bug.
     Lost,
 }
 

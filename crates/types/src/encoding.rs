@@ -77,7 +77,7 @@ pub enum Encoded {
 /// Returns how to store a new string: as an integer if the integer's text equals the string.
 ///
 /// INCRBYFLOAT, SETRANGE and APPEND to an existing string don't call this function. As in Redis,
-/// their results stay bytes even if they look like an integer.
+/// the results of these commands stay bytes even if they look like an integer.
 #[inline]
 #[must_use]
 pub fn encode(bytes: &[u8]) -> Encoded {

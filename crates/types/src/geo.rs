@@ -290,8 +290,8 @@ impl Search {
         let area = middle.area();
         let is_needed = |(east, north): (i64, i64)| {
             // After one step, the map has four rectangles, so the neighbors on opposite sides are
-            // the same rectangle. So no neighbor can be skipped, even if the shape doesn't reach
-            // its side.
+            // the same rectangle. So all neighbors are needed, even if the shape doesn't reach one
+            // of the sides.
             middle.steps < 2
                 || !(north < 0 && area.latitude[0] < bounds.latitude[0]
                     || north > 0 && area.latitude[1] > bounds.latitude[1]

@@ -5,17 +5,18 @@
 //!
 //! Let L(i, j) be the length of the longest common subsequence of the first i bytes of `a` and the
 //! first j bytes of `b`. Redis fills the table of all L(i, j) and then walks back from its last
-//! cell. At each cell it compares byte i of `a` with byte j of `b`. Equal bytes match. If the bytes
-//! differ, Redis drops the byte of `a` if L(i-1, j) > L(i, j-1), and the byte of `b` otherwise.
-//! Redis therefore finds the matches from the last to the first, and replies in this order.
+//! cell. At each cell, Redis compares byte i of `a` with byte j of `b`. Equal bytes match. If the
+//! bytes differ, Redis drops the byte of `a` if L(i-1, j) > L(i, j-1), and the byte of `b`
+//! otherwise. Redis therefore finds the matches from the last to the first, and replies in this
+//! order.
 //!
 //! # Algorithm
 //!
 //! Adjacent cells of a row differ by 0 or 1, so the row is stored as a vector with one bit per
 //! cell. One addition computes a whole word of the vector from the row above (the bit-parallel
-//! method of Crochemore et al., 2001). The walk back needs exactly these bits: if the bytes differ,
-//! L(i, j) is the larger of L(i-1, j) and L(i, j-1), so L(i-1, j) > L(i, j-1) exactly when L(i, j)
-//! = L(i, j-1) + 1.
+//! method of Crochemore et al., 2001). The walk back needs exactly these bits. If the bytes differ,
+//! L(i, j) is the larger of L(i-1, j) and L(i, j-1). So L(i-1, j) > L(i, j-1) exactly when `L(i, j)
+//! = L(i, j-1) + 1`.
 //!
 //! This algorithm takes 1 bit per cell instead of 32, and one step per 64 cells. Redis's limit on
 //! the size of its table still applies, so that this module rejects the same inputs as Redis.
@@ -143,7 +144,7 @@ pub fn lcs_matches(a: &[u8], b: &[u8], match_len_min: usize, table_bytes_max: u6
     Ok(Matches { matches, len: table.len })
 }
 
-/// Rejects inputs that Redis rejects before it allocates its table.
+/// Rejects inputs for which Redis doesn't allocate its table.
 fn check_table(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<(), LcsError> {
     let (a_len, b_len) = (a.len() as u64, b.len() as u64);
     if a_len >= LCS_STRING_LEN_MAX || b_len >= LCS_STRING_LEN_MAX {
@@ -214,8 +215,9 @@ fn step(row: &mut [u64], mask: &[u64]) {
     }
 }
 
-/// Returns the last length in a row. This is the number of the row's zero bits, because each marks
-/// an increment by 1. Bits after the end of `b` are never 0, because no mask has them set.
+/// Returns the last length in a row. This is the number of the row's zero bits, because each zero
+/// bit marks an increment by 1. Bits after the end of `b` are never 0, because no mask has them
+/// set.
 fn ones_of(row: &[u64]) -> usize {
     row.iter().map(|word| word.count_zeros() as usize).sum()
 }

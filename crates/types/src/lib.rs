@@ -16,9 +16,9 @@
 //!
 //! # Ownership
 //!
-//! A [`Value`] belongs to the dictionary entry that points to it. Only the thread that holds the
-//! shard accesses the shard's dictionary, so values need no atomics. The functions of this crate
-//! borrow their inputs and return plain structs.
+//! A [`Value`] belongs to the dictionary entry that points to it, and so to the thread that holds
+//! the shard. Values are never shared between threads, so they need no atomics. The functions of
+//! this crate borrow their inputs and return plain structs.
 //!
 //! # Cost
 //!

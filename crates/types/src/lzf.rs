@@ -66,8 +66,8 @@ pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
 /// Appends the compressed form of `input`. Returns `false` if `out` would exceed `end_max` bytes.
 ///
 /// The length of `table` is a power of two. All words of the table are 0 at first. For each hash of
-/// three bytes, the table holds one plus the last position at which three bytes with this hash
-/// start, or 0 if there is no such position.
+/// three bytes, the table holds the last position at which three bytes with this hash start, plus
+/// one. 0 means that there is no such position.
 fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize, table: &mut [u32]) -> bool {
     let bits = table.len().ilog2();
     let (mut at, mut literals) = (0, 0);

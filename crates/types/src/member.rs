@@ -61,7 +61,7 @@ impl<'a> MemberKey<'a> {
         }
     }
 
-    /// Returns the word of an integer, or `None` if it needs more than 62 bits.
+    /// Returns the word of an integer, or `None` if the integer needs more than 62 bits.
     #[inline]
     fn of_integer(value: i64) -> Option<Self> {
         let shifted = value << TAG_BITS;
@@ -92,8 +92,8 @@ impl<'a> MemberKey<'a> {
 
 /// A member, in the form described at the head of this module.
 pub struct Member {
-    /// A word in one of the three forms of the module head. If the word is an address, it comes
-    /// from `ThinBytes::into_raw`, and the member owns the block at that address.
+    /// A word in one of the three forms of the module head. An address comes from
+    /// `ThinBytes::into_raw`, and the member owns the block at this address.
     word: NonNull<u8>,
 }
 

@@ -7,8 +7,8 @@
 //! | [`sort_part`] | a quicksort of a part | end up in the order that this quicksort yields |
 //!
 //! [`sort_part`] is the quicksort by Bentley and McIlroy ("Engineering a sort function", Software:
-//! Practice and Experience 23, 1993), which skips the halves that aren't needed. Both functions
-//! make exactly the comparisons that Redis makes. Every element therefore gets the same index as in
+//! Practice and Experience 23, 1993), but skips the halves that aren't needed. Both functions make
+//! exactly the comparisons that Redis makes. Every element therefore gets the same index as in
 //! Redis, even if a NaN distance makes the order inconsistent.
 
 use std::cmp::Ordering;
@@ -50,8 +50,8 @@ fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl 
     items[..merged.len()].copy_from_slice(merged);
 }
 
-/// Sorts the elements that belong at the indexes `wanted`. The elements that belong before or after
-/// these indexes end up before or after them, in an unspecified order.
+/// Sorts the elements that belong at the indexes `wanted`. The elements that a full sort would
+/// place before or after these indexes also end up there, in an unspecified order.
 pub fn sort_part<T>(items: &mut [T], wanted: Range<usize>, mut compare: impl FnMut(&T, &T) -> Ordering) {
     // Use an explicit stack instead of recursion, because clients choose the elements and thus the
     // depth.

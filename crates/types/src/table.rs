@@ -436,7 +436,7 @@ impl<T: Item> Table<T> {
     }
 
     /// Continues a scan: visits the items of one bucket, and of the bucket split from it if there
-    /// is one. Returns the next cursor. A cursor of 0 starts a scan; a result of 0 ends it.
+    /// is one. Returns the next cursor. A cursor of 0 starts a scan. A result of 0 ends the scan.
     pub fn scan(&self, cursor: u64, visit: &mut dyn FnMut(&T)) -> u64 {
         let len = self.buckets.len();
         let mask = if len > self.mask { self.mask } else { self.mask >> 1 };

@@ -1,8 +1,8 @@
 //! HyperLogLog, a counter of distinct elements with a standard error of 0.81%. A HyperLogLog takes
 //! 12 KiB and 16 bytes, or less in sparse form.
 //!
-//! A HyperLogLog is a string in Redis's format, byte for byte, so GET and SET can move it between
-//! Redis and Pantala:
+//! A HyperLogLog is a string in Redis's format, byte for byte, so GET and SET can copy a
+//! HyperLogLog between Redis and Pantala:
 //!
 //! ```text
 //! HYLL   encoding   (3 unused)   cached count         registers
@@ -97,7 +97,8 @@ pub struct HyperLogLog<'a> {
 
 impl<'a> HyperLogLog<'a> {
     /// Checks the header and length of a string. Returns `None` if the string isn't a HyperLogLog.
-    /// Doesn't check the runs of a sparse HyperLogLog. The methods that walk the runs check them.
+    /// Doesn't check the runs of a sparse HyperLogLog. The methods that walk the runs also check
+    /// the runs.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {

@@ -44,7 +44,7 @@ impl Frozen {
         self.front.is_empty() && self.rest.is_empty() && self.back.is_empty()
     }
 
-    /// Keeps a node before it changes.
+    /// Keeps the node with this number before the node changes.
     pub(super) fn before_change(&mut self, nodes: &VecDeque<Node>, number: usize) {
         if self.rest.contains(&number) {
             if self.is_near_front(number) {

@@ -71,8 +71,8 @@ impl List {
         }
     }
 
-    /// Appends all entries of a pack. A long list takes them as one node if they are within a
-    /// node's limits.
+    /// Appends all entries of a pack. A long list stores the entries as one node if they are within
+    /// the limits of a node.
     pub(crate) fn append(&mut self, entries: PackRef<'_>, limit: NodeLimit) {
         let len = entries.len();
         if len == 0 {

@@ -355,8 +355,8 @@ impl Node {
     }
 }
 
-/// Returns the new capacity of a node with `live` bytes of entries that must hold `size` more
-/// bytes: twice as many bytes, but not more than a full node has.
+/// Returns the new capacity of a node that has `live` bytes of entries and must hold `size` more
+/// bytes. The capacity is twice the needed size, but not more than the size of a full node.
 fn grown(live: usize, size: usize, limit: NodeLimit) -> usize {
     let doubled = (2 * (live + size)).max(FIRST_CAPACITY_BYTES);
     doubled.min(limit.bytes).max(live + size)

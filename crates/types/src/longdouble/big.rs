@@ -47,7 +47,7 @@ impl Big {
         big
     }
 
-    /// Returns the number of bits without leading zeros; 0 for zero.
+    /// Returns the number of bits without leading zeros. Returns 0 for zero.
     pub(super) fn bits(&self) -> u32 {
         self.words.last().map_or(0, |top| self.words.len() as u32 * 64 - top.leading_zeros())
     }
@@ -137,7 +137,7 @@ impl Big {
         (quotient, -shift - (STEPS as i32 - 1), !self.words.is_empty())
     }
 
-    /// Appends the decimal digits to `out`; none for zero.
+    /// Appends the decimal digits to `out`. Appends nothing for zero.
     pub(super) fn write_decimal(mut self, out: &mut Vec<u8>) {
         let mut chunks = Vec::new();
         while !self.words.is_empty() {

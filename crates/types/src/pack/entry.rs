@@ -104,8 +104,9 @@ impl Head {
     }
 }
 
-/// Returns the size of the length `len` at an entry's end, in bytes. The thresholds are those of a
-/// listpack, which uses 3 bytes for 16,383 and 4 for 2,097,151, although 2 and 3 could hold these.
+/// Returns the size of the length `len` at an entry's end, in bytes. The thresholds are those of
+/// Redis's listpack, in which 16,383 takes 3 bytes and 2,097,151 takes 4, although 2 and 3 bytes
+/// would suffice.
 pub(crate) fn back_bytes(len: usize) -> usize {
     match len {
         0..=127 => 1,

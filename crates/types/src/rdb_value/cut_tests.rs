@@ -122,7 +122,7 @@ impl Members for Box<Stream> {
     fn set(&mut self, member: &[u8], value: u64) {
         let limits = NodeLimits { bytes: 0, entries: 10 };
         let fields = [(&b"field"[..], member)].into_iter();
-        // Fails if the id would exceed the maximum id.
+        // Never fails, because the ids stay small.
         let _ = self.append(NewId::Auto, 1_000, fields, &limits);
         if value.is_multiple_of(97) {
             let _ = self.create_group(member, StreamId { ms: 1_000, seq: value % 500 }, 0);
@@ -183,7 +183,8 @@ fn check<C: Members>(random: &mut Random, changes: u64) {
     values.set(&[b'x'; 300], 1);
     for _ in 0..members {
         let number = random.below(members);
-        // These values set no expiry times, because a hash with fields that expire has no cuts.
+        // Use values that aren't multiples of 5, which set no expiry times. A hash with fields that
+        // expire has no cuts.
         values.set(&member(number), number / 5 * 5 + 1);
     }
     let mut bytes = vec![kind_of(values.value())];

@@ -1,5 +1,5 @@
-//! Listpacks: a header (total size, 4 bytes; number of entries, 2 bytes), the entries of a pack,
-//! and an end mark.
+//! Listpacks. A listpack consists of the total size (4 bytes), the number of entries (2 bytes), the
+//! entries of a pack, and an end mark.
 
 use std::collections::HashSet;
 

@@ -12,8 +12,8 @@ use crate::pack::Element;
 /// The sets to combine, in the order of their keys.
 type Views<'v, 'a> = &'v [Option<SetView<'a>>];
 
-/// The new set of a STORE command. The set is an intset at first, and is converted when a member
-/// requires another form.
+/// A set under construction, for a STORE command or a temporary result. The set is an intset at
+/// first, and is converted when a member requires another form.
 pub struct Stored {
     set: Set,
     intset_entries_max: usize,
@@ -183,7 +183,8 @@ pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
 /// - Remove all members of the other sets from a copy of the first set. For this way, returns
 ///   `None`.
 ///
-/// The choice must be Redis's, because `OBJECT ENCODING` of a stored difference depends on it.
+/// The choice must be Redis's, because `OBJECT ENCODING` of a stored difference depends on the
+/// choice.
 fn sets_to_search<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
     let Some(Some(first)) = views.first() else { return Some(Vec::new()) };
     let there = views.iter().flatten();

@@ -27,10 +27,10 @@
 //! ```
 //!
 //! Finding a member's score takes a lookup in the table and in one record. A search for a score
-//! descends the tree. It compares the scores in the inner nodes (about 4 levels for 10 million
-//! members), then about six records of one leaf. A search for a rank compares counts instead. The
-//! memory and time of an insertion are bounded: no part of the set is ever copied as a whole except
-//! the table's directory, which has four bytes per about 600 members.
+//! descends the tree. The search compares the scores in the inner nodes (about 4 levels for 10
+//! million members), then about six records of one leaf. A search for a rank compares counts
+//! instead. The memory and time of an insertion are bounded. No part of the set is ever copied as a
+//! whole except the table's directory, which has four bytes for about 600 members.
 //!
 //! When a set shrinks, its table releases memory. The memory of removed records and leaves is
 //! reused, but not released before the set is freed.
@@ -206,7 +206,7 @@ impl<'a> SortedSetView<'a> {
 
     /// Returns the ranks of the members in a lexicographic range. The result is defined only if all
     /// scores are equal. Otherwise a packed set returns the same as Redis, which searches from the
-    /// end that `reverse` selects, and a large set returns an arbitrary range.
+    /// end that `reverse` selects. A large set then returns an arbitrary range.
     pub fn lex_range(self, range: &LexRange<'_>, reverse: bool) -> std::ops::Range<usize> {
         if range.is_empty() || self.is_empty() {
             return 0..0;

@@ -11,8 +11,8 @@ use crate::pack::{Element, OneWay, Pack, PackRef};
 /// Maximum magnitude of a score stored as an integer: Redis's limit.
 const INTEGER_MAX: f64 = 4_611_686_018_427_387_904.0;
 
-/// Returns the integer that is stored for a score, or `None` if it isn't stored as an integer. -0
-/// becomes 0, as in Redis's listpack.
+/// Returns the integer that is stored for a score, or `None` if the score isn't stored as an
+/// integer. The score -0 becomes 0, as in Redis's listpack.
 pub(super) fn integer_of(score: f64) -> Option<i64> {
     (score.abs() <= INTEGER_MAX && score.trunc() == score).then_some(score as i64)
 }

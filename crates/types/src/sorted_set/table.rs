@@ -246,8 +246,8 @@ impl Table {
         self.directory[first + words / 2..first + words].fill(other);
     }
 
-    /// Merges a segment with its buddy (the other half of the segment from which both were split)
-    /// if both are nearly empty and the buddy wasn't split again.
+    /// Merges a segment with its buddy if the two are nearly empty and the buddy wasn't split
+    /// again. The buddy of a segment is the segment that was split from the same segment.
     #[cold]
     fn merge(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
         let depth = self.segments[number as usize].depth;

@@ -1,5 +1,5 @@
-//! The order of a large sorted set: a B+ tree of record ids (a record is a member with its score,
-//! see [`Records`]), sorted by score and then by the bytes of the member.
+//! The order of a large sorted set: a B+ tree of record ids, sorted by score and then by the bytes
+//! of the member. A record is a member with its score: see [`Records`].
 //!
 //! For each child, an inner node holds the number of records below the child, and the score and id
 //! of the first of these records. A search by rank compares these numbers, and a search by score
@@ -327,8 +327,9 @@ impl Tree {
         }
     }
 
-    /// Inserts an id into a full leaf by splitting the leaf. At the start and the end of the tree,
-    /// one of the two leaves stays full, so that ids inserted in order fill their leaves.
+    /// Inserts an id into a full leaf by splitting the leaf. If the id belongs at the very start or
+    /// end of the tree, one of the two leaves stays full, so that ids inserted in order fill their
+    /// leaves.
     fn split_leaf(&mut self, path: &Path, place: Place, id: u32, records: &Records) {
         let at = place.at as usize;
         let old = self.leaves.get(place.leaf).clone();
@@ -502,8 +503,8 @@ impl Tree {
         self.leaves.remove(node);
     }
 
-    /// Removes a child of the path's node at `level`. Then merges this node with a neighbor if it
-    /// has few children left, or removes the node if it has none.
+    /// Removes a child of the path's node at `level`. Then merges this node with a neighbor if few
+    /// children are left, or removes the node if no children are left.
     fn drop_child(&mut self, path: &Path, level: usize, index: usize) {
         let (node, _) = path.steps[level];
         let inner = self.inners.get_mut(node);
@@ -536,8 +537,9 @@ impl Tree {
         self.refresh(path, level - 1);
     }
 
-    /// Merges the child of `parent` at index `at` with a neighbor if both have few children: moves
-    /// the children of the right node to the left node. Returns whether the nodes were merged.
+    /// Merges the child of `parent` at index `at` with a neighbor if the two have few children:
+    /// moves the children of the right node to the left node. Returns whether the nodes were
+    /// merged.
     fn merge_inner(&mut self, parent: u32, at: usize) -> bool {
         let above = self.inners.get(parent);
         let lens = |index: usize| self.inners.get(above.children[index]).len();

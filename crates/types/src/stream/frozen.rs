@@ -15,9 +15,9 @@ use crate::cut::{Budget, CutState, PieceMax};
 /// The unread nodes of a cut. A node is identified by its first id.
 #[derive(Debug)]
 pub(super) struct Frozen {
-    /// The last node that was read.
+    /// First id of the last node that was read.
     read: Option<StreamId>,
-    /// The last node of the cut.
+    /// First id of the last node of the cut.
     last: Option<StreamId>,
     /// Number of nodes that are not read.
     left: usize,

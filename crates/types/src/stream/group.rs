@@ -1,8 +1,8 @@
 //! Consumer groups, and the pending entries of their consumers.
 //!
 //! A group stores all its pending entries with their details. Each consumer stores the ids of its
-//! own pending entries. A search for the entries of a consumer therefore doesn't visit those of
-//! other consumers, and a search for the oldest entry of a group doesn't visit the consumers.
+//! own pending entries. A search for the entries of a consumer therefore visits no entries of other
+//! consumers. A search for the oldest entry of a group visits no consumers.
 
 use super::id::StreamId;
 use super::named::{HasName, Named, Place};
@@ -184,7 +184,8 @@ impl Group {
     }
 
     /// Returns the number of the consumer with a name. Creates the consumer if necessary, and
-    /// returns whether this call created it. Sets the time of its last activity to `now_ms`.
+    /// returns whether this call created it. Sets the time of the consumer's last activity to
+    /// `now_ms`.
     pub(super) fn touch_consumer(&mut self, name: &[u8], now_ms: i64) -> (ConsumerNumber, bool) {
         match self.consumers.search(name) {
             Ok(place) => {

@@ -310,8 +310,8 @@ impl Stream {
         if let Some(id) = max_deleted_id {
             self.counters.max_deleted_id = id;
         }
-        // If the last id is lowered, a former id may occur again, so the positions that groups have
-        // stored are no longer valid.
+        // If the last id is lowered, a new entry may get the id of a former entry, so the positions
+        // that groups have stored are no longer valid.
         self.groups.for_each_mut(|group| group.cursor = None);
     }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A lookup takes two binary searches. An insertion or removal moves the numbers of at most one
-//! chunk (1 KiB). If it adds or removes a chunk, it also moves the later part of the table of
+//! chunk (1 KiB). A change that adds or removes a chunk also moves the later part of the table of
 //! chunks. This table has 24 bytes per chunk, and a chunk usually has at least 32 items. Items
 //! never move.
 
@@ -95,7 +95,7 @@ impl<T: HasName> Named<T> {
     }
 
     /// Returns the place of the item with a name. If there is no such item, returns `Err` with the
-    /// place at which [`Self::insert`] must add it.
+    /// place at which [`Self::insert`] must add the item.
     pub(super) fn search(&self, name: &[u8]) -> Result<Place, Place> {
         let after = self.order.partition_point(|chunk| chunk.first().is_some_and(|&first| self[first].name() <= name));
         let Some(chunk) = after.checked_sub(1) else { return Err(Place { chunk: 0, index: 0 }) };

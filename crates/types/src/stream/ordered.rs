@@ -15,8 +15,8 @@ use super::id::StreamId;
 const CHUNK_ITEMS_MAX: usize = 64;
 /// Two adjacent chunks are merged if they have at most this many items in total.
 const MERGED_ITEMS_MAX: usize = CHUNK_ITEMS_MAX / 2;
-/// Maximum capacity, in items, of the chunk that an emptied sequence keeps. Queues are often empty,
-/// and without this chunk they would allocate one for each item.
+/// Maximum capacity, in items, of the chunk that an emptied sequence keeps. Queues are often empty.
+/// Without a kept chunk, a queue would allocate a chunk for each item.
 const KEPT_ITEMS_MAX: usize = 16;
 
 /// An item that has a stream id as its key. The key never changes.
