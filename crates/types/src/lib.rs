@@ -12,7 +12,7 @@
 //! | encoding | the form of a value that `OBJECT ENCODING` shows: [`Encoding`] |
 //! | packed | said of a small collection that is stored as one byte string: [`Collection`] |
 //! | cut | the elements of a large collection at one instant, read in pieces: [`CutState`] |
-//! | raw | said of a string longer than [`EMBSTR_LEN_MAX`] or changed in place (APPEND) |
+//! | raw | said of a string longer than [`EMBSTR_LEN_MAX`] or changed by APPEND or SETRANGE |
 //!
 //! # Ownership
 //!

@@ -1,7 +1,7 @@
 //! A field of a large hash with its value, in one heap block behind a one-word pointer.
 //!
 //! ```text
-//! length of the field     as in ThinBytes
+//! length of the field     encoded as in ThinBytes
 //! field, value
 //! ```
 

@@ -7,9 +7,10 @@
 //! | [`ExpiringHash`] | listpackex or hashtable | as in the other forms, plus the expiry times |
 //!
 //! A hash is packed up to `hash-max-listpack-entries` fields if no field or value is longer than
-//! `hash-max-listpack-value`. A short packed hash lies inside its dictionary entry. A hash that
-//! exceeds a limit becomes a table and never converts back, as in Redis. When a field receives a
-//! TTL, the hash becomes an [`ExpiringHash`], which holds the fields in one of the other two forms.
+//! `hash-max-listpack-value`. A short packed hash usually lies inside its dictionary entry. A hash
+//! that exceeds a limit becomes a table and never converts back, as in Redis. When a field receives
+//! a TTL, the hash becomes an [`ExpiringHash`], which holds the fields in one of the other two
+//! forms.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |

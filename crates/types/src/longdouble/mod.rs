@@ -6,8 +6,8 @@
 //!
 //! This module has the operations of the two commands, on any processor: [`LongDouble::parse`]
 //! (like `strtold`, with Redis's restrictions), [`LongDouble::checked_add`] and
-//! [`LongDouble::write_human`] (like `"%.17Lf"`, trimmed). Each is correctly rounded to nearest,
-//! ties to even.
+//! [`LongDouble::write_human`] (like `"%.17Lf"`, trimmed). The result of each operation is
+//! correctly rounded to nearest, ties to even.
 //!
 //! A number is `significand × 2^exponent` in canonical form: the top bit of the significand is set
 //! unless the exponent is the minimum. With the minimum exponent the number may be zero or

@@ -9,7 +9,7 @@
 //! A set of at most `set-max-intset-entries` integers is an intset. Any other set is packed if it
 //! has at most [`PACKED_MEMBERS_MAX`] members and [`INLINE_PACKED_BYTES_MAX`] bytes, and a table
 //! otherwise. An intset or a packed set usually lies inside its dictionary entry while it is short.
-//! As in Redis, a set converts only to a form further down in this list, never back.
+//! As in Redis, a set converts only to a form further down in the table above, never back.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |

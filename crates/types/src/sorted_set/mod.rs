@@ -9,8 +9,8 @@
 //! member with its score. `table` maps the hash of a member to its record. `tree` is a B+ tree of
 //! record ids in order, with counts.
 //!
-//! A short packed set lies inside its dictionary entry. A packed set is searched linearly from one
-//! end, as in Redis.
+//! A short packed set usually lies inside its dictionary entry. A packed set is searched linearly
+//! from one end, as in Redis.
 //!
 //! # Cost
 //!

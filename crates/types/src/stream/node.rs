@@ -22,9 +22,12 @@
 //! | 61 | `(ms + n)-0` | n |
 //! | 62 | `(ms + n)-m` | n and m |
 //!
-//! An element (a name, field or value) is encoded as in a one-way pack ([`crate::pack`]). In most
-//! streams an entry takes, in addition to its data, 1 byte and 1 byte per value. In Redis an entry
-//! takes 9 bytes and 2 bytes per value.
+//! The names of a node are the field names of its first entry. An entry with *same fields* has
+//! exactly these fields. An element (a name, field or value) is encoded as in a one-way pack
+//! ([`crate::pack`]).
+//!
+//! In most streams an entry takes, in addition to its data, 1 byte and 1 byte per value. In Redis
+//! an entry takes 9 bytes and 2 bytes per value.
 //!
 //! Ids ascend from entry to entry, with one exception: after `XSETID` lowered the last id of a
 //! stream, an entry may follow a deleted entry with a higher id. A search for an id therefore skips

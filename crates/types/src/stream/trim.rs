@@ -1,7 +1,7 @@
 //! Trims a stream at the front, and deletes entries anywhere.
 //!
-//! A deleted entry is only marked. Its memory is freed with its node. As in Redis, a deleted entry
-//! still counts towards the limits of its node.
+//! A deleted entry is only marked. The memory of the entry is freed with the node. As in Redis, a
+//! deleted entry still counts towards the limits of its node.
 
 use super::id::StreamId;
 use super::node::EntryPlace;
