@@ -1,5 +1,5 @@
-//! `ACL`: manages users and their permissions. Rules, checks and the log belong to the engine
-//! ([`pantala_engine::acl`]).
+//! `ACL`: manages users and their permissions. The engine parses rules, checks permissions and
+//! keeps the log ([`pantala_engine::acl`]).
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,7 +15,7 @@ use crate::{client, help};
 
 /// Default number of bits of a password from `ACL GENPASS`.
 const PASSWORD_BITS: i64 = 256;
-/// Maximum number of bits of such a password.
+/// Maximum number of bits of a password from `ACL GENPASS`.
 const PASSWORD_BITS_MAX: i64 = 4096;
 
 /// Number of entries that `ACL LOG` returns by default.
@@ -30,8 +30,9 @@ pub fn catalog() -> &'static Catalog {
     &CATALOG
 }
 
-/// Sets the catalog of commands that users' rules may name: the commands of this crate, and those
-/// of Redis 7.0 that aren't implemented yet. Must be called before the first client connects.
+/// Sets the catalog of commands that users' rules may name. It contains the commands of this crate,
+/// and the commands of Redis 7.0 that this crate lacks. Must be called before the first client
+/// connects.
 pub fn set_catalog(keyspace: &mut Keyspace) {
     keyspace.set_catalog(&CATALOG, client::line);
 }
@@ -92,7 +93,7 @@ fn close_clients_of(context: &mut LocalContext<'_>, users: &[Arc<User>]) {
     close(context, clients.iter().filter(|client| users.iter().any(|user| client.is_user(user))));
 }
 
-/// Closes connections; the caller's own connection closes after its reply.
+/// Closes connections. The caller's own connection closes after its reply.
 fn close<'c>(context: &mut LocalContext<'_>, clients: impl Iterator<Item = &'c Arc<Client>>) {
     for client in clients {
         if client.id == context.session.client.id {
@@ -155,7 +156,7 @@ pub fn whoami(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     reply.bulk(context.session.user().name());
 }
 
-/// `ACL LOAD`: applies the whole file, or nothing if it has an error.
+/// `ACL LOAD`: applies the whole file, or nothing if the file has an error.
 pub fn load(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let Some((path, read)) = context.host.read_acl_file() else { return reply.error(NO_FILE) };
     let users = context.keyspace.users();

@@ -1,4 +1,4 @@
-//! Parses options and numbers as Redis does. Used by all handlers.
+//! Parses options and numbers of all commands as Redis does.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::keyspace::Keyspace;
@@ -13,8 +13,8 @@ pub(crate) fn c_string(argument: &[u8]) -> &[u8] {
     argument.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Maximum length, in bytes, of a name that an error quotes, and of the arguments quoted after it.
-/// As in Redis.
+/// Maximum length, in bytes, of a name that an error quotes, as in Redis. The arguments quoted
+/// after the name have the same limit.
 pub(crate) const SHOWN_BYTES_MAX: usize = 128;
 
 /// Returns the part of a name that an error quotes.
@@ -77,10 +77,10 @@ pub(crate) fn signed_count(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64
     Some(count)
 }
 
-/// Parses a timeout in seconds, possibly with a fraction, and returns it in ms; 0 means no timeout.
-/// Replies with an error and returns `None` if the argument isn't a timeout.
+/// Parses a timeout in seconds, possibly with a fraction, and returns milliseconds; 0 means no
+/// timeout. Replies with an error and returns `None` if the argument isn't a timeout.
 pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
-    // The common case needs no long double.
+    // A single digit is the common case. It needs no slow long-double arithmetic.
     if let &[digit @ b'0'..=b'9'] = argument {
         return Some(i64::from(digit - b'0') * 1000);
     }
@@ -88,8 +88,8 @@ pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
         reply.error("ERR timeout is not a float or out of range");
         return None;
     };
-    // If the value doesn't fit, the error is the one for a negative timeout, as in Redis 7.0.15,
-    // whose conversion overflows.
+    // In Redis 7.0.15 the conversion of a large timeout overflows to a negative one. A timeout that
+    // doesn't fit therefore gets the same error as a negative timeout.
     let timeout_ms = seconds.seconds_to_ms().filter(|&ms| ms >= 0);
     if timeout_ms.is_none() {
         reply.error("ERR timeout is negative");
@@ -108,9 +108,9 @@ pub(crate) fn database(argument: &[u8], keyspace: &Keyspace, reply: &mut Reply<'
     database
 }
 
-/// Parses a database number as a C `int`, whether or not that database exists. If the argument
-/// isn't a C `int`, returns `None` and replies with `wrong`, or with Redis's errors for numbers if
-/// `wrong` isn't given.
+/// Parses a database number as a C `int`. The database need not exist. If the argument isn't a C
+/// `int`, replies with `wrong`, or with Redis's errors for numbers if `wrong` is `None`, and
+/// returns `None`.
 pub(crate) fn database_index(argument: &[u8], wrong: Option<&str>, reply: &mut Reply<'_>) -> Option<i32> {
     let index = parse_i64(argument).map(i32::try_from);
     match (index, wrong) {

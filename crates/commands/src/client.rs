@@ -1,9 +1,9 @@
-//! `CLIENT`: changes settings of the client's own connection; lists and controls all connections.
+//! `CLIENT`: changes settings of the caller's own connection; lists and controls all connections.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | this file | names, replies, pauses |
-//! | `listing` | `CLIENT LIST` and `INFO`: the line of a client |
+//! | `listing` | `CLIENT LIST` and `CLIENT INFO`, and the text line that describes a client |
 //! | `killing` | `CLIENT KILL` |
 //! | `tracking` | `CLIENT TRACKING`, `CACHING`, `GETREDIR`, `TRACKINGINFO` |
 
@@ -59,8 +59,8 @@ pub fn setname(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     reply.ok();
 }
 
-/// `CLIENT SETINFO LIB-NAME name | LIB-VER version`. From Redis 7.2; client libraries send it to
-/// every server.
+/// `CLIENT SETINFO LIB-NAME name | LIB-VER version`. Redis has it since 7.2, and client libraries
+/// send it to every server.
 pub fn setinfo(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (attribute, value) = (args.at(2), args.at(3));
     let is_name = is_option(attribute, "LIB-NAME");
@@ -82,7 +82,7 @@ pub fn no_evict(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     switch(&context.session.client.no_evict, args.at(2), reply);
 }
 
-/// `CLIENT NO-TOUCH ON | OFF`, from Redis 7.2.
+/// `CLIENT NO-TOUCH ON | OFF`. Redis has it since 7.2.
 pub fn no_touch(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     switch(&context.session.client.no_touch, args.at(2), reply);
 }
@@ -96,8 +96,8 @@ fn switch(flag: &AtomicBool, argument: &[u8], reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// `CLIENT DURABILITY ALWAYS | EVERYSEC | DEFAULT`, which Redis doesn't have: sets whether the
-/// client's replies wait until its writes are on disk.
+/// `CLIENT DURABILITY ALWAYS | EVERYSEC | DEFAULT`: sets whether replies to this client wait until
+/// its writes are on disk. Redis has no such command.
 pub fn durability(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let known =
         [("ALWAYS", Durability::Always), ("EVERYSEC", Durability::EverySecond), ("DEFAULT", Durability::Default)];
@@ -154,8 +154,8 @@ pub fn unblock(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     reply.integer(1);
 }
 
-/// `CLIENT PAUSE timeout [WRITE | ALL]`, in ms. Overlapping pauses combine to the later end and the
-/// stricter mode.
+/// `CLIENT PAUSE timeout [WRITE | ALL]`; the timeout is in milliseconds. Overlapping pauses
+/// combine: the later end and the stricter mode apply.
 pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let all = match (args.len(), args.get(3)) {
         (3, _) => true,
@@ -180,7 +180,7 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 /// `CLIENT UNPAUSE`.
 pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.keyspace.tuning.end_pause() {
-        // Workers sleep until the former end of the pause, so they must be woken.
+        // Paused workers sleep until the former end of the pause, so this wakes them.
         for port in context.keyspace.ports().iter() {
             port.send(Message::Reload);
         }

@@ -27,8 +27,8 @@ fn node(context: &LocalContext<'_>, reply: &mut Reply<'_>) -> Option<ClusterNode
     Some(context.host.cluster_node())
 }
 
-/// Returns whether the third argument is the ID of this node, the only one. If it isn't, or if
-/// cluster mode is off, replies with an error.
+/// Returns whether the third argument is this node's ID. Replies with an error otherwise, or if
+/// cluster mode is off.
 fn names_node(context: &LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     let Some(node) = node(context, reply) else { return false };
     let is_known = args.at(2) == node.id.as_bytes();
@@ -52,8 +52,9 @@ pub fn replicas(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     }
 }
 
-/// `READONLY`, `READWRITE`, `ASKING`: no-ops, because there are no replicas and no migrating slots.
-/// `CLUSTER SAVECONFIG`: there is no file, and the ID is new at each start.
+/// `READONLY`, `READWRITE` and `ASKING` do nothing, because no node has replicas and no slot
+/// migrates. `CLUSTER SAVECONFIG` does nothing, because there is no configuration file: each start
+/// chooses a new node ID.
 pub fn acknowledge(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if node(context, reply).is_some() {
         reply.ok();
@@ -120,7 +121,7 @@ pub fn slots(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     endpoint(&node, reply);
     reply.integer(i64::from(node.port));
     reply.bulk(node.id.as_bytes());
-    // The node's IP address and host name, except the one that is the endpoint.
+    // Lists the node's IP address and host name, except the one already sent as the endpoint.
     let ip = (node.endpoint != PreferredEndpoint::Ip).then_some(("ip", node.ip.as_str()));
     let is_named = node.endpoint != PreferredEndpoint::Hostname && !node.hostname.is_empty();
     let hostname = is_named.then_some(("hostname", node.hostname.as_str()));
@@ -151,7 +152,7 @@ pub fn shards(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     reply.bulk(b"ip");
     reply.bulk(node.ip.as_bytes());
     reply.bulk(b"endpoint");
-    // As in 7.0, the endpoint is empty where `CLUSTER SLOTS` has null.
+    // As in Redis 7.0, the endpoint is empty where `CLUSTER SLOTS` replies null.
     match node.endpoint {
         PreferredEndpoint::Unknown => reply.bulk(b""),
         _ => endpoint(&node, reply),

@@ -3,8 +3,8 @@
 use pantala_engine::command::{Argument, ArgumentFlags, BeginSearch, Command, FindKeys, KeySpec};
 use pantala_resp::Reply;
 
-/// Writes one element of `COMMAND INFO`: the fields that client libraries use to route and classify
-/// the command.
+/// Writes the entry of one command in `COMMAND INFO`: the fields that client libraries use to route
+/// and classify the command.
 pub fn write_info(reply: &mut Reply<'_>, command: &Command) {
     reply.array(10);
     reply.bulk(command.full_name.as_bytes());
@@ -40,7 +40,7 @@ pub fn write_info(reply: &mut Reply<'_>, command: &Command) {
     }
 }
 
-/// Writes one name and value of `COMMAND DOCS`: documentation for people and code generators.
+/// Writes the name of one command and its documentation, for `COMMAND DOCS`.
 pub fn write_docs(reply: &mut Reply<'_>, command: &Command) {
     reply.bulk(command.full_name.as_bytes());
     let subcommands = command.shown_subcommands();
@@ -106,7 +106,7 @@ fn write_number(reply: &mut Reply<'_>, name: &str, value: i32) {
     reply.integer(i64::from(value));
 }
 
-/// Writes the field `arguments`, unless it would be empty.
+/// Writes the field `arguments`, unless there are no arguments.
 fn write_arguments(reply: &mut Reply<'_>, arguments: &[Argument]) {
     if arguments.is_empty() {
         return;
@@ -189,8 +189,8 @@ fn write_key_spec(reply: &mut Reply<'_>, spec: &KeySpec) {
     }
 }
 
-/// Opens one half of a key specification: its type and a map of `fields` fields, which the caller
-/// writes.
+/// Starts one half of a key specification (how to begin the search, or how to find the keys): its
+/// type, and a map of `fields` fields. The caller writes these fields.
 fn write_kind(reply: &mut Reply<'_>, kind: &str, fields: usize) {
     reply.map(2);
     write_field(reply, "type", kind);

@@ -26,7 +26,7 @@ const LISTPACK_FRAME_BYTES: usize = 7;
 /// Maximum sleep, in seconds: one day. Redis has no limit, but a longer sleep has no use.
 const SLEEP_S_MAX: f64 = 86_400.0;
 
-/// Runs the subcommands of `DEBUG` that have no record.
+/// Runs the subcommands of `DEBUG` that have no record of their own in the command table.
 pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.at(1), args.len()) {
         (sub, 2) if is_option(sub, "CHANGE-REPL-ID") => {
@@ -54,8 +54,8 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         (sub, 3) if is_option(sub, "JOURNAL") => journal(context, args.at(2), reply),
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_option(args.at(2), "RESIZING") && args.at(3) == b"0" => {
-            // Turns the resizing of reply buffers off. Pantala never resizes any, so nothing
-            // changes.
+            // Turns the resizing of reply buffers off. Pantala never resizes reply buffers, so
+            // nothing changes.
             reply.ok();
         }
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),
@@ -64,8 +64,8 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
     }
 }
 
-/// The error of `DEBUG REPLYBUFFER`, which in Redis controls when a client's reply buffer shrinks.
-/// Pantala's replies use memory only until they are sent.
+/// The error of `DEBUG REPLYBUFFER`. In Redis this command controls when a client's reply buffer
+/// shrinks. Pantala keeps no such buffer: replies use memory only until they are sent.
 const NO_REPLY_BUFFERS: &str =
     "ERR Pantala has no reply buffers to resize: replies use memory only until they are sent";
 
@@ -73,8 +73,8 @@ fn is_buffer_setting(name: &[u8]) -> bool {
     is_option(name, "PEAK-RESET-TIME") || is_option(name, "RESIZING")
 }
 
-/// `DEBUG HTSTATS db`: how the keys of a database are distributed over the buckets of its tables,
-/// one table per partition (the part of a shard that one thread at a time owns).
+/// `DEBUG HTSTATS db`: describes how the keys of a database are distributed over the buckets of its
+/// tables. Each partition (the part of a shard that one thread at a time owns) has one table.
 pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(number) = integer(args.at(2), reply) else { return };
     let number = u32::try_from(number).ok().filter(|number| *number < access.keyspace().databases());
@@ -86,9 +86,9 @@ pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &m
     reply.verbatim("txt", occupancy_text(&occupancy, shards.len()).as_bytes());
 }
 
-/// Formats the reply of `DEBUG HTSTATS`. It has Redis's two sections, and Redis's names for numbers
-/// with the same meaning. The other lines describe parts that Redis's tables don't have: segments,
-/// and buckets with several slots.
+/// Formats the reply of `DEBUG HTSTATS`. The two sections have the names that Redis uses, and so
+/// have all numbers that Redis also reports. The other lines describe what Redis's tables lack:
+/// segments, and buckets with several slots.
 fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
     let share = |part: usize, whole: usize| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
@@ -127,7 +127,7 @@ pub fn error(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.error_bytes(args.at(2));
 }
 
-/// `DEBUG FAULT name permille`: injects faults, in test builds only ([`pantala_engine::faults`]).
+/// `DEBUG FAULT name permille`: injects faults ([`pantala_engine::faults`]), in debug builds only.
 fn fault(args: &Args<'_>, reply: &mut Reply<'_>) {
     if pantala_types::parse_i64(args.at(3)).is_some_and(|permille| pantala_engine::faults::set(args.at(2), permille)) {
         reply.ok();
@@ -155,7 +155,7 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     );
     if let Some(list) = entry.held().view::<List>() {
         let stats = list.stats();
-        // Like Redis, counts the frame of each node's listpack.
+        // As in Redis, the size includes the header and terminator of each node's listpack.
         let bytes = stats.entry_bytes + stats.nodes * LISTPACK_FRAME_BYTES;
         let average = list.len() as f64 / stats.nodes as f64;
         let compresses = i32::from(stats.compresses);
@@ -167,8 +167,8 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.simple(&line);
 }
 
-/// Returns the length of the value in an RDB file without its type byte. Encodes the value to
-/// compute it, as Redis does.
+/// Returns the length of the value in an RDB file without its type byte. As in Redis, encodes the
+/// value to find the length.
 fn serialized_len(value: Option<ValueRef<'_>>, compress: bool) -> usize {
     let mut bytes = Vec::new();
     if let Some(value) = value {
@@ -198,11 +198,11 @@ pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// `DEBUG SLEEP seconds`: stops the whole server. All shards are held, and the other workers wait.
-/// A signal that stops the server ends the sleep.
+/// `DEBUG SLEEP seconds`: stops the whole server. The caller holds all shards, so the other workers
+/// wait. A signal that stops the server ends the sleep.
 pub fn sleep(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse::<f64>().ok());
-    // As in Redis, an invalid or negative number doesn't sleep.
+    // As in Redis, the command returns immediately for an invalid or negative number.
     let seconds = seconds.filter(|seconds| !seconds.is_nan()).unwrap_or(0.0).clamp(0.0, SLEEP_S_MAX);
     access.keyspace().tuning.sleep(Duration::from_secs_f64(seconds));
     reply.ok();
@@ -227,7 +227,8 @@ pub fn reload(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Runs `DEBUG LOADAOF`: requests it from the worker, which runs it as soon as it holds all shards.
+/// Runs `DEBUG LOADAOF`: asks the worker to reload the append-only file as soon as it holds all
+/// shards.
 pub fn load_aof(context: &mut LocalContext<'_>, _: &Args<'_>, _: &mut Reply<'_>) {
     context.session.needs_all = Some(AllShards::LoadAof);
 }
@@ -254,8 +255,8 @@ pub fn pause_cron(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut R
 }
 
 /// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: sets whether scripts may run `DEBUG`. In Redis this switch
-/// allows scripts to run all commands, but most of the commands that scripts may not run otherwise
-/// make no sense without a connection.
+/// lets scripts run all commands. Pantala allows only `DEBUG`, because most of the other commands
+/// denied to scripts make no sense without a connection.
 pub fn set_disable_deny_scripts(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     context.keyspace.tuning.scripts_may_debug.store(leading_integer(args.at(2)) != 0, Relaxed);
     reply.ok();
@@ -263,14 +264,14 @@ pub fn set_disable_deny_scripts(context: &mut LocalContext<'_>, args: &Args<'_>,
 
 /// `DEBUG SET-ACTIVE-EXPIRE 0|1`.
 pub fn set_active_expire(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    // As with C's `atoi`, the value is 0 if there is no number.
+    // As with C's `atoi`, text without a number counts as 0.
     let on = leading_integer(args.at(2)) != 0;
     context.keyspace.tuning.active_expire.store(on, Relaxed);
     reply.ok();
 }
 
-/// Parses the integer at the start of a text like C's `atoi` (after whitespace and a sign); 0 if
-/// there is none.
+/// Parses the integer at the start of a text, after whitespace and a sign, like C's `atoi`. Returns
+/// 0 if there is none.
 fn leading_integer(text: &[u8]) -> i64 {
     let text = text.trim_ascii_start();
     let (negative, digits) = match text {
@@ -285,8 +286,8 @@ fn leading_integer(text: &[u8]) -> i64 {
     if negative { -magnitude } else { magnitude }
 }
 
-/// `DEBUG JOURNAL 0|1`: with 1, records, merges and discards the replication stream even without a
-/// reader, to measure the cost.
+/// `DEBUG JOURNAL 0|1`: with 1, the server records, merges and discards the replication stream even
+/// if nothing reads it, so that the cost can be measured.
 fn journal(context: &mut LocalContext<'_>, value: &[u8], reply: &mut Reply<'_>) {
     match context.keyspace.keep_journal(leading_integer(value) != 0) {
         Ok(()) => reply.ok(),
@@ -294,7 +295,8 @@ fn journal(context: &mut LocalContext<'_>, value: &[u8], reply: &mut Reply<'_>) 
     }
 }
 
-/// `DEBUG PROTOCOL type`: replies with a value of this type, for tests of clients.
+/// `DEBUG PROTOCOL type`: replies with a value of this type, so that client libraries can test
+/// their parsers.
 #[expect(clippy::approx_constant, reason = "Redis's test value")]
 fn protocol(kind: &[u8], reply: &mut Reply<'_>) {
     match kind.to_ascii_lowercase().as_slice() {

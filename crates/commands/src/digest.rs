@@ -1,8 +1,10 @@
-//! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE`: a digest of a dataset or of values, equal to Redis's
-//! bit for bit, so that tests can compare two servers.
+//! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE`: a digest of a dataset or of values. The digest equals
+//! Redis's bit for bit, so that tests can compare two servers.
 //!
-//! A digest has 20 bytes. An unordered piece is *xored* in: its SHA-1 is xored onto the digest. An
-//! ordered piece is *mixed* in: it is xored in, and then the digest is replaced by its own SHA-1.
+//! A digest has 20 bytes and starts as zeros. To *xor* a piece into a digest, its SHA-1 is xored
+//! onto the digest: the order of such pieces doesn't matter. To *mix* a piece into a digest, the
+//! piece is xored into it, and then the digest is replaced by its own SHA-1: the order of such
+//! pieces matters.
 //!
 //! `DEBUG DIGEST` skips expired keys. Redis includes them until they are deleted.
 
@@ -18,8 +20,8 @@ use crate::strings::StringRef;
 /// Length of a digest in bytes.
 const DIGEST_BYTES: usize = 20;
 
-/// Number of buckets per step of the scan. All shards are held during all steps, so any number is
-/// correct.
+/// Number of buckets per step of the scan. Nothing runs between the steps, because all shards are
+/// held, so any number is correct.
 const BUCKETS_PER_STEP: usize = 64;
 
 /// Redis's type numbers.
@@ -55,7 +57,7 @@ impl Digest {
         self.mix(&(number as u32).to_be_bytes());
     }
 
-    /// Adds a value, and whether it has an expiry.
+    /// Adds a value. `expires` says whether its key has an expiry.
     fn add_value(&mut self, held: Held<'_>, expires: bool) {
         if let Some(string) = StringRef::of(held) {
             self.mix_type(TypeNumber::String);

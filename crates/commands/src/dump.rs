@@ -1,4 +1,4 @@
-//! `DUMP` and `RESTORE`: a value as an RDB payload, compatible with Redis.
+//! `DUMP` and `RESTORE`: convert a value to and from an RDB payload that Redis can also read.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -34,7 +34,7 @@ pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<
     let entry = db.read(key)?;
     let (held, at_ms) = (entry.held(), entry.expire_at_ms());
     let value = match held.view::<Hash>() {
-        // Expired fields aren't written; a hash with only expired fields doesn't exist.
+        // Expired fields aren't written. A hash with only expired fields counts as missing.
         Some(hash) if hash.has_expired(now_ms) => {
             (hash.len_at(now_ms) > 0).then_some(ValueRef::HashAt(hash, now_ms))?
         }
@@ -63,8 +63,8 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         return reply.error(WRONG_PAYLOAD);
     }
     let limits = access.keyspace().tuning.rdb_limits();
-    // As in Redis, reading a truncated value may continue into the version and the checksum, and
-    // bytes after a value are ignored.
+    // As in Redis, reading a truncated value may continue into the version and the checksum. Bytes
+    // after a complete value are ignored.
     let loaded = match read(&mut Reader::new(bytes, limits.string_bytes_max), &limits) {
         Ok(loaded) => loaded,
         Err(Error::Truncated | Error::Corrupt(_) | Error::Empty | Error::UnknownKind(_)) => {
@@ -75,13 +75,13 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let at_ms = match ttl_ms {
         0 => None,
         at_ms if options.absolute => Some(at_ms),
-        // As in Redis, a deadline that overflows has already passed.
+        // As in Redis, a deadline that overflows counts as past.
         ttl_ms => Some(access.now_ms().wrapping_add(ttl_ms)),
     };
     store(access, args, &key, loaded, at_ms, &options, reply);
 }
 
-/// Stores a value, or only deletes the key if its deadline has passed.
+/// Stores a value. If the deadline has passed, deletes the key instead.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,

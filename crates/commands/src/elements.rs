@@ -8,9 +8,9 @@ use pantala_resp::Reply;
 use pantala_types::LongDouble;
 use pantala_types::pack::Element;
 
-/// Maximum number of elements that a command like `SRANDMEMBER` returns for a negative count.
-/// Elements may repeat, so nothing else bounds the reply. Redis has no such limit and continues
-/// until it runs out of memory.
+/// Maximum number of elements that a command like `SRANDMEMBER` returns for a negative count. Such
+/// a reply may repeat elements, so the size of the collection doesn't bound it. Redis has no such
+/// limit and continues until it runs out of memory.
 pub(crate) const REPEATED_PICKS_MAX: u64 = 1 << 26;
 
 /// Replies with an element.
@@ -22,7 +22,7 @@ pub(crate) fn write(element: Element<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Returns the element as an integer, if it is one.
+/// Returns the element as an integer, if it has the form of one.
 #[inline]
 pub(crate) fn integer(element: Element<'_>) -> Option<i64> {
     match element {
@@ -31,7 +31,7 @@ pub(crate) fn integer(element: Element<'_>) -> Option<i64> {
     }
 }
 
-/// Returns the element as a number, if it is one.
+/// Returns the element as a number, if it has the form of one.
 pub(crate) fn long_double(element: Element<'_>) -> Option<LongDouble> {
     match element {
         Element::Int(value) => Some(LongDouble::from(value)),
@@ -42,7 +42,7 @@ pub(crate) fn long_double(element: Element<'_>) -> Option<LongDouble> {
 /// Returns `count` distinct numbers below `bound`, ascending. Each subset is equally likely.
 /// `bound` must be at least `count`.
 pub(crate) fn distinct_below(random: &mut Random, count: usize, bound: usize) -> Vec<usize> {
-    // Uses Floyd's algorithm: the newest candidate replaces a number drawn twice.
+    // This is Floyd's algorithm: if a number is drawn twice, `newest` is chosen in its place.
     let mut chosen = HashSet::with_capacity(count);
     for newest in bound - count..bound {
         let drawn = random.below(newest as u64 + 1) as usize;

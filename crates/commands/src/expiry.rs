@@ -46,13 +46,13 @@ pub(crate) fn new_expiry_ms(number: i64, unit: Unit, base: Base, now_ms: i64) ->
     unit.ms(number)?.checked_add(base.ms(now_ms))
 }
 
-/// Returns the deadline (Unix time, ms) for `EXPIRE` and its variants; `None` on overflow. A
-/// deadline in the past deletes the key.
+/// Returns the deadline (Unix time, ms) for `EXPIRE` and its variants; `None` on overflow. The
+/// deadline may have passed, in which case the caller deletes the key.
 pub(crate) fn requested_expiry_ms(number: i64, unit: Unit, base: Base, now_ms: i64) -> Option<i64> {
     unit.ms(number)?.checked_add(base.ms(now_ms))
 }
 
-/// Replies that the expire time is invalid. `command` is the full name in lower case.
+/// Replies that the expire time is invalid. `command` is the full command name in lower case.
 pub(crate) fn invalid_expire(command: &str, reply: &mut Reply<'_>) {
     reply.error(&format!("ERR invalid expire time in '{command}' command"));
 }

@@ -7,8 +7,9 @@ use pantala_resp::{Args, Reply};
 const SYNTAX: &str = "ERR syntax error";
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
-/// `FAILOVER [TO host port [FORCE]] [TIMEOUT milliseconds]` and `FAILOVER ABORT`: replies at once.
-/// Writes are held back until the replica has taken over.
+/// `FAILOVER [TO host port [FORCE]] [TIMEOUT milliseconds]` and `FAILOVER ABORT`. The reply is
+/// immediate. The server then delays the writes of clients until the replica has become the
+/// primary.
 pub fn failover(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.primary.is_some() {
         return reply.error("ERR FAILOVER is not accepted from a primary");

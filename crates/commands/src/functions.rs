@@ -1,4 +1,4 @@
-//! `FUNCTION`. The server's dispatcher runs `FCALL` and `FCALL_RO`.
+//! `FUNCTION`: manages libraries of functions. The server's dispatcher runs `FCALL` and `FCALL_RO`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,7 +19,7 @@ const LIBRARY: u8 = 245;
 /// RDB opcode of a library in the format of Redis 7.0's release candidates.
 const LIBRARY_PRE_GA: u8 = 246;
 
-/// Length of version and checksum at the end of a payload, in bytes.
+/// Length of the RDB version and checksum at the end of a payload, in bytes.
 const SEAL_BYTES: usize = 10;
 
 /// `FUNCTION LOAD [REPLACE] code`.
@@ -131,7 +131,8 @@ pub fn kill(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// `FUNCTION DUMP`: all libraries as in an RDB file, followed by version and checksum.
+/// `FUNCTION DUMP`: replies with all libraries as in an RDB file, then the RDB version and a
+/// checksum.
 pub fn dump(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let compress = context.keyspace.tuning.rdb_compression.load(Relaxed);
     let mut bytes = Vec::new();
@@ -169,9 +170,9 @@ pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     }
 }
 
-/// Returns the texts of a payload's libraries up to the first malformed library, and the error of
-/// that library. As in Redis, reading a truncated library may continue into the version and the
-/// checksum. The errors are therefore the same as Redis's.
+/// Returns the code of the payload's libraries up to the first malformed one, and the error of that
+/// malformed library. As in Redis, reading a truncated library may continue into the version and
+/// the checksum, so that the errors are the same as Redis's.
 fn libraries_of(sealed: &[u8], string_bytes_max: u64) -> (Vec<Vec<u8>>, Option<&'static str>) {
     let (mut texts, mut reader) = (Vec::new(), Reader::new(sealed, string_bytes_max));
     while reader.remaining() > SEAL_BYTES {
@@ -192,8 +193,8 @@ fn string(reader: &mut Reader<'_>, error: &'static str) -> Result<Vec<u8>, &'sta
     reader.string().map(std::borrow::Cow::into_owned).map_err(|_| error)
 }
 
-/// Reads a library in the old format, with name, engine and description before its code. Returns it
-/// in the current format.
+/// Reads a library in the old format, in which name, engine and description precede the code.
+/// Returns the library in the current format.
 fn pre_ga_library(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
     let name = string(reader, "ERR Failed loading library name")?;
     let engine = string(reader, "ERR Failed loading engine name")?;
@@ -204,7 +205,8 @@ fn pre_ga_library(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
     Ok([b"#!", &*engine, b" name=", &name, b"\n", &code].concat())
 }
 
-/// `FUNCTION FLUSH [ASYNC | SYNC]`: workers drop their loaded functions when they next call one.
+/// `FUNCTION FLUSH [ASYNC | SYNC]`: deletes all libraries. Each worker drops the functions that it
+/// has loaded when it next calls a function.
 pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
         return wrong_subcommand("FUNCTION", args.at(1), reply);

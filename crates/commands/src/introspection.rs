@@ -13,13 +13,13 @@ pub fn command(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'
     write_all_infos(context.host, reply);
 }
 
-/// `COMMAND COUNT`: doesn't count subcommands.
+/// `COMMAND COUNT`: returns the number of commands, without subcommands.
 pub fn count(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     reply.integer(all(context.host).count() as i64);
 }
 
-/// `COMMAND INFO [name ...]`: describes the named commands, with null for an unknown name; without
-/// names, describes all.
+/// `COMMAND INFO [name ...]`: describes the named commands, with null for an unknown name. Without
+/// names, describes all commands.
 pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() == 2 {
         return write_all_infos(context.host, reply);
@@ -33,8 +33,8 @@ pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// `COMMAND DOCS [name ...]`: documents the named commands and omits unknown names; without names,
-/// documents all.
+/// `COMMAND DOCS [name ...]`: documents the named commands and omits unknown names. Without names,
+/// documents all commands.
 pub fn docs(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let host = context.host;
     if args.len() == 2 {
@@ -148,7 +148,7 @@ fn write_keys(host: &dyn Host, args: &Args<'_>, reply: &mut Reply<'_>, with_flag
     let Some(command) = called(host, &call) else {
         return reply.error("ERR Invalid command specified");
     };
-    // The channel of SPUBLISH is declared like a key, but isn't one.
+    // `SPUBLISH` declares its channel like a key, with the flag `not_key`.
     if command.key_specs.iter().all(|spec| spec.flags.contains(&"not_key")) {
         return reply.error("ERR The command has no key arguments");
     }
@@ -176,7 +176,7 @@ fn write_keys(host: &dyn Host, args: &Args<'_>, reply: &mut Reply<'_>, with_flag
     }
 }
 
-/// Returns the record of a call, without a check of the number of arguments.
+/// Returns the record of a call. The number of arguments isn't checked.
 fn called(host: &dyn Host, call: &Args<'_>) -> Option<&'static Command> {
     let command = host.command(call.get(0)?)?;
     match call.get(1) {
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(keys("nosuch a", false), "-ERR Invalid command specified ");
         assert_eq!(keys("client nosuch", false), "-ERR Invalid command specified ");
         assert_eq!(keys("ping a", false), "-ERR The command has no key arguments ");
-        // COMMAND doesn't see subcommands of DEBUG.
+        // COMMAND hides the subcommands of DEBUG.
         assert_eq!(keys("debug object a", false), "-ERR The command has no key arguments ");
         assert_eq!(keys("get a b", false), "-ERR Invalid number of arguments specified for command ");
     }

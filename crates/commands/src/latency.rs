@@ -1,4 +1,5 @@
-//! `LATENCY`: slow events ([`pantala_engine::latency`]) and latency histograms of commands.
+//! `LATENCY`: the recorded slow events ([`pantala_engine::latency`]) and latency histograms of
+//! commands.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -87,23 +88,23 @@ fn find(keyspace: &Keyspace, event: &[u8]) -> Option<Series> {
     keyspace.latency().series().into_iter().find(|series| series.event.as_bytes() == event)
 }
 
-/// End of the first bucket of `LATENCY HISTOGRAM` in ns, about a microsecond; each further bucket
-/// ends at twice the time.
+/// End of the first bucket of `LATENCY HISTOGRAM` in ns, about a microsecond. Each further bucket
+/// ends at twice the end of the preceding one.
 const HISTOGRAM_FIRST_NS: u64 = 1024;
 
 /// `LATENCY HISTOGRAM [command …]`. A container (a command that has only subcommands) stands for
-/// its subcommands; unknown commands and those without calls are omitted.
+/// its subcommands. Unknown commands, and commands without calls, are omitted.
 pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let all = context.host.latencies();
     let is = |name: &str, requested: &[u8]| {
         let container = name.split_once('|').map_or("", |(container, _)| container);
         requested.eq_ignore_ascii_case(name.as_bytes()) || requested.eq_ignore_ascii_case(container.as_bytes())
     };
-    // References: a client may request a command many times.
+    // Holds references rather than copies, because a client may request one command many times.
     let shown: Vec<_> = if args.len() == 2 {
         all.iter().collect()
     } else {
-        // The commands are in the requested order.
+        // Keeps the order in which the client requested the commands.
         args.iter().skip(2).flat_map(|requested| all.iter().filter(move |(name, _)| is(name, requested))).collect()
     };
     reply.map(shown.len());
@@ -122,15 +123,15 @@ pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Re
     }
 }
 
-/// Samples per graph; further samples start another graph below.
+/// Samples per graph. Further samples start another graph below the first.
 const GRAPH_COLUMNS: usize = 80;
 /// Lines of a graph.
 const GRAPH_ROWS: usize = 4;
 /// The characters for the three heights of a sample within a line of the graph.
 const GRAPH_STEPS: [char; 3] = ['_', 'o', '#'];
 
-/// Draws the graph of an event: one column per sample, with the sample's age written downwards
-/// below it.
+/// Draws the graph of an event with one column per sample. Below each column stands the sample's
+/// age, written downwards.
 fn draw(series: &Series, now_s: i64) -> String {
     let latencies = || series.samples.iter().map(|sample| sample.latency_ms);
     let (high, low) = (latencies().max().unwrap_or(0), latencies().min().unwrap_or(0));
@@ -197,7 +198,7 @@ struct DoctorSettings {
     hz: u32,
 }
 
-/// Below this `hz`, `LATENCY DOCTOR` recommends a higher one.
+/// If `hz` is below this, `LATENCY DOCTOR` recommends a higher one.
 const HZ_ENOUGH: u32 = 100;
 
 fn diagnosis(all: &[Series], settings: &DoctorSettings, now_s: i64) -> String {
@@ -277,14 +278,14 @@ mod tests {
         }
     }
 
-    /// Expected output of redis-server 7.0.15.
+    /// The expected output is that of redis-server 7.0.15.
     #[test]
     fn graphs_equal_those_of_redis() {
         let picture = draw(&series(latency::COMMAND, &[(1005, 22), (1006, 30), (1007, 42)]), 1009);
         let lines: Vec<&str> = picture.lines().skip(2).collect();
         assert_eq!(lines, ["  #", "  |", " o|", "_||", "   ", "432", "sss"]);
         assert!(picture.starts_with("command - high 42 ms, low 22 ms (all time high 42 ms)\n----"), "{picture}");
-        // The samples are equal, and their ages have different lengths.
+        // The latencies are equal, and the ages have different lengths.
         let picture = draw(&series(latency::COMMAND, &[(0, 7), (86_400, 7)]), 90_000);
         let lines: Vec<&str> = picture.lines().skip(2).collect();
         assert_eq!(lines, ["  ", "  ", "  ", "__", "  ", "11", "dh"]);

@@ -6,8 +6,8 @@
 //! | --- | --- |
 //! | record | everything known about a command: arity, flags, keys, syntax, route ([`records`]) |
 //! | container | a command that has only subcommands (CLIENT, CONFIG, …) |
-//! | shard | a part of the key space, which one thread at a time holds |
-//! | route | the shards that a call needs |
+//! | shard | a part of the key space; at most one thread at a time holds it and runs code on it |
+//! | route | how a command's record names the shards that a call needs |
 //! | keyed handler | a handler that runs while its shards are held, with an `Access` to them |
 //! | woken command | a blocked command that is run again because one of its keys has changed |
 //! | propagated form | the command that is sent to replicas and the append-only file, if it differs from the client's command |
@@ -15,10 +15,11 @@
 //!
 //! # The path of a call
 //!
-//! [`records::resolve`] finds the record by the command's name (and its subcommand's) and checks
-//! the number of arguments. The record's route is one of: the shards of the keys, which the key
-//! specifications locate; all shards; the shards that a function of the command chooses. The engine
-//! acquires these shards and runs the handler, which writes the reply.
+//! [`records::resolve`] finds the record by the name of the command and its subcommand, and checks
+//! the number of arguments. The record's route says which shards the call needs: the shards of its
+//! keys, which the record's key specifications locate; all shards; or the shards that a function of
+//! the command chooses. The engine acquires these shards and runs the handler, which writes the
+//! reply.
 //!
 //! # Costs
 //!

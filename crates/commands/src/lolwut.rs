@@ -10,10 +10,10 @@ const ROWS: usize = 12;
 /// Rows of water at the bottom.
 const POND_ROWS: usize = 2;
 
-/// Dragonflies to place; one that would overlap another is skipped.
+/// Number of dragonflies to try. A dragonfly that would overlap another is skipped.
 const DRAGONFLIES_MAX: usize = 9;
 
-/// Dragonflies seen from above: flying up, right, left, and ahead. A space is transparent.
+/// Dragonflies that fly up, right, left, and towards the viewer. A space is transparent.
 const SHAPES: [&[&str]; 4] = [
     &["`-.@.-'", ",-'|`-.", "   |", "   '"],
     &["   \\ \\ ", "~=====>O", "   / / "],
@@ -21,7 +21,7 @@ const SHAPES: [&[&str]; 4] = [
     &["__\\o/__", "  /|\\", "   :"],
 ];
 
-/// Draws the picture of a seed; ends with the line of Redis's version.
+/// Draws the picture of a seed. The last line is Redis's version.
 pub(crate) fn draw(seed: u64) -> String {
     let mut random = Random::from_seed(seed);
     let mut canvas = [[b' '; COLUMNS]; ROWS];

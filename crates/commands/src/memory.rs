@@ -1,4 +1,4 @@
-//! `MEMORY` except `USAGE`: memory usage of the whole server.
+//! `MEMORY` except `MEMORY USAGE`: memory usage of the whole server.
 
 use pantala_engine::client::{LocalContext, ProcessMemory};
 use pantala_engine::keyspace::Keyspace;
@@ -41,10 +41,11 @@ const FIELDS_BEFORE: usize = 10;
 /// Number of fields after the fields of the databases.
 const FIELDS_AFTER: usize = 17;
 
-/// `MEMORY STATS`: Redis's fields, with 0 for features that Pantala lacks. Keys and small values
-/// are stored in the dictionary itself, so `overhead.hashtable.main` includes them. The dataset is
-/// everything but the process at startup and the clients. The caches of scripts and functions
-/// aren't part of any sum.
+/// `MEMORY STATS`: replies with Redis's fields, which are 0 for features that Pantala lacks.
+///
+/// The dictionary itself stores keys and small values, so `overhead.hashtable.main` includes them.
+/// The dataset is all memory in use except that of the process at startup and of the clients. No
+/// sum includes the caches of scripts and functions.
 pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let memory = context.host.memory();
     let databases = databases(context.keyspace);
@@ -109,16 +110,17 @@ fn double_field(reply: &mut Reply<'_>, name: &str, value: f64) {
     reply.double(value);
 }
 
-/// `MEMORY DOCTOR` makes no diagnosis for less data than this, in bytes.
+/// `MEMORY DOCTOR` makes no diagnosis if memory usage has grown by less than this since startup, in
+/// bytes.
 const DIAGNOSIS_BYTES_MIN: u64 = 5 * 1024 * 1024;
 
-/// `MEMORY DOCTOR` reports a peak above this percentage of the current usage.
+/// `MEMORY DOCTOR` reports a peak above this percentage of the current memory usage.
 const PEAK_PERCENT_MAX: f64 = 150.0;
 
-/// `MEMORY DOCTOR` reports resident memory above this multiple of the current usage.
+/// `MEMORY DOCTOR` reports resident memory above this multiple of the current memory usage.
 const RESIDENT_RATIO_MAX: f64 = 1.4;
 
-/// `MEMORY DOCTOR` reports an average client above this size, in bytes.
+/// `MEMORY DOCTOR` reports clients whose average memory usage is above this, in bytes.
 const CLIENT_BYTES_MAX: u64 = 200 * 1024;
 
 /// `MEMORY DOCTOR`: reports unusual memory usage.

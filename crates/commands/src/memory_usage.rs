@@ -6,8 +6,8 @@ use pantala_resp::{Args, Reply};
 use crate::arguments::{integer, is_option};
 use crate::errors;
 
-/// `MEMORY USAGE key [SAMPLES count]`: the memory usage of the key in bytes. `SAMPLES` is validated
-/// but has no effect: the size of every type is known exactly.
+/// `MEMORY USAGE key [SAMPLES count]`: the memory usage of the key in bytes. `SAMPLES` is checked
+/// but has no effect, because the exact size is known without sampling.
 pub fn usage(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mut index = 3;
     while let Some(option) = args.get(index) {

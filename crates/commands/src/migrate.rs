@@ -1,11 +1,12 @@
 //! `MIGRATE`: copies keys to another server and deletes each key from this server once the other
 //! server has confirmed the copy.
 //!
-//! As in Redis, one `RESTORE` per key is sent, all in one write, and a key is deleted when its
-//! reply arrives. Until then the shards of the keys are held, so that no other command changes the
-//! keys, and the worker is blocked. As in Redis, the timeout applies to a single step: connecting,
-//! writing a part, or reading a reply. Resolving the host name has no timeout. Unlike Redis, each
-//! call opens its own connection.
+//! As in Redis, all keys are sent in one write, with one `RESTORE` per key, and a key is deleted
+//! when the reply to its `RESTORE` arrives. The call holds the shards of the keys until it ends, so
+//! that no other command changes the keys. It also blocks the worker.
+//!
+//! As in Redis, the timeout applies to each step: connecting, writing a part, or reading a reply.
+//! Resolving the host name has no timeout. Unlike Redis, each call opens its own connection.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -21,7 +22,7 @@ use crate::arguments::{integer, is_option};
 use crate::dump::payload_of;
 use crate::{errors, propagated};
 
-/// Index of the key, which is empty with `KEYS`.
+/// Index of the key argument, which is empty if the keys follow `KEYS`.
 const KEY_AT: usize = 3;
 /// Index of the first option.
 const OPTIONS_AT: usize = 6;
@@ -64,8 +65,8 @@ pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     }
     let mut target = match Target::connect(args.at(1), args.at(2), timeout) {
         Ok(target) => target,
-        // Redis connects without waiting for the outcome, so a refused connection is an error of
-        // its first write.
+        // Redis connects without waiting for the outcome, so its first write reports a refused
+        // connection.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return reply.error(WRITING),
         Err(_) => return reply.error(CONNECTING),
     };
@@ -103,7 +104,7 @@ fn delete(access: &mut Access<'_>, key: &Key<'_>) {
     }
 }
 
-/// Visits the indexes of `MIGRATE`'s keys; none if both a key and `KEYS` are given.
+/// Visits the indexes of `MIGRATE`'s keys. Visits none if both a key and `KEYS` are given.
 pub fn migrate_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     let mut index = OPTIONS_AT;
     while let Some(word) = args.get(index) {
@@ -120,15 +121,16 @@ pub fn migrate_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     }
 }
 
-/// Returns the number of values of an option.
+/// Returns the number of values that follow an option.
 fn values_of(option: &[u8]) -> usize {
     if is_option(option, "AUTH2") { 2 } else { usize::from(is_option(option, "AUTH")) }
 }
 
-/// Appends the route of `MIGRATE`: the shards of its keys. The record doesn't declare
-/// [`Route::Keys`](pantala_engine::command::Route::Keys), so that a script with `MIGRATE` acquires
-/// all shards first and is never rolled back: commands that were sent to another server can't be
-/// rolled back.
+/// Appends the route of `MIGRATE`: the shards of its keys.
+///
+/// The record doesn't declare [`Route::Keys`](pantala_engine::command::Route::Keys). A script that
+/// calls `MIGRATE` therefore acquires all shards before it starts, and is never rolled back. A
+/// rollback would be wrong, because it could not undo commands sent to another server.
 pub fn migrate_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     migrate_keys(args, &mut |index, _| shards.push(keyspace.place(args.at(index)).shard));
 }
@@ -137,7 +139,7 @@ pub fn migrate_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, sha
 struct Options<'a> {
     copy: bool,
     replace: bool,
-    /// User name, if given, and password.
+    /// The user name, if one was given, and the password.
     auth: Option<(Option<&'a [u8]>, &'a [u8])>,
     /// Indexes of the keys.
     keys: Range<usize>,
@@ -173,7 +175,7 @@ impl<'a> Options<'a> {
         Some(options)
     }
 
-    /// Adds the commands that precede the keys.
+    /// Adds the commands that precede the `RESTORE` commands.
     fn add_prelude(&self, db: i64, commands: &mut Commands) {
         match self.auth {
             Some((Some(name), password)) => commands.add(&[b"AUTH", name, password]),

@@ -1,4 +1,4 @@
-//! `MODULE`. Modules are linked against Redis itself, so none can be loaded here. The replies are
+//! `MODULE`. Modules are linked against Redis itself, so Pantala can't load any. The replies are
 //! those of Redis for a module whose file is missing.
 
 use pantala_engine::client::LocalContext;
@@ -23,7 +23,7 @@ pub fn loadex(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
 }
 
 /// Checks the arguments after the path: any number of `CONFIG name value`, then `ARGS` and any
-/// words. Returns the error, which appears only in the log, as in Redis.
+/// words. Returns the error if they are invalid. As in Redis, this error appears only in the log.
 fn syntax_error(args: &Args<'_>) -> Option<&'static str> {
     let mut index = 3;
     while let Some(word) = args.get(index) {

@@ -79,7 +79,7 @@ fn with_entry(
     let (key, keyspace, now_ms) = (access.first_key(args, 2), access.keyspace(), access.now_ms());
     let mut db = access.db(&key);
     let found = db.find(&key);
-    // This counts as a lookup. As in Redis, a miss publishes no event.
+    // The call counts as a lookup in the statistics. As in Redis, a miss publishes no event.
     let stats = keyspace.shard_stats(key.place.shard);
     let counter = if found.is_some() { &stats.hits } else { &stats.misses };
     counter.add(1);
@@ -99,8 +99,9 @@ pub(crate) fn encoding_of(entry: EntryRef<'_, Value>) -> Encoding {
     }
 }
 
-/// Returns the reference count of an entry's value. Pantala never shares values. Redis shares small
-/// integers, unless its eviction policy needs access statistics of each key; this is Redis's count.
+/// Returns the reference count that Redis would report for an entry's value. Pantala never shares
+/// values. Redis shares small integers, unless its eviction policy needs access statistics of each
+/// key.
 pub(crate) fn refcount_of(entry: EntryRef<'_, Value>, tuning: &Tuning) -> i64 {
     match entry.payload() {
         Payload::Int(value)

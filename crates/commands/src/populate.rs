@@ -5,14 +5,15 @@ use pantala_engine::access::{Access, Key, KeyPlace};
 use pantala_engine::db::{Change, Expire, NewString};
 use pantala_types::{OutOfMemory, RawString};
 
-/// Maximum length of a key in bytes; longer ones are truncated. Redis uses a buffer of 128 bytes
-/// with a final zero byte.
+/// Maximum length of a key in bytes; a longer key is truncated. Redis uses a buffer of 128 bytes
+/// that ends with a zero byte.
 const KEY_LEN_MAX: usize = 127;
 
 /// Maximum length of `value:N` in bytes.
 const VALUE_LEN_MAX: usize = b"value:".len() + 20;
 
-/// Keys per batch: the buckets of a whole batch are prefetched before its first key is stored.
+/// Number of keys per batch. The buckets of a whole batch are prefetched before its first key is
+/// stored.
 const AHEAD: usize = 16;
 
 /// Maximum length of a value built on the stack, in bytes.
@@ -24,8 +25,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) count: u64,
     /// The part of a key before `:N`.
     pub(crate) prefix: &'a [u8],
-    /// Length of each value in bytes: `value:N` is truncated, or padded with zero bytes. With 0 it
-    /// is unchanged.
+    /// Length of each value in bytes. The text `value:N` is truncated to this length, or padded
+    /// with zero bytes. 0 keeps the text unchanged.
     pub(crate) value_len: u64,
 }
 
@@ -39,7 +40,7 @@ struct Text<const N: usize> {
 impl<const N: usize> Text<N> {
     const EMPTY: Self = Text { bytes: [0; N], len: 0 };
 
-    /// Appends the bytes that fit.
+    /// Appends as many of the bytes as fit.
     fn push(&mut self, bytes: &[u8]) {
         let fits = bytes.len().min(N - self.len);
         self.bytes[self.len..self.len + fits].copy_from_slice(&bytes[..fits]);
@@ -59,7 +60,7 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Creates the missing keys. After a failure the keys created so far remain.
+/// Creates the missing keys. If an allocation fails, the keys created before remain.
 pub(crate) fn populate_all(access: &mut Access<'_>, plan: &Plan<'_>) -> Result<(), OutOfMemory> {
     let (keyspace, selected) = (access.keyspace(), access.session().db);
     let mut window = [(Text::<KEY_LEN_MAX>::EMPTY, KeyPlace { hash: 0, shard: 0 }); AHEAD];

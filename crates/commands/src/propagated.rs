@@ -1,7 +1,7 @@
-//! Propagated forms that differ from the client's command: relative expiries become deadlines;
-//! random and blocking pops become commands with the same outcome. By default a command is
-//! propagated as the client sent it; `pantala_engine::effect` describes how a handler overrides the
-//! default.
+//! Propagated forms: the commands sent to replicas and the append-only file in place of the
+//! client's command. A relative expiry becomes a deadline. A random or blocking pop becomes a
+//! command with the same outcome. By default the client's command is propagated unchanged;
+//! `pantala_engine::effect` describes how a handler overrides the default.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
@@ -12,12 +12,12 @@ pub(crate) fn deletion(access: &mut Access<'_>, key: &Key<'_>, lazy: bool) {
     access.propagate(&[if lazy { b"UNLINK" } else { b"DEL" }, key.bytes]);
 }
 
-/// Propagates the deadline of a key: Unix time, ms.
+/// Propagates the deadline of a key. `at_ms` is Unix time in ms.
 pub(crate) fn deadline(access: &mut Access<'_>, key: &Key<'_>, at_ms: i64) {
     access.propagate(&[b"PEXPIREAT", key.bytes, Decimal::new().format_i64(at_ms)]);
 }
 
-/// Propagates a pop as `command` on the key, with a count if the client's command has one.
+/// Propagates a pop as `command` on the key, with `count` if it is given.
 pub(crate) fn pop(access: &mut Access<'_>, command: &str, key: &Key<'_>, count: Option<usize>) {
     match count {
         None => access.propagate(&[command.as_bytes(), key.bytes]),
@@ -33,8 +33,8 @@ pub(crate) fn words<'w>(access: &mut Access<'_>, words: impl IntoIterator<Item =
     access.propagate(&words);
 }
 
-/// Propagates the client's command without the option `word`, in upper or lower case: `SET … GET`.
-/// Keeps all arguments before index `first`.
+/// Propagates the client's command without the option `word` in any case, for example `SET` without
+/// `GET`. Keeps all arguments before index `first`.
 pub(crate) fn without_word(access: &mut Access<'_>, args: &Args<'_>, first: usize, word: &str) {
     let kept =
         args.iter().enumerate().filter(|(index, arg)| *index < first || !arg.eq_ignore_ascii_case(word.as_bytes()));

@@ -41,7 +41,7 @@ pub fn sunsubscribe(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut
     remove_subscriptions(context, args, Kind::Shard, "sunsubscribe", reply);
 }
 
-/// Adds subscriptions, with a reply for each.
+/// Adds subscriptions, and replies once for each.
 fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind, verb: &str, reply: &mut Reply<'_>) {
     let listener = context.session.listener();
     let subscriptions = context.session.subscriptions.get_or_insert_default();
@@ -50,9 +50,9 @@ fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind
         confirm(verb, Some(name), subscriptions.counted_subscriptions(kind), reply);
     }
     context.session.publish_subscriptions();
-    // A revocation of permissions after this point finds these subscriptions. An earlier revocation
-    // may have searched before these subscriptions were registered, so the permissions are checked
-    // again.
+    // If permissions are revoked after this point, the revocation finds these subscriptions. An
+    // earlier revocation may have searched before they were registered, so the permissions are
+    // checked again.
     if !context.session.has_followed(context.keyspace.users().epoch_after())
         && args.iter().skip(1).any(|name| !context.session.allows_channel(name, kind == Kind::Pattern))
     {
@@ -60,7 +60,7 @@ fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind
     }
 }
 
-/// Removes the named subscriptions, or all of a kind, with a reply for each.
+/// Removes the named subscriptions, or all of the kind if none is named. Replies once for each.
 fn remove_subscriptions(
     context: &mut LocalContext<'_>,
     args: &Args<'_>,

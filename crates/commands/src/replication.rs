@@ -1,4 +1,4 @@
-//! The commands of replication. They call the server's [`Replicator`], which owns the replicas.
+//! The commands of replication. They call the server's [`Replicator`], which manages the replicas.
 //!
 //! [`Replicator`]: pantala_engine::client::Replicator
 
@@ -14,21 +14,22 @@ const WAIT_ON_REPLICA: &str = "ERR WAIT cannot be used with replica instances. P
 /// The error of `WAITAOF` on a replica.
 const WAITAOF_ON_REPLICA: &str = "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just local and are not propagated.";
 
-/// The error of a `WAITAOF` that waits for this server's append-only file although there is none.
+/// The error of a `WAITAOF` that waits for this server's append-only file while it is disabled.
 pub const WAITAOF_NOT_APPENDING: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
-/// `SYNC`: sends a snapshot and then the replication stream.
+/// `SYNC`: starts a full sync: sends a snapshot and then the replication stream.
 pub fn sync(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     context.host.replication().sync(context.session, None, reply);
 }
 
-/// `PSYNC replicationid offset`: like [`sync`], or sends only the stream from an offset.
+/// `PSYNC replicationid offset`: sends the replication stream from `offset` if the server still has
+/// it (a partial resync). Otherwise does the same as [`sync`].
 pub fn psync(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let args: Vec<&[u8]> = args.iter().skip(1).collect();
     context.host.replication().sync(context.session, Some(&args), reply);
 }
 
-/// `REPLCONF option value ...`: receives a replica's properties and acknowledgements.
+/// `REPLCONF option value ...`: with it a replica reports its properties and acknowledgements.
 pub fn replconf(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let options: Vec<&[u8]> = args.iter().skip(1).collect();
     context.host.replication().configure(context.session, &options, reply);
@@ -39,8 +40,8 @@ pub fn role(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     context.host.replication().role(reply);
 }
 
-/// `WAIT numreplicas timeout`: blocks until that many replicas have acknowledged the stream up to
-/// the connection's last command. In a transaction it does not block.
+/// `WAIT numreplicas timeout`: blocks until that many replicas have acknowledged the replication
+/// stream up to the connection's last command. Doesn't block in a transaction.
 pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if context.keyspace.tuning.is_replica() {
         return reply.error(WAIT_ON_REPLICA);
@@ -58,8 +59,9 @@ pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     context.session.awaits = Some(Awaited::Acknowledged(wait));
 }
 
-/// `WAITAOF numlocal numreplicas timeout`, of Redis 7.2: like [`wait`], until the effects of the
-/// connection's commands are on disk here and on that many replicas.
+/// `WAITAOF numlocal numreplicas timeout`, from Redis 7.2: blocks until the effects of the
+/// connection's commands are on disk on `numreplicas` replicas, and also on this server if
+/// `numlocal` is 1.
 pub fn waitaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(local) = integer(args.at(1), reply) else { return };
     if !(0..=1).contains(&local) {
@@ -90,7 +92,8 @@ pub fn waitaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
         Some(Awaited::Acknowledged(Acknowledged { replicas, local, stamp, timeout_ms, durability }));
 }
 
-/// Parses the timeout of `WAIT` and `WAITAOF`, ms. Replies with an error if it is invalid.
+/// Parses the timeout of `WAIT` and `WAITAOF` in ms. Replies with an error and returns `None` if it
+/// is invalid.
 fn timeout_of(text: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
     match parse_i64(text) {
         None => reply.error("ERR timeout is not an integer or out of range"),

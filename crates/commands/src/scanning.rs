@@ -8,11 +8,11 @@ use pantala_types::pack::Element;
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// Elements per page without `COUNT`.
+/// Number of elements per page if the command has no `COUNT`.
 pub(crate) const COUNT_DEFAULT: u64 = 10;
 
-/// Maximum number of buckets visited per requested element: bounds a page over a nearly empty
-/// table, as in Redis.
+/// Maximum number of buckets visited per requested element. As in Redis, it bounds the time of a
+/// page over a nearly empty table.
 pub(crate) const BUCKETS_PER_ELEMENT_MAX: u64 = 10;
 
 /// Parses a cursor as C's `strtoul` does: a sign is allowed, and an empty text is 0.
@@ -73,17 +73,19 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
-/// Replies with a page: the next cursor and the output of `step`. `step` visits the elements at a
-/// cursor: one bucket of a table, or a whole small collection. It returns the next cursor, the
-/// number of elements visited and the number of replies written.
+/// Replies with a page: the next cursor and the output of `step`.
+///
+/// A call of `step` visits the elements at a cursor: one bucket of a table, or a whole small
+/// collection. It returns the next cursor, the number of elements visited and the number of replies
+/// written.
 pub(crate) fn reply_page(
     reply: &mut Reply<'_>,
     mut cursor: u64,
     options: &ScanOptions<'_>,
     mut step: impl FnMut(u64, &mut Reply<'_>) -> (u64, u64, usize),
 ) {
-    // In the reply the cursor comes before the elements, but it is known only after the elements
-    // were found.
+    // The cursor precedes the elements in the reply, but it is known only after the elements are
+    // found. The elements are therefore written to a buffer first.
     let mut elements = Vec::new();
     let mut page = reply.part(&mut elements);
     let array = page.defer_array();

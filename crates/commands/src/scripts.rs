@@ -1,4 +1,4 @@
-//! `SCRIPT`. The server's dispatcher runs `EVAL` and its variants.
+//! `SCRIPT`: manages the cache of scripts. The server's dispatcher runs `EVAL` and its variants.
 
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};
@@ -22,8 +22,8 @@ pub fn exists(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
     }
 }
 
-/// `SCRIPT FLUSH [ASYNC | SYNC]`: other workers drop their compiled scripts when they next run a
-/// script.
+/// `SCRIPT FLUSH [ASYNC | SYNC]`: empties the cache. Each other worker drops its compiled scripts
+/// when it next runs a script.
 pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let is_known = match args.get(2) {
         None => true,

@@ -1,5 +1,5 @@
-//! Commands on the whole server: `BGSAVE`, `DBSIZE`, `INFO`, `LASTSAVE`, `LOLWUT`, `SAVE`,
-//! `SHUTDOWN`, `TIME`.
+//! Commands that concern the whole server: `BGREWRITEAOF`, `BGSAVE`, `DBSIZE`, `INFO`, `LASTSAVE`,
+//! `LOLWUT`, `SAVE`, `SHUTDOWN`, `TIME`.
 
 use pantala_engine::access::Access;
 use pantala_engine::client::{AllShards, Awaited, LocalContext, Shutdown};
@@ -68,7 +68,8 @@ pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     reply.verbatim("txt", context.host.info(&sections).as_bytes());
 }
 
-/// `LOLWUT [VERSION version]`: a new picture of dragonflies on each call. The version is ignored.
+/// `LOLWUT [VERSION version]`: draws a new picture of dragonflies on each call. The version is
+/// ignored.
 pub fn lolwut(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if let (Some(option), Some(version)) = (args.get(1), args.get(2))
         && is_option(option, "VERSION")
@@ -80,7 +81,8 @@ pub fn lolwut(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
     reply.verbatim("txt", picture.as_bytes());
 }
 
-/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`. Success has no reply: the connection closes.
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`. On success the connection closes without a
+/// reply.
 pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mut how = Shutdown::default();
     for option in args.iter().skip(1) {
@@ -109,8 +111,7 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     }
     match context.host.shutdown(how) {
         Ok(()) if how.abort => reply.ok(),
-        // Commands pipelined after `SHUTDOWN` must not run, because in Redis the process has ended
-        // by then.
+        // Commands pipelined after `SHUTDOWN` must not run: in Redis the process has already ended.
         Ok(()) => context.session.close_after_reply = true,
         Err(error) => reply.error(&error),
     }

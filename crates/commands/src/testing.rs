@@ -1,5 +1,5 @@
-//! Test support for keyed handlers (handlers that run while their shards are held): shards and an
-//! executor, without sockets or other threads.
+//! Test support for keyed handlers (handlers that run while their shards are held). Provides shards
+//! and an executor, without sockets or other threads.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{KeyPlace, SessionView};
@@ -84,16 +84,16 @@ impl TestServer {
             Route::All => shards.extend(0..self.keyspace.partition_count()),
             Route::Custom(choose) => {
                 choose(&self.keyspace, &self.session, args, &mut shards);
-                // The server does the same if the arguments name no shard. The handler replies with
-                // the error.
+                // If the arguments name no shard, any shard will do, as in the server: the handler
+                // only replies with an error.
                 if shards.is_empty() {
                     shards.push(0);
                 }
             }
             Route::Keys => {
                 let mut keys = Vec::new();
-                // The server does the same if the keys can't be found. The handler replies with the
-                // error.
+                // If the keys can't be found, any key will do, as in the server: the handler only
+                // replies with an error.
                 if keys_of(command, args, &mut keys).is_err() {
                     keys = vec![1];
                 }
@@ -105,15 +105,15 @@ impl TestServer {
         (shards, first_key)
     }
 
-    /// Runs a command given as words separated by spaces. Returns the lines of its reply, without
-    /// the lengths of bulks, joined by spaces.
+    /// Runs a command given as words separated by spaces. Returns the lines of its reply joined by
+    /// spaces, without the lengths of bulk strings.
     pub(crate) fn run(&mut self, command: &str) -> String {
         let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
         let reply = self.raw(&words);
         readable(&reply)
     }
 
-    /// Runs a command that replies with an array of bulks.
+    /// Runs a command that replies with an array of bulk strings, and returns them.
     pub(crate) fn list(&mut self, command: &str) -> Vec<String> {
         let reply = self.run(command);
         reply.split(' ').skip(1).map(str::to_owned).collect()

@@ -1,5 +1,5 @@
-//! Test support for local handlers (handlers that run without shards): a fake host, which stands
-//! for the server process, around one connection.
+//! Test support for local handlers (handlers that run without shards). Provides one connection and
+//! a fake host, which stands for the server process.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ pub(crate) struct FakeHost {
     /// The recorded calls, one line each.
     pub(crate) calls: Mutex<Vec<String>>,
     pub(crate) has_replicas: bool,
-    /// The error of every fallible call; empty for success.
+    /// The error of every fallible call. If it is empty, these calls succeed.
     pub(crate) error: &'static str,
 }
 
@@ -75,7 +75,7 @@ impl Host for FakeHost {
         crate::lookup(name)
     }
     fn is_removed(&self, command: &'static Command) -> bool {
-        // One command counts as removed, so that tests can see the effect.
+        // One command counts as removed, so that tests can check how removed commands behave.
         command.name == "substr"
     }
     fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
@@ -218,12 +218,12 @@ impl LocalTest {
         test
     }
 
-    /// Adds another client.
+    /// Adds another client at this port.
     pub(crate) fn add(&self, port: u16) -> Arc<Client> {
         add_client(&self.host, port)
     }
 
-    /// Runs a command and returns its encoded reply; empty if there is none.
+    /// Runs a command and returns its encoded reply, which is empty if there is none.
     pub(crate) fn raw(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
         let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
         for argument in arguments {
@@ -252,8 +252,8 @@ impl LocalTest {
         reply
     }
 
-    /// Runs a command given as words; `''` is an empty one. Returns the reply with `|` for line
-    /// ends.
+    /// Runs a command given as words; `''` stands for an empty word. Returns the reply with `|` for
+    /// each line end.
     pub(crate) fn run(&mut self, command: &str) -> String {
         let words: Vec<&[u8]> =
             command.split(' ').map(|word| if word == "''" { b"" } else { word.as_bytes() }).collect();
@@ -269,7 +269,7 @@ impl LocalTest {
         }
     }
 
-    /// Returns the calls recorded since this was last called.
+    /// Returns the calls recorded since the last call of this function.
     pub(crate) fn take_calls(&mut self) -> Vec<String> {
         std::mem::take(&mut *self.host.calls.lock().expect("lock is not poisoned"))
     }

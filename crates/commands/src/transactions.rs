@@ -1,5 +1,5 @@
-//! `MULTI`, `DISCARD` and `UNWATCH`. `EXEC` and `WATCH` need the session and the shards of many
-//! keys at once: the connection's worker runs them.
+//! `MULTI`, `DISCARD` and `UNWATCH`. The connection's worker runs `EXEC` and `WATCH`, because they
+//! need the session and the shards of many keys at once.
 
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};
@@ -22,7 +22,7 @@ pub fn discard(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'
     reply.ok();
 }
 
-/// `UNWATCH`.
+/// `UNWATCH`: unwatches all keys.
 pub fn unwatch(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     context.session.watching = None;
     reply.ok();

@@ -1,4 +1,4 @@
-//! `MONITOR` and `SLOWLOG`. `LATENCY` has its own file.
+//! `MONITOR` and `SLOWLOG`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,15 +8,15 @@ use pantala_resp::{Args, Reply};
 use crate::arguments::wrong_subcommand;
 use crate::help;
 
-/// Entries that `SLOWLOG GET` returns without a count.
+/// Number of entries that `SLOWLOG GET` returns without a count.
 const SLOWLOG_COUNT: u64 = 10;
 
-/// `MONITOR`: shows every command that runs, until `RESET`.
+/// `MONITOR`: sends the client every command that the server runs, until the client sends `RESET`.
 pub fn monitor(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.in_exec {
         return reply.error("ERR MONITOR isn't allowed for DENY BLOCKING client");
     }
-    // As in Redis, a second MONITOR has no reply.
+    // As in Redis, a second `MONITOR` gets no reply.
     if !context.session.monitors {
         context.session.set_monitors(context.keyspace, true);
         reply.ok();

@@ -45,8 +45,8 @@ pub fn bitfield_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// Parses all operations. If one is invalid, replies with an error and returns `None`, so none
-/// runs.
+/// Parses all operations. If one is invalid, replies with an error and returns `None`, so that no
+/// operation runs.
 fn parse(args: &Args<'_>, bytes_max: u64, reply: &mut Reply<'_>) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     let mut overflow = Overflow::Wrap;
@@ -93,7 +93,7 @@ fn overflow_of(name: &[u8], reply: &mut Reply<'_>) -> Option<Overflow> {
     found
 }
 
-/// Returns the string length that the writes require, in bytes; `None` if there are only reads.
+/// Returns the string length in bytes that the writes require; `None` if all operations are reads.
 fn write_len(steps: &[Step]) -> Option<usize> {
     let writes = steps.iter().filter(|step| !matches!(step.action, Action::Get));
     writes.map(|step| step.field.end_byte(step.offset) as usize + 1).max()
@@ -133,9 +133,9 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
         }
         let change = match (is_changed, is_longer) {
             (true, _) => Change::event(&Event(EventClass::String, "setbit")),
-            // As in Redis, a string that only grew, without a successful write, publishes no event
-            // and invalidates no watch. Redis does not propagate this change either, so its
-            // replicas lack the bytes.
+            // Here the string only grew, and no write succeeded. As in Redis, such a change
+            // publishes no event and invalidates no watch. It isn't propagated either, so replicas
+            // lack the added bytes, as in Redis.
             (false, true) => Change::metadata(),
             (false, false) => Change::unnoticed(),
         };
@@ -146,7 +146,7 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
     }
 }
 
-/// Runs a step and returns its reply; `None` if the number overflows and nothing was changed.
+/// Runs an operation and returns its reply; `None` if the number overflows and nothing was changed.
 fn run(step: &Step, bytes: &mut [u8]) -> Option<i64> {
     match step.action {
         Action::Get => Some(step.field.get(bytes, step.offset)),

@@ -49,8 +49,8 @@ fn operation_of(name: &[u8]) -> Option<Operation> {
     known.into_iter().find(|(word, _)| is_option(name, word)).map(|(_, operation)| operation)
 }
 
-/// Returns the result. Looks up every source again for every block, so that only one source is
-/// borrowed at a time. A lookup is cheap compared with processing the block.
+/// Returns the result of the operation. Looks up every source again for every block, so that only
+/// one source is borrowed at a time. A lookup is cheap compared with processing a block.
 fn combined(
     access: &mut Access<'_>,
     operation: Operation,

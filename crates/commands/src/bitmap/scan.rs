@@ -32,8 +32,8 @@ impl Unit {
         }
     }
 
-    /// Returns the bits from `start` to `end`, both inclusive and clamped to the string; negative
-    /// indexes count from its end.
+    /// Returns the range of bits from `start` to `end`, both inclusive and clamped to the string.
+    /// Negative indexes count from the end of the string.
     fn bits(self, start: i64, end: i64, len_bytes: usize) -> RangeInclusive<u64> {
         // Lengths are below 2^60 bytes, so the number of bits doesn't overflow.
         let total = match self {
@@ -99,7 +99,7 @@ pub fn bitpos(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let found = string.with_bytes(|bytes| find_bit(bytes, on, &range.bits));
     let position = match found {
         Some(at) => at as i64,
-        // The search has reached the end of the string, after which all bits are zero.
+        // No zero was found up to the end of the string. All bits after the string count as zero.
         None if !on && !range.has_end && !range.bits.is_empty() => *range.bits.end() as i64 + 1,
         None => -1,
     };

@@ -1,4 +1,5 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the bitmap commands. The expected replies were compared with those of redis-server
+//! 7.0.15.
 
 use crate::errors::{NOT_AN_INTEGER, STRING_TOO_LONG, SYNTAX};
 use crate::testing::TestServer;
@@ -30,7 +31,7 @@ fn getbit_and_setbit() {
         ("GETBIT k #1", BAD_OFFSET),
         ("SETBIT k 0 2", "-ERR bit is not an integer or out of range"),
         ("SETBIT k x 2", BAD_OFFSET),
-        // From this point the integer's text is stored as bytes.
+        // SETBIT converts the integer to bytes.
         ("SET n 12 EX 100", "+OK"),
         ("GETBIT n 3", ":1"),
         ("SETBIT n 6 1", ":0"),
@@ -163,7 +164,7 @@ fn bitfield_reads_and_writes_fields() {
         ("BITFIELD k OVERFLOW FAIL INCRBY u8 0 1 GET u8 0", "*2 $-1 :255"),
         ("BITFIELD k SET i8 #1 -100 GET i8 8", "*2 :0 :-100"),
         ("STRLEN k", ":2"),
-        // A very small number saturates to the maximum, as in Redis's arithmetic.
+        // As in Redis's arithmetic, adding a very small number saturates to the maximum.
         ("BITFIELD k OVERFLOW SAT SET i8 0 -9223372036854775808 GET i8 0", "*2 :-1 :127"),
         ("BITFIELD_RO k GET u4 4", "*1 :15"),
         ("BITFIELD_RO k GET u4 4 SET u4 4 1", "-ERR BITFIELD_RO only supports the GET subcommand"),

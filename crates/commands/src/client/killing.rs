@@ -12,7 +12,7 @@ use super::listing::Kind;
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// A filter of clients: a client must match all given options.
+/// The options of `CLIENT KILL`. A client is killed if it matches all given options.
 #[derive(Default)]
 struct Filter<'a> {
     address: Option<&'a [u8]>,
@@ -25,8 +25,8 @@ struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Parses pairs of option and value. Replies with an error and returns `None` if they are
-    /// invalid.
+    /// Parses pairs of an option and its value. Replies with an error and returns `None` if they
+    /// are invalid.
     fn parse(args: &Args<'a>, users: &Users, reply: &mut Reply<'_>) -> Option<Self> {
         let mut filter = Filter { skip_me: true, ..Filter::default() };
         let mut index = 2;
@@ -88,8 +88,8 @@ fn positive(value: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<i64> {
     value
 }
 
-/// `CLIENT KILL address`, or with options `ID`, `ADDR`, `LADDR`, `TYPE`, `USER`, `MAXAGE` (from
-/// Redis 7.4) and `SKIPME`.
+/// `CLIENT KILL address`, or `CLIENT KILL` with the options `ID`, `ADDR`, `LADDR`, `TYPE`, `USER`,
+/// `MAXAGE` (from Redis 7.4) and `SKIPME`.
 pub fn kill(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let by_address = args.len() == 3;
     let filter = if by_address {
@@ -114,7 +114,8 @@ fn kill_matching(context: &mut LocalContext<'_>, filter: &Filter<'_>) -> i64 {
     let me = context.session.client.id;
     let mut killed = 0;
     for client in context.host.clients().all() {
-        // A killed client no longer counts, even if its worker has yet to close it.
+        // A client that was killed before isn't counted again, even if its worker has yet to close
+        // it.
         if client.killed.load(Relaxed) || filter.skip_me && client.id == me || !filter.matches(&client, context.now_ms)
         {
             continue;

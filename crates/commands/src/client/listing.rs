@@ -13,7 +13,7 @@ use pantala_resp::{Args, Reply};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// Types of clients in options.
+/// The types of clients that options name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
@@ -41,7 +41,7 @@ impl Kind {
 
     /// Returns the type of a client.
     pub(super) fn of(client: &Client) -> Self {
-        // As in Redis: a monitor counts as a normal client.
+        // As in Redis, a monitor counts as a normal client.
         match (client.is_primary.load(Relaxed), client.is_replica.load(Relaxed)) {
             (true, _) => Kind::Master,
             (false, true) => Kind::Replica,
@@ -96,8 +96,8 @@ pub(crate) fn line(client: &Client, now_ms: i64) -> String {
     text
 }
 
-/// Writes the line of a client, with the fields of Redis 7.0 in their order. Fields of missing
-/// features have the values of an idle client.
+/// Writes the line of a client, with the fields of Redis 7.0 in Redis's order. Fields of features
+/// that Pantala lacks have the values of an idle client.
 fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     let seconds_since = |then_ms: i64| (now_ms - then_ms).max(0) / 1000;
     let query_bytes = client.query_bytes.load(Relaxed);
@@ -135,8 +135,8 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         client.redirect.load(Relaxed),
         client.resp.load(Relaxed),
     );
-    // Redis 7.0 lacks these fields. They are omitted unless the client has sent SETINFO, so that
-    // the line is the same as in 7.0.
+    // Redis 7.0 lacks these fields. They are written only if the client has sent `CLIENT SETINFO`,
+    // so that the line of any other client is the same as in 7.0.
     let names = client.names();
     if !names.library.is_empty() || !names.library_version.is_empty() {
         let (name, version) =
@@ -146,7 +146,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     text.push('\n');
 }
 
-/// Returns the flags, one letter each, or `N` if there are none.
+/// Returns the flags of a client, one letter each, or `N` if there are none.
 fn flags(client: &Client) -> String {
     let tracking = Options::from_bits_truncate(client.tracking.load(Relaxed));
     let letters = [

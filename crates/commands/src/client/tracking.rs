@@ -1,4 +1,4 @@
-//! `CLIENT TRACKING` and related subcommands: see [`pantala_engine::tracking`].
+//! `CLIENT TRACKING` and related subcommands. [`pantala_engine::tracking`] describes the mechanism.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ impl<'a> Request<'a> {
         self.redirect.as_ref().map(|_| ())
     }
 
-    /// Returns the error if the options contradict each other or the current ones.
+    /// Returns an error if the options contradict each other or the client's current options.
     fn conflict(&self, context: &LocalContext<'_>) -> Option<Vec<u8>> {
         let (new, tracking) = (self.options, context.session.tracking.as_ref());
         let old = tracking.map_or(Options::empty(), |tracking| tracking.options);
@@ -94,7 +94,7 @@ impl<'a> Request<'a> {
         Some(error.as_bytes().to_vec())
     }
 
-    /// Returns the error if a key could start with two of the prefixes.
+    /// Returns an error if a key could start with two of the client's prefixes.
     fn collision(&self, context: &LocalContext<'_>) -> Option<Vec<u8>> {
         let overlap = |one: &[u8], other: &[u8]| one.starts_with(other) || other.starts_with(one);
         for (at, &prefix) in self.prefixes.iter().enumerate() {
@@ -157,8 +157,8 @@ pub fn caching(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     reply.ok();
 }
 
-/// Returns the ID of the client that receives the invalidations: 0 for this client, -1 without
-/// tracking.
+/// Returns the ID of the client that receives the invalidations: 0 if it is this client, -1 if
+/// tracking is off.
 fn redirect(context: &LocalContext<'_>) -> i64 {
     context.session.tracking.as_ref().map_or(-1, |tracking| tracking.redirect() as i64)
 }

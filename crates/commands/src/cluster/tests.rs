@@ -38,7 +38,7 @@ fn cluster_mode_allows_only_database_0() {
     assert!(test.run("HELLO").contains("$4|mode|$7|cluster|"));
 }
 
-/// Keys of a slot are counted and returned, whichever shard has them.
+/// The keys of a slot are counted and returned for any number of shards.
 #[test]
 fn keys_of_a_slot_are_found() {
     for shards in [1, 4, 16384] {

@@ -60,7 +60,7 @@ fn auth_with_a_password() {
     assert!(!test.session.is_authenticated());
     test.expect(&[("AUTH secret", "+OK|")]);
     assert!(test.session.is_authenticated());
-    // A later failure doesn't deauthenticate; RESET does.
+    // A later failed login doesn't log the client out; `RESET` does.
     test.expect(&[("AUTH wrong", WRONG)]);
     assert!(test.session.is_authenticated());
     test.expect(&[("RESET", "+RESET|"), ("AUTH default secret", "+OK|")]);
@@ -117,7 +117,7 @@ fn reset_logs_out_at_its_time() {
     let mut test = LocalTest::with_password(b"secret");
     let connected_ms = test.session.logged_out_ms();
     assert_eq!(connected_ms, test.session.client.created_ms);
-    // Only an authenticated client is logged out.
+    // `RESET` records a logout only if the client was authenticated.
     test.now_ms += 1000;
     test.expect(&[("RESET", "+RESET|"), ("AUTH secret", "+OK|")]);
     assert_eq!(test.session.logged_out_ms(), connected_ms);

@@ -1,10 +1,11 @@
-//! Replies and payloads were compared with those of redis-server 7.0.15.
+//! Tests of `DUMP` and `RESTORE`. Replies and payloads were compared with those of redis-server
+//! 7.0.15.
 
 use pantala_types::rdb_value::payload::seal;
 
 use crate::testing::{START_MS, TestServer};
 
-/// Returns the payload of a value given with its type byte.
+/// Returns the payload of a value that is given with its type byte.
 fn sealed(value: &[u8]) -> Vec<u8> {
     let mut payload = value.to_vec();
     seal(&mut payload);
@@ -151,7 +152,7 @@ fn bad_data_changes_nothing() {
     for value in [&b""[..], b"\x00\x05hell", b"\x08", b"\x12\x00", b"\x02\x02\x01a\x01a", b"\xff"] {
         let mut wrong = sealed(value);
         let expected = if value == b"\x00\x05hell" {
-            // Redis reads on into the version, and gets "hell\n".
+            // Redis reads beyond the value into the version, and gets "hell\n".
             "+OK"
         } else {
             "-ERR Bad data format"

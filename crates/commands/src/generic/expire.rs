@@ -44,7 +44,8 @@ struct Conditions {
     nx: bool,
     /// `XX`: change the expiry only if the key has one.
     xx: bool,
-    /// `GT`: change the expiry only to a later time; no expiry counts as the latest.
+    /// `GT`: change the expiry only to a later time. A missing expiry counts as later than any
+    /// time.
     gt: bool,
     /// `LT`: change the expiry only to an earlier time.
     lt: bool,
@@ -105,8 +106,8 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     }
     let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
     let done = if is_past {
-        // As in Redis, a deadline in the past deletes the key at once. The key doesn't count as
-        // expired.
+        // As in Redis, a deadline in the past deletes the key immediately. The key doesn't count as
+        // expired in the statistics.
         db.remove(&key, lazy)
     } else {
         db.set_expire(&key, Some(at_ms), Change::event(&Event(EventClass::Generic, "expire")))
@@ -160,7 +161,7 @@ fn report(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, repl
     });
 }
 
-/// Rounds ms to the nearest second. `ms` isn't negative, because expired keys aren't found.
+/// Rounds ms to the nearest second. `ms` isn't negative, because expired keys are never found.
 fn rounded_seconds(ms: i64) -> i64 {
     // Computed as unsigned, because `i64::MAX` + 500 would overflow.
     ((ms as u64 + 500) / 1000) as i64

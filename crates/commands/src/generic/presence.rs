@@ -22,12 +22,12 @@ pub fn exists(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     count(access, args, reply, |access, key| access.db(key).peek(key).is_some());
 }
 
-/// `TOUCH key [key …]`: touches even for a client with `CLIENT NO-TOUCH`.
+/// `TOUCH key [key …]`: updates the access time even for a client with `CLIENT NO-TOUCH`.
 pub fn touch(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     count(access, args, reply, |access, key| access.db(key).read_touching(key).is_some());
 }
 
-/// Replies with the number of keys (repeated ones counted each time) for which `work` returns true.
+/// Replies with the number of keys for which `work` returns true. A key given twice counts twice.
 fn count(
     access: &mut Access<'_>,
     args: &Args<'_>,

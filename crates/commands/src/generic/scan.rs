@@ -1,18 +1,19 @@
 //! `SCAN` over all shards.
 //!
-//! A cursor packs the number of a shard and a position in the shard's dictionary. Positions stay
-//! valid while the dictionary grows and shrinks. Shards are scanned one after the other, in
-//! ascending order. If a page finds too few keys in one shard, it continues with the next shards
-//! that have keys. The route of the call (the shards that the call acquires) includes these shards.
+//! A cursor packs the number of a shard and a position in that shard's dictionary. Positions stay
+//! valid while the dictionary grows and shrinks. Shards are scanned in ascending order. If a page
+//! finds too few keys in one shard, it continues with the next shards that have keys. The route of
+//! the call (the shards that the call acquires) includes these next shards.
 //!
 //! ```text
 //! bit 63 62 61                                              14 13    0
 //!      0  0 [ position in the shard's dictionary, reversed   ] [ shard ]
 //! ```
 //!
-//! A position has as many leading bits as the dictionary distinguishes, and zeros after them.
-//! Reversing it keeps cursors below 2^53 for up to 2^23 segments in a shard, so clients that store
-//! numbers as doubles (node-redis 4, and `tonumber` in scripts) return them exactly.
+//! Only the leading bits of a position are significant, and the bits after them are zero. Reversing
+//! the position therefore makes the cursor a small number: cursors stay below 2^53 for up to 2^23
+//! segments in a shard. Clients that store numbers as doubles (node-redis 4, and `tonumber` in
+//! scripts) then return cursors exactly.
 
 use pantala_base::glob;
 use pantala_base::limits::PARTITIONS_MAX;
@@ -26,13 +27,13 @@ use crate::arguments::{c_string, is_option};
 use crate::errors;
 use crate::scanning::{BUCKETS_PER_ELEMENT_MAX, COUNT_DEFAULT, parse_cursor};
 
-/// Maximum number of shards per page.
+/// Maximum number of shards that a page visits.
 const SHARDS_PER_PAGE_MAX: usize = 64;
 
-/// Bits of a position.
+/// Number of bits of a position.
 const POSITION_BITS: u32 = 48;
 
-/// Bits of the number of a shard.
+/// Number of bits of the number of a shard.
 const SHARD_BITS: u32 = PARTITIONS_MAX.ilog2();
 
 /// The position at which a scan continues.
@@ -99,8 +100,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Appends the route of `SCAN`: the shards with keys from the cursor's shard on, until there are
-/// enough keys. The route has at least one shard, even for an invalid call.
+/// Appends the route of `SCAN`: the cursor's shard and the following shards with keys, until they
+/// hold enough keys for a page. The route has at least one shard, even for an invalid call.
 pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     let cursor = Cursor::parse(args.at(1)).unwrap_or(Cursor { shard: 0, position: 0 });
     let count = Options::parse(args).map_or(1, |options| options.count);
@@ -112,8 +113,8 @@ pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, s
             continue;
         }
         shards.push(shard);
-        // In the first shard the cursor has already passed an unknown number of keys, so its keys
-        // don't count.
+        // The cursor has already passed an unknown number of keys of its own shard, so that shard's
+        // keys don't count.
         if u64::from(shard) != cursor.shard || cursor.position == 0 {
             keys = keys.saturating_add(size);
         }
@@ -133,8 +134,8 @@ pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(options) => options,
         Err(error) => return reply.error(error),
     };
-    // In the reply the cursor comes before the keys, but it is known only after the keys were
-    // found.
+    // The cursor precedes the keys in the reply, but it is known only after the keys are found. The
+    // keys are therefore written to a buffer first.
     let mut keys = Vec::new();
     let mut keys_reply = reply.part(&mut keys);
     let array = keys_reply.defer_array();
@@ -148,9 +149,9 @@ pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.raw(&keys);
 }
 
-/// Writes the keys of a page. Like Redis, deletes the expired keys that match the pattern, whatever
-/// their type. Returns the start of the next page (`None` after the last page) and the number of
-/// keys.
+/// Writes the keys of a page. Returns the start of the next page (`None` after the last page) and
+/// the number of keys. Like Redis, deletes the expired keys that match the pattern, even if `TYPE`
+/// excludes them.
 fn page(
     access: &mut Access<'_>,
     cursor: Cursor,

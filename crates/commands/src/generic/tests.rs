@@ -1,4 +1,5 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the commands on keys of any type. The expected replies were compared with those of
+//! redis-server 7.0.15.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -174,7 +175,7 @@ fn keys_skips_expired_keys() {
     server.expect(&[("KEYS none", "*0")]);
 }
 
-/// Runs a full scan; returns its keys and the number of pages.
+/// Runs a full scan. Returns its keys and the number of pages.
 fn scan_all(server: &mut TestServer, options: &str) -> (Vec<String>, usize) {
     let (mut keys, mut cursor, mut pages) = (Vec::new(), "0".to_owned(), 0);
     loop {
@@ -248,12 +249,12 @@ fn scan_rejects_invalid_arguments() {
     ]);
 }
 
-/// `SCAN` and `RANDOMKEY` behave here as in Redis 7.0 and 7.2.
+/// The expected behaviour of `SCAN` and `RANDOMKEY` is that of Redis 7.0 and 7.2.
 #[test]
 fn scan_and_randomkey_delete_expired_keys_but_keys_does_not() {
     const KEYS: u64 = 40;
     let mut server = TestServer::new(3);
-    // Returns the number of expired keys and of remaining keys.
+    // Returns the number of keys that were deleted as expired, and the number of keys left.
     let figures = |server: &TestServer| {
         let shards = 0..server.keyspace.partition_count();
         shards.fold((0, 0), |(expired, left), shard| {
@@ -273,7 +274,7 @@ fn scan_and_randomkey_delete_expired_keys_but_keys_does_not() {
     // Only keys that match the pattern are deleted.
     assert!(scan_all(&mut server, " MATCH a:*").0.is_empty());
     assert_eq!(figures(&server), (KEYS, 2 * KEYS));
-    // Keys of any type are deleted.
+    // Expired keys are deleted even if `TYPE` excludes them.
     assert!(scan_all(&mut server, " MATCH c:* TYPE string").0.is_empty());
     assert_eq!(figures(&server), (2 * KEYS, KEYS));
     // A pause prevents deletion.
@@ -315,8 +316,8 @@ fn randomkey_is_uniform_over_shards() {
             *drawn.entry(server.run("RANDOMKEY")).or_insert(0usize) += 1;
         }
         assert_eq!(drawn.len(), KEYS);
-        // The expected count of each key is 200, with a standard deviation of 14. Within a shard
-        // the dictionary's choice is only nearly uniform.
+        // The expected count of each key is 200, with a standard deviation of 14. The limits are
+        // wider, because the dictionary chooses only nearly uniformly among the keys of a shard.
         assert!(drawn.values().all(|&times| (80..400).contains(&times)), "{drawn:?}");
     }
 }
@@ -406,14 +407,15 @@ fn populate_creates_missing_keys() {
         ),
     ]);
     server.check_counts(26, 0);
-    // Redis builds the keys in a buffer of 128 bytes.
+    // As in Redis, which builds the keys in a buffer of 128 bytes, longer keys are truncated.
     let long = "P".repeat(200);
     server.expect(&[(&format!("DEBUG POPULATE 3 {long}"), "+OK"), (&format!("EXISTS {}", &long[..127]), ":1")]);
     server.check_counts(27, 0);
 }
 
-/// After a worker with a newer time has deleted an expired key, a client of another worker may find
-/// it missing. From then on, this client must not find a key alive whose deadline is earlier.
+/// Two workers may have different times. After the worker with the newer time has deleted an
+/// expired key, a client of the other worker may find this key missing. From then on, that client
+/// must not find a key alive whose deadline is earlier.
 #[test]
 fn an_older_time_advances_to_the_last_expiry_of_a_shard() {
     let mut server = TestServer::new(1);
@@ -430,7 +432,7 @@ fn an_older_time_advances_to_the_last_expiry_of_a_shard() {
     assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"late"]), missing);
     assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"early"]), missing);
     assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"last"]), alive);
-    // The same holds for one command on several keys.
+    // The same order holds within one command on several keys.
     assert_eq!(server.raw_on(&mut newer, last, &[b"GET", b"last"]), missing);
     assert_eq!(server.raw_on(&mut older, START_MS, &[b"MGET", b"last", b"early"]), b"*2\r\n$-1\r\n$-1\r\n");
 }

@@ -1,4 +1,4 @@
-//! Moves and copies values between keys: `RENAME`, `MOVE`, `COPY`.
+//! Commands that move or copy a value to another key: `RENAME`, `RENAMENX`, `MOVE`, `COPY`.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, DatabaseKey};

@@ -6,11 +6,11 @@ use pantala_engine::db::Db;
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Reply};
 
-/// Number of buckets per step of the scan. All shards are held during all steps, so any number is
-/// correct.
+/// Number of buckets per step of the scan. Nothing runs between the steps, because all shards are
+/// held, so any number is correct.
 const BUCKETS_PER_STEP: usize = 64;
 
-/// Maximum number of shards per `RANDOMKEY`.
+/// Maximum number of shards that a `RANDOMKEY` acquires.
 const RANDOMKEY_SHARDS_MAX: usize = 64;
 
 /// `KEYS pattern`.
@@ -43,9 +43,9 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.patch(array, found);
 }
 
-/// Appends the route of `RANDOMKEY`: one shard, chosen with a probability proportional to its
-/// number of keys. If the shard has keys with an expiry, all its keys may have expired, so the
-/// route includes the following shards.
+/// Appends the route of `RANDOMKEY`: one shard, drawn with a probability proportional to its number
+/// of keys. If any of its keys has an expiry, all its keys may have expired. The route then
+/// includes the following shards that have keys.
 pub fn randomkey_route(keyspace: &Keyspace, session: &SessionView, _: &Args<'_>, shards: &mut Vec<u32>) {
     let count = keyspace.partition_count();
     let total: u64 = (0..count).map(|shard| keyspace.shard_size(session.db, shard)).sum();
@@ -73,8 +73,8 @@ pub fn randomkey(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let selected = access.session().db;
     let shards = access.shards();
     let sizes: Vec<u64> = shards.iter().map(|&shard| access.db_in(selected, shard).len() as u64).collect();
-    // The handler doesn't know which of the held shards the route has drawn, so it draws one of the
-    // held shards itself.
+    // The handler doesn't know which of the held shards was drawn for the route, so it draws one of
+    // the held shards itself.
     let mut left = access.keyspace().random_below(sizes.iter().sum::<u64>().max(1));
     let start = sizes.iter().position(|&size| {
         let here = left < size;
@@ -97,8 +97,8 @@ pub fn randomkey(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     reply.null();
 }
 
-/// Replies with the first key that hasn't expired, for a database in which almost all keys have
-/// expired. Returns `false` if there is none.
+/// Replies with the first key that hasn't expired, and returns whether there is one. Used if almost
+/// all keys have expired, so that random draws fail.
 fn first_live(db: &Db<'_>, reply: &mut Reply<'_>) -> bool {
     let (mut cursor, mut found) = (0, false);
     loop {

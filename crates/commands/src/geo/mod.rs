@@ -1,4 +1,4 @@
-//! Geo commands: coordinates as scores of sorted sets.
+//! Geo commands: coordinates stored as scores of sorted sets.
 //!
 //! | file | commands |
 //! | --- | --- |
@@ -38,16 +38,17 @@ fn parse_point(longitude: &[u8], latitude: &[u8]) -> Result<Point, String> {
     Err(format!("ERR invalid longitude,latitude pair {:.6},{:.6}", point.longitude, point.latitude))
 }
 
-/// Parses a unit and returns it in metres.
+/// Parses a unit and returns its length in metres.
 fn parse_unit(text: &[u8]) -> Result<f64, String> {
     const UNITS: [(&str, f64); 4] = [("m", 1.0), ("km", 1000.0), ("ft", 0.3048), ("mi", 1609.34)];
     let unit = UNITS.iter().find(|(name, _)| is_option(text, name));
     unit.map(|(_, metres)| *metres).ok_or_else(|| "ERR unsupported unit provided. please use M, KM, FT, MI".to_owned())
 }
 
-/// Replies with a distance: four decimals, a bulk in both protocol versions. As in Redis, the
-/// distance is multiplied by 10^4 and then rounded half to even. The result can differ from the
-/// exact distance rounded to four decimals.
+/// Replies with a distance as a bulk string with four decimals, also in RESP3.
+///
+/// As in Redis, the distance is multiplied by 10^4 and then rounded half to even. The result can
+/// therefore differ from the exact distance rounded to four decimals.
 fn reply_distance(distance: f64, reply: &mut Reply<'_>) {
     /// 10^4, for four decimals.
     const UNITS: f64 = 10_000.0;
@@ -62,7 +63,7 @@ fn reply_point(point: Point, reply: &mut Reply<'_>) {
     reply_human(point.latitude, reply);
 }
 
-/// Replies with a number of up to 17 decimals.
+/// Replies with a number that has up to 17 decimals.
 fn reply_human(number: f64, reply: &mut Reply<'_>) {
     let text = format!("{number:.17}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

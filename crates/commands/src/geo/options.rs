@@ -1,5 +1,5 @@
-//! The arguments of a search. Parsing needs the set, because a member may be the centre and errors
-//! must have Redis's order.
+//! Parses the arguments of a search. This needs the sorted set, because the centre may be one of
+//! its members, and because errors must have Redis's precedence.
 
 use pantala_base::number::parse_i64;
 use pantala_resp::Args;
@@ -11,12 +11,12 @@ use super::{parse_point, parse_unit, point_of};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// The searching command.
+/// The command that searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `GEORADIUS`; `stores` is true if it has the option `STORE`.
+    /// `GEORADIUS`, or, with `stores` false, `GEORADIUS_RO`.
     Radius { stores: bool },
-    /// `GEORADIUSBYMEMBER`; `stores` is true if it has the option `STORE`.
+    /// `GEORADIUSBYMEMBER`, or, with `stores` false, `GEORADIUSBYMEMBER_RO`.
     RadiusByMember { stores: bool },
     /// `GEOSEARCH`.
     Search,
@@ -25,7 +25,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns the index of the set's key.
+    /// Returns the index of the argument that is the searched key.
     pub(super) fn source(self) -> usize {
         if self == Kind::SearchStore { 2 } else { 1 }
     }
@@ -34,7 +34,7 @@ impl Kind {
         matches!(self, Kind::Search | Kind::SearchStore)
     }
 
-    /// Returns whether `STORE key` is an option.
+    /// Returns whether the command accepts the option `STORE key`.
     fn takes_store(self) -> bool {
         matches!(self, Kind::Radius { stores: true } | Kind::RadiusByMember { stores: true })
     }
@@ -51,14 +51,14 @@ pub(super) enum Sort {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub(super) search: Search,
-    /// The unit of replied distances, in metres.
+    /// The unit of the distances in the reply, in metres.
     pub(super) unit_m: f64,
     pub(super) with_distance: bool,
     pub(super) with_hash: bool,
     pub(super) with_point: bool,
     /// Maximum number of results.
     pub(super) count: Option<usize>,
-    /// Whether to stop as soon as there are `count` results, nearest or not.
+    /// Whether to stop as soon as there are `count` results, even if other members are nearer.
     pub(super) any: bool,
     pub(super) sort: Option<Sort>,
     /// Index of the destination key.
@@ -77,7 +77,7 @@ struct Parts {
 }
 
 impl Options {
-    /// Parses the arguments, given the set if the key exists.
+    /// Parses the arguments. `set` is the searched sorted set, if the key exists.
     pub(super) fn parse(args: &Args<'_>, kind: Kind, set: Option<SortedSetView<'_>>) -> Result<Self, Vec<u8>> {
         let mut parts = Parts::default();
         let mut options = Options {
@@ -113,7 +113,7 @@ impl Options {
         };
         options.parse_words(args, first, kind, set, &mut parts)?;
         options.check(args, kind, &parts)?;
-        // Without a set some parts are missing, and there is nothing to search.
+        // If the key is missing, some parts are missing too, and there is nothing to search.
         if let Some(center) = parts.center {
             options.search.center = center;
         }
@@ -185,7 +185,7 @@ impl Options {
         if self.any && self.count.is_none() {
             return Err("ERR the ANY argument requires COUNT argument".into());
         }
-        // A limited number of results is only meaningful in a sorted order.
+        // A limited number of results is only meaningful if the results are sorted.
         if self.count.is_some() && self.sort.is_none() && !self.any {
             self.sort = Some(Sort::Nearest);
         }
@@ -194,7 +194,7 @@ impl Options {
 }
 
 /// Parses the arguments of `FROMMEMBER`, `FROMLONLAT`, `BYRADIUS` or `BYBOX`, starting at `index`.
-/// Returns their number.
+/// Returns the number of these arguments.
 fn parse_part(
     args: &Args<'_>,
     index: usize,

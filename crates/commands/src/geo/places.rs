@@ -1,4 +1,5 @@
-//! `GEOADD`, and coordinates and distances of members: `GEODIST`, `GEOHASH`, `GEOPOS`.
+//! Adds members (`GEOADD`) and returns their distances and coordinates (`GEODIST`, `GEOHASH`,
+//! `GEOPOS`).
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;

@@ -55,19 +55,22 @@ pub fn geosearch(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>
     search(access, args, Kind::Search, reply);
 }
 
-/// `GEOSEARCHSTORE destination source`, then the arguments of `GEOSEARCH`, and `STOREDIST`.
+/// `GEOSEARCHSTORE destination source`, then the arguments of `GEOSEARCH`, and the option
+/// `STOREDIST`.
 pub fn geosearchstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     search(access, args, Kind::SearchStore, reply);
 }
 
-/// Appends the route of a search that may store: the shards of its key and of all its destinations.
+/// Appends the route of `GEORADIUS` and `GEORADIUSBYMEMBER`: the shards of the searched key and of
+/// all destinations.
 pub fn georadius_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     shards.push(keyspace.place(args.at(1)).shard);
     georadius_destinations(args, &mut |index, _| shards.push(keyspace.place(args.at(index)).shard));
 }
 
-/// Visits every destination of a `GEORADIUS` or `GEORADIUSBYMEMBER` call. The search stores at the
-/// last one; the key specifications name only the first after each of the two options.
+/// Visits every destination of a `GEORADIUS` or `GEORADIUSBYMEMBER` call. A call may repeat `STORE`
+/// and `STOREDIST`, and stores its result at the last destination. The key specifications locate
+/// only the first destination of each option.
 pub fn georadius_destinations(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     const STORE_SPEC: usize = 1;
     /// Index of the first option of `GEORADIUSBYMEMBER`. `GEORADIUS` has its unit there.
@@ -126,7 +129,8 @@ fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
     }
     let wanted = options.count.map_or(hits.len(), |count| count.min(hits.len()));
     if let Some(sort) = options.sort {
-        // The choice and order of equally distant members are Redis's, because clients see them.
+        // The choice and the order of equally distant members equal Redis's, because clients see
+        // them.
         let order = |one: &Hit<'_>, two: &Hit<'_>| match sort {
             Sort::Nearest => by_distance(one, two),
             Sort::Farthest => by_distance(one, two).reverse(),
@@ -137,7 +141,8 @@ fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
     hits
 }
 
-/// Compares by distance. As in Redis, if either distance is NaN, the first member is less.
+/// Compares two members by distance. As in Redis, if either distance is NaN, the first member is
+/// less.
 fn by_distance(one: &Hit<'_>, two: &Hit<'_>) -> Ordering {
     one.distance_m.partial_cmp(&two.distance_m).unwrap_or(Ordering::Less)
 }
@@ -162,7 +167,7 @@ fn reply_hits(hits: &[Hit<'_>], options: &Options, reply: &mut Reply<'_>) {
     }
 }
 
-/// Converts a score to an integer as C does on x86-64. A value out of range becomes the minimum.
+/// Converts a score to an integer as C does on x86-64. A value out of range becomes `i64::MIN`.
 fn integer_of(score: f64) -> i64 {
     if score < i64::MAX as f64 { score as i64 } else { i64::MIN }
 }

@@ -1,4 +1,4 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the geo commands. The expected replies were compared with those of redis-server 7.0.15.
 
 use crate::testing::TestServer;
 
@@ -19,7 +19,8 @@ fn coordinates_and_distances() {
         ("GEODIST Sicily Palermo Catania", "166274.1516"),
         ("GEODIST Sicily Palermo Catania KM", "166.2742"),
         ("GEODIST Sicily Palermo nosuch", "$-1"),
-        // The distance is half way between two rounded values: 9830317.17665 or slightly more.
+        // The distance is 9830317.17665 or slightly more, half way between two values with four
+        // decimals.
         ("ZADD far 2075282280908570 a 1125889133641687 b", ":2"),
         ("GEODIST far a b", "9830317.1766"),
         ("GEODIST Sicily Palermo Catania x", "-ERR unsupported unit provided. please use M, KM, FT, MI"),

@@ -63,7 +63,8 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
         Ok(Some(Ok((text, expiry)))) => {
             access.propagate(&[b"HSET", key.bytes, args.at(2), &text]);
             if let Some(at_ms) = expiry {
-                // HSET removes the field's TTL.
+                // The propagated HSET removes the field's TTL on replicas, so HPEXPIREAT sets it
+                // again.
                 let at_ms = at_ms.to_string();
                 access.propagate(&[b"HPEXPIREAT", key.bytes, at_ms.as_bytes(), b"FIELDS", b"1", args.at(2)]);
             }

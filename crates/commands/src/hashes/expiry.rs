@@ -1,8 +1,8 @@
 //! Expiry of fields, as in Redis 7.4: `HEXPIRE`, `HPEXPIRE`, `HEXPIREAT`, `HPEXPIREAT`, `HPERSIST`,
 //! `HTTL`, `HPTTL`, `HEXPIRETIME`, `HPEXPIRETIME`.
 //!
-//! Checks happen in Redis's order: the type, the time, the condition and the fields, and only then
-//! whether the key exists.
+//! As in Redis, the arguments are checked in this order: the type of the value, the time, the
+//! condition and the fields. Whether the key exists is checked last.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
@@ -17,10 +17,10 @@ use crate::arguments::{integer, is_option, positive};
 use crate::expiry::{Base, Unit, invalid_expire, requested_expiry_ms};
 use crate::{errors, propagated};
 
-/// Latest deadline of a field, Unix time in ms: 46 bits, as in Redis.
+/// Latest deadline of a field (Unix time, ms). As in Redis, it has 46 bits.
 const TIME_MAX_MS: i64 = (1 << 46) - 1;
 
-/// Replies for one field.
+/// The reply for one field is one of these constants.
 const NO_FIELD: i64 = -2;
 const NO_EXPIRY: i64 = -1;
 const CONDITION_FAILED: i64 = 0;
@@ -55,9 +55,9 @@ enum Condition {
     Nx,
     /// The field has an expiry.
     Xx,
-    /// The field has an expiry, and the new one is later.
+    /// The field has an expiry, and the new expiry is later.
     Gt,
-    /// The new expiry is earlier; no expiry counts as the latest.
+    /// The new expiry is earlier. A missing expiry counts as later than any time.
     Lt,
 }
 
@@ -80,8 +80,8 @@ impl Condition {
     }
 }
 
-/// Checks `FIELDS numfields field [field …]` from argument `at`. Returns the index of the first
-/// field. Replies with an error and returns `None` if it is invalid.
+/// Checks the arguments `FIELDS numfields field [field …]`, which start at index `at`. Returns the
+/// index of the first field. Replies with an error and returns `None` if the arguments are invalid.
 fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut Reply<'_>) -> Option<usize> {
     if !args.get(at).is_some_and(|word| is_option(word, "FIELDS")) {
         reply.error("ERR Mandatory argument FIELDS is missing or not at the right position");
@@ -202,8 +202,8 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// Propagates the deadlines of the changed fields as Redis 7.4 does. Fields whose deadline had
-/// passed are propagated as deleted.
+/// Propagates the deadlines of the changed fields as Redis 7.4 does. A field whose deadline had
+/// already passed is propagated as deleted.
 #[cold]
 fn propagate_expiries(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>, replies: &[i64], at_ms: i64) {
     let fields_with = |wanted: i64| -> Vec<&[u8]> {
@@ -264,7 +264,8 @@ fn reply_expiries(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Ba
             });
         }
     };
-    // If expired fields are kept, `with_fields` passes a copy without expiry times.
+    // While expired fields are kept, `with_fields` may pass a copy that lacks the deadlines of
+    // fields.
     if access.keyspace().tuning.keeps_expired(now_ms) {
         with_unfiltered(access, args, reply, missing, |hash, _, reply| work(hash, reply));
     } else {
@@ -272,7 +273,7 @@ fn reply_expiries(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Ba
     }
 }
 
-/// Converts a deadline to the command's unit and base; seconds are rounded up.
+/// Converts a deadline to the command's unit and base. Seconds are rounded up.
 fn in_unit(at_ms: i64, unit: Unit, base: Base, now_ms: i64) -> i64 {
     let ms = at_ms - base.ms(now_ms);
     match unit {

@@ -10,7 +10,7 @@ use pantala_types::{Collection, Hash, HashView, OutOfMemory};
 use super::limits;
 use crate::{elements, errors};
 
-/// The change of a hash whose fields are set.
+/// The change of a hash by setting fields.
 const SET: Change = Change::event(&Event(EventClass::Hash, "hset"));
 
 /// `HSET key field value [field value …]`.
@@ -28,8 +28,8 @@ pub fn hmset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Sets the fields from `args[2]` and returns the number of new ones. Replies with an error and
-/// returns `None` on failure.
+/// Sets the fields and values from `args[2]` on, and returns the number of new fields. Replies with
+/// an error and returns `None` on failure.
 #[inline]
 fn set_pairs(access: &mut Access<'_>, args: &Args<'_>, name: &str, reply: &mut Reply<'_>) -> Option<i64> {
     if !args.len().is_multiple_of(2) {
@@ -100,7 +100,8 @@ pub fn hdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Calls `work` with the hash at `args[1]`, or `missing` if there is no such key.
+/// Calls `work` with the hash at `args[1]`, without expired fields. Calls `missing` if there is no
+/// such key.
 #[inline]
 pub(super) fn with_view(
     access: &mut Access<'_>,
@@ -112,8 +113,8 @@ pub(super) fn with_view(
     with_fields(access, args, Fields::All, reply, missing, work);
 }
 
-/// Calls `work` like [`with_view`], with the current time. On a replica and during a pause, when
-/// expired fields aren't deleted, the hash contains them, and `work` must skip them.
+/// Calls `work` like [`with_view`], and passes the current time. On a replica and during a pause,
+/// expired fields aren't deleted. The hash then contains them, and `work` must skip them.
 pub(super) fn with_unfiltered(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -133,8 +134,8 @@ pub(super) fn with_unfiltered(
     }
 }
 
-/// Calls `work` like [`with_view`], but deletes only those expired fields that are among `fields`.
-/// So `work` must not read other fields.
+/// Calls `work` like [`with_view`], but deletes only the expired fields that are among `fields`.
+/// `work` must therefore read no other fields.
 #[inline]
 pub(super) fn with_fields(
     access: &mut Access<'_>,
@@ -150,8 +151,9 @@ pub(super) fn with_fields(
     match access.db(&key).read_as::<Hash>(&key) {
         Ok(Some(view)) if !view.has_expired(now_ms) => return work(view, reply),
         Ok(Some(view)) if keeps_expired => {
-            // During a pause and on a replica no field is deleted, so `work` must not see expired
-            // fields. If none of the named fields is expired, it doesn't.
+            // On a replica and during a pause, no field is deleted, but `work` must not see expired
+            // fields. If none of the named fields is expired, `work` can read the hash itself.
+            // Otherwise it gets a copy without the expired fields.
             let rest = match fields {
                 Fields::All => view.without_expired(now_ms),
                 Fields::Named { .. } if !fields.names().any(|field| view.is_expired(field, now_ms)) => {

@@ -1,4 +1,5 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the hash commands. The expected replies were compared with those of redis-server
+//! 7.0.15.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -166,8 +167,8 @@ fn hscan_returns_all_fields() {
     assert!((5..40).contains(&pages), "{pages}");
 }
 
-// The following replies are documented for Redis 7.4, because Redis 7.0 doesn't have these
-// commands.
+// Redis 7.0 lacks the following commands, so their expected replies follow the documentation of
+// Redis 7.4.
 
 #[test]
 fn fields_expire() {
@@ -260,8 +261,8 @@ fn a_command_on_named_fields_expires_a_bounded_number_of_others() {
     server.expect(&[("HLEN h", ":5"), ("HGET h 4994", "2"), ("HTTL h FIELDS 1 4988", "*1 :-1")]);
 }
 
-/// A hash whose last field has expired is deleted before a command sets another field, so the new
-/// hash doesn't inherit the TTL of the key.
+/// A hash whose last field has expired is deleted before a command sets another field. The new hash
+/// therefore doesn't inherit the TTL of the key.
 #[test]
 fn the_last_expired_field_deletes_the_key_first() {
     for command in ["HSET h b 2", "HSETNX h b 2", "HINCRBY h b 2", "HINCRBYFLOAT h b 2"] {
@@ -323,7 +324,7 @@ fn replacing_a_value_clears_its_expiry() {
     server.expect(&[
         ("HSET h n 1 f 1.5 s x", ":3"),
         ("HEXPIRE h 100 FIELDS 3 n f s", "*3 :1 :1 :1"),
-        // Updating a value keeps the expiry, replacing it doesn't.
+        // Updating a value keeps its field's expiry; replacing a value removes it.
         ("HINCRBY h n 2", ":3"),
         ("HINCRBYFLOAT h f 1", "2.5"),
         ("HTTL h FIELDS 2 n f", "*2 :100 :100"),
@@ -332,7 +333,7 @@ fn replacing_a_value_clears_its_expiry() {
         ("HDEL h n", ":1"),
         ("HSET h n 1", ":1"),
         ("HTTL h FIELDS 1 n", "*1 :-1"),
-        // Copies and moves keep expiries.
+        // Copying or renaming a hash keeps the expiries of its fields.
         ("COPY h copy", ":1"),
         ("RENAME h moved", "+OK"),
         ("HTTL copy FIELDS 2 f s", "*2 :100 :-1"),
@@ -343,7 +344,7 @@ fn replacing_a_value_clears_its_expiry() {
     server.expect(&[
         ("OBJECT ENCODING copy", "hashtable"),
         ("HTTL copy FIELDS 1 f", "*1 :100"),
-        // A deadline in the past deletes the field at once.
+        // A deadline in the past deletes the field immediately.
         ("HPEXPIREAT copy 1 FIELDS 2 f s", "*2 :2 :2"),
         ("HEXPIRE copy 0 FIELDS 1 n", "*1 :2"),
         ("HKEYS copy", "*1 long"),
@@ -412,8 +413,8 @@ fn fields_expire_in_the_background() {
         expiry.turn(&mut Executor::new(&server.keyspace, 0), 0, server.now_ms);
     }
     let heap_bytes = server.heap_bytes();
-    // Every second hash still has a field with an expiry, so the active expiry still watches it.
-    // The others lost their last expiry, or were deleted.
+    // Every second hash still has a field with an expiry, so the active expiry still watches that
+    // hash. The other hashes lost their last expiry, or were deleted.
     server.session.db = 1;
     server.check_counts(299, 0);
     server.expect(&[("EXISTS big", ":0"), ("HKEYS renamed", "*1 b"), ("HKEYS h1", "*2 a b"), ("HKEYS h4", "*1 b")]);

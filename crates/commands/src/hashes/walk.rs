@@ -127,7 +127,7 @@ impl Picks {
                 return reply.error(errors::OUT_OF_RANGE);
             }
             self.header(wanted as usize, reply);
-            // Finding a field in a listpack takes a scan, so collect all fields once.
+            // Finding one field in a listpack takes a scan, so this collects all fields once.
             let mut all = Vec::new();
             if let HashView::Packed(_) = hash {
                 hash.for_each(|field, value| all.push((field, value)));

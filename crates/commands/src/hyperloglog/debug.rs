@@ -42,7 +42,7 @@ fn debug(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Res
         reply.integer(i64::from(changed));
         return Ok(());
     }
-    // Redis makes the encoding raw before it parses the subcommand.
+    // As in Redis, the encoding becomes raw before the subcommand is parsed.
     edit_one(&mut db, &key, |_| Ok((Change::unnoticed(), ())))?;
     if is_option(sub, "DECODE") {
         match runs {
@@ -58,7 +58,7 @@ fn debug(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Res
     Ok(())
 }
 
-/// `PFSELFTEST`. Holds no shard; the connection's worker is busy for tens of milliseconds.
+/// `PFSELFTEST`: holds no shard, but keeps the connection's worker busy for tens of milliseconds.
 pub fn pfselftest(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let bytes_max = context.keyspace.tuning.hll_sparse_max_bytes.load(Relaxed);
     match self_test(context.now_ms as u64, bytes_max) {

@@ -1,7 +1,7 @@
-//! HyperLogLog commands: approximate counts of distinct elements, in a string of at most 12,304
-//! bytes.
+//! HyperLogLog commands: approximate counts of distinct elements. A HyperLogLog is a string of at
+//! most 12,304 bytes.
 //!
-//! The strings are identical to Redis's: see [`pantala_types::hyperloglog`].
+//! The bytes of the string equal Redis's. See [`pantala_types::hyperloglog`].
 
 mod debug;
 #[cfg(test)]
@@ -51,7 +51,7 @@ impl From<OutOfMemory> for Failure {
     }
 }
 
-/// Returns the HyperLogLog of an entry.
+/// Returns the HyperLogLog in an entry's value. Fails if the value isn't one.
 fn of(held: Held<'_>) -> Result<HyperLogLog<'_>, Failure> {
     match StringRef::of(held) {
         None => Err(Failure(errors::WRONG_TYPE)),
@@ -61,7 +61,7 @@ fn of(held: Held<'_>) -> Result<HyperLogLog<'_>, Failure> {
     }
 }
 
-/// The change of a HyperLogLog to which elements are added.
+/// The change of a HyperLogLog by adding elements.
 const ADDED: Change = Change::event(&Event(EventClass::String, "pfadd"));
 
 /// Changes the string of a HyperLogLog, which is empty if the key is missing. `work` returns the
@@ -74,7 +74,7 @@ fn edit_one<R>(
     let done = db.edit_string(key, |string| {
         Ok(match work(string) {
             Ok((change, result)) => (change, Ok(result)),
-            // The encoding becomes raw even if `work` fails.
+            // As in Redis, the encoding becomes raw even if `work` fails.
             Err(error) => (Change::unnoticed(), Err(error)),
         })
     });
@@ -111,8 +111,8 @@ fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> R
         db.set_raw(key, string, Expire::Clear, ADDED)?;
         return Ok(true);
     };
-    // Adding to a dense HyperLogLog, or adding a single element, changes nothing if it fails, so it
-    // needs no copy.
+    // Two kinds of additions change nothing if they fail, and need no copy: any addition to a dense
+    // HyperLogLog, and the addition of a single element.
     let certain = of(entry.held())?.form() == Form::Dense || args.len() <= 3;
     edit_one(db, key, |string| {
         if certain {
@@ -140,12 +140,12 @@ pub fn pfcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     }
 }
 
-/// Returns the count of one key, which is cached in its string.
+/// Returns the count of one key. The string caches its count.
 fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
     let Some(entry) = db.read(key) else { return Ok(0) };
     let cached = of(entry.held())?.cached_count();
-    // Edits the string even if the count is cached, because as in Redis this makes the encoding
-    // raw.
+    // As in Redis, counting makes the encoding raw. The string is therefore edited even if its
+    // count is cached.
     edit_one(db, key, |string| {
         let count = match (cached, HyperLogLog::of(string.as_bytes())) {
             (None, Some(found)) => found.count()?,

@@ -1,4 +1,5 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the HyperLogLog commands. The expected replies were compared with those of redis-server
+//! 7.0.15.
 
 use super::{CORRUPTED, NOT_ONE};
 use crate::testing::TestServer;
@@ -73,7 +74,8 @@ fn other_values_are_errors() {
     ]);
 }
 
-/// A corrupted HyperLogLog is an error, and a command that detects it halfway changes nothing.
+/// A corrupted HyperLogLog gives an error, even if a command detects it halfway, and is not
+/// changed.
 #[test]
 fn corruption_changes_nothing() {
     let mut server = TestServer::new(1);

@@ -1,4 +1,4 @@
-//! Blocking list commands. `pantala_engine::blocking` describes how a client blocks.
+//! Blocking list commands. [`pantala_engine::blocking`] describes how a client blocks.
 
 use pantala_engine::access::Access;
 use pantala_engine::blocking::{Block, WakesOn};
@@ -31,7 +31,7 @@ fn pop_or_block(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut 
 
 /// `BLMPOP timeout numkeys key [key …] LEFT|RIGHT [COUNT count]`.
 pub fn blmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    // As in Redis, errors in the keys come before errors in the timeout.
+    // As in Redis, an error in the keys has precedence over an error in the timeout.
     let Some(request) = PopRequest::parse(args, 2, reply) else { return };
     let Some(timeout_ms) = timeout_s(args.at(1), reply) else { return };
     BlockingPop { request, is_single: false, timeout_ms }.pop_or_block(access, args, reply);
@@ -55,8 +55,9 @@ impl BlockingPop {
             let key = access.key(args, index);
             match access.db(&key).write_as::<List>(&key) {
                 Ok(None) => continue,
-                // A woken command (a blocked one that runs again because a key changed) doesn't
-                // report another type: it stays blocked until the key holds a list.
+                // A woken command (a blocked command that runs again because one of its keys has
+                // changed) reports no error for a value of another type. It stays blocked until the
+                // key holds a list.
                 Err(_) if is_woken => return,
                 Err(_) => return reply.error(errors::WRONG_TYPE),
                 Ok(Some(_)) => {}
@@ -64,8 +65,8 @@ impl BlockingPop {
             if !access.claim() {
                 return;
             }
-            // The pop finds an element: the key holds a list (checked above), and lists are never
-            // empty.
+            // The pop always finds an element: the key holds a list, as checked above, and a list
+            // is never empty.
             let _ = if self.is_single {
                 pop_one_with_key(access, &key, self.request.end, reply)
             } else {
@@ -86,7 +87,7 @@ pub fn blmove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(from) = end(args.at(3), reply) else { return };
     let Some(to) = end(args.at(4), reply) else { return };
     if move_or_block(access, args, from, to, 5, reply) {
-        // As in Redis, a command that was blocked is propagated in canonical form.
+        // As in Redis, a command that had blocked is propagated with its ends in lower case.
         let is_woken = access.woken_by().is_some();
         let word = |end, index| if is_woken { name(end) } else { args.at(index) };
         access.propagate(&[b"LMOVE", args.at(1), args.at(2), word(from, 3), word(to, 4)]);
@@ -100,7 +101,7 @@ pub fn brpoplpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     }
 }
 
-/// Returns the argument for an end.
+/// Returns the name of an end of a list, in lower case.
 fn name(end: End) -> &'static [u8] {
     match end {
         End::Left => b"left",
@@ -108,7 +109,7 @@ fn name(end: End) -> &'static [u8] {
     }
 }
 
-/// Moves an element, or blocks until there is one. Returns whether one was moved.
+/// Moves an element, or blocks until there is one. Returns whether an element was moved.
 fn move_or_block(
     access: &mut Access<'_>,
     args: &Args<'_>,

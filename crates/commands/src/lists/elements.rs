@@ -138,10 +138,11 @@ pub fn ltrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// The arguments of `LPOS`.
 struct Search {
-    /// Number of the first match to return, counted from the head, or from the tail if `backward`.
+    /// Number of the first match to return, counted from 1 at the head, or at the tail if
+    /// `backward`.
     rank: usize,
     backward: bool,
-    /// Number of matches to return; `None` for one, without an array.
+    /// Number of matches to return. `None` means one match, and a reply that isn't an array.
     count: Option<usize>,
     /// Maximum number of elements to compare.
     len_max: usize,
@@ -184,7 +185,7 @@ impl Search {
         Some(search)
     }
 
-    /// Calls `show` with the indexes of the selected matches until it breaks.
+    /// Calls `show` with the index of each match from number `rank` on, until `show` breaks.
     fn run(&self, list: ListView<'_>, wanted: Element<'_>, mut show: impl FnMut(usize) -> ControlFlow<()>) {
         let len = list.len();
         let from = if self.backward { len.wrapping_sub(1) } else { 0 };
@@ -205,8 +206,8 @@ impl Search {
 /// The error for `RANK 0`.
 const RANK_ZERO: &str = "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start from the end of the list";
 
-/// Parses a nonnegative number; 0 means no limit. Replies with `wrong` and returns `None` if it is
-/// invalid.
+/// Parses a nonnegative number; 0 means no limit. Replies with `wrong` and returns `None` if the
+/// argument isn't one.
 fn all_if_zero(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<usize> {
     let number = parse_i64(argument).and_then(|number| usize::try_from(number).ok());
     if number.is_none() {

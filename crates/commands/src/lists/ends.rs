@@ -87,8 +87,8 @@ fn pop(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>
     }
 }
 
-/// Pops up to `count` elements and replies with them as an array, after the output of `before`.
-/// Returns their number, or `None` if there is no such key.
+/// Pops up to `count` elements. Replies with the output of `before`, then with the elements as an
+/// array. Returns the number of elements, or `None` if there is no such key.
 pub(super) fn pop_several(
     access: &mut Access<'_>,
     key: &Key<'_>,
@@ -121,8 +121,8 @@ pub(super) struct PopRequest {
 }
 
 impl PopRequest {
-    /// Parses `numkeys key [key …] LEFT|RIGHT [COUNT count]`, starting at argument `numkeys`.
-    /// Replies with an error and returns `None` if it is invalid.
+    /// Parses `numkeys key [key …] LEFT|RIGHT [COUNT count]`. `numkeys` is the index of the first
+    /// of these arguments. Replies with an error and returns `None` if they are invalid.
     pub(super) fn parse(args: &Args<'_>, numkeys: usize, reply: &mut Reply<'_>) -> Option<Self> {
         let keys = positive(args.at(numkeys), "ERR numkeys should be greater than 0", reply)?;
         let at = usize::try_from(keys).ok().and_then(|keys| (numkeys + 1).checked_add(keys));
@@ -183,7 +183,7 @@ pub(super) fn pop_with_key(
     Ok(true)
 }
 
-/// Returns the command that pops from an end.
+/// Returns the name of the command that pops from an end.
 fn command(end: End) -> &'static str {
     match end {
         End::Left => "LPOP",

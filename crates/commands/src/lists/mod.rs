@@ -7,7 +7,7 @@
 //! | `moves` | `LMOVE`, `RPOPLPUSH` |
 //! | `blocking` | `BLPOP`, `BRPOP`, `BLMPOP`, `BLMOVE`, `BRPOPLPUSH` |
 //!
-//! A push or a pop looks its key up once. Only the list itself may allocate memory.
+//! A push or a pop looks its key up once. It allocates memory only for the list itself.
 
 mod blocking;
 mod elements;
@@ -51,8 +51,8 @@ fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<End> {
     }
 }
 
-/// Returns whether the elements can be stored; replies with an error otherwise. They always can
-/// unless `proto-max-bulk-len` was raised.
+/// Returns whether the elements can be stored, and replies with an error if not. They always can,
+/// unless `proto-max-bulk-len` was raised above its default.
 #[inline]
 fn storable<'a>(mut elements: impl Iterator<Item = &'a [u8]>, reply: &mut Reply<'_>) -> bool {
     let storable = elements.all(|element| element.len() <= ELEMENT_BYTES_MAX);
@@ -70,7 +70,7 @@ fn pushed(end: End) -> Change {
     })
 }
 
-/// Returns the event of a pop from an end.
+/// Returns the keyspace event of a pop from an end.
 fn pop_event(end: End) -> &'static Event {
     match end {
         End::Left => &Event(EventClass::List, "lpop"),

@@ -32,7 +32,7 @@ fn move_or_null(access: &mut Access<'_>, args: &Args<'_>, from: End, to: End, re
 /// The outcome of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// The element was moved, and is the reply.
+    /// The element was moved, and the reply is written.
     Yes,
     /// The source is missing.
     Nothing,
@@ -40,12 +40,12 @@ pub(super) enum Moved {
     WrongSource,
     /// The destination isn't a list.
     WrongDestination,
-    /// The command was blocked, and another thread has unblocked it meanwhile.
+    /// The command was blocked, and another thread has unblocked it in the meantime.
     Unclaimed,
 }
 
-/// Moves an element from the list at argument 1 to the list at argument 2 and replies with it.
-/// Writes no reply if no element was moved.
+/// Moves an element from the list at `args[1]` to the list at `args[2]` and replies with the
+/// element. Writes no reply if no element was moved.
 pub(super) fn move_element(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -73,7 +73,8 @@ pub(super) fn move_element(
         return Moved::Yes;
     }
     let limit = access.keyspace().tuning.list_node_limit();
-    // Both keys have been checked, so neither change can fail. As in Redis, the push comes first.
+    // Both keys have been checked, so neither change can fail. As in Redis, the push precedes the
+    // pop.
     let _ = access.db(&destination).change_as::<List, _>(&destination, Missing::Create, |list| {
         list.push(to, &element, limit);
         (pushed(to), ())
@@ -85,7 +86,7 @@ pub(super) fn move_element(
     Moved::Yes
 }
 
-/// Moves an element from one end of a list to the same or the other end.
+/// Moves an element from one end of a list to the other end, or back to the same end.
 fn rotate(access: &mut Access<'_>, key: &Key<'_>, element: &[u8], from: End, to: End) {
     let limit = access.keyspace().tuning.list_node_limit();
     let _ = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {

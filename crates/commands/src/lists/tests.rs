@@ -1,4 +1,5 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the list commands. The expected replies were compared with those of redis-server
+//! 7.0.15.
 
 use crate::testing::TestServer;
 
@@ -105,7 +106,7 @@ fn elements_move_between_lists() {
     server.check_counts(2, 0);
 }
 
-/// A list outgrows its entry; deleting it releases all its memory.
+/// A long list doesn't fit in its dictionary entry. Deleting the list releases all its memory.
 #[test]
 fn memory_of_a_long_list_is_accounted() {
     let mut server = TestServer::new(1);

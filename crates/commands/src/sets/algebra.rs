@@ -1,4 +1,4 @@
-//! Intersections, unions and differences of sets, in any shards.
+//! Intersections, unions and differences of sets, which may lie in different shards.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
@@ -86,13 +86,13 @@ fn views<'v>(
     access.views::<Set>(&keys)
 }
 
-/// Accepts any sets. Used for results that are no larger than one of the sets: such results always
-/// fit.
+/// Returns true. Used for results that are no larger than one of the sets, because such results
+/// always fit.
 fn always(_: Views<'_, '_>) -> bool {
     true
 }
 
-/// Replies with the members that `each` finds in the sets at all keys.
+/// Replies with the members that `each` selects from the sets at all keys.
 fn show(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -111,8 +111,8 @@ fn show(
     }
 }
 
-/// Stores the result of `make` for the sets at the keys after the first one, and replies with its
-/// size. An empty result deletes the key.
+/// Stores the result of `make` at the first key, and replies with its size. `make` gets the sets at
+/// the other keys. An empty result deletes the first key.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,

@@ -48,8 +48,8 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (from, to, member) = (access.first_key(args, 1), access.key(args, 2), args.at(3));
     let is_member = match has_member(access, &from, member) {
         Ok(Some(is_member)) => is_member,
-        // The source isn't a set that exists, so nothing is moved. As in Redis, the destination is
-        // looked up nevertheless, which deletes it if it has expired.
+        // The source is missing or isn't a set, so nothing is moved. As in Redis, the destination
+        // is looked up nevertheless. The lookup deletes the destination if it has expired.
         found => {
             access.db(&to).write(&to);
             return if found.is_err() { reply.error(errors::WRONG_TYPE) } else { reply.integer(0) };
@@ -78,8 +78,8 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.integer(1);
 }
 
-/// Returns whether the set at a key, looked up for writing, has a member; `None` if there is no
-/// such key.
+/// Returns whether the set at a key has a member; `None` if there is no such key. Looks the key up
+/// for writing.
 fn has_member(
     access: &mut Access<'_>,
     key: &pantala_engine::access::Key<'_>,
@@ -89,7 +89,7 @@ fn has_member(
     Ok(db.write_as::<Set>(key)?.map(|set| set.contains(member)))
 }
 
-/// Calls `work` with the set at `args[1]`, or `missing` if there is no such key.
+/// Calls `work` with the set at `args[1]`. Calls `missing` if there is no such key.
 #[inline]
 pub(super) fn with_view(
     access: &mut Access<'_>,

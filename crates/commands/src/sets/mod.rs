@@ -6,8 +6,8 @@
 //! | `random` | `SPOP`, `SRANDMEMBER` |
 //! | `algebra` | `SINTER`, `SINTERCARD`, `SUNION`, `SDIFF` and their `STORE` variants |
 //!
-//! A small set is stored in its dictionary entry: `SADD` and `SISMEMBER` hash the key once (to
-//! route the command to its shard), look it up once and don't allocate.
+//! A small set is stored in its dictionary entry. For such a set, `SADD` and `SISMEMBER` hash the
+//! key once (also to find its shard), look it up once, and do not allocate.
 
 mod algebra;
 mod members;
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::Access;
 
-/// Returns the current `set-max-intset-entries`.
+/// Returns the current value of the setting `set-max-intset-entries`.
 #[inline]
 fn intset_entries_max(access: &Access<'_>) -> usize {
     access.keyspace().tuning.set_max_intset_entries.load(Relaxed) as usize

@@ -14,8 +14,8 @@ use crate::arguments::{natural, signed_count};
 use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
 use crate::{errors, propagated};
 
-/// Minimum ratio of popped to remaining members at which the remaining ones are moved to a new set.
-/// The value is Redis's, because clients see the resulting encoding.
+/// `SPOP` moves the remaining members to a new set if it pops at least this many times as many
+/// members as remain. The value is Redis's, because clients see the resulting encoding.
 const POPPED_PER_KEPT: usize = 5;
 
 /// `SPOP key [count]`.
@@ -49,8 +49,8 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             set.view().for_each(|member| reply_popped(member, reply));
             set.clear();
         } else if (len - taken).saturating_mul(POPPED_PER_KEPT) <= taken && count.is_some() && !set.has_cut() {
-            // While a snapshot reads a cut of the set, the set must not be replaced (see
-            // `Set::has_cut`).
+            // While a snapshot reads a cut of the set (its members at one instant), the set must
+            // not be replaced; see `Set::has_cut`.
             *set = keep_some(set.view(), len - taken, &mut random, intset_entries_max, |member| {
                 reply_popped(member, reply);
             });
@@ -71,8 +71,8 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Calls `popped` with all but `kept` members, and returns these as a new set: an intset if all are
-/// integers, as in Redis.
+/// Calls `popped` with all but `kept` members. Returns the kept members as a new set, which as in
+/// Redis is an intset if all are integers.
 fn keep_some(
     set: SetView<'_>,
     kept: usize,
@@ -93,7 +93,8 @@ fn keep_some(
     rest
 }
 
-/// Removes `count` members and calls `popped` with each. There must be more members than `count`.
+/// Removes `count` members and calls `popped` with each. The set must have more than `count`
+/// members.
 fn take_some(set: &mut Set, count: usize, random: &mut Random, mut popped: impl FnMut(Element<'_>)) {
     for _ in 0..count {
         let index = random.below(set.view().len() as u64) as usize;
@@ -127,7 +128,8 @@ pub fn srandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     with_view(access, args, reply, |reply| reply.array(0), |set, reply| pick(set, count, &mut random, reply));
 }
 
-/// Replies with `count` distinct members, or with `-count` that may repeat.
+/// Replies with `count` distinct members if `count` isn't negative, or with `-count` members that
+/// may repeat.
 fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply: &mut Reply<'_>) {
     let (len, wanted) = (set.len(), count.unsigned_abs());
     if count < 0 {
@@ -144,7 +146,8 @@ fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply: &mut Reply<'_>
             }
         }
     } else if wanted >= len as u64 {
-        // As in redis-server 7.0.15, the reply is an array even for the whole set, also in RESP3.
+        // As in redis-server 7.0.15, the reply is an array even if it contains the whole set, also
+        // in RESP3.
         reply.array(len);
         set.for_each(|member| write(member, reply));
     } else {

@@ -1,4 +1,4 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the set commands. The expected replies were compared with those of redis-server 7.0.15.
 
 use std::collections::BTreeSet;
 

@@ -25,8 +25,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Returns the type of a key's value, or the error if the value can't be sorted. The lookup
-    /// counts as a read.
+    /// Returns the type of a key's value. Fails if the value can't be sorted. The lookup counts as
+    /// a read.
     pub(super) fn of(access: &mut Access<'_>, key: &Key<'_>) -> Result<Self, &'static str> {
         let mut db = access.db(key);
         let Some(entry) = db.read(key) else { return Ok(Source::Missing) };
@@ -41,7 +41,7 @@ impl Source {
 /// The error for an element that isn't a number.
 pub(super) struct NotAScore;
 
-/// Byte strings in one allocation.
+/// Byte strings, all in one allocation.
 #[derive(Default)]
 pub(super) struct Elements {
     bytes: Vec<u8>,
@@ -49,8 +49,8 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Copies the elements of a key, in their order. If they keep it, copies only those that
-    /// `LIMIT` selects, in the order of the reply.
+    /// Copies the elements of a key in their own order. If the call doesn't sort, copies only the
+    /// elements that `LIMIT` selects, in the order of the reply.
     pub(super) fn copy_of(access: &mut Access<'_>, key: &Key<'_>, options: &Options<'_>) -> Self {
         let mut elements = Elements::default();
         let mut db = access.db(key);
@@ -64,7 +64,7 @@ impl Elements {
         } else if let Some(set) = held.view::<Set>() {
             let (start, mut count) = elements.select(set.len(), options);
             let mut index = 0;
-            // The order of a set has no meaning.
+            // A set has no order, so `descending` doesn't matter.
             set.all(|element| {
                 if index >= start && count > 0 {
                     elements.push(element);
@@ -82,8 +82,8 @@ impl Elements {
         elements
     }
 
-    /// Returns the index of the first element to copy and the number of elements to copy, of `len`
-    /// elements. Reserves space for them.
+    /// Returns the index of the first element to copy and the number of elements to copy. `len` is
+    /// the number of all elements. Reserves space for the copies.
     fn select(&mut self, len: usize, options: &Options<'_>) -> (usize, usize) {
         let range = if options.unsorted { options.range(len) } else { 0..len };
         self.ends.reserve(range.len());
@@ -99,14 +99,14 @@ impl Elements {
         self.ends.len()
     }
 
-    /// Returns an element by its number.
+    /// Returns the element with this number.
     pub(super) fn get(&self, number: u32) -> &[u8] {
         let number = number as usize;
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.bytes[start..self.ends[number]]
     }
 
-    /// Returns the numbers of the selected elements, in order.
+    /// Returns the numbers of the elements that `LIMIT` selects, in the order of the reply.
     pub(super) fn order(&self, access: &mut Access<'_>, options: &Options<'_>) -> Result<Vec<u32>, NotAScore> {
         // A collection has fewer than 2^32 elements.
         let mut order: Vec<u32> = (0..self.len() as u32).collect();
@@ -133,7 +133,7 @@ impl Elements {
             if range == (0..order.len()) {
                 sort_by(&mut order, options.descending, compare);
             } else {
-                // The order of elements with equal weights is Redis's, because clients see it.
+                // The order of elements with equal weights equals Redis's, because clients see it.
                 sort_part(&mut order, range.clone(), |&one, &two| directed(compare(one, two), options.descending));
             }
         } else {
@@ -148,7 +148,7 @@ impl Elements {
     fn scores(&self, access: &mut Access<'_>, options: &Options<'_>) -> Result<Vec<f64>, NotAScore> {
         let mut scores = Vec::with_capacity(self.len());
         // Looks up the weights of all elements, even after an element that isn't a number, because
-        // the statistics count lookups.
+        // the statistics count these lookups.
         let mut all_numbers = true;
         for number in 0..self.len() as u32 {
             let element = self.get(number);
@@ -163,7 +163,7 @@ impl Elements {
         if all_numbers { Ok(scores) } else { Err(NotAScore) }
     }
 
-    /// Returns the text by which each element is sorted, if any.
+    /// Returns the text by which each element is sorted. An element may have none.
     fn weights(&self, access: &mut Access<'_>, options: &Options<'_>) -> Weights {
         let mut weights = Weights::default();
         for number in 0..self.len() as u32 {
@@ -188,7 +188,7 @@ struct Weights {
     number_of: Vec<Option<u32>>,
 }
 
-/// Sorts stably: equal elements keep their order, even if `descending`.
+/// Sorts stably: equal elements keep their order, even if `descending` is true.
 fn sort_by(order: &mut [u32], descending: bool, compare: impl Fn(u32, u32) -> Ordering) {
     order.sort_by(|&one, &two| directed(compare(one, two), descending));
 }
@@ -197,13 +197,14 @@ fn directed(ordering: Ordering, descending: bool) -> Ordering {
     if descending { ordering.reverse() } else { ordering }
 }
 
-/// Compares replied elements as C strings (by bytes, where Redis uses the locale), and stored
-/// elements completely.
+/// Compares elements. If the reply contains the elements, compares them as C strings; Redis uses
+/// the locale for this, and Pantala compares bytes. If the elements are stored, compares all their
+/// bytes.
 fn compare(one: &[u8], two: &[u8], options: &Options<'_>) -> Ordering {
     if options.store.is_some() { one.cmp(two) } else { c_string(one).cmp(c_string(two)) }
 }
 
-/// Parses a text up to its first zero byte as C's `strtod` does: skips leading whitespace, returns
+/// Parses a text up to its first zero byte, as C's `strtod` does. Skips leading whitespace, returns
 /// 0 for an empty text, and rejects underflow.
 fn score_of(text: StringRef<'_>) -> Option<f64> {
     let bytes = match text {
