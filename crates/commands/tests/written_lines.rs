@@ -1,21 +1,23 @@
-//! Counts the cache lines that a command writes and that another worker may have written last. Two
-//! cores that alternate on a shard exchange these lines.
+//! Counts the cache lines that a command writes and that another worker may have written last. If
+//! two cores take turns on a shard, they exchange these lines.
 //!
-//! The counts are measured: the test compares all memory of this process before and after a
-//! command. A line counts if one worker wrote it with one command and another worker with the next.
-//! This excludes a worker's own memory (its reply, its queues) and includes every shared line,
-//! wherever it is.
+//! The test measures the counts: it compares all memory of this process before and after a command.
+//! A line counts if one worker writes it with one command and another worker writes it with the
+//! next command. This excludes memory that only one worker writes (its reply, its queues). It
+//! includes every shared line, wherever the line is.
 //!
-//! `crates/bench/src/model/lines.txt` contains the counts. `pantala-bench model` uses them, and
-//! docs/scaling.md shows them.
+//! `crates/bench/src/model/lines.txt` contains the expected counts. `pantala-bench model` uses
+//! them, and docs/scaling.md shows them.
 //!
-//! A line that is overwritten with the same bytes isn't detected. Therefore values change from
-//! command to command. The gate of a shard, the word that shows whether the shard is held, changes
-//! back to its former value. Its line is detected nevertheless, because of the counters in it. A
-//! line that one worker writes and the other only reads isn't detected either. Such lines occur
-//! only in requests, so the rows of requests are derived from the code.
+//! The test can't detect a line that is overwritten with the same bytes, so the commands write
+//! different values. The gate of a shard (the word that shows whether the shard is held) changes
+//! back to its former value, but its line is detected, because it also contains counters.
 //!
-//! There is only one test, so that no other thread of this process is active.
+//! Nor can the test detect a line that one worker writes and another only reads. Such lines occur
+//! only in requests (the messages to the holder of a shard), so the counts of requests are derived
+//! from the code.
+//!
+//! This file has only one test, so that no other thread of this process is active.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use std::collections::BTreeSet;
@@ -35,16 +37,17 @@ use pantala_resp::{ArgRange, Args, Version};
 
 const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
-/// Upper bound of the number of this process's pages. Only used elements become resident.
+/// Maximum number of pages of this process. Only the part of the buffers that is used is resident.
 const PAGES_MAX: usize = 32 * 1024;
-/// Upper bound of the number of lines that a command of this test writes.
+/// Maximum number of lines that a command of this test writes.
 const LINES_MAX: usize = 4096;
 const START_MS: i64 = 1_700_000_000_000;
 const VALUE_BYTES: usize = 256;
-/// Bytes of an entry before its value: head, lengths of 1 and 3 bytes, the key.
+/// Length of an entry before its value, in bytes: a head and two lengths (8 bytes together), and
+/// the key.
 const ENTRY_HEAD_BYTES: usize = 8 + KEY_BYTES;
 const KEY_BYTES: usize = 4;
-/// Time for a thread to start.
+/// The time that a thread needs to start.
 const START_TIME: Duration = Duration::from_millis(20);
 
 /// The memory of this process, as seen by the kernel.
@@ -53,8 +56,8 @@ struct Memory {
     pages: File,
     /// Writable mappings, without this thread's stack.
     mappings: Vec<Range<usize>>,
-    /// Contents and addresses of the pages before a command. The memory of these buffers is
-    /// excluded.
+    /// Contents and addresses of the pages before a command. The comparison excludes the memory of
+    /// these buffers.
     before: Vec<u8>,
     before_at: Vec<usize>,
 }
@@ -87,7 +90,7 @@ impl Memory {
                 self.mappings.push(mapping);
             }
         }
-        // Memory freed after the snapshot would count as changed.
+        // Otherwise memory freed after the snapshot would count as changed.
         drop(maps);
         self.before.clear();
         self.before_at.clear();
@@ -124,7 +127,7 @@ impl Memory {
         }
     }
 
-    /// Returns the next resident page from `at`, and moves `at` past it.
+    /// Returns the next resident page at or after `at`, and moves `at` past this page.
     fn next_page(&self, at: &mut usize) -> Option<usize> {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;
@@ -148,7 +151,7 @@ impl Memory {
         None
     }
 
-    /// Reads a page; returns whether it counts.
+    /// Reads a page. Returns whether the page takes part in the comparison.
     fn read(&self, address: usize, page: &mut [u8; PAGE_BYTES]) -> bool {
         let overlaps = |begin: usize, bytes: usize| address < begin + bytes && begin < address + PAGE_BYTES;
         let is_own = overlaps(self.before.as_ptr().addr(), self.before.capacity())
@@ -158,7 +161,7 @@ impl Memory {
     }
 }
 
-/// A command with everything needed to run it, so that running it doesn't allocate.
+/// A command with everything needed to run it, so that the run doesn't allocate.
 struct Command {
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
@@ -168,8 +171,8 @@ struct Command {
 }
 
 impl Command {
-    /// Creates a call of the command `name` whose arguments are the keys, each followed by its own
-    /// arguments.
+    /// Creates a call of the command `name`. Its arguments are the keys, each followed by the
+    /// arguments that belong to this key.
     fn new(keyspace: &Keyspace, name: &str, keys: &[(&str, &[&[u8]])], now_ms: i64) -> Self {
         let mut command = Command {
             bytes: Vec::new(),
@@ -198,7 +201,7 @@ impl Command {
 struct Worker<'k> {
     executor: Executor<'k>,
     reply: Vec<u8>,
-    /// The lines that its last command wrote.
+    /// The lines that the worker's last command wrote.
     lines: Vec<usize>,
 }
 
@@ -263,8 +266,8 @@ impl<'k> Scene<'k> {
     }
 
     /// Runs each command on its own worker. Returns the number of lines that both workers wrote.
-    /// Creates other entries between the two commands, so that entries created by the commands do
-    /// not share a line.
+    /// Between the two commands, creates other entries, so that entries created by the two commands
+    /// share no line.
     fn both(&mut self, first: &Command, second: &Command) -> usize {
         self.workers[0].count(&mut self.memory, first);
         for size in (64..4 * VALUE_BYTES).step_by(16) {
@@ -278,8 +281,8 @@ impl<'k> Scene<'k> {
         other.lines.iter().filter(|line| lines.contains(line)).count()
     }
 
-    /// Returns the results of [`Scene::both`] for commands on two keys, which share only the shard,
-    /// and for commands on the same key.
+    /// Runs commands on two keys, which share only the shard, and then commands on the same key.
+    /// Returns the result of [`Scene::both`] for each pair.
     fn apart_and_together(&mut self, name: &str, arguments: [&[&[u8]]; 4]) -> (usize, usize) {
         let (first, second) = (self.command(name, "key1", arguments[0]), self.command(name, "key2", arguments[1]));
         let apart = self.both(&first, &second);
@@ -288,8 +291,8 @@ impl<'k> Scene<'k> {
     }
 }
 
-/// Returns a row of `lines.txt`: lines of the shard, and the part of the key's entry that is
-/// written.
+/// Returns a row of `lines.txt`: the number of the shard's lines, and which lines of the key's
+/// entry are written.
 fn row(name: &str) -> (usize, &'static str) {
     let text = include_str!("../../bench/src/model/lines.txt");
     let fields = |line: &'static str| line.split('|').map(str::trim).collect::<Vec<_>>();
@@ -297,8 +300,9 @@ fn row(name: &str) -> (usize, &'static str) {
     (row[1].parse().expect("a number of lines"), row[2])
 }
 
-/// Asserts the number of lines of the shard. A number above 1 may differ from the table by one,
-/// because the allocator decides whether the shard's table and its counters are in one line or two.
+/// Asserts the number of lines of the shard. A number above 1 may differ from `lines.txt` by one,
+/// because the allocator decides whether the shard's table and its counters are in one line or in
+/// two.
 #[track_caller]
 fn assert_shard(name: &str, apart: usize) {
     let shard = row(name).0;
@@ -320,18 +324,18 @@ fn assert_row(name: &str, (apart, together): (usize, usize), value_bytes: usize)
     assert!(expected.contains(&(together - apart)), "{name}: {} lines of a key's entry, {entry}", together - apart);
 }
 
-/// Waits until all other threads of this process sleep. Otherwise their writes would be attributed
-/// to a command.
+/// Waits until all other threads of this process sleep. Otherwise the test would attribute their
+/// writes to a command.
 fn wait_until_other_threads_sleep() {
     let this = std::fs::read_link("/proc/thread-self").expect("read /proc/thread-self");
     let sleeps = |task: std::io::Result<DirEntry>| {
         let task = task.expect("read /proc/self/task");
         let stat = std::fs::read_to_string(task.path().join("stat")).expect("read the thread's state");
-        // The state follows the name, which is in parentheses.
+        // The state follows the name of the thread, which is in parentheses.
         this.ends_with(task.file_name()) || stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('S'))
     };
     loop {
-        // Other threads may also sleep for moments while they start.
+        // A thread may also sleep for a moment while it starts.
         std::thread::sleep(START_TIME);
         if std::fs::read_dir("/proc/self/task").expect("read /proc/self/task").all(sleeps) {
             return;
@@ -339,7 +343,7 @@ fn wait_until_other_threads_sleep() {
     }
 }
 
-/// Creates a keyspace and waits until its thread for deferred freeing sleeps.
+/// Creates a keyspace and waits until the keyspace's thread for deferred freeing sleeps.
 fn keyspace(shards: u32) -> Keyspace {
     let layout = Layout {
         shards,
@@ -370,8 +374,8 @@ fn strings(scene: &mut Scene<'_>) {
     let values: Vec<Vec<u8>> = (0..8).map(|number| vec![b'a' + number; VALUE_BYTES]).collect();
     let value = |number: usize| values[number].as_slice();
     scene.run("SET", "key1", &[value(0)]);
-    // Entries between the two keys separate their lines; there are enough of them that the
-    // dictionary won't grow soon.
+    // The entries between the two keys keep them out of each other's lines. They are so many that
+    // the dictionary won't grow soon.
     for number in 0..100 {
         scene.run("SET", &format!("k{number:03}"), &[value(0)]);
     }
@@ -402,8 +406,8 @@ fn strings(scene: &mut Scene<'_>) {
     }
 }
 
-/// Tests small collections, which are stored in their entries. They are changed in the shard's
-/// scratch memory (`Shard::scratch`).
+/// Tests small collections, which are stored in dictionary entries. A command changes them in the
+/// shard's scratch memory (`Shard::scratch`).
 fn collections(scene: &mut Scene<'_>) {
     let members: Vec<Vec<u8>> = (0..64).map(|number| vec![b'0' + number; 32]).collect();
     let member = |number: usize| members[number].as_slice();
@@ -423,8 +427,8 @@ fn collections(scene: &mut Scene<'_>) {
     assert_row("SADD, ZADD of an existing member", counts, 0);
     for (round, key) in ["key1", "key2"].into_iter().enumerate() {
         scene.run("DEL", key, &[]);
-        // The members differ, so that the second worker doesn't write the bytes that the first left
-        // in the scratch memory.
+        // The members differ, so that the second worker doesn't overwrite the scratch memory with
+        // the bytes that the first worker left there.
         (0..6).for_each(|number| scene.run("RPUSH", key, &[member(10 + 10 * round + number)]));
         scene.run("LPOP", key, &[]);
         scene.run("LPOP", key, &[]);
@@ -436,8 +440,8 @@ fn collections(scene: &mut Scene<'_>) {
     assert_shard("RPUSH, LPOP", counts.0);
 }
 
-/// Checks the size of a request. The other lines are derived from the code: the gate, the request,
-/// its four vectors, the mailbox of the requesting worker, the reply message, the reply.
+/// Checks the size of a request. The other lines are derived from the code: the gate, the request's
+/// four vectors, the mailbox of the requesting worker, the reply message, and the reply.
 fn requests() {
     let request = size_of::<Node<Request>>().div_ceil(LINE_BYTES);
     assert_eq!(row("a request to a shard that is held").0, 1 + request + 4 + 3);

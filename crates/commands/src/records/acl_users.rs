@@ -1,4 +1,4 @@
-//! `ACL`.
+//! The records of `ACL` and its subcommands.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
 
@@ -7,7 +7,7 @@ use super::{DEPENDS_ON_SUBCOMMAND, flags};
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[ACL];
 
-/// Common fields of these commands: they run on the worker, without a shard.
+/// Common fields of the commands that any user may run. They run on the worker, without a shard.
 const ANYONES: Command = Command {
     group: "server",
     since: "6.0.0",

@@ -1,4 +1,4 @@
-//! The bitmap commands.
+//! The records of the bitmap commands.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, Route};
 use pantala_resp::Args;
@@ -87,7 +87,8 @@ pub(crate) const BITFIELD: Command = Command {
     ..BITMAP
 };
 
-/// Returns the key flags of a BITFIELD call. Redis considers only the names of the operations.
+/// Returns the key flags of a BITFIELD call. As in Redis, they depend only on the names of the
+/// operations.
 fn bitfield_key_flags(args: &Args<'_>) -> &'static [&'static str] {
     let mut index = 2;
     while let Some(name) = args.get(index) {

@@ -1,4 +1,4 @@
-//! `CLUSTER` and related commands.
+//! The records of `CLUSTER` and related commands.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, Route};
 
@@ -12,8 +12,8 @@ const CLUSTERS: Command = Command { group: "cluster", since: "3.0.0", complexity
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
-/// Common fields of the commands that set a mode of the connection. With a single node the mode has
-/// no effect.
+/// Common fields of the commands that set a mode of the connection. The mode has no effect in a
+/// cluster with a single node.
 const CONNECTION_MODE: Command = Command {
     acl: acl![CONNECTION],
     arity: 1,

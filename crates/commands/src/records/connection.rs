@@ -1,4 +1,4 @@
-//! Commands for the client's own connection and for other connections.
+//! The records of the commands that concern the client's own connection or other connections.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
 
@@ -7,7 +7,7 @@ use super::{DEPENDS_ON_SUBCOMMAND, flags};
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[AUTH, CLIENT, ECHO, HELLO, PING, QUIT, RESET, SELECT];
 
-/// Common fields of the connection commands: they run on the worker, without a shard.
+/// Common fields of the connection commands. They run on the worker, without a shard.
 const CONNECTION: Command = Command { group: "connection", acl: Acl::CONNECTION, ..Command::BLANK };
 
 pub(crate) const AUTH: Command = Command {

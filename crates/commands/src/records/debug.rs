@@ -1,4 +1,4 @@
-//! `DEBUG` and its subcommands.
+//! The records of `DEBUG` and its subcommands.
 
 use pantala_engine::command::{Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route};
 

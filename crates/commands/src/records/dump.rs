@@ -1,4 +1,4 @@
-//! `DUMP`, `MIGRATE`, `RESTORE`, `RESTORE-ASKING`.
+//! The records of `DUMP`, `MIGRATE`, `RESTORE` and `RESTORE-ASKING`.
 
 use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route};
 

@@ -1,4 +1,4 @@
-//! Commands on keys of any type.
+//! The records of the commands on keys of any type.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, Route};
 
@@ -30,7 +30,7 @@ pub(super) const COMMANDS: &[Command] = &[
     UNLINK,
 ];
 
-/// Common fields of the generic commands. Those without keys choose their shards explicitly.
+/// Common fields of the generic commands. A command without keys has its own route.
 const GENERIC: Command = Command { group: "generic", acl: Acl::KEYSPACE, route: Route::Keys, ..Command::BLANK };
 
 pub(crate) const COPY: Command = Command {

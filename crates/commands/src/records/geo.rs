@@ -1,4 +1,4 @@
-//! The geo commands.
+//! The records of the geo commands.
 
 use pantala_engine::command::{
     Acl, Argument, ArgumentKind, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route,

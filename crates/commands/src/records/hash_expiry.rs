@@ -1,4 +1,4 @@
-//! The commands for the expiry of hash fields, from Redis 7.4.
+//! The records of the commands for the expiry of hash fields, from Redis 7.4.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, KeyedHandler, Route};
 
@@ -71,7 +71,7 @@ const fn getter(
     }
 }
 
-/// Tips of the commands that reply with relative times, which change from call to call.
+/// Tips of the commands that reply with relative times, which differ from call to call.
 const CHANGING: &[&str] = &["nondeterministic_output"];
 
 pub(crate) const HEXPIRE: Command = setter(

@@ -1,4 +1,4 @@
-//! The hash commands.
+//! The records of the hash commands.
 
 use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route};
 

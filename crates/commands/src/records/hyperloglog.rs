@@ -1,4 +1,4 @@
-//! The HyperLogLog commands.
+//! The records of the HyperLogLog commands.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, Route};
 
@@ -64,7 +64,8 @@ pub(crate) const PFMERGE: Command = Command {
     flags: flags![WRITE, DENYOOM],
     key_specs: &[KeySpec::at(1, &["RW", "access", "insert"]), KeySpec::all_from(2, 1, &["RO", "access"])],
     arguments: &[Argument::key("destkey", 0), Argument::key("sourcekey", 1).multiple()],
-    // The sources are optional, which the key specification can't express.
+    // A custom route is needed, because the key specification can't express that sources are
+    // optional.
     route: Route::Custom(crate::hyperloglog::pfmerge_route),
     handler: Handler::Keyed(crate::hyperloglog::pfmerge),
     ..HYPERLOGLOG

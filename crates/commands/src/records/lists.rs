@@ -1,4 +1,4 @@
-//! The list commands.
+//! The records of the list commands.
 
 use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route};
 

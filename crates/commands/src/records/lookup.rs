@@ -1,26 +1,27 @@
-//! Finds the record of a command's name. Every call needs a lookup, so the hash table is built at
-//! compile time. A lookup takes about ten arithmetic instructions and one cache line, without an
-//! allocation or a bytewise comparison.
+//! Finds the record of a command by its name. Every call needs a lookup, so the hash table of names
+//! is built at compile time. A lookup takes about ten arithmetic instructions and reads one cache
+//! line. It allocates nothing, and compares words instead of bytes.
 //!
-//! A name of up to 16 bytes is represented by its length and two words that cover it in lower case.
-//! If these are equal, the names are equal. For longer names, all bytes are compared as well.
+//! The table represents a name by its length and two words of eight bytes, in lower case. Two names
+//! of up to 16 bytes are equal if their lengths and words are equal. Longer names are also compared
+//! byte by byte.
 
 use pantala_engine::command::Command;
 
 use super::COMMANDS;
 
-/// Number of table entries, a power of two. It is several times the number of commands, so that
-/// most names are found at the first probe.
+/// Number of table entries, a power of two. The table is several times larger than the number of
+/// commands, so that most names are found at the first probe.
 const TABLE_LEN: usize = 1 << TABLE_BITS;
 const TABLE_BITS: u32 = 10;
 
-// The table is at most a quarter full, with room for all 240 commands of Redis 7.0.
+// The table is at most a quarter full. It has room for all 240 commands of Redis 7.0.
 const _: () = assert!(COMMANDS.len() * 4 <= TABLE_LEN);
 
-/// Longest name that the two words cover completely, in bytes.
+/// Length of the longest name that two words cover completely, in bytes.
 const COVERED_BYTES_MAX: usize = 16;
 
-/// Longest name in bytes.
+/// Length of the longest name in bytes.
 const NAME_BYTES_MAX: usize = {
     let mut longest = 0;
     let mut index = 0;
@@ -33,8 +34,8 @@ const NAME_BYTES_MAX: usize = {
     longest
 };
 
-/// A name in lower case, packed into two words. Half a cache line, so that no entry straddles two
-/// lines.
+/// A name in lower case, packed into two words. An entry takes half a cache line, so that no entry
+/// straddles two lines.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 struct Entry {
@@ -46,7 +47,7 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
-/// Commands by the hash of their name, with linear probing.
+/// The commands by the hash of their name. Collisions are resolved by linear probing.
 static TABLE: [Entry; TABLE_LEN] = table();
 
 const fn table() -> [Entry; TABLE_LEN] {
@@ -65,8 +66,9 @@ const fn table() -> [Entry; TABLE_LEN] {
     table
 }
 
-/// Covers a name with two words (the ends of a name longer than [`COVERED_BYTES_MAX`]). The two
-/// words may overlap. This is cheaper than copying the name into a buffer.
+/// Packs a name into two words, which may overlap. If the name is longer than
+/// [`COVERED_BYTES_MAX`], they contain its two ends. This is cheaper than copying the name to a
+/// buffer.
 #[inline(always)]
 const fn pack(name: &[u8]) -> Entry {
     let (head, tail) = if let (Some(head), Some(tail)) = (name.first_chunk(), name.last_chunk()) {
@@ -89,7 +91,8 @@ const fn lower_case(word: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
     const TOP: u64 = 0x80 * EACH;
     // Clear the top bit of each byte, so that an addition to a byte doesn't carry into the next
-    // byte. After the addition, the top bit shows whether the byte is at least `A`, or beyond `Z`.
+    // byte. After the additions, the top bits show which bytes are at least `A`, and which are
+    // beyond `Z`.
     let low = word & !TOP;
     let from_a = low + (0x80 - b'A' as u64) * EACH;
     let past_z = low + (0x7f - b'Z' as u64) * EACH;
@@ -100,9 +103,9 @@ const fn lower_case(word: u64) -> u64 {
 /// Returns the entry where the search for a name starts.
 #[inline(always)]
 const fn hash(name: &Entry) -> usize {
-    // The constant is odd, so the upper bits of its product depend on all bits of the name. It was
-    // chosen among random constants for the 240 commands of Redis 7.0 and nine of 7.4. Of these
-    // commands, 234 are found in the first slot, and none after the fourth.
+    // The constant is odd, so the upper bits of the product depend on all bits of the name. It is
+    // the best of several random constants for the 240 commands of Redis 7.0 and nine commands of
+    // 7.4: 234 of these are found in the first slot, and none after the fourth.
     let mixed = name.head ^ name.tail.rotate_left(23) ^ (name.len as u64) << 56;
     (mixed.wrapping_mul(0xeffa_f64d_28e0_9b51) >> (64 - TABLE_BITS)) as usize
 }
@@ -115,7 +118,7 @@ pub fn lookup(name: &[u8]) -> Option<&'static Command> {
     }
     let packed = pack(name);
     let mut at = hash(&packed);
-    // At most a quarter of the entries are taken, so an empty one soon ends the search.
+    // At most a quarter of the entries are used, so an empty entry soon ends the search.
     loop {
         let entry = &TABLE[at];
         let command = entry.command?;
@@ -135,8 +138,8 @@ pub fn lookup_sub(container: &Command, name: &[u8]) -> Option<&'static Command> 
     container.subcommand(name)
 }
 
-/// Returns the command or subcommand with this full name (`get`, `client|list`), ignoring case,
-/// unless it is hidden from `COMMAND`.
+/// Returns the command or subcommand with this full name (`get`, `client|list`), ignoring case.
+/// Returns `None` if it is hidden from `COMMAND`.
 pub fn lookup_full(name: &[u8]) -> Option<&'static Command> {
     match name.iter().position(|byte| *byte == b'|') {
         None => lookup(name),
@@ -155,7 +158,7 @@ mod tests {
     fn lower_case_matches_ascii() {
         for byte in 0..=u8::MAX {
             for at in 0..8 {
-                // With these neighbours, a carry from one byte to the next would show.
+                // With these neighbours, the test would notice a carry from one byte to the next.
                 for other in [0, b'Z', 0x7f, 0x80, 0xff] {
                     let mut bytes = [other; 8];
                     bytes[at] = byte;
@@ -183,8 +186,8 @@ mod tests {
     fn probe_sequences_are_short() {
         let run = |at: usize| TABLE[at..].iter().take_while(|entry| entry.command.is_some()).count();
         let longest = (0..TABLE_LEN).map(run).max();
-        // Leaves room for new commands. If one makes a probe sequence too long, choose another
-        // constant in `hash`.
+        // This limit leaves room for new commands. If a new command makes a probe sequence too
+        // long, choose another constant in `hash`.
         assert!(longest <= Some(8), "a search probes up to {longest:?} entries");
         let is_first = |command: &&Command| {
             let packed = pack(command.name.as_bytes());

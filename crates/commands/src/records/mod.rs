@@ -1,10 +1,10 @@
-//! The command table: one record per command, in one file per family. This module merges the
-//! families into one table at compile time, sorted by name.
+//! The command table: one record per command, in one file per family of commands. This module
+//! merges the families at compile time into one table, sorted by name.
 //!
-//! A record contains the properties of a command in Redis's table (arity, flags, ACL categories,
-//! key specifications, tips, declared syntax), and the command's route and handler. `COMMAND`,
-//! routing, arity checks and the test of COMPAT.md all read these records; nothing about a command
-//! is stated twice.
+//! A record contains what Redis's own table says of a command (arity, flags, ACL categories, key
+//! specifications, tips, declared syntax), and also the command's route and handler. `COMMAND`,
+//! routing, arity checks and the test of COMPAT.md all read these records, so no property of a
+//! command is stated twice.
 
 use pantala_engine::command::{Command, Flags};
 
@@ -46,17 +46,17 @@ pub use lookup::{lookup, lookup_full, lookup_sub};
 pub use not_built::{absent, not_built};
 pub use resolve::{NOT_IN_SCRIPTS, Unresolved, resolve, resolve_as};
 
-/// Joins flags by their short names; bitflags' `|` isn't `const`.
+/// Joins flags given by their short names. The operator `|` of bitflags isn't `const`.
 macro_rules! flags {
     ($($flag:ident),+) => { Flags::empty()$(.union(Flags::$flag))+ };
 }
-/// Joins ACL categories by their short names.
+/// Joins ACL categories given by their short names.
 macro_rules! acl {
     ($($category:ident),+) => { Acl::empty()$(.union(Acl::$category))+ };
 }
 use {acl, flags};
 
-/// The complexity of a container.
+/// The complexity of a container (a command that has only subcommands).
 const DEPENDS_ON_SUBCOMMAND: &str = "That of the subcommand";
 
 /// The commands of all families.
@@ -109,7 +109,7 @@ static SORTED: [Command; COUNT] = {
         let mut index = 0;
         while index < FAMILIES[family].len() {
             sorted[count] = FAMILIES[family][index];
-            // Insertion sort, because this runs at compile time.
+            // This is an insertion sort, because `sort` isn't `const`.
             let mut at = count;
             while at > 0 && is_before(sorted[at].name, sorted[at - 1].name) {
                 sorted.swap(at, at - 1);
@@ -123,7 +123,7 @@ static SORTED: [Command; COUNT] = {
     sorted
 };
 
-/// Returns `one < other`; `<` isn't `const`.
+/// Returns `one < other`. The operator `<` isn't `const`.
 const fn is_before(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let mut at = 0;
@@ -133,7 +133,7 @@ const fn is_before(one: &str, other: &str) -> bool {
     at < other.len() && (at == one.len() || one[at] < other[at])
 }
 
-/// Returns whether `COMMAND` hides the subcommands of a container (DEBUG).
+/// Returns whether `COMMAND` hides the subcommands of a container. Only those of DEBUG are hidden.
 fn hides_subcommands(command: &Command) -> bool {
     command.flags.contains(Flags::OWN_SUBCOMMANDS)
 }

@@ -1,4 +1,4 @@
-//! `MODULE`. There are no modules.
+//! The records of `MODULE` and its subcommands. Pantala can't load modules.
 
 use pantala_engine::command::{Argument, Command, Flags, Handler};
 

@@ -1,5 +1,5 @@
-//! Redis 7.0's commands that Pantala does not implement yet. Their error says so, instead of
-//! "unknown command".
+//! The commands of Redis 7.0 that Pantala does not implement yet. Their error reply says so,
+//! instead of "unknown command".
 
 use pantala_engine::acl::Absent;
 use pantala_engine::command::{Acl, arity_accepts};
@@ -8,7 +8,7 @@ use pantala_engine::command::{Acl, arity_accepts};
 pub struct Unimplemented {
     /// Full name, such as `cluster|meet`.
     pub(super) full_name: &'static str,
-    /// Number of arguments including the name, as in a record; negative for a minimum.
+    /// Number of arguments including the name. As in a record, a negative number is a minimum.
     arity: i32,
     /// Whether scripts may call the command.
     pub(super) in_scripts: bool,
@@ -20,7 +20,7 @@ impl Unimplemented {
         self.full_name
     }
 
-    /// Returns whether this number of arguments, including the names, matches the arity.
+    /// Returns whether the arity allows this number of arguments. The number includes the names.
     pub(super) fn accepts(&self, arguments: usize) -> bool {
         arity_accepts(self.arity, arguments)
     }
@@ -32,12 +32,12 @@ impl Unimplemented {
     }
 }
 
-/// Returns all unimplemented commands, in the form in which users' rules name them.
+/// Returns all unimplemented commands, in the form that users' rules need to name them.
 pub fn absent() -> impl Iterator<Item = Absent> {
     NOT_BUILT.iter().map(|command| Absent { full_name: command.full_name, categories: CATEGORIES })
 }
 
-/// The ACL categories of all commands of this list.
+/// The ACL categories of every command in this list.
 const CATEGORIES: Acl = Acl::ADMIN.union(Acl::DANGEROUS).union(Acl::SLOW);
 
 /// Returns the unimplemented command of Redis 7.0 with this full name, ignoring case.
@@ -55,8 +55,8 @@ const fn outside(full_name: &'static str, arity: i32) -> Unimplemented {
     Unimplemented { full_name, arity, in_scripts: false }
 }
 
-/// Commands and subcommands without a record, sorted bytewise. Implementing a command removes it
-/// from this list.
+/// Commands and subcommands without a record, sorted bytewise. Remove a command from this list when
+/// it is implemented.
 pub(super) static NOT_BUILT: &[Unimplemented] = &[
     anywhere("cluster|addslots", -3),
     anywhere("cluster|addslotsrange", -4),

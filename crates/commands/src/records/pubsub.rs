@@ -1,4 +1,4 @@
-//! The pub/sub commands.
+//! The records of the pub/sub commands.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec};
 

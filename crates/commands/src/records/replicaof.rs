@@ -1,4 +1,4 @@
-//! Commands that set the primary of the server, or hand its role over to a replica.
+//! The records of the commands that set the server's primary, or make a replica the primary.
 
 use pantala_engine::command::{Argument, Command, Flags, Handler};
 

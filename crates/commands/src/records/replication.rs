@@ -1,4 +1,4 @@
-//! Commands of replication.
+//! The records of the commands of replication.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
 

@@ -1,4 +1,4 @@
-//! Resolves a call's arguments to the record that runs it, or to Redis's error.
+//! Finds the record that runs a call, or Redis's error for the call.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use super::not_built::Unimplemented;
 use super::{hides_subcommands, lookup, not_built};
 use crate::arguments::SHOWN_BYTES_MAX;
 
-/// The error for scripts that call a command which isn't allowed in scripts.
+/// The error if a script calls a command that isn't allowed in scripts.
 pub const NOT_IN_SCRIPTS: &str = "ERR This Redis command is not allowed from script";
 
-/// The reason why a call cannot be resolved.
+/// The reason why no record runs a call.
 #[derive(Clone, Copy)]
 pub enum Unresolved {
     /// No command has this name.
@@ -25,8 +25,8 @@ pub enum Unresolved {
     WrongArity(&'static Command),
 }
 
-/// Returns the record that runs a call: the command's or its subcommand's. Checks the number of
-/// arguments.
+/// Returns the record that runs a call: that of the command or of its subcommand. Checks the number
+/// of arguments.
 #[inline(always)]
 pub fn resolve(args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     match args.get(0).and_then(lookup) {
@@ -35,7 +35,7 @@ pub fn resolve(args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     }
 }
 
-/// Resolves a call of `command` like [`resolve`], whatever name the client used.
+/// Resolves a call like [`resolve`], but of `command`, whatever name the client used.
 #[inline(always)]
 pub fn resolve_as(command: &'static Command, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     if !command.subcommands.is_empty() && args.len() > 1 {
@@ -47,7 +47,8 @@ pub fn resolve_as(command: &'static Command, args: &Args<'_>) -> Result<&'static
 fn resolve_sub(container: &'static Command, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     match container.subcommand(&args[1]) {
         Some(sub) if sub.accepts(args.len()) => Ok(sub),
-        // DEBUG's own handler replies with the error for an unknown subcommand or wrong arguments.
+        // DEBUG's own handler replies with the error for an unknown subcommand or a wrong number of
+        // arguments.
         _ if hides_subcommands(container) => Ok(container),
         Some(sub) => Err(Unresolved::WrongArity(sub)),
         None => Err(unknown_sub(container.name, &args[1])),
@@ -69,8 +70,8 @@ fn unknown_sub(container: &'static str, sub: &[u8]) -> Unresolved {
 }
 
 impl Unresolved {
-    /// Returns the error reply, with its code and without the leading `-`. It quotes the client's
-    /// bytes, so any byte may occur, even a line end.
+    /// Returns the error reply, which starts with the error code, without the `-` before it. The
+    /// reply quotes bytes of the client and may therefore contain any byte, even a line end.
     #[cold]
     pub fn message(&self, args: &Args<'_>) -> Vec<u8> {
         let argument = |index: usize| args.get(index).unwrap_or(b"");
@@ -90,7 +91,7 @@ impl Unresolved {
         }
     }
 
-    /// Returns the error in a script, instead of [`Self::message`].
+    /// Returns the error that a script gets. It differs from [`Self::message`].
     #[cold]
     pub fn message_in_script(&self, args: &Args<'_>) -> Cow<'static, [u8]> {
         let text = match self {
@@ -107,8 +108,8 @@ impl Unresolved {
     }
 }
 
-/// Returns the error that quotes the name and the arguments after it, up to [`SHOWN_BYTES_MAX`]
-/// each.
+/// Returns the error for an unknown command. It quotes up to [`SHOWN_BYTES_MAX`] bytes of the name,
+/// and arguments until about as many bytes are quoted.
 fn unknown_command(args: &Args<'_>) -> Vec<u8> {
     let mut quoted = Vec::new();
     for argument in args.iter().skip(1) {
@@ -123,8 +124,8 @@ fn unknown_command(args: &Args<'_>) -> Vec<u8> {
     [b"ERR unknown command '", name, b"', with args beginning with: ", &quoted].concat()
 }
 
-/// Returns the part of an argument that Redis prints: as a C string, it ends at the first zero
-/// byte.
+/// Returns the part of an argument that Redis prints. Redis treats the argument as a C string,
+/// which ends at the first zero byte.
 fn shown(argument: &[u8], len_max: usize) -> &[u8] {
     let argument = &argument[..argument.len().min(len_max)];
     argument.split(|byte| *byte == 0).next().unwrap_or(b"")

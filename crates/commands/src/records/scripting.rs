@@ -1,4 +1,4 @@
-//! Commands for scripts and functions.
+//! The records of the commands for scripts and functions.
 
 use pantala_engine::command::{
     Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, ScriptForm, ScriptReference,
@@ -12,7 +12,7 @@ pub(super) const COMMANDS: &[Command] = &[EVAL, EVAL_RO, EVALSHA, EVALSHA_RO, FC
 
 const SCRIPTING: Command = Command { group: "scripting", ..Command::BLANK };
 
-/// Returns the key specification of a script's keys, whose number is an argument.
+/// Returns the key specification of a script's keys. The number of keys is itself an argument.
 const fn script_keys(flags: &'static [&'static str], notes: &'static str) -> KeySpec {
     KeySpec { notes, flags, begin: BeginSearch::Index(2), find: FindKeys::KeyNum { keynum: 0, first: 1, step: 1 } }
 }
@@ -20,9 +20,9 @@ const fn script_keys(flags: &'static [&'static str], notes: &'static str) -> Key
 const WRITING_KEYS: &[&str] = &["RW", "access", "update"];
 const READING_KEYS: &[&str] = &["RO", "access"];
 
-/// The note on keys of scripts that may write.
+/// The note on the keys of a script that may write.
 const WRITING_NOTE: &str = "The script decides how it uses the keys: RW and update is the upper bound";
-/// The note on keys of scripts that only read.
+/// The note on the keys of a script that only reads.
 const READING_NOTE: &str = "The script decides how it uses the keys: RO and access is the upper bound";
 
 const fn runs(named: ScriptReference, is_read_only: bool) -> Handler {
@@ -42,7 +42,7 @@ const RUNNING: Command = Command {
 const READING: Command =
     Command { since: "7.0.0", flags: flags![READONLY, NOSCRIPT, STALE, SKIP_MONITOR, NO_MANDATORY_KEYS], ..RUNNING };
 
-/// Returns the declared arguments of a call: the program, its keys and its arguments.
+/// Returns the declared arguments of a call: the script or function, its keys and its arguments.
 const fn call(program: &'static str) -> [Argument; 4] {
     [
         Argument::string(program),

@@ -1,4 +1,5 @@
-//! Commands for the server: introspection, configuration, whole databases.
+//! The records of the commands that concern the server: introspection, configuration, whole
+//! databases.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, Route};
 
@@ -23,7 +24,7 @@ pub(super) const COMMANDS: &[Command] = &[
     TIME,
 ];
 
-/// Common fields of the server commands: they run without a shard unless they choose shards.
+/// Common fields of the server commands. A command without a route runs without a shard.
 pub(super) const SERVER: Command = Command { group: "server", ..Command::BLANK };
 
 pub(crate) const COMMAND: Command = Command {

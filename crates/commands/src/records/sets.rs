@@ -1,4 +1,4 @@
-//! The set commands.
+//! The records of the set commands.
 
 use pantala_engine::command::{Acl, Argument, Command, FindKeys, Flags, Handler, KeySpec, Route};
 

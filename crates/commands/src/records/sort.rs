@@ -1,4 +1,4 @@
-//! `SORT` and `SORT_RO`.
+//! The records of `SORT` and `SORT_RO`.
 
 use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route};
 
@@ -7,7 +7,7 @@ use super::{acl, flags};
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[SORT, SORT_RO];
 
-/// Returns the key specification of keys that depend on the arguments of the call.
+/// Returns the key specification of keys that no fixed rule locates.
 const fn unknown(flags: &'static [&'static str], notes: &'static str) -> KeySpec {
     KeySpec { notes, flags, begin: BeginSearch::Unknown, find: FindKeys::Unknown }
 }

@@ -1,4 +1,4 @@
-//! The commands for unions, intersections and differences of sorted sets.
+//! The records of the commands for unions, intersections and differences of sorted sets.
 
 use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route};
 

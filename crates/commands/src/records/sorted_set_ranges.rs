@@ -1,4 +1,4 @@
-//! The sorted set commands that work on ranges: by rank, by score, by member.
+//! The records of the sorted set commands on ranges of ranks, scores or members.
 
 use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route};
 

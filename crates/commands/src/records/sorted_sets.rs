@@ -1,4 +1,4 @@
-//! The sorted set commands: members, their scores and ranks, pops and scans.
+//! The records of the sorted set commands for members, scores, ranks, pops and scans.
 
 use pantala_engine::command::{
     Acl, Argument, ArgumentKind, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route,

@@ -1,4 +1,4 @@
-//! The stream commands.
+//! The records of the stream commands.
 
 use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route};
 
@@ -38,8 +38,8 @@ const STREAMS: Argument =
         .token("STREAMS");
 const TRIM_HISTORY: (&str, &str) = ("6.2.0", "Options `MINID`, `LIMIT`");
 
-/// Returns the key specification of the keys after `STREAMS`: the first half of the remaining
-/// arguments.
+/// Returns the key specification of the keys after `STREAMS`. The keys are the first half of the
+/// arguments that follow this word.
 const fn streams_from(from: i32) -> KeySpec {
     KeySpec {
         notes: "",

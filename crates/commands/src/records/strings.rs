@@ -1,4 +1,4 @@
-//! The string commands.
+//! The records of the string commands.
 
 use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route};
 use pantala_resp::Args;
@@ -393,8 +393,8 @@ pub(crate) const SUBSTR: Command = Command {
     ..STRING
 };
 
-/// Returns the key flags of a SET call. Only the option `GET` reads the old value. Without it, a
-/// user with write access alone may call SET.
+/// Returns the key flags of a SET call. Only the option `GET` reads the old value. Without `GET`, a
+/// user who may only write the key may call SET.
 fn set_key_flags(args: &Args<'_>) -> &'static [&'static str] {
     let reads = args.iter().skip(3).any(|option| option.eq_ignore_ascii_case(b"get"));
     if reads { &["RW", "access", "update"] } else { &["OW", "update"] }

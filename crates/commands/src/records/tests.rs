@@ -1,4 +1,4 @@
-//! Tests of the command table, which is written by hand.
+//! Tests of the command table, whose records are written by hand.
 
 use pantala_engine::command::{
     Acl, Argument, ArgumentFlags, ArgumentKind, BeginSearch, Command, FindKeys, Flags, Handler, Route,
@@ -8,7 +8,7 @@ use pantala_resp::{ArgRange, Args};
 use super::not_built::{NOT_BUILT, Unimplemented};
 use super::*;
 
-/// Number of commands of redis-server 7.0.15 without modules (`COMMAND COUNT`).
+/// Number of commands that `COMMAND COUNT` of redis-server 7.0.15 returns without modules.
 const REDIS_COMMANDS: usize = 240;
 
 /// The groups in Redis's `COMMAND DOCS`.
@@ -31,7 +31,7 @@ const GROUPS: [&str; 16] = [
     "transactions",
 ];
 
-/// Iterates over all records: commands and subcommands, visible or hidden.
+/// Iterates over the records of all commands and subcommands, including hidden ones.
 fn every_record() -> impl Iterator<Item = &'static Command> {
     COMMANDS.iter().flat_map(|command| std::iter::once(command).chain(command.subcommands))
 }
@@ -77,8 +77,8 @@ fn flag_plain_follows_from_the_record() {
     }
 }
 
-/// Redis's code identifies these commands by their functions or names. Here their records have
-/// flags instead.
+/// Redis's code recognizes these commands by their functions or names. Here flags of their records
+/// replace that.
 #[test]
 fn flags_of_single_commands() {
     let flagged = |flag: Flags| -> Vec<&str> {
@@ -137,8 +137,8 @@ fn lookup_finds_every_name_ignoring_case() {
                 assert_eq!(shown, (!hides_subcommands(command)).then_some(sub.full_name));
             }
         }
-        // Similar names must not be confused: longer and shorter names, and a name whose bytes all
-        // differ in one bit.
+        // Similar names must not be confused with the command's name. Tested are longer and shorter
+        // names, and a name whose bytes all differ in one bit.
         for other in ["x", "\0", " "] {
             let longer = format!("{}{other}", command.name);
             assert!(lookup(longer.as_bytes()).is_none_or(|found| found.name == longer), "{longer:?}");
@@ -153,7 +153,7 @@ fn lookup_finds_every_name_ignoring_case() {
     assert!(lookup_full(b"|").is_none() && lookup_full(b"get|").is_none() && lookup_full(b"client|id|x").is_none());
 }
 
-/// Returns the minimum number of arguments in the declared syntax.
+/// Returns the minimum number of arguments that the declared syntax allows.
 fn fewest(argument: &Argument) -> usize {
     if argument.flags.contains(ArgumentFlags::OPTIONAL) {
         return 0;
@@ -161,7 +161,7 @@ fn fewest(argument: &Argument) -> usize {
     let token = usize::from(argument.token.is_some());
     match argument.kind {
         ArgumentKind::PureToken => 1,
-        // One alternative must be chosen, even if each is optional.
+        // One alternative must be chosen, even if each alternative is optional.
         ArgumentKind::OneOf => token + argument.arguments.iter().map(fewest).min().unwrap_or(0).max(1),
         ArgumentKind::Block => token + argument.arguments.iter().map(fewest).sum::<usize>(),
         _ => token + 1,
@@ -178,22 +178,22 @@ fn arity_matches_the_declared_arguments() {
         let name_words = 1 + usize::from(command.full_name.contains('|'));
         let wanted = command.arity.unsigned_abs() as usize;
         if command.arguments.is_empty() {
-            // Redis declares no arguments for these.
+            // Redis declares no arguments for these commands.
             let undeclared = ["command|getkeys", "command|getkeysandflags", "quit", "replconf"];
             let undeclared = undeclared.contains(&command.full_name);
             assert!(undeclared || command.arity as usize == name_words, "{}", command.full_name);
             continue;
         }
         let words = name_words + command.arguments.iter().map(fewest).sum::<usize>();
-        // Redis declares a source for PFMERGE and members for GEOHASH and GEOPOS, which are all
-        // optional.
+        // Redis declares at least one source for PFMERGE, and at least one member for GEOHASH and
+        // GEOPOS. In fact all of them are optional.
         let declared = wanted + usize::from(["pfmerge", "geohash", "geopos"].contains(&command.full_name));
         assert_eq!(words, declared, "{}", command.full_name);
-        // For KILL and LIB-NAME, alternatives of different lengths make the number variable without
-        // an optional argument.
+        // The alternatives of KILL and LIB-NAME have different lengths, so the number of arguments
+        // varies without an optional argument.
         let exact = command.arity > 0;
         assert!(!exact || !command.arguments.iter().any(is_open), "{}", command.full_name);
-        // Redis declares neither option of PSYNC, because only replicas send them.
+        // Redis declares no options for PSYNC, because only replicas send them.
         let is_open = exact || command.full_name == "psync" || command.arguments.iter().any(is_open);
         assert!(is_open, "{}", command.full_name);
     }
@@ -205,7 +205,7 @@ fn key_specifications_match_flags_arguments_and_route() {
         let name = command.full_name;
         let mut named = vec![false; command.key_specs.len()];
         mark_key_specs(command.arguments, &mut named);
-        // A shard channel has a slot but isn't a key, and neither is its argument.
+        // A shard channel has a slot but isn't a key, and its argument isn't declared as a key.
         let is_channel = command.key_specs.first().is_some_and(|spec| spec.flags == ["not_key"]);
         assert!(is_channel || named.iter().all(|named| *named), "{name}: an argument for every key specification");
         if is_channel {
@@ -221,7 +221,8 @@ fn key_specifications_match_flags_arguments_and_route() {
             assert!(!spec.flags.contains(&"incomplete") || command.own_keys.is_some(), "{name}");
             assert_eq!(spec.flags.contains(&"variable_flags"), command.key_flags.is_some(), "{name}");
             let BeginSearch::Index(first) = spec.begin else {
-                // The position of the keyword depends on the call: after the mandatory arguments.
+                // The position of the keyword depends on the call: the keyword follows the
+                // mandatory arguments.
                 let is_option = |from: i32| (1..=command.arity.abs()).contains(&from);
                 assert!(
                     command.own_keys.is_some()
@@ -243,23 +244,23 @@ fn key_specifications_match_flags_arguments_and_route() {
             assert!(step >= 1 && first + last.max(0) < command.arity.abs() + i32::from(may_miss), "{name}");
         }
         let changes = command.key_specs.iter().any(|spec| spec.flags[0] != "RO");
-        // PFCOUNT reads but caches its result in the key; XREADGROUP changes its groups, but Redis
-        // declares its keys as read; WATCH doesn't access the values; EVAL and FCALL do what their
-        // scripts do.
+        // Exceptions: PFCOUNT reads a key but also caches its result there. XREADGROUP changes its
+        // groups, but Redis declares its keys as read. WATCH doesn't access the values. EVAL and
+        // FCALL do what their scripts do.
         let is_odd = matches!(name, "pfcount" | "xreadgroup" | "watch" | "eval" | "evalsha" | "fcall");
         if !command.key_specs.is_empty() && !command.flags.contains(Flags::ADMIN) && !is_odd {
             assert_eq!(command.flags.contains(Flags::WRITE), changes, "{name}");
             assert_eq!(command.flags.contains(Flags::READONLY), !changes, "{name}");
         }
         assert!(!command.flags.contains(Flags::WRITE | Flags::READONLY), "{name}");
-        // This flag is always derived, never stated in a record.
+        // This flag is always derived. A record never sets it.
         assert!(!command.flags.contains(Flags::MOVABLEKEYS), "{name}");
 
         let has_keys = !command.key_specs.is_empty() && !is_container(command);
         match command.route {
             Route::Keys => assert!(has_keys, "{name}"),
             Route::None => assert!(!has_keys || matches!(command.handler, Handler::Transaction(_)), "{name}"),
-            // The key specifications are incomplete.
+            // These routes exist because the key specifications are incomplete.
             Route::All | Route::Custom(_) => {}
         }
         let takes_shards = !matches!(command.route, Route::None);
@@ -269,7 +270,7 @@ fn key_specifications_match_flags_arguments_and_route() {
 
 fn mark_key_specs(arguments: &[Argument], named: &mut [bool]) {
     for argument in arguments {
-        // The patterns of SORT name keys.
+        // SORT declares its patterns as keys.
         let names_keys = argument.kind == ArgumentKind::Key || argument.kind == ArgumentKind::Pattern;
         assert!(argument.key_spec.is_none() || names_keys, "{}", argument.name);
         assert!(argument.key_spec.is_some() || argument.kind != ArgumentKind::Key, "{}", argument.name);
@@ -305,8 +306,8 @@ fn containers_have_help() {
             Handler::Container => {
                 assert_eq!((command.arity, command.flags.difference(Flags::KEEPS_CACHING)), (-2, Flags::empty()));
             }
-            // These handlers run for COMMAND without a subcommand, and for DEBUG with a subcommand
-            // that has no record.
+            // Only two containers have such a handler: it runs COMMAND without a subcommand, and
+            // DEBUG with a subcommand that has no record.
             Handler::Local(_) => assert!(["command", "debug"].contains(&command.name)),
             Handler::Keyed(_) | Handler::Transaction(_) => panic!("{}", command.name),
         }
@@ -321,7 +322,7 @@ fn categories_follow_from_flags() {
     for command in every_record() {
         let name = command.full_name;
         let mut implied = Acl::READ | Acl::WRITE | Acl::PUBSUB | Acl::FAST | Acl::SLOW | Acl::BLOCKING;
-        // LASTSAVE has the category ADMIN without the flag. Therefore ADMIN counts as implied only
+        // LASTSAVE has the category ADMIN, but not the flag. ADMIN therefore counts as implied only
         // if the flag is set.
         implied.set(Acl::ADMIN, command.flags.contains(Flags::ADMIN));
         assert!(!command.acl.intersects(implied), "{name}: implied by the flags");
@@ -330,15 +331,15 @@ fn categories_follow_from_flags() {
         assert_eq!(categories.contains(Acl::WRITE), command.flags.contains(Flags::WRITE), "{name}");
         assert!(!command.flags.contains(Flags::ADMIN) || !command.acl.contains(Acl::DANGEROUS), "{name}");
         assert!(!categories.contains(Acl::ADMIN) || categories.contains(Acl::DANGEROUS), "{name}");
-        // A write that takes all shards must be rejected on a replica like any other.
-        // DEBUG, SAVE and BGSAVE may run there.
+        // A replica must reject a write that takes all shards, like any other write. DEBUG, SAVE
+        // and BGSAVE may run on a replica.
         let may_run = command.flags.contains(Flags::PROTECTED) || matches!(name, "bgsave" | "save");
         let is_flagged = command.flags.intersects(Flags::WRITE | Flags::READONLY);
         assert!(may_run || !matches!(command.route, Route::All) || is_flagged, "{name}");
     }
 }
 
-/// Parses `7.0.15`.
+/// Parses a version such as `7.0.15`.
 fn version(text: &str) -> [u32; 3] {
     let parts: Vec<u32> = text.split('.').map(|part| part.parse().expect("a number")).collect();
     parts.try_into().expect("three parts")
@@ -357,7 +358,7 @@ fn documentation_is_complete() {
         assert!(command.history.is_sorted_by_key(|(since, _)| version(since)), "{name}");
         for (since, change) in command.history {
             // Redis has two exceptions: an option of ZREVRANGEBYSCORE, and RESTORE-ASKING, which
-            // inherits RESTORE's history.
+            // has the history of RESTORE.
             let before = name == "zrevrangebyscore" && *since == "2.1.6" || name == "restore-asking";
             assert!((before || version(since) > version(command.since)) && !change.is_empty(), "{name}");
         }
@@ -402,7 +403,8 @@ fn calls_resolve() {
     assert_eq!(resolved(&[b"Client", b"getNAME"]), "client|getname");
     assert_eq!(resolved(&[b"command"]), "command");
     assert_eq!(resolved(&[b"mset", b"a", b"b", b"c"]), "mset");
-    // DEBUG handles unknown subcommands itself, because Redis has no records for its subcommands.
+    // DEBUG handles unknown subcommands itself, because Redis has no records for DEBUG's
+    // subcommands.
     assert_eq!(resolved(&[b"debug", b"sleep", b"0"]), "debug|sleep");
     assert_eq!(resolved(&[b"debug", b"sleep"]), "debug");
     assert_eq!(resolved(&[b"debug", b"nosuch"]), "debug");
@@ -430,7 +432,8 @@ fn errors_equal_those_of_redis() {
 #[test]
 fn errors_quote_a_bounded_part_of_the_call() {
     let cut = |words: &[&[u8]]| resolved(words).split("beginning with: ").nth(1).unwrap().to_owned();
-    // 122 bytes, the quotes and a space leave three bytes for the next argument; 125 leave none.
+    // At most 128 bytes are quoted. 122 bytes with quotes and a space leave three bytes for the
+    // next argument, and 125 bytes leave none.
     assert_eq!(cut(&[b"foo", &[b'a'; 122], b"bcde"]), format!("'{}' 'bcd' ", "a".repeat(122)));
     assert_eq!(cut(&[b"foo", &[b'a'; 125], b"b"]), format!("'{}' ", "a".repeat(125)));
     assert_eq!(cut(&[b"foo", &[b'a'; 1000], b"b"]), format!("'{}' ", "a".repeat(128)));

@@ -1,4 +1,4 @@
-//! The transaction commands.
+//! The records of the transaction commands.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, TransactionPart};
 

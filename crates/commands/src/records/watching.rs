@@ -1,4 +1,4 @@
-//! Commands that observe the server: `MONITOR`, `SLOWLOG`, `LATENCY`.
+//! The records of the commands that observe the server: `MONITOR`, `SLOWLOG`, `LATENCY`.
 
 use pantala_engine::command::{Argument, Command, Flags, Handler};
 
@@ -104,7 +104,7 @@ pub(crate) const LATENCY: Command = Command {
     ..WATCHING
 };
 
-/// Common fields of the subcommands on events.
+/// Common fields of the subcommands that concern events.
 const LATENCY_EVENTS: Command = Command {
     since: "2.8.13",
     complexity: "O(1)",

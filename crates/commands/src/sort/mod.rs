@@ -1,14 +1,14 @@
-//! `SORT` and `SORT_RO`.
+//! `SORT` and `SORT_RO`: sort the elements of a list, set or sorted set.
 //!
 //! | file | contents |
 //! | --- | --- |
 //! | `options` | the arguments after the key, and the route |
-//! | `pattern` | `BY` and `GET`: the value that a pattern refers to for an element |
+//! | `pattern` | the patterns of `BY` and `GET`, which refer to a value for each element |
 //! | `elements` | the elements and their order |
 //!
-//! All shards are held throughout. The elements are copied out of their key first, because looking
-//! up other keys changes shards: it updates access statistics and deletes expired keys. The copy
-//! takes the elements' bytes plus 16 to 40 bytes per element.
+//! The call holds its shards throughout. It first copies the elements of the sorted key, because
+//! looking up other keys changes shards: a lookup updates access statistics and deletes expired
+//! keys. The copy takes the elements' bytes plus 16 to 40 bytes per element.
 
 mod elements;
 mod options;
@@ -52,7 +52,7 @@ fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &
         Ok(source) => source,
         Err(error) => return reply.error(error),
     };
-    // A set has no order. If the result is stored or returned to a script, sort the members
+    // A set has no order. If the result is stored or returned to a script, its members are sorted
     // nevertheless, so that the result is the same on every server.
     if options.unsorted && source == Source::Set && (options.store.is_some() || access.session().in_script) {
         options.unsorted = false;
@@ -117,7 +117,7 @@ fn store_result(
     reply.integer(len as i64);
 }
 
-/// Returns the result as a list; `None` if an element is too long.
+/// Returns the result as a list; `None` if an element is too long for a list.
 fn result_list(
     access: &mut Access<'_>,
     elements: &Elements,

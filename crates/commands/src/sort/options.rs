@@ -1,4 +1,4 @@
-//! The arguments of `SORT` after the key.
+//! Parses the arguments of `SORT` after the key, and computes the route.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::SessionView;
@@ -14,11 +14,11 @@ use crate::errors;
 pub(super) struct Options<'a> {
     pub(super) descending: bool,
     pub(super) alpha: bool,
-    /// Offset and count, as given.
+    /// The offset and count of `LIMIT`, unchecked.
     pub(super) limit: Option<(i64, i64)>,
     /// The pattern to sort by.
     pub(super) by: Option<Pattern<'a>>,
-    /// Whether a `BY` pattern refers to no key: elements keep their order.
+    /// Whether a `BY` pattern refers to no key, so that the elements keep their own order.
     pub(super) unsorted: bool,
     pub(super) get: Vec<Pattern<'a>>,
     /// Argument index of the destination.
@@ -26,8 +26,8 @@ pub(super) struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Parses the arguments, or returns the error. `reads_all` returns whether the user may read
-    /// every key.
+    /// Parses the arguments, or returns the error. `reads_all` returns whether the client's user
+    /// may read every key.
     pub(super) fn parse(
         keyspace: &Keyspace,
         args: &Args<'a>,
@@ -66,7 +66,7 @@ impl<'a> Options<'a> {
                 if by.names_keys() && !reads_all() {
                     return Err("ERR BY option of SORT denied due to insufficient ACL permissions.");
                 }
-                // As in Redis, `unsorted` remains set even if another BY follows.
+                // As in Redis, `unsorted` stays true even if a later `BY` refers to keys.
                 options.unsorted |= !by.names_keys();
                 options.by = Some(by);
             } else if is_option(option, "GET") {
@@ -94,8 +94,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Appends the route of `SORT`: all shards if patterns refer to keys; otherwise the shards of its
-/// key and destination.
+/// Appends the route of `SORT`: all shards if a pattern refers to keys; otherwise the shards of the
+/// sorted key and the destination.
 pub fn sort_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     route(keyspace, args, false, shards);
 }
@@ -107,7 +107,7 @@ pub fn sort_ro_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shar
 
 fn route(keyspace: &Keyspace, args: &Args<'_>, read_only: bool, shards: &mut Vec<u32>) {
     shards.push(keyspace.place(args.at(1)).shard);
-    // The handler will reply with the error.
+    // An invalid call needs no further shards: the handler only replies with the error.
     let Ok(options) = Options::parse(keyspace, args, read_only, || true) else { return };
     if options.by.iter().chain(&options.get).any(Pattern::names_keys) {
         shards.extend(0..keyspace.partition_count());
@@ -115,16 +115,16 @@ fn route(keyspace: &Keyspace, args: &Args<'_>, read_only: bool, shards: &mut Vec
     shards.extend(options.store.map(|index| keyspace.place(args.at(index)).shard));
 }
 
-/// Visits the keys of a `SORT` call for `COMMAND GETKEYS`: its key and the last destination.
-/// Unknown options are skipped.
+/// Visits the keys of a `SORT` call for `COMMAND GETKEYS`: the sorted key and the last destination.
+/// Skips unknown options.
 pub fn sort_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     const DESTINATION_SPEC: usize = 2;
     sort_ro_keys(args, visit);
     let (mut index, mut destination) = (2, None);
     while let Some(word) = args.get(index) {
         // Skips the destination, even if it is named like an option. Redis parses such a
-        // destination as the option, so for `STORE GET STORE key` Redis checks the permissions of
-        // the wrong key.
+        // destination as an option. For `STORE GET STORE key`, Redis therefore checks the
+        // permissions of the wrong key.
         if is_option(word, "STORE") && index + 1 < args.len() {
             destination = Some(index + 1);
         }

@@ -1,4 +1,4 @@
-//! Patterns of `BY` and `GET`: with an element, they refer to a key or to a field of a hash.
+//! Patterns of `BY` and `GET`. For each element, a pattern refers to a key or to a field of a hash.
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::Holds;
@@ -8,8 +8,8 @@ use pantala_types::pack::Element;
 use crate::arguments::c_string;
 use crate::strings::StringRef;
 
-/// A pattern. `#` is the element itself. In any other pattern the element replaces the first `*`,
-/// and the part after `->` is a field of a hash. A pattern without `*` refers to nothing.
+/// A pattern. `#` refers to the element itself. In any other pattern the element replaces the first
+/// `*`, and the part after `->` names a field of a hash. A pattern without `*` refers to nothing.
 #[derive(Clone, Copy)]
 pub(super) enum Pattern<'a> {
     Itself,
@@ -19,7 +19,8 @@ pub(super) enum Pattern<'a> {
 
 impl<'a> Pattern<'a> {
     pub(super) fn new(pattern: &'a [u8]) -> Self {
-        // Redis searches for `*` and `->` in a C string, but uses all bytes around them.
+        // Redis searches for `*` and `->` up to the first zero byte, but uses all bytes around
+        // them.
         let seen = c_string(pattern);
         if seen == b"#" {
             return Pattern::Itself;
@@ -27,7 +28,7 @@ impl<'a> Pattern<'a> {
         let Some(star) = seen.iter().position(|&byte| byte == b'*') else { return Pattern::Nothing };
         let (before, after) = (&pattern[..star], &pattern[star + 1..]);
         let arrow = seen[star + 1..].windows(2).position(|pair| pair == b"->");
-        // An arrow at the end doesn't count.
+        // An arrow at the end of the pattern doesn't count.
         match arrow.filter(|arrow| star + 1 + arrow + 2 < seen.len()) {
             Some(arrow) => Pattern::Key { before, after: &after[..arrow], field: Some(&after[arrow + 2..]) },
             None => Pattern::Key { before, after, field: None },
@@ -40,7 +41,8 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// Calls `take` with the value that a pattern refers to for an element; `None` if there is none.
+/// Calls `take` with the value that a pattern refers to for an element. Returns `None` if there is
+/// no such value.
 pub(super) fn look_up<R>(
     access: &mut Access<'_>,
     pattern: &Pattern<'_>,
@@ -62,7 +64,7 @@ pub(super) fn look_up<R>(
         None => StringRef::of(held).map(take),
         Some(field) => {
             let hash = held.view::<Hash>()?;
-            // An expired field doesn't exist.
+            // An expired field counts as missing.
             if hash.has_expired(now_ms) && hash.is_expired(field, now_ms) {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of `SORT`. The expected replies were compared with those of redis-server 7.0.15.
 
 use crate::errors::WRONG_TYPE;
 use crate::testing::TestServer;
@@ -58,7 +58,7 @@ fn sorted_sets_keep_their_order() {
     ]);
 }
 
-/// `LIMIT` without sorting splits a set into parts, in either direction.
+/// `LIMIT` without sorting splits a set into parts, with `ASC` and with `DESC`.
 #[test]
 fn parts_of_an_unsorted_set() {
     let mut server = server();

@@ -16,8 +16,8 @@ pub fn zadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     add(access, args, AddOptions::default(), reply);
 }
 
-/// `ZINCRBY key increment member`: like `ZADD` with `INCR`. As in Redis, it also accepts the other
-/// options of `ZADD`.
+/// `ZINCRBY key increment member`: does the same as `ZADD` with `INCR`. As in Redis, it also
+/// accepts the other options of `ZADD`.
 pub fn zincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     add(access, args, AddOptions { incr: true, ..AddOptions::default() }, reply);
 }
@@ -25,7 +25,7 @@ pub fn zincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 fn add(access: &mut Access<'_>, args: &Args<'_>, mut options: AddOptions, reply: &mut Reply<'_>) {
     let (mut index, mut count_changed) = (2, false);
     while let Some(word) = args.get(index) {
-        // Nearly every score starts with a digit.
+        // Options start with a letter, and nearly every score starts with a digit.
         if word.first().is_none_or(|first| !first.is_ascii_alphabetic()) {
             break;
         } else if is_option(word, "NX") {
@@ -59,7 +59,7 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, mut options: AddOptions, reply:
         return reply.error("ERR INCR option supports a single increment-element pair");
     }
     let parse = |at: usize| double::parse(pairs.at(at));
-    // Parses the first score separately, so that the common call doesn't allocate.
+    // Parses the first score separately, so that a call with one member doesn't allocate.
     let Some(first) = parse(0) else { return reply.error(errors::NOT_A_FLOAT) };
     let mut rest = Vec::new();
     for at in (2..pairs.len()).step_by(2) {
@@ -78,7 +78,7 @@ struct Tally {
     updated: i64,
     /// The new score of the last member, or `None` if an option prevented the update.
     score: Option<f64>,
-    /// The reason why members were not added.
+    /// The reason why no members were added, if any.
     error: Option<&'static str>,
 }
 
@@ -89,7 +89,7 @@ impl Tally {
 }
 
 /// Adds members to the set at `args[1]`, replies as `ZADD` does, and returns whether anything
-/// changed. Requires at least one member; exactly one with `INCR`.
+/// changed. There must be at least one member, and exactly one with `INCR`.
 pub(crate) fn add_scores<'m>(
     access: &mut Access<'_>,
     args: &Args<'_>,

@@ -1,5 +1,5 @@
-//! Unions, intersections and differences of sorted sets and sets, in any shards. Members of sets
-//! have score 1.
+//! Unions, intersections and differences of sorted sets and sets, which may lie in different
+//! shards. The members of a set have score 1.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
@@ -15,7 +15,7 @@ use crate::arguments::is_option;
 use crate::elements::write;
 use crate::errors;
 
-/// The limits under which no set is packed.
+/// The limits with which no set is stored as a listpack.
 const UNPACKED: PackLimits = PackLimits { entries: 0, value_bytes: 0 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ enum Operation {
     Difference,
 }
 
-/// The function that merges the scores of a member in several sets.
+/// The function that merges the scores that a member has in several sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aggregate {
     Sum,
@@ -58,7 +58,7 @@ enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Returns the content of a key; `None` for another type.
+    /// Returns the content of a key. Returns `None` if the value is neither a sorted set nor a set.
     fn of(held: Option<Held<'a>>) -> Option<Self> {
         let Some(held) = held else { return Some(Content::Nothing) };
         let sorted = held.view::<SortedSet>().map(Content::Sorted);
@@ -88,7 +88,7 @@ impl<'a> Content<'a> {
         });
     }
 
-    /// Returns whether all members satisfy `is`. Stops at the first that doesn't.
+    /// Returns whether all members satisfy `is`. Stops at the first member that doesn't.
     fn all(self, mut is: impl FnMut(Element<'a>, f64) -> bool) -> bool {
         match self {
             Content::Nothing => true,
@@ -166,7 +166,7 @@ fn reply_result(access: &mut Access<'_>, args: &Args<'_>, operation: Operation, 
     let Some(keys) = keys_of(access, args, 1, name, reply) else { return };
     let held = access.held(&keys, has_members);
     let Some((sources, options)) = sources(held, args, 1, Form::Reply, operation, reply) else { return };
-    // The result is iterated only once, so packing it isn't worthwhile.
+    // The result is read only once, so it isn't worth storing as a listpack.
     let Some(result) = run(&sources, operation, options.aggregate, UNPACKED) else {
         return reply.error(errors::SORTED_SET_FULL);
     };
@@ -200,8 +200,8 @@ fn has_members(held: Held<'_>) -> bool {
     held.view::<SortedSet>().is_some() || held.view::<Set>().is_some()
 }
 
-/// Returns the keys after `args[number]`, which is their number. Replies with an error and returns
-/// `None` if it is invalid.
+/// Returns the keys of a call. `args[number]` is the number of keys, and the keys follow it.
+/// Replies with an error and returns `None` if this number is invalid.
 fn keys_of<'k>(
     access: &Access<'_>,
     args: &Args<'k>,
@@ -225,7 +225,7 @@ fn keys_of<'k>(
     Some((first..first + count).map(|index| access.key(args, index)).collect())
 }
 
-/// Use of the result.
+/// The use of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Reply,
@@ -233,8 +233,8 @@ enum Form {
     Count,
 }
 
-/// Returns the sources with their weights, and the options. As in Redis, types are checked before
-/// options.
+/// Returns the sources with their weights, and the options. As in Redis, the types of the values
+/// are checked before the options.
 fn sources<'a>(
     held: Vec<Option<Held<'a>>>,
     args: &Args<'_>,
@@ -310,7 +310,7 @@ fn parse_options(
     Ok(options)
 }
 
-/// Returns the result of an operation; `None` if it is too large for a sorted set.
+/// Returns the result of an operation; `None` if it has too many members for a sorted set.
 fn run(sources: &[Source<'_>], operation: Operation, aggregate: Aggregate, limits: PackLimits) -> Option<SortedSet> {
     Some(match operation {
         Operation::Union => union(sources, aggregate)?.finish(limits),
@@ -326,8 +326,8 @@ fn run(sources: &[Source<'_>], operation: Operation, aggregate: Aggregate, limit
     })
 }
 
-/// Returns the union; `None` if it is too large. Scores are merged in the order of the sources,
-/// shortest first.
+/// Returns the union; `None` if it has too many members. Scores are merged in the order of the
+/// sources, which is from the shortest to the longest.
 fn union(sources: &[Source<'_>], aggregate: Aggregate) -> Option<Builder> {
     let longest = sources.last().map_or(0, |source| source.content.len());
     let mut builder = Builder::with_capacity(longest);
@@ -347,7 +347,7 @@ fn union(sources: &[Source<'_>], aggregate: Aggregate) -> Option<Builder> {
     Some(builder)
 }
 
-/// Calls `visit` with the common members of all sources until it returns `false`.
+/// Calls `visit` with the members that all sources have, until `visit` returns `false`.
 fn intersect(sources: &[Source<'_>], aggregate: Aggregate, mut visit: impl FnMut(&[u8], f64) -> bool) {
     let Some((shortest, others)) = sources.split_first() else { return };
     shortest.content.all(|member, score| {
@@ -373,14 +373,15 @@ fn difference(sources: &[Source<'_>], limits: PackLimits) -> SortedSet {
     difference_by_search(first.content, &others, limits)
 }
 
-/// Chooses the cheaper of two ways to compute a difference, as Redis does.
+/// Returns whether [`difference_by_removal`] costs less than [`difference_by_search`], by Redis's
+/// estimate.
 fn is_removal_cheaper(first: Content<'_>, others: &[Content<'_>]) -> bool {
     let search_work = first.len().saturating_mul(others.len() + 1) / 2;
     let removal_work = first.len() + others.iter().map(|other| other.len()).sum::<usize>();
     search_work > removal_work
 }
 
-/// Searches the other sources for each member of the first.
+/// Computes the difference by searching the other sources for each member of the first.
 fn difference_by_search(first: Content<'_>, others: &[Content<'_>], limits: PackLimits) -> SortedSet {
     let mut builder = Builder::with_capacity(0);
     first.for_each(|member, score| {
@@ -393,7 +394,7 @@ fn difference_by_search(first: Content<'_>, others: &[Content<'_>], limits: Pack
     builder.finish(limits)
 }
 
-/// Removes all members of the other sources from a copy of the first.
+/// Computes the difference by removing the members of the other sources from a copy of the first.
 fn difference_by_removal(first: Content<'_>, others: &[Content<'_>], limits: PackLimits) -> SortedSet {
     let mut builder = Builder::with_capacity(first.len());
     first.for_each(|member, score| member.with_bytes(|member| builder.merge(member, score, |same| same)));
@@ -410,7 +411,8 @@ fn difference_by_removal(first: Content<'_>, others: &[Content<'_>], limits: Pac
     if rest.view().len() >= first.len() / 2 {
         return rest.packed_within(limits);
     }
-    // The memory of removed members is freed only with their set, so copy the few others.
+    // The memory of removed members is freed only with the whole set. As few members are left, they
+    // are copied to a new set.
     let mut builder = Builder::with_capacity(rest.view().len());
     for (member, score) in rest.view().iter() {
         member.with_bytes(|member| builder.merge(member, score, |same| same));
@@ -422,7 +424,7 @@ fn difference_by_removal(first: Content<'_>, others: &[Content<'_>], limits: Pac
 mod tests {
     use super::*;
 
-    /// Returns a sorted set of these members, with the members as scores.
+    /// Returns a sorted set of these members. The score of each member is its number.
     fn set_of(members: impl Iterator<Item = u32>) -> SortedSet {
         let mut builder = Builder::with_capacity(0);
         members.for_each(|member| builder.merge(member.to_string().as_bytes(), f64::from(member), |same| same));
@@ -462,7 +464,8 @@ mod tests {
     fn the_way_depends_on_the_lengths_as_in_redis() {
         let (large, small) = (set_of(0..1000), set_of(0..1));
         let (large, small) = (Content::Sorted(large.view()), Content::Sorted(small.view()));
-        // The choice depends on the lengths only: 1000 * (others + 1) / 2 against 1000 + others.
+        // Only the lengths matter: the work is 1000 * (others + 1) / 2 by search, and 1000 + others
+        // by removal.
         for (others, is_cheaper) in [(1, false), (2, true), (100, true)] {
             assert_eq!(is_removal_cheaper(large, &vec![small; others]), is_cheaper, "{others}");
         }

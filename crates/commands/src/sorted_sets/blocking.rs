@@ -1,4 +1,4 @@
-//! Blocking sorted set commands. `pantala_engine::blocking` describes how a client blocks.
+//! Blocking sorted set commands. [`pantala_engine::blocking`] describes how a client blocks.
 
 use pantala_engine::access::Access;
 use pantala_engine::blocking::{Block, WakesOn};
@@ -28,7 +28,7 @@ fn pop_one(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply
 
 /// `BZMPOP timeout numkeys key [key …] MIN|MAX [COUNT count]`.
 pub fn bzmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    // As in Redis, errors in the keys come before errors in the timeout.
+    // As in Redis, an error in the keys has precedence over an error in the timeout.
     let call = match MultiPop::parse(args, 2) {
         Ok(call) => call,
         Err(error) => return reply.error(error),
@@ -53,15 +53,16 @@ fn pop_or_block(
         let key = access.key(args, index);
         match access.db(&key).write_as::<SortedSet>(&key) {
             Ok(None) => continue,
-            // A woken command (a blocked one that runs again because a key changed) doesn't report
-            // another type: it stays blocked until the key holds a sorted set.
+            // A woken command (a blocked command that runs again because one of its keys has
+            // changed) reports no error for a value of another type. It stays blocked until the key
+            // holds a sorted set.
             Err(WrongType) if is_woken => return,
             Err(WrongType) => return reply.error(errors::WRONG_TYPE),
             Ok(Some(_)) => {}
         }
         if access.claim() {
-            // The pop finds a member: the key holds a sorted set (checked above), and these are
-            // never empty.
+            // The pop always finds a member: the key holds a sorted set, as checked above, and a
+            // sorted set is never empty.
             let _ = pop(access, &key, call.end, call.count, shape, reply);
         }
         return;

@@ -13,7 +13,7 @@ use crate::arguments::is_option;
 use crate::errors;
 use crate::scanning::{ScanOptions, parse_cursor, reply_empty_page, reply_page};
 
-/// Members visited per step of a page.
+/// Number of members that a page visits per step.
 const MEMBERS_PER_STEP: usize = 10;
 
 /// `ZCARD key`.
@@ -124,8 +124,8 @@ pub fn zscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     });
 }
 
-/// Writes a score as `ZSCAN` does: a string in both protocol versions, and all digits of an integer
-/// in a listpack.
+/// Writes a score as `ZSCAN` does, as a string also in RESP3. An integer stored in a listpack is
+/// written with all its digits.
 fn bulk_score(set: SortedSetView<'_>, score: f64, reply: &mut Reply<'_>) {
     match set.stored_integer(score) {
         Some(integer) => reply.bulk_integer(integer),

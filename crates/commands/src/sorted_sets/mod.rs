@@ -4,14 +4,15 @@
 //! | --- | --- |
 //! | `add` | `ZADD`, `ZINCRBY` |
 //! | `members` | `ZCARD`, `ZMSCORE`, `ZRANK`, `ZREM`, `ZREVRANK`, `ZSCAN`, `ZSCORE` |
-//! | `range` | parsing and resolution of ranges |
+//! | `range` | parses ranges, and resolves them to ranks |
 //! | `ranges` | `ZCOUNT`, `ZLEXCOUNT`, `ZRANGE` and variants, `ZRANGESTORE`, `ZREMRANGEBY…` |
 //! | `pop` | `ZMPOP`, `ZPOPMAX`, `ZPOPMIN` |
 //! | `blocking` | `BZMPOP`, `BZPOPMAX`, `BZPOPMIN` |
 //! | `random` | `ZRANDMEMBER` |
 //! | `algebra` | `ZDIFF`, `ZINTER`, `ZINTERCARD`, `ZUNION` and their `STORE` variants |
 //!
-//! Every argument is parsed before anything changes, so a command that fails has no effect.
+//! A command parses all its arguments before it changes anything, so a command that fails has no
+//! effect.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -44,7 +45,7 @@ pub use pop::*;
 pub use random::*;
 pub use ranges::*;
 
-/// Returns the current limits up to which a sorted set is stored as a listpack.
+/// Returns the limits up to which a sorted set is stored as a listpack.
 pub(crate) fn pack_limits(access: &Access<'_>) -> PackLimits {
     let tuning = &access.keyspace().tuning;
     PackLimits {
@@ -53,8 +54,8 @@ pub(crate) fn pack_limits(access: &Access<'_>) -> PackLimits {
     }
 }
 
-/// Calls `work` with the sorted set at `args[1]`, or `on_missing`; replies with an error for
-/// another type.
+/// Calls `work` with the sorted set at `args[1]`. Calls `on_missing` if there is no such key, and
+/// replies with an error if the value has another type.
 #[inline]
 fn with_view(
     access: &mut Access<'_>,
@@ -71,7 +72,7 @@ fn with_view(
     }
 }
 
-/// Replies with members and scores: a flat array in RESP2, pairs in RESP3.
+/// Replies with members and scores, as a flat array in RESP2 and as pairs in RESP3.
 fn reply_pairs<'a>(
     members: impl ExactSizeIterator<Item = (pantala_types::pack::Element<'a>, f64)>,
     reply: &mut Reply<'_>,
@@ -87,8 +88,8 @@ fn reply_pairs<'a>(
     }
 }
 
-/// Stores a result as the key's value, or deletes the key if the result is empty. Replies with its
-/// length.
+/// Stores a result as the key's value, or deletes the key if the result is empty. Replies with the
+/// number of members.
 pub(crate) fn store(
     access: &mut Access<'_>,
     key: &Key<'_>,

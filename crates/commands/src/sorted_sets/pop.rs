@@ -1,4 +1,4 @@
-//! `ZPOPMIN`, `ZPOPMAX`, `ZMPOP`.
+//! Pops the members with the lowest or highest scores: `ZPOPMIN`, `ZPOPMAX`, `ZMPOP`.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
@@ -106,7 +106,7 @@ pub(crate) struct MultiPop {
 }
 
 impl MultiPop {
-    /// Parses the arguments from `args[number]`, the number of keys.
+    /// Parses the arguments from `args[number]` on, which is the number of keys.
     pub(crate) fn parse(args: &Args<'_>, number: usize) -> Result<Self, &'static str> {
         let positive =
             |text: &[u8]| parse_i64(text).and_then(|value| u64::try_from(value).ok()).filter(|&value| value > 0);
@@ -130,8 +130,8 @@ impl MultiPop {
     }
 }
 
-/// Pops up to `count` members from the set at a key and replies with them. Returns `false` and
-/// replies with nothing if there is no such key.
+/// Pops up to `count` members from the set at a key and replies with them. If there is no such key,
+/// returns `false` without a reply.
 pub(crate) fn pop(
     access: &mut Access<'_>,
     key: &Key<'_>,

@@ -1,4 +1,4 @@
-//! `ZRANDMEMBER`.
+//! `ZRANDMEMBER`: replies with random members of a sorted set.
 
 use pantala_engine::access::Access;
 use pantala_resp::{Args, Reply, Version};
@@ -49,7 +49,7 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
             } else if wanted > REPEATED_PICKS_MAX {
                 reply.error(errors::OUT_OF_RANGE);
             } else {
-                // Finding a rank in a listpack takes a scan, so collect all members once.
+                // Finding one rank in a listpack takes a scan, so this collects all members once.
                 let all: Vec<_> = if is_packed(set) { set.iter().collect() } else { Vec::new() };
                 let picks = (0..wanted as usize).map(|_| {
                     let rank = random.below(len as u64) as usize;
@@ -61,7 +61,7 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     );
 }
 
-/// Returns the member with a rank, which must exist.
+/// Returns the member with this rank, which must exist.
 fn pick(set: SortedSetView<'_>, rank: usize) -> (Element<'_>, f64) {
     set.range(rank..rank + 1, false).next().unwrap_or((Element::Bytes(b""), 0.0))
 }
@@ -70,7 +70,7 @@ fn is_packed(set: SortedSetView<'_>) -> bool {
     matches!(set, SortedSetView::Packed(_))
 }
 
-/// Returns the members with these ranks, which must exist and ascend. Scans a listpack once.
+/// Returns the members with these ranks, which must exist and ascend. Scans a listpack only once.
 fn picked(set: SortedSetView<'_>, ranks: Vec<usize>) -> Vec<(Element<'_>, f64)> {
     if !is_packed(set) {
         return ranks.into_iter().map(|rank| pick(set, rank)).collect();
@@ -80,7 +80,7 @@ fn picked(set: SortedSetView<'_>, ranks: Vec<usize>) -> Vec<(Element<'_>, f64)> 
     members.filter_map(|(rank, member)| ranks.next_if_eq(&rank).map(|_| member)).collect()
 }
 
-/// Replies with members that may repeat.
+/// Replies with members, which may repeat.
 fn reply_repeated<'a>(
     picks: impl ExactSizeIterator<Item = (Element<'a>, f64)>,
     with_scores: bool,

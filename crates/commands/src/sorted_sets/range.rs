@@ -9,7 +9,7 @@ use pantala_types::sorted_set::{LexRange, ScoreRange, SortedSetView};
 use crate::arguments::is_option;
 use crate::errors;
 
-/// The kind of a range's bounds.
+/// What the bounds of a range are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeKind {
     /// Ranks.
@@ -20,10 +20,10 @@ pub(super) enum RangeKind {
     Lex,
 }
 
-/// A range's bounds.
+/// The bounds of a range.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bounds<'a> {
-    /// First and last rank; negative ones count from the end.
+    /// First and last rank. Negative ranks count from the end.
     Rank(i64, i64),
     /// Scores.
     Score(ScoreRange),
@@ -46,7 +46,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Returns the ranks, ascending. If `reverse`, the given ranks count from the end.
+    /// Returns the ranks within the bounds, ascending. If `reverse`, the bounds count from the end.
     pub(super) fn ranks(&self, set: SortedSetView<'_>, reverse: bool) -> Range<usize> {
         match self {
             Bounds::Rank(start, end) => {
@@ -60,7 +60,7 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// Resolves ranks, both inclusive, in a set of `len` members; negative ones count from the end.
+/// Resolves ranks, both inclusive, in a set of `len` members. Negative ranks count from the end.
 fn clamp_ranks(start: i64, end: i64, len: usize) -> Range<usize> {
     let absolute = |rank: i64| if rank < 0 { rank.saturating_add(len as i64) } else { rank };
     let (start, end) = (absolute(start).max(0), absolute(end).min(len as i64 - 1));
@@ -77,7 +77,7 @@ pub(super) struct Query<'a> {
     limit: i64,
 }
 
-/// The properties of a query that the command's name determines.
+/// The properties of a query that the name of the command determines.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Preset {
     /// The kind of range; `None` if options determine it.
@@ -89,7 +89,7 @@ pub(super) struct Preset {
 }
 
 impl<'a> Query<'a> {
-    /// Parses the bounds at `args[first]` and the next argument, and the options after them.
+    /// Parses the bounds at `args[first]` and `args[first + 1]`, and the options after them.
     pub(super) fn parse(args: &Args<'a>, first: usize, preset: Preset) -> Result<Self, &'static str> {
         let (mut kind, mut reverse) = (preset.kind, preset.reverse);
         let (mut with_scores, mut offset, mut limit) = (false, 0, -1);
@@ -122,7 +122,7 @@ impl<'a> Query<'a> {
             return Err("ERR syntax error, WITHSCORES not supported in combination with BYLEX");
         }
         let (min, max) = (args.at(first), args.at(first + 1));
-        // In reverse, the maximum comes first.
+        // In reverse, the maximum precedes the minimum.
         let (min, max) = if reverse && kind != RangeKind::Rank { (max, min) } else { (min, max) };
         Ok(Query { bounds: Bounds::parse(kind, min, max)?, reverse, with_scores, offset, limit })
     }

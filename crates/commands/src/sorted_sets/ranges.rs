@@ -1,4 +1,5 @@
-//! Commands that read, count, store or remove the members of a range ([`super::range`]).
+//! Commands that read, count, store or remove the members of a range. [`super::range`] parses
+//! ranges.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};

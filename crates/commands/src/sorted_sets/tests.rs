@@ -1,4 +1,5 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the sorted set commands. The expected replies were compared with those of redis-server
+//! 7.0.15.
 
 use crate::testing::TestServer;
 
@@ -36,7 +37,7 @@ fn zadd_obeys_its_conditions() {
     server.check_counts(1, 0);
 }
 
-/// Tests both representations of a set.
+/// Tests sets with short members and with long ones, because the two are stored differently.
 #[test]
 fn ranges_in_both_representations() {
     for long in ["", &"x".repeat(70)] {
@@ -67,7 +68,7 @@ fn ranges_in_both_representations() {
         assert_eq!(server.run(&format!("zrank z d{long} withscore")), "*2 :3 2.5");
         assert_eq!(server.run("ZRANK z nosuch WITHSCORE"), "*-1");
         assert_eq!(server.run("ZREVRANK nosuch a WITHSCORE"), "*-1");
-        // These are the errors in the source code of Redis 7.2.
+        // The following errors are those in the source code of Redis 7.2.
         assert_eq!(server.run("ZRANK nosuch a extra"), "-ERR syntax error");
         let too_many = |name| format!("-ERR wrong number of arguments for '{name}' command");
         assert_eq!(server.run("ZRANK nosuch a WITHSCORE extra"), too_many("zrank"));

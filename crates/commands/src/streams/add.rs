@@ -29,10 +29,11 @@ const NOT_ABOVE: &str = "ERR The ID specified in XADD is equal or smaller than t
 const EXHAUSTED: &str = "ERR The stream has exhausted the last possible ID, unable to add more items";
 const TOO_LARGE: &str = "ERR Elements are too large to be stored";
 
-/// Maximum number of nodes that an approximate trim without LIMIT visits.
+/// Maximum number of nodes that an approximate trim without LIMIT visits. A node is a block of
+/// entries that are stored together.
 const TRIMMED_NODES_MAX: u64 = 100;
-/// Maximum number of entries that an approximate trim without LIMIT removes if nodes have no
-/// maximum number of entries.
+/// Maximum number of entries that an approximate trim without LIMIT removes, if the number of
+/// entries per node is unlimited.
 const TRIMMED_ENTRIES_DEFAULT: u64 = 10_000;
 /// Maximum number of entries that an approximate trim without LIMIT removes in any case.
 const TRIMMED_ENTRIES_MAX: u64 = 1_000_000;
@@ -48,18 +49,18 @@ struct Trimming {
 }
 
 impl Trimming {
-    /// Returns the threshold to propagate for an approximate trim, and its index.
+    /// Returns the threshold to propagate and its argument index; `None` if the trim is exact.
     fn remaining_threshold(&self, stream: &Stream) -> Option<(usize, Trim)> {
         self.approximate.then(|| (self.at, stream.remaining_threshold(self.to)))
     }
 }
 
-/// The options before the ID, and the ID.
+/// The options before the ID of a new entry, and this ID.
 struct Options {
     trimming: Option<Trimming>,
     no_mkstream: bool,
     id: NewId,
-    /// Index of the ID, or of the end of the arguments.
+    /// Index of the ID. For `XTRIM`, which has no ID, the end of the arguments.
     id_at: usize,
 }
 
@@ -136,7 +137,7 @@ pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.integer(trimmed as i64);
 }
 
-/// Returns the current limits of nodes.
+/// Returns the limits of a stream's nodes.
 fn node_limits(tuning: &Tuning) -> NodeLimits {
     NodeLimits {
         bytes: tuning.stream_node_max_bytes.load(Relaxed),
@@ -145,7 +146,7 @@ fn node_limits(tuning: &Tuning) -> NodeLimits {
 }
 
 impl Options {
-    /// Parses the options of `XADD` (`adds`) up to its ID, or those of `XTRIM`.
+    /// Parses the options of `XADD` up to its ID if `adds` is true, and otherwise those of `XTRIM`.
     fn parse(access: &Access<'_>, args: &Args<'_>, adds: bool) -> Result<Options, &'static str> {
         let mut options = Options { trimming: None, no_mkstream: false, id: NewId::Auto, id_at: args.len() };
         let mut limit = None;
@@ -180,8 +181,8 @@ impl Options {
             at += 1;
         }
         let (tuning, of_primary) = (&access.keyspace().tuning, access.session().of_primary);
-        // In a command from the primary, the threshold is the one that the primary's trim has
-        // reached, so the limit doesn't apply.
+        // In a command from the primary, the threshold is the one that the primary's trim reached.
+        // The limit therefore doesn't apply.
         options.resolve_limit(limit.filter(|_| !of_primary), adds, tuning)?;
         if let (Some(trimming), true) = (&mut options.trimming, of_primary) {
             trimming.limit = 0;

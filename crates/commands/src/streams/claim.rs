@@ -14,14 +14,14 @@ use crate::errors;
 
 /// Index of the first ID of `XCLAIM`.
 const IDS_AT: usize = 5;
-/// Number of entries that `XAUTOCLAIM` claims at most if it has no COUNT.
+/// Maximum number of entries that `XAUTOCLAIM` claims if it has no COUNT.
 const COUNT_DEFAULT: i64 = 100;
-/// Maximum number of pending entries that `XAUTOCLAIM` visits, for each entry of its COUNT.
+/// Maximum number of pending entries that `XAUTOCLAIM` visits for each entry of its COUNT.
 const ATTEMPTS_PER_ENTRY: usize = 10;
-/// Maximum COUNT of `XAUTOCLAIM`. Redis allocates an array of this many IDs of 16 bytes, whose size
-/// must fit in an `i64`.
+/// Maximum COUNT of `XAUTOCLAIM`. Redis allocates an array of this many IDs of 16 bytes. The size
+/// of the array must fit in an `i64`.
 const COUNT_MAX: i64 = i64::MAX / 16;
-/// A COUNT for which Redis's allocation exceeds any address space.
+/// The COUNT from which on the array that Redis allocates exceeds any address space.
 const COUNT_OUT_OF_MEMORY: i64 = 1 << 43;
 
 /// The options of `XCLAIM` after its IDs.
@@ -53,7 +53,8 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let now_ms = access.now_ms();
     let of_primary = access.session().of_primary;
     let Some(options) = Options::parse(args, at, now_ms, of_primary, reply) else { return };
-    // The clock of a load from the append-only file shows a time long ago.
+    // During a load of the append-only file, the clock may be far behind the recorded delivery
+    // time.
     let now_ms = if of_primary { now_ms.max(options.delivered_ms) } else { now_ms };
     let how = Claim {
         consumer: args.at(3),
@@ -90,7 +91,7 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`.
 pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    // As in Redis, a lookup of the key for reading precedes the checks of the arguments. The lookup
+    // As in Redis, the key is looked up for reading before the arguments are checked. The lookup
     // counts as a hit or a miss even if the arguments are invalid.
     access.db(&key).read(&key);
     let Some(min_idle_ms) = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM", reply) else {
@@ -139,7 +140,7 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     claims.propagate(access, args, &args.tail(args.len()));
 }
 
-/// Returns whether the key has the group `args[2]`; replies with an error otherwise.
+/// Returns whether the key has the group `args[2]`. Replies with an error if it hasn't.
 fn group_exists(access: &mut Access<'_>, key: &Key<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     match access.db(key).write_as::<StreamBox>(key) {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -198,8 +199,9 @@ impl Options {
                 }
             }
         }
-        // A negative time becomes the current time. So does a time in the future (a client's clock
-        // may be ahead), unless the primary or the append-only file has it.
+        // A negative time is replaced by the current time. So is a time in the future, because a
+        // client's clock may be ahead. The primary's commands and the append-only file may give a
+        // time in the future.
         let latest_ms = if of_primary { i64::MAX } else { now_ms };
         if !(0..=latest_ms).contains(&delivered_ms) {
             delivered_ms = now_ms;
@@ -208,7 +210,8 @@ impl Options {
     }
 }
 
-/// Parses COUNT and JUSTID of `XAUTOCLAIM`.
+/// Parses COUNT and JUSTID of `XAUTOCLAIM`. Replies with an error and returns `None` if they are
+/// invalid.
 fn auto_options(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<(i64, bool)> {
     let (mut count, mut just_id) = (COUNT_DEFAULT, false);
     let mut at = 6;

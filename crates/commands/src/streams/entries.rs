@@ -41,7 +41,8 @@ fn range(access: &mut Access<'_>, args: &Args<'_>, reversed: bool, reply: &mut R
             return reply.error(errors::SYNTAX);
         }
         let Some(number) = integer(args.at(at + 1), reply) else { return };
-        // As in Redis, a negative COUNT selects no entries; only a missing one selects all.
+        // As in Redis, a negative COUNT selects no entries. Without COUNT, all entries are
+        // selected.
         count = usize::try_from(number).unwrap_or(0);
         at += 2;
     }

@@ -16,7 +16,7 @@ const NO_KEY: &str = "ERR The XGROUP subcommand requires the key to exist. Note 
 const BUSY: &str = "BUSYGROUP Consumer Group name already exists";
 /// Maximum number of arguments of `XGROUP CREATE`.
 const CREATE_ARGUMENTS_MAX: usize = 8;
-/// Possible numbers of arguments of `XGROUP SETID`.
+/// The numbers of arguments that `XGROUP SETID` may have.
 const SETID_ARGUMENTS: [usize; 2] = [5, 7];
 
 /// `XGROUP CREATE key group id | $ [MKSTREAM] [ENTRIESREAD entries_read]`.
@@ -35,8 +35,8 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
         (metadata(&Event(EventClass::Stream, "xgroup-create")).when(is_created), is_created)
     });
     if matches!(done, Ok(None)) && mkstream && valid_len && start.is_some() {
-        // Creating the key counts as a change of its value; creating a group of an existing stream
-        // does not.
+        // Creating the key counts as a change of its value. Creating a group of an existing stream
+        // doesn't.
         done = db.change_as(&key, Missing::Create, |stream: &mut StreamBox| {
             (Change::event(&Event(EventClass::Stream, "xgroup-create")), create(stream))
         });
@@ -140,8 +140,8 @@ enum Start {
 }
 
 impl Start {
-    /// Parses a position. Returns `None` if it is invalid. The caller then replies with the error,
-    /// because the error for a missing key has priority.
+    /// Parses a position. If it is invalid, returns `None` without a reply, because the error for a
+    /// missing key has precedence.
     fn parse(argument: &[u8], parse: fn(&[u8], u64) -> Option<StreamId>) -> Option<Start> {
         if c_string(argument) == b"$" { Some(Start::Last) } else { parse(argument, 0).map(Start::After) }
     }
@@ -154,8 +154,8 @@ impl Start {
     }
 }
 
-/// Parses MKSTREAM (if `creates`) and ENTRIESREAD. Replies with an error and returns `None` if they
-/// are invalid.
+/// Parses MKSTREAM (only if `creates`) and ENTRIESREAD. Replies with an error and returns `None` if
+/// they are invalid.
 fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(bool, i64)> {
     let (mut mkstream, mut entries_read) = (false, ENTRIES_READ_UNKNOWN);
     let mut at = 5;
@@ -178,7 +178,7 @@ fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(boo
     Some((mkstream, entries_read))
 }
 
-/// Changes the group `args[3]` of the key `args[2]`; publishes `event` if `work` returns that the
+/// Changes the group `args[3]` of the key `args[2]`. Publishes `event` if `work` reports that the
 /// group changed. Replies with an error and returns `None` if there is no such group.
 fn change_group<R>(
     access: &mut Access<'_>,

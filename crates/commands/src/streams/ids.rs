@@ -1,4 +1,4 @@
-//! IDs as arguments; IDs and entries in replies.
+//! Parses IDs in arguments; writes IDs and entries to replies.
 
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
@@ -9,13 +9,13 @@ use crate::arguments::c_string;
 /// The error for an invalid ID.
 pub(super) const INVALID_ID: &str = "ERR Invalid stream ID specified as stream command argument";
 
-/// Parses an ID; `missing_seq` is the sequence number if it has none. Replies with an error and
-/// returns `None` if it is invalid.
+/// Parses an ID. If it has no sequence number, `missing_seq` is used. Replies with an error and
+/// returns `None` if the ID is invalid.
 pub(super) fn id(argument: &[u8], missing_seq: u64, reply: &mut Reply<'_>) -> Option<StreamId> {
     or_error(StreamId::parse(argument, missing_seq), reply)
 }
 
-/// Parses an ID like [`id`], or `-` for the first and `+` for the last.
+/// Parses an ID like [`id`]; `-` stands for the first ID and `+` for the last.
 fn id_or_end(argument: &[u8], missing_seq: u64, reply: &mut Reply<'_>) -> Option<StreamId> {
     or_error(parse_id_or_end(argument, missing_seq), reply)
 }
@@ -27,7 +27,7 @@ fn or_error(id: Option<StreamId>, reply: &mut Reply<'_>) -> Option<StreamId> {
     id
 }
 
-/// Parses an ID like [`StreamId::parse`], or `-` for the first and `+` for the last.
+/// Parses an ID like [`StreamId::parse`]; `-` stands for the first ID and `+` for the last.
 pub(super) fn parse_id_or_end(argument: &[u8], missing_seq: u64) -> Option<StreamId> {
     match c_string(argument) {
         b"-" if argument.len() < ID_BUFFER_BYTES => Some(StreamId::MIN),
@@ -36,10 +36,11 @@ pub(super) fn parse_id_or_end(argument: &[u8], missing_seq: u64) -> Option<Strea
     }
 }
 
-/// Size of Redis's buffer for parsing IDs.
+/// Size of Redis's buffer for parsing IDs, in bytes.
 const ID_BUFFER_BYTES: usize = 128;
 
-/// Parses the first ID of a range: inclusive, or exclusive after a parenthesis.
+/// Parses the first ID of a range. The ID is exclusive after a parenthesis, and otherwise
+/// inclusive.
 pub(super) fn start(argument: &[u8], reply: &mut Reply<'_>) -> Option<StreamId> {
     let [b'(', rest @ ..] = argument else { return id_or_end(argument, 0, reply) };
     if rest.is_empty() {
@@ -52,7 +53,7 @@ pub(super) fn start(argument: &[u8], reply: &mut Reply<'_>) -> Option<StreamId> 
     start
 }
 
-/// Parses the last ID of a range, like [`start`].
+/// Parses the last ID of a range. The ID is exclusive after a parenthesis, and otherwise inclusive.
 pub(super) fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<StreamId> {
     let [b'(', rest @ ..] = argument else { return id_or_end(argument, u64::MAX, reply) };
     if rest.is_empty() {
@@ -68,7 +69,7 @@ pub(super) fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<StreamId> {
 /// Number of IDs that [`Ids`] holds without an allocation.
 const INLINE_MAX: usize = 8;
 
-/// The IDs of one call.
+/// The IDs in the arguments of one call.
 pub(super) struct Ids {
     inline: [StreamId; INLINE_MAX],
     heap: Vec<StreamId>,

@@ -11,7 +11,7 @@ use super::{StreamBox, no_group_of_key};
 use crate::arguments::{integer, is_option, wrong_subcommand};
 use crate::{errors, help};
 
-/// Entries shown by `XINFO STREAM FULL` without COUNT.
+/// Number of entries that `XINFO STREAM FULL` shows without COUNT.
 const FULL_COUNT_DEFAULT: usize = 10;
 
 /// `XINFO CONSUMERS key group`.
@@ -100,7 +100,7 @@ fn with_stream(
     }
 }
 
-/// Writes the first seven pairs of both forms of `XINFO STREAM`.
+/// Writes the first seven pairs, which `XINFO STREAM` has with and without `FULL`.
 fn write_overview(stream: &Stream, reply: &mut Reply<'_>) {
     let counters = stream.counters();
     let ids = |name: &str, id: StreamId, reply: &mut Reply<'_>| {
@@ -135,7 +135,7 @@ fn summarize(stream: &Stream, reply: &mut Reply<'_>) {
     }
 }
 
-/// Writes three pairs: the reading progress of a group.
+/// Writes three pairs that describe the reading progress of a group.
 fn write_progress(stream: &Stream, group: &Group, reply: &mut Reply<'_>) {
     reply.bulk(b"last-delivered-id");
     write_id(group.last_id(), reply);

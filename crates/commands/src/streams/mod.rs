@@ -9,7 +9,7 @@
 //! | `pending` | `XACK`, `XPENDING` |
 //! | `claim` | `XCLAIM`, `XAUTOCLAIM` |
 //! | `info` | `XINFO` |
-//! | `ids` | IDs as arguments; IDs and entries in replies |
+//! | `ids` | parses IDs, and writes IDs and entries to replies |
 //! | `propagated` | propagated forms that differ from the client's command |
 //!
 //! `XADD` looks its key up once and copies its fields once. `XREADGROUP` finds new entries without
@@ -46,7 +46,7 @@ use crate::arguments::c_string;
 /// The engine's representation of a stream.
 type StreamBox = Box<Stream>;
 
-/// Changes the stream at a key; `None` if there is no such key.
+/// Changes the stream at a key. Returns `None` if there is no such key.
 fn change<R>(
     db: &mut Db<'_>,
     key: &Key<'_>,
@@ -55,19 +55,19 @@ fn change<R>(
     db.change_as(key, Missing::Skip, |stream: &mut StreamBox| work(stream))
 }
 
-/// Returns a change of groups or IDs, with its event. In Redis such a change doesn't count as a
-/// change of the value.
+/// Returns the change of a stream's groups or IDs, with its event. In Redis such a change doesn't
+/// count as a change of the value.
 fn metadata(event: &'static Event) -> Change {
     Change::metadata().and(event)
 }
 
 /// Returns the change of a stream whose entries were read or claimed for a consumer. The command
-/// propagates its outcome instead of the client's call.
+/// propagates the outcome instead of the client's call.
 fn delivery(created_consumer: bool) -> Change {
     if created_consumer { metadata(&Event(EventClass::Stream, "xgroup-createconsumer")) } else { Change::metadata() }
 }
 
-/// Replies with the error for a missing key or group; `rest` follows their names.
+/// Replies with the error for a missing key or group. `rest` follows their names in the error.
 fn no_group(reply: &mut Reply<'_>, key: &[u8], group: &[u8], rest: &str) {
     let between = b"' or consumer group '";
     let before = b"NOGROUP No such key '";

@@ -86,7 +86,8 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// Replies with the number of pending entries, the first and last ID, and the number per consumer.
+/// Replies with the number of pending entries, their first and last ID, and their number per
+/// consumer.
 fn summarize(group: &Group, reply: &mut Reply<'_>) {
     reply.array(4);
     reply.integer(group.pending_len() as i64);

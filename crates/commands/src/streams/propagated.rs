@@ -1,15 +1,15 @@
-//! Propagated forms that differ from the client's command, as in Redis 7.0. A group's read is
-//! propagated as its effect on the group's pending entries and last ID.
+//! Propagated forms of stream commands that differ from the client's command, as in Redis 7.0. The
+//! read of a group is propagated as its effect on the group's pending entries and last ID.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
 use pantala_resp::Args;
 use pantala_types::stream::{Delivered, Group, IdText, Pending, StreamId, Trim};
 
-/// Propagates the client's `XADD` or `XTRIM`. Arguments whose effect depends on the server are
-/// replaced by their outcome: the ID of the entry, and the threshold that an approximate trim has
-/// reached. Each outcome is given with the index of its argument. Without such arguments, the
-/// command is propagated unchanged.
+/// Propagates the client's `XADD` or `XTRIM`. Two arguments may depend on the server: the ID of the
+/// new entry, and the threshold of an approximate trim. Each is replaced by its outcome, if one is
+/// given with the index of the argument. The outcome of a threshold is the one that the trim
+/// reached. If no outcome is given, the command is propagated unchanged.
 pub(super) fn resolved(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -25,7 +25,7 @@ pub(super) fn resolved(
         words[at] = id.write(&mut id_text);
     }
     if let Some((at, threshold)) = threshold {
-        // Replaces `~`: the trim of a replica is exact.
+        // Replaces `~`, because a replica trims exactly.
         words[at - 1] = b"=";
         words[at] = match threshold {
             Trim::Length(length) => length_text.format_u64(length),
@@ -35,13 +35,13 @@ pub(super) fn resolved(
     access.propagate(&words);
 }
 
-/// The entries of one stream that an `XREADGROUP` delivered. Records nothing unless there is a
-/// journal, from which replicas and the append-only file receive changes.
+/// The entries of one stream that an `XREADGROUP` delivered. Records nothing if there is no journal
+/// (the stream of changes for replicas and the append-only file).
 pub(super) struct Delivery {
     is_journaled: bool,
     noack: bool,
     ids: Vec<StreamId>,
-    /// The group's new last ID and entries read.
+    /// The group's new last ID and its number of entries read.
     group_id: Option<(StreamId, i64)>,
 }
 
@@ -67,11 +67,11 @@ impl Delivery {
     }
 
     /// Propagates the delivery to `target`: key, group and consumer. The propagated pending entries
-    /// also create the consumer. With NOACK there are none, so a new consumer is propagated by a
-    /// command of its own.
+    /// also create the consumer on replicas. With NOACK no pending entries exist, so a separate
+    /// command propagates a new consumer.
     pub(super) fn propagate(self, access: &mut Access<'_>, target: [&[u8]; 3], now_ms: i64, created_consumer: bool) {
-        // Called even if nothing was recorded: if the journal was switched on during the delivery,
-        // the client's call must not be propagated instead.
+        // This call is needed even if nothing was recorded. If the journal was switched on during
+        // the delivery, the client's call would otherwise be propagated.
         access.propagate_nothing();
         if !self.is_journaled {
             return;
@@ -94,13 +94,13 @@ impl Delivery {
 /// A pending entry to propagate: it was delivered or claimed, or no longer exists in the stream.
 struct Record {
     id: StreamId,
-    /// The entry's consumer, unless it is the claimant.
+    /// The entry's consumer; `None` if the entry now belongs to the claimant.
     consumer: Option<Box<[u8]>>,
     delivered_ms: i64,
     deliveries: u64,
 }
 
-/// The effect of an `XCLAIM` or `XAUTOCLAIM`. Records nothing unless there is a journal.
+/// The effect of an `XCLAIM` or `XAUTOCLAIM`. Records nothing if there is no journal.
 pub(super) struct Claims {
     is_journaled: bool,
     entries: Vec<Record>,
@@ -110,13 +110,13 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// Creates empty claims.
+    /// Creates an empty record of claims.
     pub(super) fn new(access: &Access<'_>) -> Self {
         let is_journaled = access.is_journaled();
         Claims { is_journaled, entries: Vec::new(), last_id: StreamId::MIN, entries_read: 0, is_raised: false }
     }
 
-    /// Records a pending entry that was claimed (`is_claimed`), or that no longer exists in the
+    /// Records a pending entry. Either it was claimed (`is_claimed`), or it no longer exists in the
     /// stream.
     pub(super) fn record(&mut self, pending: &Pending<'_>, is_claimed: bool) {
         if self.is_journaled {
@@ -126,14 +126,14 @@ impl Claims {
         }
     }
 
-    /// Records the state of the group after the claims, and whether the command raised the group's
-    /// last ID before the claims.
+    /// Records the state of the group after the claims. `is_raised` says whether the command raised
+    /// the group's last ID before the claims.
     pub(super) fn finish(&mut self, group: &Group, is_raised: bool) {
         (self.last_id, self.entries_read, self.is_raised) = (group.last_id(), group.entries_read(), is_raised);
     }
 
-    /// Propagates the claims, one command per entry. An ID keeps the client's spelling if it is
-    /// among `sent`.
+    /// Propagates the claims, one command per entry. If an ID is among `sent`, it keeps the
+    /// client's spelling.
     pub(super) fn propagate(self, access: &mut Access<'_>, args: &Args<'_>, sent: &Args<'_>) {
         access.propagate_nothing();
         if self.entries.is_empty() {
@@ -154,8 +154,8 @@ impl Claims {
     }
 }
 
-/// Propagates a pending entry of a consumer. Deleted entries are propagated in the same way,
-/// because claiming a deleted entry removes it from the pending entries.
+/// Propagates a pending entry of a consumer. An entry deleted from the stream is propagated in the
+/// same way, because claiming it removes it from the pending entries.
 fn claim(access: &mut Access<'_>, target: [&[u8]; 3], id: &[u8], entry: &Record, last_id: &[u8]) {
     let [key, group, claimant] = target;
     let consumer = entry.consumer.as_deref().unwrap_or(claimant);
@@ -181,7 +181,7 @@ fn claim(access: &mut Access<'_>, target: [&[u8]; 3], id: &[u8], entry: &Record,
     ]);
 }
 
-/// Propagates a group's last ID and entries read.
+/// Propagates a group's last ID and its number of entries read.
 fn set_group_id(access: &mut Access<'_>, key: &[u8], group: &[u8], last_id: StreamId, entries_read: i64) {
     let (mut id, mut read) = (IdText::new(), Decimal::new());
     let (id, read) = (last_id.write(&mut id), read.format_i64(entries_read));

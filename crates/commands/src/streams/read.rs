@@ -23,25 +23,25 @@ const NEW_OF_XREAD: &str =
     "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.";
 const TIMEOUT_NOT_AN_INTEGER: &str = "ERR timeout is not an integer or out of range";
 const TIMEOUT_NEGATIVE: &str = "ERR timeout is negative";
-/// The errors that unblock an `XREADGROUP`.
+/// The error that ends a blocked `XREADGROUP` if its key is deleted.
 const KEY_DELETED: &str = "UNBLOCKED the stream key no longer exists";
 const GROUP_DELETED: &str = "NOGROUP the consumer group this client was blocked on no longer exists";
 
-/// The meaning of `>`: entries that haven't been delivered. As in Redis, the maximum ID means the
-/// same.
+/// The meaning of `>`: read the entries that haven't been delivered. As in Redis, the maximum ID
+/// has the same meaning.
 const NEW: StreamId = StreamId::MAX;
 
-/// A group and the reading consumer.
+/// A group and the consumer that reads.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     group: &'a [u8],
     consumer: &'a [u8],
 }
 
-/// The options before the keys, and the position of the keys.
+/// The options before the keys, and the positions of the keys.
 struct Options<'a> {
     count: usize,
-    /// `None` without `BLOCK`. Otherwise the timeout in ms; 0 means no timeout.
+    /// The timeout of `BLOCK` in ms, where 0 means no timeout; `None` without `BLOCK`.
     block_ms: Option<i64>,
     noack: bool,
     reader: Option<Reader<'a>>,
@@ -67,7 +67,7 @@ pub fn read_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards
 }
 
 /// Appends the route of `XREADGROUP`: the shards of its streams. The key specification doesn't
-/// suffice, because a group or a consumer may be called STREAMS.
+/// locate all of them, because a group or a consumer may be named STREAMS.
 pub fn readgroup_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     choose_shards(keyspace, args, true, shards);
 }
@@ -135,7 +135,7 @@ fn defer_streams(reply: &mut Reply<'_>) -> Deferred {
     }
 }
 
-/// Continues a blocked command with the key that woke it.
+/// Runs a blocked command again, for the key that woke it.
 fn read_woken(access: &mut Access<'_>, args: &Args<'_>, options: &Options<'_>, reply: &mut Reply<'_>) {
     let keys = options.first_key..options.first_key + options.streams;
     let Some(at) = keys.into_iter().find(|&at| access.concerns(args.at(at))) else { return };
@@ -146,8 +146,8 @@ fn read_woken(access: &mut Access<'_>, args: &Args<'_>, options: &Options<'_>, r
             let mut db = access.db(&key);
             let Ok(Some(stream)) = db.write_as::<StreamBox>(&key) else { return reply.error(KEY_DELETED) };
             let Some(group) = stream.group(reader.group) else { return reply.error(GROUP_DELETED) };
-            // `claim` ends the client's wait on all its keys. So it must be called only if there is
-            // an entry, and before the entry is taken.
+            // `claim` ends the client's wait on all its keys. It must therefore be called only if
+            // there is an entry, and before that entry is taken.
             if !stream.has_entries_after(group.last_id()) || !access.claim() {
                 return;
             }
@@ -164,7 +164,7 @@ fn read_woken(access: &mut Access<'_>, args: &Args<'_>, options: &Options<'_>, r
     }
 }
 
-/// Replies with the entries of a stream after an ID. Returns `false` if there are none.
+/// Replies with the entries of a stream after an ID. Returns `false` if there are no such entries.
 fn read_stream(access: &mut Access<'_>, key: &Key<'_>, after: StreamId, count: usize, reply: &mut Reply<'_>) -> bool {
     let mut db = access.db(key);
     let (Some(start), Ok(Some(stream))) = (after.next(), db.read_as::<StreamBox>(key)) else {
@@ -225,8 +225,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Replies with a stream's key and its entries after an ID. Returns `false` and replies with
-    /// nothing if there are none.
+    /// Replies with a stream's key and its entries after an ID. If there are no such entries,
+    /// returns `false` without a reply.
     fn read_one(&self, access: &mut Access<'_>, key: &Key<'_>, after: StreamId, reply: &mut Reply<'_>) -> bool {
         let before = reply.position();
         if reply.version() == Version::Resp2 {
@@ -243,13 +243,14 @@ impl<'a> Options<'a> {
         was_served
     }
 
-    /// Returns how to block for entries after these IDs.
+    /// Returns how to block until the streams have entries after these IDs.
     fn block_on(&self, args: &Args<'_>, after: &[StreamId], timeout_ms: i64) -> Block {
         let keys = self.first_key..self.first_key + self.streams;
         if self.reader.is_some() {
             return Block::on(keys, WakesOn::AnyChange, timeout_ms);
         }
-        // `$` and `+` are replaced by IDs now, because they would mean other IDs after a wake-up.
+        // `$` and `+` are replaced by IDs now, because they would stand for other IDs after a
+        // wake-up.
         let mut resolved: Vec<Vec<u8>> = args.iter().map(<[u8]>::to_vec).collect();
         for (argument, id) in resolved[keys.end..].iter_mut().zip(after) {
             *argument = id.to_string().into_bytes();
@@ -257,8 +258,8 @@ impl<'a> Options<'a> {
         Block { args: Some(resolved), ..Block::on(keys, WakesOn::Stream, timeout_ms) }
     }
 
-    /// Returns the ID after which to read a stream. Replies with an error and returns `None` if it
-    /// is invalid.
+    /// Returns the ID after which to read a stream. Replies with an error and returns `None` if the
+    /// argument is invalid.
     fn start_of(
         &self,
         access: &mut Access<'_>,
@@ -283,7 +284,7 @@ impl<'a> Options<'a> {
             b"$" => return Some(stream.map_or(StreamId::MIN, |stream| stream.counters().last_id)),
             b">" if of_group => return Some(NEW),
             b">" => NEW_OF_XREAD,
-            // `+` reads the last entry itself (from Redis 7.4).
+            // `+`, from Redis 7.4, reads the last entry: the read starts after the preceding ID.
             b"+" if !of_group => {
                 let last = stream.and_then(|stream| stream.last_entry_id());
                 return Some(last.and_then(StreamId::previous).unwrap_or(match stream {
@@ -300,7 +301,7 @@ impl<'a> Options<'a> {
         None
     }
 
-    /// Delivers entries to a consumer. Returns `false` if there are none.
+    /// Delivers entries to a consumer. Returns `false` if there are no new entries.
     fn read_group(
         &self,
         access: &mut Access<'_>,
@@ -323,7 +324,7 @@ impl<'a> Options<'a> {
                 delivered.finish(stream.group_at(group), &done);
                 done
             } else {
-                // `NEW` is the only ID without a next one, and was handled above.
+                // `NEW` is the only ID without a next ID, and the branch above handles it.
                 let start = after.next().unwrap_or(StreamId::MAX);
                 stream.redeliver(group, reader.consumer, start, count, now_ms, |id, fields| match fields {
                     Some(fields) => write_entry(id, fields, reply),
@@ -336,7 +337,7 @@ impl<'a> Options<'a> {
             };
             (delivery(done.created_consumer), Some(done))
         });
-        // Redis looks the key up a second time, for reading, so the lookup counts twice in the
+        // As in Redis, which looks the key up again for reading, the lookup counts twice in the
         // statistics.
         db.count_lookup(key, !matches!(done, Ok(None)));
         let Delivered { entries: shown, created_consumer } = done.ok().flatten().flatten().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the stream commands. The expected replies were compared with those of redis-server
+//! 7.0.15.
 
 use crate::testing::TestServer;
 

@@ -38,7 +38,7 @@ pub fn decrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Adds `by` to the integer at a key. A missing key counts as 0. Keeps the expiry.
+/// Adds `by` to the integer at a key, and keeps the expiry. A missing key counts as 0.
 #[inline]
 fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
@@ -71,8 +71,8 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     let Some(sum) = value.checked_add(by) else {
         return reply.error("ERR increment would produce NaN or Infinity");
     };
-    // The sum is stored as bytes even if it looks like an integer. OBJECT ENCODING of Redis shows
-    // the same.
+    // As the output of `OBJECT ENCODING` in Redis shows, the sum is stored as bytes even if it
+    // looks like an integer.
     let text = sum.to_human();
     let change = Change::event(&Event(EventClass::String, "incrbyfloat"));
     match db.set_string(&key, NewString::Bytes(&text), Expire::Keep, change) {

@@ -52,8 +52,8 @@ impl Options {
 /// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN len] [WITHMATCHLEN]`.
 pub fn lcs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let keys = [access.first_key(args, 1), access.key(args, 2)];
-    // The strings are copied, because they may be in different shards. The comparison takes far
-    // longer than the copy.
+    // Both strings are copied, because they may be in different shards. The copies cost far less
+    // than the comparison.
     let [a, b] = match keys.map(|key| copy_of(access, &key)) {
         [Ok(a), Ok(b)] => [a, b],
         [Err(error), _] | [_, Err(error)] => return reply.error(error),
@@ -74,7 +74,7 @@ pub fn lcs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Returns a copy of the string at a key; empty if the key doesn't exist.
+/// Returns a copy of the string at a key. The copy is empty if there is no such key.
 fn copy_of(access: &mut Access<'_>, key: &Key<'_>) -> Result<RawString, &'static str> {
     let mut db = access.db(key);
     let Some(entry) = db.read(key) else { return Ok(RawString::default()) };

@@ -8,9 +8,9 @@
 //! | `ranges` | `APPEND`, `GETRANGE`, `SETRANGE`, `STRLEN`, `SUBSTR` |
 //! | `lcs` | `LCS` |
 //!
-//! `GET`, plain `SET` of a small value and `INCR` of an existing key compute one hash (to route the
-//! command to its shard), look the key up once and do not allocate. `MGET` looks each key up once
-//! and does not allocate, but its keys are hashed more than once.
+//! `GET`, `SET` of a small value without options, and `INCR` of an existing key hash the key once
+//! (also to find its shard), look it up once, and do not allocate. `MGET` looks each key up once
+//! and does not allocate, but hashes keys more than once.
 
 mod counters;
 mod lcs;

@@ -1,6 +1,6 @@
-//! Variants of commands that take ownership of a large value instead of copying it
-//! ([`Access::take_value`]). They behave like the commands of the same names, and are invisible to
-//! clients.
+//! Variants of `SET` and related commands that take ownership of a large value instead of copying
+//! it ([`Access::take_value`]). A variant behaves like the command of the same name. Clients can't
+//! see it.
 
 use pantala_engine::access::Access;
 use pantala_engine::command::{Command, Handler};
@@ -16,8 +16,8 @@ static SETNX_OWNED: Command = Command { handler: Handler::Keyed(setnx_owned), ..
 static SETEX_OWNED: Command = Command { handler: Handler::Keyed(setex_owned), ..SETEX };
 static PSETEX_OWNED: Command = Command { handler: Handler::Keyed(psetex_owned), ..PSETEX };
 
-/// Returns the variant of a command that takes ownership of its value, and the index of the value's
-/// argument; `None` if there is no such variant.
+/// Returns the variant of a command that takes ownership of its value, and the index of the
+/// argument with the value. Returns `None` if the command has no such variant.
 #[must_use]
 pub fn owned_value_variant(command: &Command) -> Option<(&'static Command, usize)> {
     match command.full_name {
@@ -29,7 +29,7 @@ pub fn owned_value_variant(command: &Command) -> Option<(&'static Command, usize
     }
 }
 
-/// Returns the owned value, or the argument if there is none.
+/// Returns the owned value, or the argument if the value wasn't passed by ownership.
 fn value<'a>(access: &Access<'_>, args: &Args<'a>, index: usize) -> NewString<'a> {
     access.take_value().map_or_else(|| NewString::encode(args.at(index)), NewString::Large)
 }

@@ -47,7 +47,7 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mut db = access.db(&key);
     let change = Change::event(&Event(EventClass::String, "append"));
     let Some(entry) = db.write(&key) else {
-        // As with SET, a new value may be stored as an integer.
+        // As with `SET`, a new value may be stored as an integer.
         let stored = db.set_string(&key, NewString::encode(tail), Expire::Clear, change);
         return finish(stored.map(|()| tail.len()).map_err(EditError::from), reply);
     };
@@ -79,7 +79,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     if check_string_length(offset, patch.len() as u64, len_max).is_err() {
         return reply.error(errors::STRING_TOO_LONG);
     }
-    // Below 2^63, which fits in a usize on 64-bit systems.
+    // The offset is below 2^63, which fits in a usize on 64-bit systems.
     let offset = offset as usize;
     let len = len.max(offset + patch.len());
     let change = Change::event(&Event(EventClass::String, "setrange"));

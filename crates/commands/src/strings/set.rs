@@ -1,4 +1,4 @@
-//! `GET`, `SET` and their variants.
+//! `GET`, `SET` and their variants, and the options of `SET` and `GETEX`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +13,7 @@ use crate::arguments::{integer, is_option};
 use crate::expiry::{Base, Unit, invalid_expire, new_expiry_ms};
 use crate::{errors, propagated};
 
-/// The change of a key that is set.
+/// The change of a key by setting its value.
 const SET: Change = Change::event(&Event(EventClass::String, "set"));
 
 /// `GET key`.
@@ -23,7 +23,7 @@ pub fn get(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply_value(access, &key, reply);
 }
 
-/// Replies as `GET` does. Returns `false` if the reply is an error.
+/// Replies as `GET` does. Returns `false` if the reply is the error for another type.
 #[inline]
 fn reply_value(access: &mut Access<'_>, key: &Key<'_>, reply: &mut Reply<'_>) -> bool {
     match access.db(key).read(key).map(|entry| write_entry(StringRef::of(entry.held()), reply)) {
@@ -35,8 +35,8 @@ fn reply_value(access: &mut Access<'_>, key: &Key<'_>, reply: &mut Reply<'_>) ->
     }
 }
 
-/// Replies with a string, or with an error for a value of another type (`None`). Returns whether
-/// the value is a string.
+/// Replies with a string. `None` stands for a value of another type, and the reply is an error.
+/// Returns whether the value is a string.
 #[inline]
 fn write_entry(string: Option<StringRef<'_>>, reply: &mut Reply<'_>) -> bool {
     match string {
@@ -52,7 +52,7 @@ pub fn set(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     set_to(access, args, NewString::encode(args.at(2)), reply);
 }
 
-/// Runs `SET` with this value.
+/// Runs `SET` with `value`.
 #[inline(always)]
 pub(super) fn set_to(access: &mut Access<'_>, args: &Args<'_>, value: NewString<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
@@ -78,7 +78,7 @@ pub fn psetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     set_expiring(access, args, Unit::Milliseconds, "psetex", NewString::encode(args.at(3)), reply);
 }
 
-/// Runs `SETEX` or `PSETEX` with this value.
+/// Runs `SETEX` or `PSETEX` with `value`.
 pub(super) fn set_expiring(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -97,7 +97,7 @@ pub fn setnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     setnx_to(access, args, NewString::encode(args.at(2)), reply);
 }
 
-/// Runs `SETNX` with this value.
+/// Runs `SETNX` with `value`.
 pub(super) fn setnx_to(access: &mut Access<'_>, args: &Args<'_>, value: NewString<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
@@ -113,7 +113,7 @@ pub(super) fn setnx_to(access: &mut Access<'_>, args: &Args<'_>, value: NewStrin
 /// `GETSET key value`.
 pub fn getset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    // Allocate first: if the allocation fails, nothing may have changed, and no part of the reply
+    // Allocates first. If the allocation fails, nothing may have changed, and no part of the reply
     // may have been written.
     let Ok((payload, flags)) = payload_of(&key, NewString::encode(args.at(2))) else {
         return reply.error(errors::OUT_OF_MEMORY);
@@ -147,8 +147,8 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(entry) = db.read(&key) else { return reply.null() };
     let had_expiry = entry.expire_at_ms().is_some();
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
-    // As in Redis, the time is parsed only now. So an invalid time isn't an error if the key is
-    // missing.
+    // As in Redis, the time is parsed only after the lookup. An invalid time therefore isn't an
+    // error if the key is missing.
     let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return };
     string.write(reply);
     let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms) && !is_replica;
@@ -176,7 +176,7 @@ fn store(
     reply: &mut Reply<'_>,
 ) {
     let Ok(at_ms) = options.expiry.at_ms(access.now_ms(), command, reply) else { return };
-    // Allocate before any lookup or reply, because the allocation may fail.
+    // Allocates before any lookup or reply, because the allocation may fail.
     let Ok((payload, flags)) = payload_of(key, value) else {
         return reply.error(errors::OUT_OF_MEMORY);
     };
@@ -190,7 +190,7 @@ fn store(
         Condition::Existing => db.write(key).is_none(),
     };
     if condition_fails {
-        // With GET the reply is the old value, which is already written.
+        // With `GET` the reply is the old value, and is already written.
         if !options.get {
             reply.null();
         }
@@ -239,7 +239,7 @@ enum Expiry<'a> {
     Keep,
     /// `PERSIST`
     Persist,
-    /// A time that hasn't been parsed: Redis reports syntax errors first.
+    /// A time that is parsed later, because Redis reports syntax errors before invalid times.
     At { text: &'a [u8], unit: Unit, base: Base },
 }
 
@@ -248,8 +248,8 @@ impl Expiry<'_> {
         matches!(self, Expiry::At { base: Base::Epoch, .. })
     }
 
-    /// Returns the deadline (Unix time, ms), if the options set one. Replies with an error and
-    /// returns `Err` if the time is invalid.
+    /// Returns the deadline (Unix time, ms), or `None` if the options set no deadline. Replies with
+    /// an error and returns `Err` if the time is invalid.
     fn at_ms(&self, now_ms: i64, command: &str, reply: &mut Reply<'_>) -> Result<Option<i64>, ()> {
         let Expiry::At { text, unit, base } = *self else { return Ok(None) };
         let number = integer(text, reply).ok_or(())?;
@@ -270,7 +270,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Parses the arguments from index `first`; `None` on a syntax error.
+    /// Parses the arguments from index `first` on. Returns `None` on a syntax error.
     fn parse(args: &Args<'a>, first: usize, syntax: Syntax) -> Option<Self> {
         let mut options = Options::default();
         let mut index = first;
@@ -291,8 +291,8 @@ impl<'a> Options<'a> {
         Some(options)
     }
 
-    /// Propagates a call that sets a deadline as `SET` with the absolute deadline. Otherwise
-    /// propagates a call with `GET` without that option. Any other call is propagated unchanged.
+    /// Propagates the call. A call that sets a deadline becomes `SET` with the absolute deadline.
+    /// Otherwise the option `GET` is removed, if the call has it.
     #[cold]
     fn propagate(&self, access: &mut Access<'_>, args: &Args<'_>, key: &Key<'_>, value: &[u8], at_ms: Option<i64>) {
         match at_ms {
@@ -304,8 +304,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Parses an option that only `SET` has. Returns `false` for any other option, and for one that
-    /// contradicts an earlier one.
+    /// Parses an option that only `SET` has. Returns `false` if the option is another one, or if it
+    /// contradicts an earlier option.
     fn parse_set_only(&mut self, option: &[u8]) -> bool {
         if is_option(option, "NX") && self.condition != Condition::Existing {
             self.condition = Condition::Missing;
@@ -319,8 +319,8 @@ impl<'a> Options<'a> {
         true
     }
 
-    /// Sets the expiry. An option may be repeated, and the last one counts; `None` if two different
-    /// ones contradict each other.
+    /// Sets the expiry. An option may be repeated, and its last occurrence counts. Returns `None`
+    /// if two different options contradict each other.
     fn set_expiry(&mut self, expiry: Expiry<'a>) -> Option<()> {
         let is_consistent = match (self.expiry, expiry) {
             (Expiry::Unspecified, _) | (Expiry::Keep, Expiry::Keep) | (Expiry::Persist, Expiry::Persist) => true,

@@ -11,8 +11,8 @@ use pantala_types::{OutOfMemory, Value};
 use super::StringRef;
 use crate::errors;
 
-/// Number of keys whose entries are prefetched together. An entry spans up to six cache lines, so
-/// all entries of such a group fit into the first-level cache, which has 512 lines.
+/// Number of keys whose entries are prefetched together. An entry spans up to six cache lines. The
+/// entries of 16 keys therefore fit in the first-level cache, which has 512 lines.
 const PREFETCHED_KEYS_MAX: usize = 16;
 
 /// `MGET key [key …]`.
@@ -55,9 +55,12 @@ pub fn msetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Calls `visit` with keys and their indexes: every `step`th argument, starting with the first. The
-/// worker prefetched the buckets of the keys before it ran the command. The entries of a group of
-/// keys are prefetched here, before `visit` is called with the first of them.
+/// Calls `visit` with each key and its index. The keys are every `step`th argument, from index 1
+/// on.
+///
+/// The worker prefetches the buckets of the keys before it runs the command. This function
+/// prefetches the entries of a group of keys before it calls `visit` with the first key of the
+/// group.
 fn for_each_prefetched<'k>(
     access: &mut Access<'_>,
     args: &Args<'k>,
@@ -78,14 +81,14 @@ fn for_each_prefetched<'k>(
     }
 }
 
-/// Returns the key at an argument. A handler receives only the first key's hash, so the other keys
-/// are hashed again here.
+/// Returns the key at an argument. A handler receives the hash of the first key only, so this
+/// function hashes the other keys again.
 #[inline]
 fn key_at<'k>(access: &Access<'_>, args: &Args<'k>, index: usize) -> Key<'k> {
     if index == 1 { access.first_key(args, 1) } else { access.key(args, index) }
 }
 
-/// Stores all pairs. If an allocation fails, replies with an error, stores none and returns
+/// Stores all pairs. If an allocation fails, replies with an error, stores no pair and returns
 /// `false`.
 fn store_pairs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     let Ok(large) = large_payloads(access, args) else {
@@ -97,8 +100,8 @@ fn store_pairs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         let value = args.at(index + 1);
         let (mut db, set) = (access.db(key), Change::event(&Event(EventClass::String, "set")));
         if is_large(key.bytes, value) {
-            // Never fails: `large_payloads` has built a payload for each of these pairs, in this
-            // order.
+            // There is always a next payload, because `large_payloads` built one for each large
+            // pair in this order.
             let Some((payload, flags)) = large.next() else { return };
             db.set_payload(key, payload, flags, Expire::Clear, set);
         } else if db.set_string(key, NewString::encode(value), Expire::Clear, set).is_err() {
@@ -111,14 +114,14 @@ fn store_pairs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 
 /// Returns whether a value needs its own allocation, which may fail.
 fn is_large(key: &[u8], value: &[u8]) -> bool {
-    // A value too long for an entry is too long for an integer.
+    // A value too long for an entry is also too long for an integer.
     !fits_inline(key, value.len()) && matches!(NewString::encode(value), NewString::Bytes(_))
 }
 
 type Prepared<'v> = (NewPayload<'v, Value>, u8);
 
-/// Builds the payloads of all large values before anything is stored. Without large values it
-/// doesn't allocate.
+/// Builds the payloads of all large values before anything is stored. Allocates nothing if there
+/// are no large values.
 fn large_payloads<'v>(access: &Access<'_>, args: &Args<'v>) -> Result<Vec<Prepared<'v>>, OutOfMemory> {
     let mut payloads = Vec::new();
     for index in (1..args.len()).step_by(2) {

@@ -1,4 +1,5 @@
-//! Replies were compared with those of redis-server 7.0.15.
+//! Tests of the string commands. The expected replies were compared with those of redis-server
+//! 7.0.15.
 
 use pantala_base::block_bytes;
 
@@ -104,7 +105,7 @@ fn counters_at_their_limits() {
         ("SET t 1 EX 100", "+OK"),
         ("INCRBY t 41", ":42"),
         ("TTL t", ":100"),
-        // Bytes that are an integer can be incremented, and are then stored as an integer.
+        // Bytes that form an integer can be incremented. The result is stored as an integer.
         ("APPEND t 0", ":3"),
         ("OBJECT ENCODING t", "raw"),
         ("INCR t", ":421"),
@@ -199,7 +200,8 @@ fn append_grows_through_all_representations() {
     ]);
     let mut expected = b"123".to_vec();
     let piece = "p".repeat(700);
-    // The string grows out of the entry and into the heap, through every size class.
+    // The string outgrows its dictionary entry, and then passes through every size class of the
+    // heap.
     for _ in 0..50 {
         expected.extend_from_slice(piece.as_bytes());
         assert_eq!(server.run(&format!("APPEND k {piece}")), format!(":{}", expected.len()));
@@ -253,14 +255,14 @@ fn hits_and_misses_count_as_in_redis() {
     assert_eq!(server.hits_and_misses(), (4, 2));
 }
 
-/// Two workers on one shard exchange cache lines (docs/scaling.md). The counters that a command
-/// writes are in the same line as the shard's gate, the word that shows whether the shard is held.
-/// Only a change of the database's size writes another line.
+/// If two workers use one shard, they exchange its cache lines (docs/scaling.md). The counters that
+/// a command writes are in the cache line of the shard's gate, the word that shows whether the
+/// shard is held. Only a change of the database's size writes another line.
 #[test]
 fn counters_of_a_command_are_in_the_gates_cache_line() {
     const LINE_BYTES: usize = 64;
     let mut server = TestServer::new(4);
-    // A database that was never used has no counters.
+    // A database without any use has no counters, so this uses the database once.
     server.run("EXISTS a");
     // Returns the address and the value of each counter.
     let figures = |server: &TestServer| -> Vec<(usize, u64)> {
@@ -285,7 +287,7 @@ fn counters_of_a_command_are_in_the_gates_cache_line() {
         lines.len()
     };
     let (value, other) = ([b'v'; 64], [b'w'; 64]);
-    // A new key also changes the database's counters, which may span two lines.
+    // A new key also changes the counters of the database, which may span two cache lines.
     assert!((2..=3).contains(&lines_of(&[b"SET", b"key", &value])), "a new key");
     assert_eq!(lines_of(&[b"GET", b"key"]), 1);
     assert_eq!(lines_of(&[b"GET", b"missing"]), 1);

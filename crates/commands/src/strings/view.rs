@@ -1,4 +1,5 @@
-//! A view of a string value, independent of its representation. Handlers read strings through it.
+//! Views of string values. Handlers read strings through a view, which hides how the string is
+//! stored.
 
 use pantala_base::number::{Decimal, parse_i64};
 use pantala_engine::db::Held;
@@ -40,7 +41,7 @@ impl<'e> StringRef<'e> {
         self.with_bytes(<[u8]>::len)
     }
 
-    /// Calls `work` with the bytes; those of an integer exist only during the call.
+    /// Calls `work` with the bytes. The bytes of an integer exist only during the call.
     pub(crate) fn with_bytes<R>(self, work: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             StringRef::Int(value) => work(Decimal::new().format_i64(value)),
@@ -48,7 +49,7 @@ impl<'e> StringRef<'e> {
         }
     }
 
-    /// Returns the string as an integer, if it is one.
+    /// Returns the string as an integer, if it has the form of one.
     #[inline]
     pub(crate) fn integer(self) -> Option<i64> {
         match self {
@@ -57,7 +58,7 @@ impl<'e> StringRef<'e> {
         }
     }
 
-    /// Returns the string as a number, if it is one.
+    /// Returns the string as a number, if it has the form of one.
     pub(crate) fn long_double(self) -> Option<LongDouble> {
         match self {
             StringRef::Int(value) => Some(LongDouble::from(value)),
