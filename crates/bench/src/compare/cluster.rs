@@ -1,5 +1,5 @@
 //! Forms a Redis cluster of running processes. The slots are divided evenly, and every node knows
-//! all others.
+//! all other nodes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,16 +16,17 @@ use crate::load::control::{Control, Login, Target};
 /// Maximum time until the nodes agree on the cluster's state.
 const AGREED_MAX: Duration = Duration::from_secs(120);
 
-/// Options of every node. The node timeout, in milliseconds, is so short that nodes gossip often
-/// and discover each other soon.
+/// Options of every node. The node timeout (in milliseconds) is short, so that nodes gossip often
+/// and soon discover each other.
 pub(super) const OPTIONS: &[&str] =
     &["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000"];
-/// Node timeout after the nodes agree. A node that is stopped while other peers are measured must
-/// not count as failed. With this timeout the nodes also gossip less, which favours the cluster in
-/// a comparison.
+/// Node timeout after the nodes agree, in milliseconds. It is long, because a node that is stopped
+/// while other peers are measured must not count as failed. With a long timeout the nodes also
+/// gossip less, which favours the cluster in a comparison.
 const NODE_TIMEOUT_MS: &str = "3600000";
 
-/// Forms one cluster of the nodes at `addresses`. Waits until each reports `cluster_state:ok`.
+/// Forms one cluster of the nodes at `addresses`. Waits until every node reports
+/// `cluster_state:ok`.
 pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()> {
     let mut nodes = Vec::new();
     for address in addresses {
@@ -34,7 +35,7 @@ pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()
     for (index, node) in nodes.iter_mut().enumerate() {
         let (first, last) = slots_of(index, addresses.len());
         node.order(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
-        // redis-cli assigns distinct epochs too, so that nodes don't have to resolve a conflict.
+        // Like redis-cli, assigns distinct epochs, so that nodes don't have to resolve a conflict.
         node.order(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
     }
     for address in &addresses[1..] {
@@ -71,7 +72,7 @@ fn info(node: &mut Control) -> io::Result<String> {
     }
 }
 
-/// Returns whether a node considers all slots served and knows all `nodes`.
+/// Returns whether a node considers all slots served and knows that the cluster has `nodes` nodes.
 fn is_agreed(info: &str, nodes: usize) -> bool {
     let says = |line: &str| info.lines().any(|other| other == line);
     says("cluster_state:ok")
@@ -80,7 +81,7 @@ fn is_agreed(info: &str, nodes: usize) -> bool {
         && says(&format!("cluster_size:{nodes}"))
 }
 
-/// Returns the first and last slot of node `index` of `nodes`.
+/// Returns the first and last slot of the node `index` in a cluster of `nodes` nodes.
 fn slots_of(index: usize, nodes: usize) -> (usize, usize) {
     (index * SLOTS / nodes, (index + 1) * SLOTS / nodes - 1)
 }

@@ -1,4 +1,4 @@
-//! Collects the description of the host for a report.
+//! Describes the host for a report.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub(super) fn look() -> Host {
     }
 }
 
-/// Environment variables that select git's repository.
+/// Environment variables that set the repository of a git command.
 const GIT_PLACES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 
 /// Returns git's description of the checkout that contains `folder`. Returns `None` if git isn't
@@ -41,7 +41,7 @@ const GIT_PLACES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 fn checkout(folder: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(["describe", "--always", "--dirty", "--abbrev=12"]).env("GIT_OPTIONAL_LOCKS", "0");
-    // If the comparison runs in a git hook, these variables name the hook's repository.
+    // In a git hook, these variables name the hook's repository.
     GIT_PLACES.iter().for_each(|name| _ = git.env_remove(name));
     let output =
         git.stdin(Stdio::null()).stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
@@ -56,7 +56,7 @@ pub(super) fn load() -> String {
 }
 
 fn scheduling(stat: &str) -> String {
-    // In proc(5), field 19 is the nice value, and 40 and 41 are the real-time priority and the
+    // In proc(5), field 19 is the nice value, field 40 the real-time priority and field 41 the
     // policy.
     match (stat_word(stat, 41), stat_word(stat, 40), stat_word(stat, 19)) {
         ("1", priority, _) => format!("SCHED_FIFO, priority {priority}"),
@@ -70,8 +70,8 @@ fn scheduling(stat: &str) -> String {
 fn date(now: std::time::SystemTime) -> String {
     let seconds = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, minutes) = (seconds / 86_400, seconds / 60 % 1_440);
-    // Count years from March. The leap day is then the last day of a year, so each month starts on
-    // a fixed day of the year.
+    // Counts years from March. The leap day is then the last day of a year, and each month starts
+    // on a fixed day of the year.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -106,7 +106,7 @@ mod tests {
             GIT_PLACES.iter().for_each(|name| _ = git.env_remove(name));
             git.output().is_ok_and(|output| output.status.success())
         };
-        // Without git there is nothing more to check.
+        // Without git nothing more can be checked.
         if git(&["init", "-q"]) && git(&["commit", "-q", "--allow-empty", "-m", "x"]) {
             assert_eq!(checkout(folder.path()).unwrap().len(), 12);
         }

@@ -1,5 +1,5 @@
-//! Runs one workload against all peers (the compared servers): starts them, loads their data,
-//! measures in rounds, and stops them.
+//! Runs one workload against all peers (the compared servers). Starts the peers, loads their keys,
+//! measures them in rounds, and stops them. In a round, every peer is measured once.
 
 use std::io;
 use std::sync::Arc;
@@ -22,23 +22,24 @@ use crate::load::plan::{Amount, CommandPlan, Plan};
 use crate::load::template::DATA;
 use crate::load::{self, Watch};
 
-/// Length of the unmeasured load before the first round, in which buffers grow to their final size.
+/// Length of the unmeasured load before the first round. During this load, buffers grow to their
+/// final size.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Time without a reply after which a load fails.
+/// If no reply arrives for this time, a load fails.
 const STALL_MAX: Duration = Duration::from_secs(30);
 /// Like [`STALL_MAX`], for workloads whose commands take seconds.
 const LONG_STALL_MAX: Duration = Duration::from_secs(300);
-/// Part of the requested rate that a peer must reach. It is less than 1 because the last replies
+/// Share of the requested rate that a peer must reach. It is less than 1 because the last replies
 /// arrive after the last second.
 const RATE_KEPT: f64 = 0.97;
-/// Number of steps of a latency curve for each halving of the distance to 100%.
+/// Number of steps of a latency curve for each halving of the distance to the quantile 100%.
 const CURVE_TICKS_PER_HALF: u32 = 4;
 
 /// The settings that all workloads share.
 pub(super) struct Course<'a> {
     pub(super) setup: &'a Setup,
     pub(super) seed: u64,
-    /// The tracer that counts system calls, or the reason why there is none.
+    /// The tracer that counts system calls, or the reason why tracing isn't possible.
     pub(super) tracer: &'a Result<Tracer, String>,
     pub(super) stop: &'a Arc<AtomicBool>,
 }
@@ -54,23 +55,23 @@ pub(super) struct Entrant {
 pub(super) struct Pass {
     /// Number of the round, starting at 1. Round 0 is the unmeasured warm-up.
     pub(super) round: u64,
-    /// `None`: as many operations as the clients can send.
+    /// The requested rate. `None` stands for as many operations as the clients can send.
     pub(super) rate_per_s: Option<u64>,
     pub(super) amount: Amount,
 }
 
-/// Results of a pass.
+/// The results of a pass.
 pub(super) struct Driven {
     pub(super) round: Round,
     pub(super) peak_bytes: u64,
-    /// System calls and wake-ups, if the pass counts them.
+    /// The counts of system calls and wake-ups, if the pass counts them.
     pub(super) counts: Option<io::Result<Counts>>,
-    /// An error if a reply, or a step after the pass, was not as expected.
+    /// An error if a reply of the pass, or a step after the pass, was not as expected.
     pub(super) verdict: io::Result<()>,
 }
 
 impl Course<'_> {
-    /// Measures `workload`. The row of a failed peer contains the reason. After an interruption,
+    /// Measures `workload`. If a peer fails, its row contains the reason. After an interruption,
     /// the results so far are kept.
     pub(super) fn run(&self, workload: &Workload, ports: &mut Ports) -> WorkloadResult {
         let mut entrants: Vec<Entrant> =
@@ -110,7 +111,7 @@ impl Course<'_> {
         Ground { dir: &self.setup.dir, cpus: &self.setup.server_cpus, stop: self.stop }
     }
 
-    /// Starts a peer, loads its keys, and pauses it.
+    /// Starts a peer, loads its keys, and suspends it.
     fn enter(&self, spec: &Spec, workload: &Workload, ports: &mut Ports) -> Entrant {
         let mut result = PeerResult { name: spec.name.clone(), ..PeerResult::default() };
         if check_interrupted(self.stop).is_err() {
@@ -162,8 +163,8 @@ impl Course<'_> {
         Entrant { peer: Some(peer), result }
     }
 
-    /// Resumes a stopped peer, calls `drive` to measure it, and stops it again. If `drive` fails,
-    /// the peer's row becomes invalid, except after an interruption.
+    /// Resumes a suspended peer, calls `drive` to measure it, and suspends it again. If `drive`
+    /// fails, the peer's row becomes invalid, except after an interruption.
     pub(super) fn turn(
         &self,
         entrant: &mut Entrant,
@@ -186,7 +187,7 @@ impl Course<'_> {
         }
     }
 
-    /// Measures a peer once. Round 0 is the warm-up.
+    /// Measures a peer once. Round 0 is the unmeasured warm-up.
     fn measure(&self, peer: &mut Peer, result: &mut PeerResult, workload: &Workload, round: u64) -> io::Result<()> {
         let driven = match workload.measured {
             Measured::Saves => self.save(peer, workload, round)?,
@@ -204,7 +205,7 @@ impl Course<'_> {
         driven.verdict
     }
 
-    /// Runs the steps before the pass, the pass, and the steps after it.
+    /// Runs the workload's steps before the pass, then the pass, then the steps after it.
     pub(super) fn drive(
         &self,
         peer: &Peer,
@@ -231,7 +232,7 @@ impl Course<'_> {
         Ok(Driven { round, peak_bytes: account.peak_bytes, counts: account.counts, verdict })
     }
 
-    /// Returns the length of one measurement. Round 0 is the warm-up.
+    /// Returns the length of one measurement. Round 0 is the unmeasured warm-up.
     fn amount(&self, workload: &Workload, round: u64) -> Amount {
         let keys = workload.keys_at(self.setup.scale);
         match workload.measured {
@@ -247,7 +248,7 @@ impl Course<'_> {
         let maximum = minimum + keys - 1;
         let clients = workload.clients_at(self.setup.scale, self.setup.threads, peer.nodes);
         let commands = workload.commands.iter().map(|command| {
-            // A test checks the table's patterns.
+            // The patterns in the table are valid: a test parses them.
             let pattern = command.pattern.parse().unwrap_or(Pattern::Uniform);
             let name = command.text.split(' ').next().unwrap_or_default();
             CommandPlan::new(name, &expanded(command.text), pattern, command.weight)
@@ -281,7 +282,7 @@ impl Course<'_> {
         }
     }
 
-    /// Describes the load in a line.
+    /// Describes the load in one line.
     fn parameters(&self, workload: &Workload) -> String {
         let (scale, threads) = (self.setup.scale, workload.threads_of(self.setup.threads));
         let scaled = |what: &str, published: u64, used: u64| {
@@ -352,7 +353,7 @@ impl Course<'_> {
 }
 
 impl Entrant {
-    /// Stops the peer and adds its peak memory to the result.
+    /// Stops the peer and records its peak memory in the result.
     fn leave(self) -> PeerResult {
         let Self { peer, mut result } = self;
         if let Some(mut peer) = peer {
@@ -372,9 +373,9 @@ impl Entrant {
     }
 }
 
-/// Measures the server's CPU time between the first request and the last reply. This excludes
-/// opening and closing connections. Samples the server's memory during the run, because a child
-/// that rewrites a file may end before the run does.
+/// Measures the server's CPU time between the first request and the last reply. This time excludes
+/// the opening and closing of connections. Samples the server's memory during the run, because a
+/// child process that rewrites a file may end before the run does.
 struct Account<'a> {
     peer: &'a Peer,
     before: Usage,
@@ -426,12 +427,12 @@ pub(super) fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
     }
 }
 
-/// Formats `1 thread`, `2 threads`.
+/// Formats a count, such as `1 thread` and `2 threads`.
 fn count_of(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the latency curve of all rounds together, as pairs of a quantile and its latency in
+/// Returns the latency curve of all rounds together. Each element is a quantile and its latency in
 /// microseconds.
 fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     let mut sum = crate::load::tally::histogram();
@@ -441,7 +442,7 @@ fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
 }
 
-/// Marks a peer that exceeded the workload's latency limit, and adds a note to one that kept it.
+/// If the peer exceeded the workload's latency limit, marks it as invalid; otherwise adds a note.
 fn check_latency(workload: &Workload, peer: &mut PeerResult) {
     let (Some(max_us), Some(summary)) = (workload.latency_max_us, &peer.summary) else { return };
     if summary.p99_us <= max_us {
@@ -461,15 +462,16 @@ fn check_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
     }
 }
 
-/// Returns whether a peer that served `operations_per_s` reached the requested rate, up to
-/// [`RATE_KEPT`].
+/// Returns whether a peer that served `operations_per_s` reached at least the share [`RATE_KEPT`]
+/// of the requested rate.
 pub(super) fn keeps_rate(rate_per_s: u64, operations_per_s: f64) -> bool {
     operations_per_s >= rate_per_s as f64 * RATE_KEPT
 }
 
 /// Returns `trouble`. If a process of the peer has ended, appends how it ended.
 fn append_death(peer: &mut Peer, trouble: &str) -> String {
-    // The kernel reports a killed process as ended shortly after its connections are closed.
+    // If a process is killed, its connections close shortly before the kernel reports that it
+    // ended.
     std::thread::sleep(Duration::from_millis(100));
     match peer.death() {
         Some(death) => format!("{trouble}; {death}"),
@@ -483,7 +485,7 @@ fn print_failure(result: &PeerResult) {
     }
 }
 
-/// Prints the result of a round; `what` names workload, round and peer.
+/// Prints the result of a round. `what` names the workload, the round and the peer.
 pub(super) fn print_round(what: &str, round: &Round) {
     say(&format!(
         "{what}: {} ops/s, {:.2} us of CPU per operation, p99 {:.0} us",
@@ -517,7 +519,7 @@ mod tests {
         const CHILD_BYTES: u64 = 40_000_000;
         let _alone = super::super::process::ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
-        // `tail` keeps all bytes in memory until the pipe ends.
+        // `tail` keeps all bytes in memory until its input ends.
         let script =
             format!("(head -c {CHILD_BYTES} /dev/zero; sleep 5) | tail -c {CHILD_BYTES} > tail; exec sleep 600");
         let peer = Peer::of_shell(&script, dir.path());

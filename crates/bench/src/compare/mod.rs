@@ -1,29 +1,30 @@
-//! Compares servers on this host by driving each with the same load in turn.
+//! Compares servers on this host by driving each server with the same load in turn.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | peer | a server to compare: one process, or the processes of a cluster ([`peers`]) |
-//! | workload | commands, keys, sizes and clients, by a name ([`workloads`]) |
-//! | round | every peer is measured once, in turn. Ratios of two peers are taken *within* a round |
-//! | sweep | rounds at fixed rates, up to each peer's own peak throughput ([`sweep`]) |
+//! | peer | a compared server: one process, or the processes of a cluster ([`peers`]) |
+//! | workload | commands, keys, sizes and clients under one name ([`workloads`]) |
+//! | round | one measurement of every peer, in turn. A ratio of two peers compares results of one round |
+//! | sweep | rounds at fixed rates, up to the peak throughput of each peer ([`sweep`]) |
 //! | preset | a published set-up: peers, workloads, sizes and CPUs, with a check of the host ([`presets`]) |
-//! | row | one peer's results in one workload |
-//! | invalid | a row with error replies, lost connections or a dead server: it has no results |
-//! | skipped | a row without measurements: the server lacks a feature, or the run was interrupted |
+//! | row | the results of one peer in one workload |
+//! | invalid | a row without results, because of error replies, lost connections or a dead server |
+//! | skipped | a row without measurements, because the server lacks a feature or the run was interrupted |
 //!
-//! For each workload all peers are started, filled with the same keys, driven for a second without
-//! measurement, and then measured in rounds. Memory workloads have no rounds: they measure the
-//! memory usage of the keys ([`resident`]). Rounds of some workloads write a snapshot or restart
-//! the server instead of driving it ([`persistence`]). Peers that are not being measured are
-//! stopped (SIGSTOP), so that forty idle processes cost the current peer nothing. CPU time is the
-//! kernel's count for all threads of a peer's processes and their children, between the first
-//! request and the last reply.
+//! For each workload, all peers are started, filled with the same keys, driven for a second without
+//! measurement, and then measured in rounds. In some workloads a round writes a snapshot or
+//! restarts the server instead of driving it ([`persistence`]). Memory workloads have no rounds:
+//! they measure the memory usage of the keys ([`resident`]).
+//!
+//! While one peer is measured, the others are suspended (SIGSTOP), so that even forty idle
+//! processes cost it nothing. CPU time is the kernel's count for all threads of a peer's processes
+//! and their children, between the first request and the last reply.
 //!
 //! Every started process is a [`process::Process`], which kills the process when it is dropped: at
 //! the end of the run, after an error, or after the first signal. A panic kills the processes, too.
-//! SIGKILL of `pantala-bench` itself leaves servers running.
+//! SIGKILL of `pantala-bench` leaves the servers running.
 
 mod cluster;
 mod host;
@@ -56,8 +57,8 @@ use self::peers::Ports;
 use self::results::{PresetReport, Results, WorkloadResult};
 use self::trace::Tracer;
 
-/// Iterates over all workloads. Yields the workload's name, and the reason why `model` does not
-/// predict its performance, or `None` if it does.
+/// Iterates over all workloads. Yields the name of each workload, and the reason why `model` does
+/// not predict its performance. The reason is `None` if `model` predicts it.
 pub(crate) fn modelled_workloads() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     workloads::ALL.iter().map(|workload| (workload.name, workload.unmodelled()))
 }
@@ -68,7 +69,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         return list(&mut io::stdout().lock());
     }
     let setup = options.setup().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-    // Prepare the folder first, so that a folder that cannot be written fails before the run.
+    // Prepare the folder first, so that a run fails at its start if it can't write its report.
     report::prepare(&setup.out)?;
     process::kill_at_panic();
     let mut ports = Ports::new(options.port, &mut Random::from_entropy());
@@ -95,7 +96,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     for workload in &setup.workloads {
         if !stop.load(Ordering::Relaxed) {
             let result = course.run(workload, &mut ports);
-            // A closed stdout does not end the run, because the report is written to files.
+            // A closed stdout does not end the run, because the report is also written to files.
             let _ = report::print(&result, &mut io::stdout().lock());
             results.workloads.push(result);
         }
@@ -118,12 +119,12 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     }
 }
 
-/// Prints a line of progress. A closed stderr is ignored.
+/// Prints a line of progress. Ignores a closed stderr.
 fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Prints how a preset fits this host, before hours of measurements start.
+/// Prints how a preset fits this host. Called before the measurements, which may take hours.
 fn say_preset(preset: &PresetReport) {
     say(&format!("{}: {}", preset.name, preset.source));
     for line in preset.scaled_down.iter().chain(&preset.placement) {
@@ -139,7 +140,7 @@ fn invalid_rows(workloads: &[WorkloadResult]) -> usize {
     workloads.iter().flat_map(|workload| &workload.peers).filter(|peer| peer.invalid.is_some()).count()
 }
 
-/// Lists all workloads.
+/// Prints a list of all workloads.
 fn list(out: &mut impl Write) -> io::Result<()> {
     for workload in workloads::ALL.iter().chain(workloads::PUBLISHED) {
         writeln!(

@@ -14,9 +14,9 @@ use pantala_base::topology::Topology;
 
 /// Maximum number of processes of a cluster, and of shards of Pantala.
 const SHARDS_MAX: u64 = 1024;
-/// Maximum rounds.
+/// Maximum number of rounds.
 const ROUNDS_MAX: u64 = 1000;
-/// Maximum seconds of one measurement.
+/// Maximum length of one measurement, in seconds.
 const SECONDS_MAX: u64 = 3600;
 /// Largest scale.
 pub(super) const SCALE_MAX: f64 = 100.0;
@@ -26,55 +26,56 @@ const RATE_MAX: u64 = 1_000_000_000;
 const PEERS_MAX: usize = 32;
 /// Default number of shards of Pantala and of processes of a Redis cluster, without a preset.
 const SHARDS: u64 = 40;
-/// Default length of one measurement without a preset, seconds.
+/// Default length of one measurement without a preset, in seconds.
 const SECONDS: u64 = 5;
-/// Workloads unless options or a preset name others.
+/// The workloads, unless options or a preset name others.
 const WORKLOADS: &[&str] = &["dragonfly-get1", "dragonfly-get30", "dragonfly-set1", "dragonfly-set30"];
-/// Workloads of a sweep unless options or a preset name others.
+/// The workloads of a sweep, unless options or a preset name others.
 const SWEPT: &[&str] = &["dragonfly-get1", "dragonfly-set1", "elasticache", "enterprise", "mixed-types"];
 
 /// Options of a comparison.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// A server to compare; repeat for each: redis, redis-cluster (of --shards processes),
-    /// redis-cluster:N, pantala, dragonfly, floor, or 'name=command with {port} and {dir}'
-    /// [default: redis-cluster and pantala]
+    /// A server to compare; repeat the option for each: redis, redis-cluster (of --shards
+    /// processes), redis-cluster:N, pantala, dragonfly, floor, or 'name=command with {port} and
+    /// {dir}' [default: redis-cluster and pantala]
     #[arg(long)]
     peer: Vec<String>,
     /// Name of the peer that the tables' ratios refer to; repeat the option for several.
-    /// results.json has the ratios of every pair [default: the first peer]
+    /// results.json contains the ratios of every pair [default: the first peer]
     #[arg(long, value_name = "NAME")]
     against: Vec<String>,
-    /// Shards of Pantala, and processes of the Redis cluster [default: 40, or the preset's]
+    /// Number of shards of Pantala, and of processes of the Redis cluster [default: 40, or the
+    /// preset's]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SHARDS_MAX))]
     shards: Option<u64>,
-    /// A named workload; repeat for several. `--workload list` lists them [default: the four of
-    /// Dragonfly; with --rate-sweep two of these, elasticache, enterprise and mixed-types]
+    /// A named workload; repeat the option for several. `--workload list` lists them [default: the
+    /// four of Dragonfly; with --rate-sweep two of these, elasticache, enterprise and mixed-types]
     #[arg(long)]
     workload: Vec<String>,
     /// A published set-up: dragonfly-2022, redis-2022, elasticache-7.1 or enterprise-200m. It sets
-    /// the workloads, and the peers, the shards, the seconds of a measurement and the CPUs unless
-    /// other options set them. CPUs are divided by the host's topology. The host's settings are
-    /// checked before the run
+    /// the workloads. Unless other options set them, it also sets the peers, the shards, the
+    /// seconds of a measurement and the CPUs. CPUs are divided by the host's topology. The host's
+    /// settings are checked before the run
     #[arg(long, value_name = "NAME", value_parser = Preset::named, conflicts_with = "workload")]
     preset: Option<&'static Preset>,
-    /// Number of rounds. In each round every peer is measured once, in turn. Workloads memory-…
-    /// have no rounds: they are filled once
+    /// Number of rounds. In each round every peer is measured once, in turn. The workloads memory-…
+    /// have no rounds: their peers are filled once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: u64,
     /// Seconds of one measurement, for workloads that run for a time [default: 5, or the preset's]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     test_time: Option<u64>,
-    /// Operations per second of all clients together, the same for every peer; latency then counts
+    /// Operations per second of all clients together, the same for every peer. Latency then counts
     /// from the time when an operation was due [default: no limit]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
     rate_limiting: Option<u64>,
     /// After the rounds without a rate, also drive every peer at 5, 10, 20, 40, 60, 80 and 95% of
-    /// the slowest peer's peak, and at the peer's own peak; latency as with --rate-limiting
+    /// the slowest peer's peak, and at the peer's own peak; latency counts as with --rate-limiting
     #[arg(long, conflicts_with = "rate_limiting")]
     rate_sweep: bool,
     /// Factor for the number of a workload's keys, above 0 and at most 100. For workloads about
-    /// connections it also applies to the number of connections
+    /// connections the factor also applies to the number of connections
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// CPUs of the servers, such as 0,2-3 [default: any]
@@ -89,10 +90,10 @@ pub(crate) struct Options {
     /// Folder for the servers' files during the run [default: the folder for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// First port to use. If it is given, a port in use is an error [default: free ports]
+    /// First port to use. With this option, a port in use is an error [default: free ports]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1024..=40_000))]
     pub(super) port: Option<u16>,
-    /// The pantala executable [default: next to this one, then on the search path]
+    /// The pantala executable [default: beside this executable, then on the search path]
     #[arg(long)]
     pantala: Option<PathBuf>,
     /// The redis-server executable [default: on the search path]
@@ -107,13 +108,14 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) peers: Vec<Spec>,
-    /// Names of peers. If empty, ratios refer to the first peer that takes part.
+    /// Names of the peers that ratios refer to. If empty, ratios refer to the first peer that takes
+    /// part.
     pub(super) against: Vec<String>,
     pub(super) workloads: Vec<&'static Workload>,
     pub(super) preset: Option<&'static Preset>,
     pub(super) shards: u64,
     pub(super) rounds: u64,
-    /// Length of one measurement.
+    /// Length of one measurement, in seconds.
     pub(super) seconds: u64,
     pub(super) rate: Rate,
     pub(super) scale: f64,
@@ -134,12 +136,12 @@ pub(super) enum Rate {
     Unlimited,
     /// Operations per second of all clients together.
     Fixed(u64),
-    /// No limit first, and then the rates of a sweep (see [`super::sweep`]).
+    /// First no limit, then the rates of a sweep (see [`super::sweep`]).
     Sweep,
 }
 
 impl Rate {
-    /// Returns the rate of every round if it is fixed.
+    /// Returns the rate of every round, if it is fixed.
     pub(super) fn fixed(self) -> Option<u64> {
         match self {
             Self::Fixed(rate_per_s) => Some(rate_per_s),
@@ -149,7 +151,7 @@ impl Rate {
 }
 
 impl Options {
-    /// Returns whether to list the workloads and do nothing more.
+    /// Returns whether to list the workloads and then exit.
     pub(super) fn lists(&self) -> bool {
         self.workload.iter().any(|name| name == "list")
     }
@@ -220,9 +222,10 @@ impl Options {
         })
     }
 
-    /// Returns the CPUs of the servers and of the generator. Without a preset, these are the given
-    /// CPUs, or any CPU (an empty list). With a preset, both sides get CPUs by topology if neither
-    /// option is given. If one option is given, the other side gets all remaining CPUs.
+    /// Returns the CPUs of the servers and those of the generator. Without a preset, these are the
+    /// CPUs of the options; an empty list stands for any CPU. With a preset and neither option, the
+    /// topology of the host decides. With a preset and one option, the other side gets all
+    /// remaining CPUs.
     fn split(&self) -> Result<Split, String> {
         let given = |list: &Option<List>| list.clone().map(|list| list.0);
         let (server, client) = (given(&self.server_cpus), given(&self.client_cpus));
@@ -246,7 +249,7 @@ impl Options {
         Ok(Split { server, client, notes: Vec::new() })
     }
 
-    /// Returns the number of shards and processes for servers on `cpus` CPUs.
+    /// Returns the number of shards, or of processes of a cluster, for servers on `cpus` CPUs.
     fn shards_on(&self, cpus: usize) -> u64 {
         self.shards.or(self.preset.map(|preset| preset.shards_on(cpus))).unwrap_or(SHARDS)
     }
@@ -256,8 +259,8 @@ impl Options {
         program(None, "perf", None)
     }
 
-    /// Returns the peer that `text` describes, with `shards` shards or processes, on `cpus` CPUs
-    /// (0: any).
+    /// Returns the peer that `text` describes. It gets `shards` shards or processes, and runs on
+    /// `cpus` CPUs; 0 stands for any CPU.
     fn spec(&self, text: &str, shards: u64, cpus: usize) -> Result<Spec, String> {
         let threads = if cpus == 0 { available_cpus() } else { cpus };
         let kind = match text {
@@ -295,7 +298,7 @@ impl Options {
         if words.is_empty() || !command.contains("{port}") {
             return Err(format!("--peer '{text}': a command with {{port}} where the port stands"));
         }
-        // The server runs in a folder of its own, where a relative path would not resolve.
+        // The server runs in a folder of its own, from which a relative path would not resolve.
         let program = std::path::absolute(&words[0]).ok().filter(|path| words[0].contains('/') && path.is_file());
         let words = match program {
             Some(path) => std::iter::once(path.display().to_string()).chain(words.into_iter().skip(1)).collect(),
@@ -318,7 +321,7 @@ impl Options {
     }
 }
 
-/// Returns the command line of Dragonfly with `threads` threads, without snapshots.
+/// Returns the command line of Dragonfly with `threads` threads. Dragonfly writes no snapshots.
 fn dragonfly(threads: usize) -> Result<Vec<String>, String> {
     let program = program(None, "dragonfly", None)
         .ok_or("dragonfly is not on the search path: its releases have an executable for each architecture")?;
@@ -327,8 +330,8 @@ fn dragonfly(threads: usize) -> Result<Vec<String>, String> {
     Ok(std::iter::once(program.display().to_string()).chain(words.map(str::to_owned)).collect())
 }
 
-/// Returns the path of the executable `name`: `given` if there is one, otherwise the first match in
-/// the folder `first` or on the search path.
+/// Returns the path of the executable `name`: `given`, if set; otherwise the first match in the
+/// folder `first` or on the search path.
 fn program(given: Option<&Path>, name: &str, first: Option<PathBuf>) -> Option<PathBuf> {
     if let Some(path) = given {
         return std::path::absolute(path).ok().filter(|path| path.is_file());

@@ -1,4 +1,4 @@
-//! Starts peers (the servers to compare) and waits until they are ready.
+//! Starts peers (the compared servers) and waits until they are ready.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -18,21 +18,21 @@ use super::process::{Process, Spent, Usage, resident_bytes, threads_of};
 use super::workloads::{Clients, Measured, Needs, Workload};
 use crate::load::control::{Control, Login, Target};
 
-/// Maximum time until a server replies.
+/// Maximum time until a server is ready.
 const READY_MAX: Duration = Duration::from_secs(60);
 /// Interval between checks whether a server replies.
 pub(super) const READY_CHECK: Duration = Duration::from_millis(20);
 /// Distance between the port of a Redis cluster node and the port of its bus.
 const BUS_OFFSET: u16 = 10_000;
-/// Lowest first port. All ports, including those of buses, are below the kernel's ephemeral range,
-/// which starts at 32768.
+/// Lowest first port. All ports, including those of cluster buses, are below the kernel's ephemeral
+/// range, which starts at 32768.
 const PORT_FIRST: u16 = 20_001;
-/// Number of ports from which the first one is drawn.
+/// Number of ports among which the first port is drawn.
 const PORT_BASES: u64 = 1_200;
-/// Maximum number of connections in addition to those of a workload.
+/// Number of connections that a server must accept besides those of a workload.
 const CONNECTIONS_SPARE: u32 = 100;
 
-/// A peer as the options describe it.
+/// A peer as an option describes it.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
     pub(super) name: String,
@@ -55,18 +55,18 @@ pub(super) enum Kind {
     Floor {
         threads: usize,
     },
-    /// A command line with `{port}` and `{dir}`.
+    /// A command line that contains `{port}` and may contain `{dir}`.
     Command(Vec<String>),
 }
 
-/// Ports for servers.
+/// Chooses ports for servers.
 ///
 /// Two comparisons on one host could both find the same port free and choose it. Each comparison
 /// therefore claims its ports until it ends.
 #[derive(Debug)]
 pub(super) struct Ports {
     next: u16,
-    /// Whether the user chose the first port. If so, a port in use is an error; otherwise a port in
+    /// Whether the user chose the first port. If so, a port in use is an error. Otherwise a port in
     /// use is skipped.
     given: bool,
     claims: Vec<UnixListener>,
@@ -78,8 +78,8 @@ impl Ports {
         Self { next, given: given.is_some(), claims: Vec::new() }
     }
 
-    /// Returns a port that nothing listens on. For a cluster node, nothing listens on the port of
-    /// its bus either.
+    /// Returns a port that nothing listens on. With `with_bus`, nothing listens on the port of the
+    /// cluster bus either.
     pub(super) fn take(&mut self, with_bus: bool) -> io::Result<u16> {
         loop {
             let port = self.next;
@@ -107,10 +107,10 @@ impl Ports {
 }
 
 /// Claims `port` for this comparison. Returns `None` if another comparison on this host has claimed
-/// it.
+/// the port.
 ///
-/// The claim is an abstract Unix socket. Like a port, its scope is a network namespace. The kernel
-/// releases it when the process ends.
+/// The claim is an abstract Unix socket. Like a port, such a socket belongs to a network namespace.
+/// The kernel releases the claim when the process ends.
 fn claim(port: u16) -> io::Result<Option<UnixListener>> {
     let name = UnixAddress::from_abstract_name(format!("pantala-bench-port-{port}"))?;
     match UnixListener::bind_addr(&name) {
@@ -124,19 +124,19 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A running peer. Dropping it ends all its processes.
+/// A running peer. Dropping the value ends all processes of the peer.
 pub(super) struct Peer {
     /// Command line of the first process.
     pub(super) command: Vec<String>,
     /// Address of each process.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) version: String,
-    /// Whether the load generator drives it in cluster mode.
+    /// Whether the load generator drives the peer in cluster mode.
     pub(super) cluster_mode: bool,
     pub(super) nodes: u32,
     pub(super) notes: Vec<String>,
     processes: Vec<Process>,
-    /// Declared after `processes`, so that the folder is removed after they have ended.
+    /// Declared after `processes`, so that the folder is removed after the processes have ended.
     dir: TempDir,
 }
 
@@ -154,7 +154,7 @@ impl From<io::Error> for Absent {
     }
 }
 
-/// The parameters of a start that don't depend on the peer.
+/// The parameters of a start that are the same for all peers.
 pub(super) struct Ground<'a> {
     pub(super) dir: &'a Path,
     pub(super) cpus: &'a [usize],
@@ -271,13 +271,14 @@ impl Peer {
         }
     }
 
-    /// Stops or continues all processes. A peer that is not being measured is stopped, so that it
-    /// costs nothing.
+    /// Suspends or resumes all processes. A peer that is not being measured is suspended, so that
+    /// it costs nothing.
     pub(super) fn pause(&self, pause: bool) {
         self.processes.iter().for_each(|process| process.pause(pause));
     }
 
-    /// Returns how a process of the peer ended, with its last output, or `None` if all are running.
+    /// Returns how a process of the peer ended, with its last output. Returns `None` if all
+    /// processes run.
     pub(super) fn death(&mut self) -> Option<String> {
         self.processes.iter_mut().find_map(|process| {
             let status = process.ended()?;
@@ -289,7 +290,7 @@ impl Peer {
         self.processes.iter().map(Process::id).collect()
     }
 
-    /// Returns the IDs of all threads.
+    /// Returns the IDs of all threads of the peer.
     pub(super) fn threads(&self) -> Vec<u32> {
         threads_of(&self.ids())
     }
@@ -302,14 +303,14 @@ impl Peer {
         self.usage().since(before)
     }
 
-    /// Returns the current resident memory of all processes, and the sum of their peaks, bytes.
+    /// Returns the current resident memory of all processes, and the sum of their peaks, in bytes.
     pub(super) fn resident_bytes(&self) -> (u64, u64) {
         resident_bytes(&self.ids())
     }
 
-    /// Stops the first process and starts it again with the same files. Returns the time in seconds
-    /// from the new process's start to its reply to PING, and the resources that the new process
-    /// used in this time.
+    /// Stops the first process and starts it again with the same files. Returns the seconds from
+    /// the start of the new process to its reply to PING, and the resources that it used in this
+    /// time.
     pub(super) fn restart(&mut self, ground: &Ground<'_>) -> io::Result<(f64, Spent)> {
         self.processes[0].terminate();
         self.processes[0].finish();
@@ -319,7 +320,7 @@ impl Peer {
         Ok((begin.elapsed().as_secs_f64(), self.spent_since(&Usage::default())))
     }
 
-    /// Ends all processes: signals all of them, then waits for them.
+    /// Ends all processes: first signals all of them, then waits for all of them.
     pub(super) fn stop(mut self) {
         self.processes.iter_mut().for_each(Process::terminate);
         self.processes.iter_mut().for_each(Process::finish);
@@ -341,8 +342,7 @@ impl Spec {
             if let Needs::AppendOnlyFile(sync) = workload.needs {
                 words.extend(["--appendonly", "yes", "--appendfsync", sync.word()].map(str::to_owned));
                 if workload.measured == Measured::Loads {
-                    // A rewrite would replace the commands in the file by a snapshot (the base
-                    // file).
+                    // A rewrite would replace the commands in the append-only file by a snapshot.
                     words.extend(["--auto-aof-rewrite-percentage", "0"].map(str::to_owned));
                 }
             }
@@ -397,7 +397,8 @@ fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) ->
         check_interrupted(stop)?;
         let answer =
             Control::open(&Target::Tcp(address), &Login::default()).and_then(|mut control| control.ask(&["PING"]));
-        // Check after the reply: if our process has ended, another server replied on this port.
+        // Check this after the reply: if our process has ended, another server replied on this
+        // port.
         if let Some(status) = process.ended() {
             return Err(io::Error::other(format!("ended at its start ({status}): {}", process.last_output())));
         }
@@ -419,7 +420,7 @@ fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) ->
     }
 }
 
-/// Returns the version that INFO shows, or an empty string.
+/// Returns the version that INFO reports, or an empty string.
 fn version(address: SocketAddr) -> String {
     let answer = Control::open(&Target::Tcp(address), &Login::default())
         .and_then(|mut control| control.ask(&["INFO", "server"]));
@@ -456,8 +457,8 @@ mod tests {
 
     #[test]
     fn two_comparisons_never_choose_the_same_port() {
-        // A process outside this test may take the port between the two steps. The test therefore
-        // observes the claim and not the port.
+        // Another process may take the port between the two steps. The test therefore observes the
+        // claim rather than the port.
         let mut first = Ports { next: PORT_FIRST, given: false, claims: Vec::new() };
         let port = first.take(false).unwrap();
         let mut second = Ports { next: port, given: false, claims: Vec::new() };

@@ -1,4 +1,4 @@
-//! Rounds of the workloads that write a snapshot or load the dataset.
+//! Measures the workloads whose rounds write a snapshot or load the dataset.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -16,11 +16,11 @@ use crate::load::outcome::Outcome;
 
 /// Interval between checks whether a snapshot has ended.
 const CHECK: Duration = Duration::from_millis(10);
-/// Bytes that the copy of a snapshot reads and writes at once.
+/// Number of bytes that the copy of a snapshot reads and writes at once.
 const COPY_BYTES: usize = 1 << 20;
 
 impl Course<'_> {
-    /// Measures one snapshot in the background, and then a plain copy of its file.
+    /// Measures a snapshot in the background, and then a plain copy of the snapshot's file.
     pub(super) fn save(&self, peer: &Peer, workload: &Workload, round: u64) -> io::Result<Driven> {
         let mut control = Control::open(&Target::Tcp(peer.addresses[0]), &Login::default())?;
         let (before, begin) = (peer.usage(), Instant::now());
@@ -33,8 +33,8 @@ impl Course<'_> {
         Ok(Driven { round, peak_bytes: peer.resident_bytes().1, counts: None, verdict: Ok(()) })
     }
 
-    /// Measures a restart. Before the first restart, the dataset is written to a snapshot unless
-    /// the peer has an append-only file.
+    /// Measures a restart. Before the first restart, writes the dataset to a snapshot, unless the
+    /// peer has an append-only file.
     pub(super) fn restart(&self, peer: &mut Peer, workload: &Workload, round: u64) -> io::Result<Driven> {
         if round == 0 && !matches!(workload.needs, Needs::AppendOnlyFile(_)) {
             self.write_snapshot(&mut Control::open(&Target::Tcp(peer.addresses[0]), &Login::default())?)?;
@@ -76,8 +76,8 @@ fn snapshot_file(control: &mut Control) -> io::Result<PathBuf> {
     Ok(Path::new(&setting("dir")?).join(setting("dbfilename")?))
 }
 
-/// Copies `file` within its folder with reads and writes, syncs the copy and removes it. Returns
-/// the time until the copy was synced, in seconds.
+/// Copies `file` to a file in the same folder, syncs the copy and removes it. Returns the seconds
+/// until the copy was synced.
 fn copy_s(file: &Path) -> io::Result<f64> {
     let copy = file.with_extension("copy");
     let begin = Instant::now();

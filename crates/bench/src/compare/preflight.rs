@@ -1,6 +1,7 @@
-//! Checks the host before a preset runs: settings that change results, and what to do about them.
+//! Checks the host before a preset (a published set-up) runs: finds settings that change results,
+//! and gives advice on them.
 //!
-//! Every check is a function of the texts that the kernel shows.
+//! Every check is a function of texts that the kernel provides.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,11 +12,11 @@ use pantala_base::cpus::{parse, ranges};
 
 /// Load average per CPU above which the host counts as busy.
 const LOAD_MAX: f64 = 0.1;
-/// Backlog that redis-server asks for.
+/// The listen backlog that redis-server requests.
 const BACKLOG: u64 = 511;
-/// Descriptors of a server or generator besides its connections.
+/// Number of file descriptors that a server or the generator needs besides its connections.
 const DESCRIPTORS_SPARE: u64 = 100;
-/// Maximum interrupts, or mitigations, that a finding names.
+/// Maximum number of interrupts or mitigations that a finding names.
 const NAMED_MAX: usize = 6;
 
 /// A setting of the host.
@@ -37,7 +38,7 @@ impl Finding {
     }
 }
 
-/// The part of a set-up that the checks need.
+/// The parts of a set-up that the checks use.
 pub(super) struct Needs<'a> {
     pub(super) connections: u64,
     pub(super) server_cpus: &'a [usize],
@@ -55,7 +56,8 @@ pub(super) fn look(needs: &Needs<'_>) -> Vec<Finding> {
     })
 }
 
-/// Checks a host. `file` returns the contents of a file, and `folder` the names in a folder.
+/// Checks a host. `file` returns the contents of a file, and `folder` the names of the files in a
+/// folder.
 fn checked(
     needs: &Needs<'_>,
     file: &dyn Fn(&str) -> Option<String>,
@@ -105,7 +107,7 @@ fn governor(governors: &[String]) -> Finding {
     }
 }
 
-/// Checks which interrupts of devices the servers' CPUs may handle.
+/// Checks which interrupts of devices may be handled on the servers' CPUs.
 fn interrupts(table: &str, affinity: &dyn Fn(u32) -> Option<String>, server_cpus: &[usize], balances: bool) -> Finding {
     const WHAT: &str = "interrupts";
     let devices = devices(table);
@@ -132,13 +134,14 @@ fn interrupts(table: &str, affinity: &dyn Fn(u32) -> Option<String>, server_cpus
     )
 }
 
-/// Joins the first [`NAMED_MAX`] names.
+/// Joins the names, at most [`NAMED_MAX`] of them.
 fn named(names: &[String]) -> String {
     let more = if names.len() > NAMED_MAX { ", …" } else { "" };
     format!("{}{more}", names[..names.len().min(NAMED_MAX)].join(", "))
 }
 
-/// Returns number and name of each device interrupt that has occurred, from `/proc/interrupts`.
+/// Returns the number and name of each device interrupt that has occurred. `table` is the text of
+/// `/proc/interrupts`.
 fn devices(table: &str) -> Vec<(u32, &str)> {
     let mut lines = table.lines();
     let cpus = lines.next().map_or(0, |head| head.split_whitespace().count());
@@ -152,7 +155,7 @@ fn devices(table: &str) -> Vec<(u32, &str)> {
         .collect()
 }
 
-/// Checks a bound on connections that wait to be accepted.
+/// Checks a limit on the number of connections that wait to be accepted.
 fn backlog(what: &'static str, text: &str, connections: u64) -> Finding {
     let needed = connections.max(BACKLOG);
     match text.trim().parse::<u64>() {
@@ -166,7 +169,8 @@ fn backlog(what: &'static str, text: &str, connections: u64) -> Finding {
     }
 }
 
-/// Checks the limit of open files, from `/proc/self/limits`. Servers inherit it.
+/// Checks the limit of open files, which servers inherit. `limits` is the text of
+/// `/proc/self/limits`.
 fn open_files(limits: &str, connections: u64) -> Finding {
     const WHAT: &str = "open files";
     let needed = connections + DESCRIPTORS_SPARE;
@@ -181,7 +185,7 @@ fn open_files(limits: &str, connections: u64) -> Finding {
     }
 }
 
-/// Checks transparent huge pages. The kernel marks the current choice with brackets.
+/// Checks transparent huge pages. In `text`, the kernel marks the current choice with brackets.
 fn huge_pages(text: &str) -> Finding {
     const WHAT: &str = "transparent huge pages";
     let choice = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("none", |(choice, _)| choice);
@@ -196,7 +200,8 @@ fn huge_pages(text: &str) -> Finding {
     }
 }
 
-/// Checks mitigations of the processor's vulnerabilities. `states` has the name and state of each.
+/// Checks the mitigations of the processor's vulnerabilities. `states` has the name and state of
+/// each.
 fn mitigations(states: &[(String, String)], command_line: &str) -> Finding {
     const WHAT: &str = "mitigations";
     let active: Vec<String> =
@@ -256,7 +261,7 @@ mod tests {
         assert!(advice(&mixed).contains("cpupower"));
     }
 
-    /// Recorded on a virtual machine, shortened.
+    /// The text of a virtual machine's `/proc/interrupts`, shortened.
     const INTERRUPTS: &str = "           CPU0       CPU1       \n \
         24:          1          0  IO-APIC   5-edge      ACPI:Ged\n \
         28:          0          0 PCI-MSIX-0000:00:01.0   0-edge      virtio0-config\n \
@@ -296,7 +301,7 @@ mod tests {
 
     #[test]
     fn limits_of_files_are_read() {
-        // From `/proc/self/limits` of a real host, shortened.
+        // The text is that of a real host's `/proc/self/limits`, shortened.
         let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
             Max processes             96364                96364                processes \n\
             Max open files            1024                 524288               files     \n";

@@ -1,4 +1,4 @@
-//! Published set-ups by name, as far as one host can reproduce them.
+//! Presets: published set-ups by name, as far as one host can reproduce them.
 
 use super::options::Setup;
 use super::preflight::{self, Needs};
@@ -10,18 +10,18 @@ use pantala_base::cpus::ranges;
 pub(super) struct Preset {
     pub(super) name: &'static str,
     source: &'static str,
-    /// The published server's machine.
+    /// The machine on which the published server ran.
     machine: &'static str,
-    /// Number of CPUs of that machine.
+    /// Number of CPUs of `machine`.
     pub(super) server_cpus: usize,
     /// The published load generator.
     generator: &'static str,
-    /// Names for `--peer`. Dragonfly takes part if it is installed.
+    /// Values for `--peer`. Dragonfly takes part only if it is installed.
     pub(super) peers: &'static [&'static str],
-    /// Shards of Pantala, and processes of a Redis cluster.
+    /// Number of shards of Pantala, and of processes of a Redis cluster.
     shards: u64,
     pub(super) workloads: &'static [&'static str],
-    /// Length of one measurement.
+    /// Length of one measurement, in seconds.
     pub(super) seconds: u64,
     /// Features of the source that this preset lacks on any host.
     missing: &'static str,
@@ -91,7 +91,7 @@ impl Preset {
     }
 
     /// Returns the number of shards for `cpus` CPUs: the published number, but at most one for each
-    /// CPU. With one CPU it is two, because a cluster needs two.
+    /// CPU. With one CPU the number is two, because a cluster needs two.
     pub(super) fn shards_on(&self, cpus: usize) -> u64 {
         self.shards.min((cpus as u64).max(2))
     }
@@ -120,7 +120,7 @@ impl Preset {
         }
     }
 
-    /// Describes all sizes that are smaller than published, and the peers that are left out.
+    /// Describes all sizes that are smaller than published, and names the peers that are left out.
     fn scaled_down(&self, setup: &Setup) -> Vec<String> {
         let mut smaller = Vec::new();
         let own = setup.server_cpus.len();

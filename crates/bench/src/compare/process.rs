@@ -1,4 +1,4 @@
-//! The processes that a comparison starts. They are bound to CPUs, observed through `/proc`, and
+//! Processes that a comparison starts. They are bound to CPUs, observed through `/proc`, and
 //! signalled by ID.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,24 +14,24 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Maximum time between SIGTERM and the end of a server, after which the server is killed.
+/// Maximum time from SIGTERM to the end of a server. After this time the server is killed.
 const END_MAX: Duration = Duration::from_secs(10);
 /// Interval between checks whether a server has ended.
 const END_CHECK: Duration = Duration::from_millis(10);
 /// Number of bytes of a failed server's output that are shown.
 const LOG_TAIL_BYTES: usize = 600;
-/// Unit of the times in `/proc/PID/stat`, the same on every Linux that Rust supports.
+/// Unit of the times in `/proc/PID/stat`. It is the same on every Linux that Rust supports.
 const TICK_NS: u64 = 10_000_000;
 
-/// Maximum number of attempts of the panic hook to lock [`RUNNING`].
+/// Maximum number of times that the panic hook tries to lock [`RUNNING`].
 const PANIC_CHECKS_MAX: u32 = 1000;
 
-/// Running process groups, identified by their first process. A panic kills them
+/// The running process groups, by the IDs of their first processes. A panic kills them
 /// ([`kill_at_panic`]).
 static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
 /// Installs a panic hook that kills all started processes. A release build aborts without running
-/// destructors, so processes that were stopped by SIGSTOP would otherwise remain forever.
+/// destructors. Without the hook, processes suspended by SIGSTOP would then remain forever.
 pub(super) fn kill_at_panic() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -44,10 +44,10 @@ fn kill_all() {
     for _ in 0..PANIC_CHECKS_MAX {
         let running = match RUNNING.try_lock() {
             Ok(running) => running,
-            // The set is valid even if a thread panicked while it held the lock.
+            // The set is valid even if another thread panicked while it held the lock.
             Err(TryLockError::Poisoned(running)) => running.into_inner(),
             // Another thread is adding or removing a process, which takes only a moment. The
-            // panicking thread doesn't hold the lock.
+            // panicking thread itself doesn't hold the lock.
             Err(TryLockError::WouldBlock) => {
                 thread::sleep(Duration::from_millis(1));
                 continue;
@@ -60,7 +60,7 @@ fn kill_all() {
     }
 }
 
-/// A server's process and its children. Dropping it kills them.
+/// A server's process and its children. Dropping the value kills them.
 pub(super) struct Process {
     child: Child,
     log: PathBuf,
@@ -68,8 +68,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `words` in the folder `dir` on `cpus` (if empty, on all CPUs). The output goes to the
-    /// file `log` in that folder.
+    /// Starts `words` in the folder `dir` on `cpus`, or on all CPUs if `cpus` is empty. The output
+    /// is written to the file `log` in that folder.
     pub(super) fn start(words: &[String], dir: &Path, cpus: &[usize]) -> io::Result<Self> {
         let told = |what: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", what.display()));
         let log = dir.join("log");
@@ -77,12 +77,12 @@ impl Process {
         let errors = output.try_clone()?;
         let (program, arguments) = words.split_first().ok_or_else(|| io::Error::other("an empty command"))?;
         let mut command = Command::new(program);
-        // Use a separate process group, so that Ctrl-C reaches only pantala-bench, which then stops
+        // A separate process group ensures that Ctrl-C reaches only pantala-bench, which then stops
         // the server.
         command.args(arguments).current_dir(dir).process_group(0);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         // A child inherits the CPU affinity of the thread that starts it. A separate thread starts
-        // it, so that the caller's affinity stays the same.
+        // the child, so that the caller's affinity stays the same.
         let child = thread::scope(|scope| {
             let start = || {
                 if !cpus.is_empty() {
@@ -100,7 +100,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Returns the exit status if the process has ended.
+    /// Returns the exit status, if the process has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
@@ -113,7 +113,7 @@ impl Process {
         self.ended
     }
 
-    /// Returns the last output on one line.
+    /// Returns the last lines of the process's output, joined to one line.
     pub(super) fn last_output(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned();
@@ -125,7 +125,7 @@ impl Process {
         }
     }
 
-    /// Stops or continues the process group.
+    /// Suspends or resumes the process group.
     pub(super) fn pause(&self, pause: bool) {
         if self.ended.is_none() {
             self.signal(if pause { Signal::STOP } else { Signal::CONT });
@@ -133,11 +133,11 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // Fails if the group has ended, which does not matter.
+        // This fails if the group has ended, which does not matter.
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 
-    /// Sends SIGTERM. [`Process::finish`] waits for the end.
+    /// Sends SIGTERM. [`Process::finish`] waits until the process has ended.
     pub(super) fn terminate(&mut self) {
         if self.ended().is_none() {
             self.signal(Signal::TERM);
@@ -145,7 +145,7 @@ impl Process {
         }
     }
 
-    /// Waits until the process has ended, and kills it after [`END_MAX`].
+    /// Waits until the process has ended. Kills it after [`END_MAX`].
     pub(super) fn finish(&mut self) {
         let begin = Instant::now();
         while self.ended().is_none() && begin.elapsed() < END_MAX {
@@ -174,14 +174,14 @@ impl Drop for Process {
     }
 }
 
-/// Counters of a set of processes and their descendants at one time.
+/// The counters of a set of processes and their descendants at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
-    /// Counters by process and thread.
+    /// Counters by process ID and thread ID.
     threads: BTreeMap<(u32, u32), Counters>,
-    /// CPU time of children that have ended.
+    /// CPU time of children that have ended and were waited for.
     reaped_ns: u64,
-    /// Bytes that the kernel has written to disks or will write, ended children included.
+    /// Bytes that the kernel has written to disks or will write, including those of ended children.
     written_bytes: u64,
 }
 
@@ -189,30 +189,30 @@ pub(super) struct Usage {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counters {
     cpu_ns: u64,
-    /// Time in the run queue.
+    /// Time in the run queue (ready to run, without a CPU).
     wait_ns: u64,
-    /// Context switches because the thread waited.
+    /// Context switches in which the thread began to wait.
     voluntary: u64,
-    /// Context switches because the thread lost its CPU.
+    /// Context switches in which the kernel took the CPU from the thread.
     involuntary: u64,
 }
 
-/// Difference of two [`Usage`]s.
+/// The difference of two [`Usage`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) cpu_s: f64,
     /// Time during which threads were ready to run but had no CPU.
     pub(super) wait_s: f64,
-    /// On-CPU time of the busiest thread.
+    /// Time on a CPU of the busiest thread.
     pub(super) busiest_s: f64,
-    /// Maximum, over the threads, of the sum of on-CPU and run-queue time.
+    /// Maximum over the threads of the time on a CPU plus the time in the run queue.
     pub(super) wanting_s: f64,
-    /// Number of times that a thread gave its CPU up to wait.
+    /// Number of times that a thread released its CPU to wait.
     pub(super) voluntary: u64,
     /// Number of times that the kernel took the CPU from a thread that was still running.
     pub(super) involuntary: u64,
-    /// Bytes written to disks, or to the page cache and not yet to disks. Writes to a file system
-    /// in memory do not count.
+    /// Bytes written to disks, or written to the page cache and not yet to disks. Writes to a file
+    /// system in memory do not count.
     pub(super) written_bytes: u64,
 }
 
@@ -223,11 +223,12 @@ impl Usage {
         let mut usage = Self::default();
         for pid in family(roots) {
             if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-                // Fields 16 and 17 are the user and system time of children that were waited for.
+                // Fields 16 and 17 are the user and system time of the children that were waited
+                // for.
                 usage.reaped_ns += (stat_field(&stat, 16) + stat_field(&stat, 17)) * TICK_NS;
             }
-            // When a process has waited for a child, the kernel adds the child's I/O counters to
-            // those of the process.
+            // When a process waits for a child that has ended, the kernel adds the child's I/O
+            // counters to those of the process.
             let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
             usage.written_bytes += status_number(&io, "write_bytes:");
             for thread in numbers_in(&format!("/proc/{pid}/task")) {
@@ -262,8 +263,8 @@ impl Usage {
     }
 }
 
-/// Returns the nanoseconds on a CPU and in the run queue. Without scheduler statistics, the time in
-/// the run queue is 0, and the time on a CPU is a multiple of [`TICK_NS`].
+/// Returns a thread's nanoseconds on a CPU and in the run queue. Without scheduler statistics, the
+/// time in the run queue is 0, and the time on a CPU is a multiple of [`TICK_NS`].
 fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")) {
         let mut words = text.split_whitespace().map(str::parse);
@@ -275,15 +276,15 @@ fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     Some(((stat_field(&stat, 14) + stat_field(&stat, 15)) * TICK_NS, 0))
 }
 
-/// Returns field `number` (from 3, as in proc(5)) of a `stat` line as a number, or 0 if it is
-/// missing.
+/// Returns the field `number` of a `stat` line as a number, or 0 if it is missing. As in proc(5),
+/// fields are numbered from 1; `number` is at least 3.
 fn stat_field(stat: &str, number: usize) -> u64 {
     stat_word(stat, number).parse().unwrap_or_default()
 }
 
-/// Returns field `number` (from 3, as in proc(5)) of a `stat` line, or an empty string if it is
-/// missing. The search starts after the second field, which is in parentheses and may contain any
-/// text.
+/// Returns the field `number` of a `stat` line, or an empty string if it is missing. As in proc(5),
+/// fields are numbered from 1; `number` is at least 3. The search starts after field 2, which is in
+/// parentheses and may contain any text.
 pub(super) fn stat_word(stat: &str, number: usize) -> &str {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     behind.split_whitespace().nth(number.saturating_sub(3)).unwrap_or_default()
@@ -294,7 +295,7 @@ fn numbers_in(folder: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns the voluntary and involuntary context switches in a thread's `status`.
+/// Returns the numbers of voluntary and involuntary context switches in a thread's `status`.
 fn switches(status: &str) -> [u64; 2] {
     ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| status_number(status, name))
 }
@@ -319,7 +320,7 @@ fn family(roots: &[u32]) -> Vec<u32> {
 }
 
 /// Returns the current resident memory of `roots` and their descendants, and the sum of their
-/// peaks, bytes.
+/// peaks, in bytes.
 pub(super) fn resident_bytes(roots: &[u32]) -> (u64, u64) {
     let of = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -332,14 +333,14 @@ fn status_bytes(status: &str, name: &str) -> u64 {
     status_number(status, name) * 1024
 }
 
-/// Returns the number after `name` in a `status` or `io` file, or 0 if it is missing.
+/// Returns the number after `name` in a `status` or `io` file, or 0 if `name` is missing.
 fn status_number(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
     line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default()
 }
 
-/// Held by each test that starts a process, because a panic in one test kills the processes of all
-/// tests.
+/// Each test that starts a process holds this lock, because a panic in one test kills the processes
+/// of all tests.
 #[cfg(test)]
 pub(super) static ALONE: Mutex<()> = Mutex::new(());
 
@@ -397,7 +398,7 @@ mod tests {
         process.pause(true);
         kill_at_panic();
         let panicked = thread::spawn(|| panic!("on purpose")).join();
-        // Restores the former hook.
+        // Removes the hook that this test installed.
         let _ = panic::take_hook();
         assert!(panicked.is_err());
         let begin = Instant::now();
@@ -429,7 +430,7 @@ mod tests {
         process.terminate();
         process.finish();
         assert!(process.ended().is_some());
-        // In this test nothing reaps the orphaned child. It has ended or is a zombie.
+        // Nothing in this test waits for the orphaned child, so it may remain as a zombie.
         let alive = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
         let begin = Instant::now();
         while group.iter().any(alive) {

@@ -1,9 +1,10 @@
-//! Measures the memory of collections: resident memory before and after a server is filled.
+//! Measures the memory of collections: reads the resident memory before and after a server is
+//! filled.
 //!
 //! Before the first reading, the server receives requests like those that fill it, on the same
-//! number of connections. It rejects them because their key is a string. Memory that
-//! connections and workers need for requests of that size is therefore part of the first reading,
-//! and does not count as memory of collections.
+//! number of connections. Their key holds a string, so the server rejects these requests. The first
+//! reading therefore includes the memory that connections and workers need for requests of that
+//! size. This memory does not count as memory of collections.
 
 use std::io;
 use std::time::Duration;
@@ -18,18 +19,18 @@ use crate::load::template::{RANDOM, SAME_KEY, SEPARATOR};
 
 /// Number of rejected requests.
 const REJECTED: u64 = 25_000;
-/// Key of the rejected requests, which is a string.
+/// Key of the rejected requests. It holds a string.
 const STRING: &str = "a-string";
 /// Wait between the filling and the second reading. During this time a server frees memory that
 /// does not belong to collections, such as buffers and the old table of a rehash.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Interval between checks whether to stop.
+/// Interval at which the wait checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Course<'_> {
-    /// Fills `peer`, and measures the memory of the counted items: members, entries and the like.
-    /// `what` is their name. There are `each` items for each of the workload's numbers
-    /// ([`Workload::keys`]). Returns the number of operations that filled the peer, and the memory.
+    /// Fills `peer` and measures the memory of the counted items (members, entries and the like),
+    /// which are named `what`. Each of the workload's numbers ([`Workload::keys`]) creates `each`
+    /// items. Returns the number of operations that filled the peer, and the memory.
     pub(super) fn fill_and_measure(
         &self,
         peer: &Peer,
@@ -54,8 +55,8 @@ impl Course<'_> {
         Ok((operations, Footprint::new(what, count, before_bytes, peer.resident_bytes().0)))
     }
 
-    /// Sends requests like the plan's, but on a key that is a string. Fails unless the server
-    /// rejects all of them.
+    /// Sends requests like those of the plan, but on a key that holds a string. Fails unless the
+    /// server rejects all of them.
     fn send_rejected(&self, mut plan: Plan) -> io::Result<()> {
         let words = &mut plan.commands[0].words;
         let mut requests = 0;
@@ -64,8 +65,8 @@ impl Course<'_> {
             requests += 1;
         }
         for word in words {
-            // The fixed key has no number that `__same_key__` could repeat, so each of these
-            // placeholders draws a number of its own.
+            // The key is now fixed and contains no random number, so `__same_key__` has nothing to
+            // repeat. Each of these placeholders therefore draws its own number.
             *word = String::from_utf8_lossy(word).replace(SAME_KEY, RANDOM).into_bytes();
         }
         plan.amount = Amount::Shared(REJECTED.div_ceil(requests));

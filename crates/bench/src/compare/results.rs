@@ -1,4 +1,4 @@
-//! Results of a comparison: the contents of `results.json`, and the statistics derived from them.
+//! Results of a comparison: the contents of `results.json`, and the statistics computed from them.
 
 use serde::Serialize;
 
@@ -6,10 +6,10 @@ use super::preflight::Finding;
 use super::sweep::Point;
 use crate::load::outcome::Outcome;
 
-/// A thread counts as always busy if it is on a CPU or ready to run for this part of the time.
+/// A thread counts as always busy if it is on a CPU or ready to run for this share of the time.
 const BUSY: f64 = 0.9;
 
-/// Results of one comparison.
+/// The results of one comparison.
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
     pub(super) host: Host,
@@ -24,12 +24,12 @@ pub(super) struct Results {
     /// Number of workloads to measure.
     pub(super) workloads_planned: usize,
     pub(super) workloads: Vec<WorkloadResult>,
-    /// Whether the run was stopped before its end.
+    /// Whether the run was interrupted before its end.
     pub(super) interrupted: bool,
 }
 
 impl Results {
-    /// Returns a warning for the top of the reports if workloads are missing.
+    /// Returns a warning for the top of the reports, if workloads are missing.
     pub(super) fn incomplete(&self) -> Option<String> {
         let (measured, planned) = (self.workloads.len(), self.workloads_planned);
         if self.interrupted {
@@ -45,11 +45,11 @@ impl Results {
 pub(super) struct PresetReport {
     pub(super) name: &'static str,
     pub(super) source: &'static str,
-    /// Sizes that are smaller here than published, and peers that are left out.
+    /// Sizes that are smaller here than published, and the peers that are left out.
     pub(super) scaled_down: Vec<String>,
     /// Differences from the published run that exist on every host.
     pub(super) differences: Vec<String>,
-    /// How servers and generator were placed.
+    /// How CPUs were divided between servers and generator.
     pub(super) placement: Vec<String>,
     /// The host's settings that affect the results.
     pub(super) findings: Vec<Finding>,
@@ -61,25 +61,26 @@ pub(super) struct Host {
     pub(super) cpus: usize,
     pub(super) memory_bytes: u64,
     pub(super) kernel: String,
-    /// Scheduling class of all processes.
+    /// Scheduling class of all processes of the run.
     pub(super) scheduling: String,
     pub(super) began: String,
-    /// Load average of the last minute before the run.
+    /// Load average of the last minute before the run started.
     pub(super) load_before: String,
-    /// Load average of the last minute of the run.
+    /// Load average of the last minute before the run ended.
     pub(super) load_after: String,
     pub(super) tool: String,
-    /// Git checkout that contains the tool, if any: the commit, and whether files differ from it.
+    /// Git's description of the checkout that contains the tool, if there is one: the commit, and
+    /// whether files differ from it.
     pub(super) checkout: Option<String>,
 }
 
-/// One workload against all peers.
+/// The results of one workload for all peers.
 #[derive(Debug, Serialize)]
 pub(super) struct WorkloadResult {
     pub(super) name: String,
     pub(super) source: String,
     pub(super) ours: String,
-    /// Description of the load, with the published size if it was scaled.
+    /// Description of the load. Contains the published size if the size was scaled.
     pub(super) parameters: String,
     pub(super) scale: f64,
     /// Names of the peers that the ratios in the reports refer to.
@@ -95,17 +96,18 @@ pub(super) struct WorkloadResult {
 pub(super) struct PeerResult {
     pub(super) name: String,
     pub(super) version: String,
-    /// Command line of its first process.
+    /// Command line of the peer's first process.
     pub(super) command: Vec<String>,
     pub(super) processes: u32,
     pub(super) cluster_mode: bool,
     pub(super) clients: u32,
-    /// Maximum operations in flight: clients × nodes that each client is connected to × pipeline.
+    /// Maximum number of operations in flight: clients × nodes that each client is connected to ×
+    /// pipeline.
     pub(super) in_flight_max: u64,
     pub(super) notes: Vec<String>,
     /// The reason why the peer was not measured.
     pub(super) skipped: Option<String>,
-    /// The reason why its results are invalid.
+    /// The reason why the peer's results are invalid.
     pub(super) invalid: Option<String>,
     /// The workload's latency limit in microseconds, if p99 exceeds it.
     pub(super) latency_missed_us: Option<f64>,
@@ -119,7 +121,8 @@ pub(super) struct PeerResult {
     pub(super) summary: Option<Summary>,
     /// Results at fixed rates, with `--rate-sweep`.
     pub(super) sweep: Vec<Point>,
-    /// Latencies of all rounds together: pairs of a quantile and its latency in microseconds.
+    /// The latencies of all rounds together. Each pair is a quantile and its latency in
+    /// microseconds.
     pub(super) percentiles: Vec<(f64, f64)>,
 }
 
@@ -129,10 +132,10 @@ pub(super) struct Footprint {
     /// Name of the counted items: members, entries and the like.
     pub(super) what: &'static str,
     pub(super) count: u64,
-    /// Resident memory after the rejected requests, before the filling.
+    /// Resident memory after the rejected requests and before the filling.
     pub(super) before_bytes: u64,
     pub(super) each_bytes: f64,
-    /// Ratios to every other measured peer.
+    /// The ratios to every other measured peer.
     pub(super) ratios: Vec<FootprintRatio>,
 }
 
@@ -150,7 +153,7 @@ impl Footprint {
     }
 }
 
-/// One measurement.
+/// The results of one measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Round {
     /// Number of the round, starting at 1.
@@ -158,33 +161,34 @@ pub(super) struct Round {
     pub(super) server_cpu_s: f64,
     /// Time during which the server's threads were ready to run but had no CPU.
     pub(super) server_wait_s: f64,
-    /// CPU time of the server's busiest thread, as a part of the elapsed time.
+    /// Time on a CPU of the server's busiest thread, as a share of the elapsed time.
     pub(super) server_busy_max: f64,
-    /// Maximum, over the server's threads, of the sum of on-CPU and run-queue time, as a part of
-    /// the elapsed time.
+    /// Maximum over the server's threads of the time on a CPU plus the time in the run queue, as a
+    /// share of the elapsed time.
     pub(super) server_wanting_max: f64,
     pub(super) server_cpu_us_per_operation: f64,
-    /// Context switches because a thread of the server waited.
+    /// Number of context switches in which a thread of the server began to wait.
     pub(super) server_voluntary_switches: u64,
-    /// Context switches because a thread of the server lost its CPU.
+    /// Number of context switches in which the kernel took the CPU from a thread of the server.
     pub(super) server_involuntary_switches: u64,
-    /// Bytes that the server wrote to disks.
+    /// Number of bytes that the server wrote to disks.
     pub(super) server_written_bytes: u64,
-    /// Number of bytes that clients sent. In a round that writes a snapshot, the snapshot's size.
+    /// Number of bytes that clients sent. In a round that writes a snapshot, the size of the
+    /// snapshot.
     pub(super) payload_bytes: u64,
-    /// Time in which a copy of the snapshot was written and synced, seconds.
+    /// Time in which a copy of the snapshot was written and synced, in seconds.
     pub(super) copy_s: Option<f64>,
     pub(super) hit_rate: Option<f64>,
     pub(super) load: Outcome,
 }
 
-/// The side that limited the throughput because it was always busy. Time in the run queue counts
-/// like time on a CPU, because on shared CPUs each side delays the other.
+/// The side that limited the throughput because one of its threads was always busy. Time in the run
+/// queue counts like time on a CPU, because on shared CPUs each side delays the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
-    /// A thread of the generator was always busy, but no thread of the server.
+    /// A thread of the generator was always busy, but no thread of the server was.
     Generator,
-    /// A thread of each side was always busy: they compete for the CPUs.
+    /// On each side a thread was always busy: the two sides compete for the CPUs.
     Both,
     Other,
 }
@@ -208,7 +212,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Summarizes values. Returns `None` if there are none.
+    /// Summarizes values. Returns `None` if there are no values.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -218,43 +222,43 @@ impl Spread {
     }
 }
 
-/// Summary of a valid peer's rounds.
+/// The summary of a valid peer's rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) operations_per_s: Spread,
     pub(super) cpu_us_per_operation: Spread,
-    /// 50th percentile, median of the rounds.
+    /// 50th percentile: the median over the rounds.
     pub(super) p50_us: f64,
-    /// 99th percentile, median of the rounds.
+    /// 99th percentile: the median over the rounds.
     pub(super) p99_us: f64,
-    /// 99.9th percentile, median of the rounds.
+    /// 99.9th percentile: the median over the rounds.
     pub(super) p99_9_us: f64,
-    /// Maximum of all rounds.
+    /// Maximum latency of all rounds.
     pub(super) max_us: f64,
     pub(super) hit_rate: Option<f64>,
-    /// CPU time of the load generator per operation, median over the rounds.
+    /// CPU time of the load generator per operation: the median over the rounds.
     pub(super) generator_us_per_operation: f64,
-    /// Maximum, over the generator's threads, of the sum of on-CPU and run-queue time, as a part of
-    /// the elapsed time; median over the rounds.
+    /// Maximum over the generator's threads of the time on a CPU plus the time in the run queue, as
+    /// a share of the elapsed time: the median over the rounds.
     pub(super) generator_wanting: f64,
-    /// Number of rounds in which the generator was the limit.
+    /// Number of rounds in which [`Limit::Generator`] was the limit.
     pub(super) generator_limited: usize,
-    /// Number of rounds in which generator and server were both always busy.
+    /// Number of rounds in which [`Limit::Both`] was the limit.
     pub(super) both_limited: usize,
-    /// Time during which the server's threads waited for a CPU, as a part of the time during which
-    /// they ran or waited.
+    /// Time during which the server's threads waited for a CPU, as a share of the time during which
+    /// they ran or waited for a CPU.
     pub(super) server_starved: f64,
-    /// Bytes that the server wrote to disks per operation, median.
+    /// Number of bytes that the server wrote to disks per operation: the median over the rounds.
     pub(super) disk_bytes_per_operation: f64,
-    /// Bytes that the server wrote to disks, divided by [`Round::payload_bytes`].
+    /// Number of bytes that the server wrote to disks, divided by [`Round::payload_bytes`].
     pub(super) write_amplification: Spread,
-    /// Time of writing a copy of the snapshot, divided by the time of the snapshot.
+    /// Time of a copy of the snapshot, divided by the time in which the server wrote the snapshot.
     pub(super) copy_part: Option<Spread>,
-    /// Ratios to every other measured peer.
+    /// The ratios to every other measured peer.
     pub(super) ratios: Vec<Ratios>,
 }
 
-/// Ratios of a peer to another peer, each taken within a round.
+/// Ratios of a peer to another peer. Each compares results of one round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Ratios {
     /// Name of the other peer.
@@ -265,7 +269,7 @@ pub(super) struct Ratios {
 }
 
 impl WorkloadResult {
-    /// Computes summaries and ratios. Unless peers are named, ratios refer to the first peer that
+    /// Computes summaries and ratios. If no peers are named, ratios refer to the first peer that
     /// takes part.
     pub(super) fn summarize(&mut self) {
         if self.against.is_empty() {
@@ -420,7 +424,8 @@ pub(super) mod tests {
     #[test]
     fn ratios_are_taken_within_a_round() {
         let first = peer("a", vec![round(1, 100.0, 2.0, 10.0), round(2, 50.0, 4.0, 10.0), round(3, 10.0, 1.0, 1.0)]);
-        // Round 1 is missing here, so medians over all rounds would compare different rounds.
+        // The second peer has no round 1, so medians over all rounds would compare different
+        // rounds.
         let second = peer("b", vec![round(2, 100.0, 1.0, 5.0), round(3, 10.0, 1.0, 2.0)]);
         let mut workload = workload(vec![first, second]);
         workload.summarize();
@@ -494,9 +499,9 @@ pub(super) mod tests {
             ratios.iter().map(|ratio| (ratio.against.clone(), ratio.each_bytes)).collect()
         };
         assert_eq!(a.measured_footprint().unwrap().each_bytes, 200.0);
-        // There is no ratio to a peer that was not measured.
+        // There is no ratio to the invalid peer, nor to the peer whose collections use no memory.
         assert_eq!(ratios(b), [("a".to_owned(), 0.75)]);
-        // Memory may shrink, which is not an error.
+        // The memory usage may shrink, which is not an error.
         assert_eq!(Footprint::new("sets", 10, 1_000, 900).each_bytes, -10.0);
     }
 
@@ -504,7 +509,7 @@ pub(super) mod tests {
     fn the_limit_is_the_side_that_was_always_busy() {
         let mut one = round(1, 1.0, 1.0, 1.0);
         assert_eq!(one.limit(), Limit::Other);
-        // On shared CPUs a thread spends most of its time in the run queue.
+        // On shared CPUs, a thread may spend most of its time in the run queue.
         (one.load.generator_busy_max, one.load.generator_wanting_max) = (0.4, 0.95);
         assert_eq!(one.limit(), Limit::Generator);
         one.server_wanting_max = 0.95;

@@ -1,4 +1,4 @@
-//! Runs the steps outside the measured rounds: filling, resetting, counting.
+//! Runs the steps outside the measured rounds: they fill, reset and count.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::load::plan::{Amount, CommandPlan, Plan};
 
 /// Number of clients per thread that load the keys.
 const FILL_CLIENTS: u32 = 10;
-/// Pipeline of these clients.
+/// Pipeline of the clients that load the keys.
 const FILL_PIPELINE: u32 = 30;
 
 impl Course<'_> {
@@ -59,7 +59,7 @@ impl Course<'_> {
         }
     }
 
-    /// Runs a plan to its end. Returns the number of its operations.
+    /// Runs a plan to its end, and returns the number of its operations.
     pub(super) fn fill(&self, plan: &Plan) -> io::Result<u64> {
         let outcome = load::run(plan, self.stop, &mut ())?;
         check_interrupted(self.stop)?;
@@ -70,12 +70,12 @@ impl Course<'_> {
     }
 }
 
-/// Sends one command and returns its reply. Returns an error reply as an error.
+/// Sends one command and returns its reply. An error reply becomes an `Err`.
 fn ask(address: SocketAddr, text: &str) -> io::Result<Value> {
     Control::open(&Target::Tcp(address), &Login::default())?.order(&text.split(' ').collect::<Vec<_>>())
 }
 
-/// Checks that the replies of all nodes add up to `expected`. This shows that every operation had
+/// Checks that the replies of all nodes add up to `expected`, which shows that every operation had
 /// its effect.
 fn check_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     let mut sum = 0;
@@ -89,7 +89,7 @@ fn check_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the count in a reply, which is the reply itself or its first element.
+/// Returns the count that a reply contains: the reply itself, or its first element.
 fn count_in(answer: &Value) -> Option<i64> {
     match answer {
         Value::Integer(count) => Some(*count),

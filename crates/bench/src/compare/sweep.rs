@@ -1,10 +1,12 @@
-//! A sweep over rates: drives every peer (a compared server) at parts of the slowest peer's peak,
-//! and at its own peak.
+//! A sweep over rates: drives every peer (a compared server) at fixed shares of the slowest peer's
+//! peak, and at its own peak.
 //!
-//! The rounds without a rate come first. The median throughput of these rounds is a peer's peak. At
-//! a fixed rate, each operation has a due time. Its latency counts from that time, so a server that
-//! stalls delays no measurement (no coordinated omission). System calls and wake-ups are counted in
-//! separate loads after the rounds, because counting them takes CPU time.
+//! First come the rounds without a rate. Their median throughput is a peer's peak. In the sweep,
+//! each operation has a due time, and its latency counts from then. A server that stalls therefore
+//! can't hide latency by delaying later requests (coordinated omission).
+//!
+//! System calls and wake-ups are counted in separate loads after the rounds, because counting takes
+//! CPU time.
 
 use std::io;
 use std::time::Duration;
@@ -18,25 +20,26 @@ use super::trace::{Counts, Tracer};
 use super::workloads::Workload;
 use crate::load::plan::Amount;
 
-/// Rates of a sweep, in percent of the slowest peer's peak.
+/// The rates of a sweep, in percent of the slowest peer's peak.
 const PERCENTS: [u64; 7] = [5, 10, 20, 40, 60, 80, 95];
-/// Maximum length of a load whose system calls are counted.
+/// Maximum length of a load in which system calls are counted.
 const COUNTED_MAX: Duration = Duration::from_secs(2);
 
-/// Results of a peer at one rate.
+/// The results of a peer at one rate.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Point {
-    /// The rate in percent of the slowest peer's peak. `None`: the peer's own peak.
+    /// The rate in percent of the slowest peer's peak. `None` stands for the peer's own peak.
     pub(super) percent: Option<u64>,
-    /// Operations per second of all clients together.
+    /// The rate in operations per second, of all clients together.
     pub(super) rate_per_s: u64,
     pub(super) rounds: Vec<Round>,
-    /// System calls and wake-ups, where the host counts them.
+    /// Counts of system calls and wake-ups, if the host can count them.
     pub(super) counts: Option<Counts>,
     pub(super) summary: Option<PointSummary>,
 }
 
-/// Summary of the rounds at one rate. Single numbers are medians over the rounds, except `max_us`.
+/// Summary of the rounds at one rate. Each single number is a median over the rounds, except
+/// `max_us`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PointSummary {
     pub(super) operations_per_s: Spread,
@@ -44,17 +47,17 @@ pub(super) struct PointSummary {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) p99_9_us: f64,
-    /// Maximum of all rounds.
+    /// Maximum latency of all rounds.
     pub(super) max_us: f64,
-    /// Context switches per operation.
+    /// Context switches per operation in which a thread of the server began to wait.
     pub(super) voluntary_switches: f64,
     pub(super) involuntary_switches: f64,
-    /// Ratios to every other peer at the same percentage. For a peer's own peak, the ratios are to
-    /// every other peer at that other peer's own peak.
+    /// Ratios to every other peer at the same percentage. At a peer's own peak, each ratio is to
+    /// another peer at the own peak of that peer.
     pub(super) ratios: Vec<PointRatios>,
 }
 
-/// Ratios of a peer to another peer, each taken within a round.
+/// Ratios of a peer to another peer. Each compares results of one round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PointRatios {
     /// Name of the other peer.
@@ -65,7 +68,7 @@ pub(super) struct PointRatios {
 }
 
 impl Course<'_> {
-    /// Drives all valid peers at all rates, in rounds, and then counts their system calls.
+    /// Drives all valid peers at all rates in rounds. Then counts their system calls.
     pub(super) fn sweep(&self, entrants: &mut [Entrant], workload: &Workload) {
         let Some(slowest) = entrants.iter().filter_map(|entrant| peak(&entrant.result)).min_by(f64::total_cmp) else {
             return;
@@ -94,7 +97,7 @@ impl Course<'_> {
         }
     }
 
-    /// Measures a peer once at the rate with index `at` in its sweep.
+    /// Measures a peer once, at the rate with index `at` in the peer's sweep.
     fn measure_point(
         &self,
         peer: &Peer,
@@ -112,8 +115,8 @@ impl Course<'_> {
         driven.verdict
     }
 
-    /// Counts a peer's system calls and wake-ups at the rate with index `at` in its sweep. If the
-    /// counting fails, the peer's row stays valid.
+    /// Counts a peer's system calls and wake-ups, at the rate with index `at` in the peer's sweep.
+    /// If counting fails, the peer's row stays valid.
     fn count(
         &self,
         peer: &Peer,
@@ -143,7 +146,8 @@ fn peak(result: &PeerResult) -> Option<f64> {
     Spread::of(rounds.map(|round| round.load.operations_per_s)).map(|spread| spread.median)
 }
 
-/// Returns the rates of a peer whose peak is `own` operations per second.
+/// Returns the points of a peer whose peak is `own` operations per second. `slowest` is the slowest
+/// peer's peak.
 fn points(slowest: f64, own: f64) -> Vec<Point> {
     let point = |percent: Option<u64>, rate_per_s: f64| Point {
         percent,
@@ -168,7 +172,7 @@ pub(super) fn summarize(peers: &mut [PeerResult]) {
     }
 }
 
-/// Returns a valid peer's rounds at the rate with index `at` in its sweep.
+/// Returns a valid peer's rounds at the rate with index `at` in the peer's sweep.
 fn rounds_at(peer: &PeerResult, at: usize) -> Option<&[Round]> {
     peer.sweep.get(at).filter(|_| peer.is_measured()).map(|point| point.rounds.as_slice())
 }
@@ -208,18 +212,18 @@ fn ratios(rounds: &[Round], other: &PeerResult, at: usize) -> Option<PointRatios
     })
 }
 
-/// Returns events per operation.
+/// Returns the number of events per operation.
 pub(super) fn per_operation(events: u64, operations: u64) -> f64 {
     events as f64 / operations.max(1) as f64
 }
 
 impl Point {
-    /// Names the rate: `40%` or `own peak`.
+    /// Returns the name of the rate, such as `40%` or `own peak`.
     pub(super) fn name(&self) -> String {
         self.percent.map_or_else(|| "own peak".to_owned(), |percent| format!("{percent}%"))
     }
 
-    /// Returns whether the peer was slower than the rate in at least one round.
+    /// Returns whether the peer did not reach the rate in at least one round.
     pub(super) fn is_missed(&self) -> bool {
         self.summary.as_ref().is_some_and(|summary| !keeps_rate(self.rate_per_s, summary.operations_per_s.min))
     }
@@ -230,7 +234,7 @@ pub(super) mod tests {
     use super::super::results::tests::{peer, round};
     use super::*;
 
-    /// Returns a peer whose rounds at each rate have the given CPU times.
+    /// Returns a peer with a sweep. `cpu_us` contains the CPU times of its rounds at each rate.
     pub(crate) fn swept(name: &str, slowest: f64, own: f64, cpu_us: &[f64]) -> PeerResult {
         let mut peer = peer(name, vec![round(1, own, 1.0, 1.0)]);
         peer.sweep = points(slowest, own);

@@ -1,37 +1,38 @@
-//! Divides this host's CPUs between servers and generator, by its topology.
+//! Divides this host's CPUs between servers and load generator, according to its topology.
 //!
-//! The two sides share a core only if all CPUs are on the same core. They share a last-level cache
-//! or a NUMA node only if the servers would otherwise lose more than [`ROUNDING_MAX`] of their
-//! CPUs.
+//! The two sides share a core only if all CPUs belong to one core. They share a last-level cache or
+//! a NUMA node only if the servers would otherwise lose more than [`ROUNDING_MAX`] of their CPUs.
 
 use std::collections::BTreeSet;
 
 use pantala_base::cpus::{List, ranges};
 use pantala_base::topology::{Cpu, Topology};
 
-/// Maximum part of the servers' CPUs to leave to the generator so that no cache or node is shared.
+/// Maximum share of the servers' CPUs that is left to the generator to avoid sharing a cache or
+/// node.
 const ROUNDING_MAX: f64 = 1.0 / 8.0;
-/// Maximum part of a host's CPUs that servers get: 40 of 64.
+/// Maximum share of a host's CPUs that the servers get: 40 of 64.
 const SERVER_PART: f64 = 40.0 / 64.0;
 
-/// CPUs of servers and generator.
+/// The CPUs of the servers and of the generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Split {
     pub(super) server: Vec<usize>,
     pub(super) client: Vec<usize>,
-    /// The cores, caches and NUMA nodes that the two sides share, and the servers' NUMA nodes if
-    /// there are several.
+    /// Describes the cores, caches and NUMA nodes that the two sides share. If the servers are on
+    /// several NUMA nodes, also names these nodes.
     pub(super) notes: Vec<String>,
 }
 
-/// A part of a machine: its name, and the function that returns a CPU's part.
+/// A kind of part of a machine: its name, and the function that returns the part that a CPU belongs
+/// to.
 type Part = (&'static str, fn(&Cpu) -> usize);
 
-/// Parts that are better not shared, from the smallest to the largest.
+/// The parts that the two sides should not share, from the smallest to the largest.
 const PARTS: [Part; 3] =
     [("core", |cpu: &Cpu| cpu.core), ("last-level cache", |cpu: &Cpu| cpu.cache), ("NUMA node", |cpu: &Cpu| cpu.node)];
 
-/// Divides the CPUs of `topology`. Servers get about `wanted` of them, but not more than
+/// Divides the CPUs of `topology`. The servers get about `wanted` CPUs, but at most the share
 /// [`SERVER_PART`].
 pub(super) fn split(topology: &Topology, wanted: usize) -> Split {
     let cpus = &topology.cpus;
@@ -62,15 +63,15 @@ pub(super) fn split(topology: &Topology, wanted: usize) -> Split {
     Split { server: numbers(server), client: numbers(client), notes }
 }
 
-/// Returns the number of the sorted `cpus` that the servers get: about `target`, at a boundary of a
-/// node, a cache or a core.
+/// Returns how many of the sorted `cpus` the servers get: about `target`, so that the cut is
+/// between two nodes, caches or cores.
 fn cut(cpus: &[Cpu], target: usize) -> usize {
     for (at, (_, of)) in PARTS.iter().enumerate().rev() {
         let is_boundary = |at: &usize| of(&cpus[at - 1]) != of(&cpus[*at]);
         let below = (1..=target.min(cpus.len() - 1)).rev().find(is_boundary);
         match below {
             Some(below) if (target - below) as f64 <= target as f64 * ROUNDING_MAX => return below,
-            // A core is divided only if there is no boundary between two cores.
+            // Divides a core only if there is no boundary between two cores.
             _ if at == 0 => {
                 let above = (target..cpus.len()).find(is_boundary);
                 return below.or(above).unwrap_or(target);
@@ -85,7 +86,8 @@ fn cut(cpus: &[Cpu], target: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Returns the CPUs `allowed` of a host. `cpu` returns a CPU's node, cache and core.
+    /// Returns the topology of a host whose CPUs are `allowed`. `cpu` returns a CPU's node, cache
+    /// and core.
     fn of(allowed: impl IntoIterator<Item = usize>, cpu: fn(usize) -> (usize, usize, usize)) -> Topology {
         let cpu = |number| {
             let (node, cache, core) = cpu(number);
@@ -96,20 +98,21 @@ mod tests {
         Topology { cpus }
     }
 
-    /// Two sockets of a Xeon: siblings are far apart, each socket is a node with one cache.
+    /// Two sockets of a Xeon. The two CPUs of a core have distant numbers. Each socket is a node
+    /// with one cache.
     fn xeon(number: usize) -> (usize, usize, usize) {
         let core = number % 36;
         (core / 18, core / 18 * 18, core)
     }
 
-    /// An EPYC without SMT: eight caches of eight cores, one node.
+    /// An EPYC without SMT: one node with eight caches of eight cores each.
     fn epyc(number: usize) -> (usize, usize, usize) {
         (0, number / 8 * 8, number)
     }
 
     #[test]
     fn this_host_is_divided() {
-        // Recorded: two virtual CPUs of an EPYC that share its last-level cache.
+        // Recorded on a host with two virtual CPUs of an EPYC, which share its last-level cache.
         let split = split(&of(0..2, |number| (0, 0, number)), 64);
         assert_eq!((split.server, split.client), (vec![0], vec![1]));
         assert_eq!(split.notes[0], "servers and generator share the last-level cache of CPUs 0-1");
@@ -118,7 +121,8 @@ mod tests {
     #[test]
     fn sockets_stay_whole() {
         let split = split(&of(0..72, xeon), 72);
-        // 45 wanted: the first socket's 36 are too few, so the cut is at a core.
+        // The servers should get 45 CPUs, but the first socket has only 36. The cut is therefore
+        // between two cores.
         assert_eq!(split.server.len(), 44);
         assert!(split.server.contains(&0) && split.server.contains(&36), "{split:?}");
         assert!(split.notes.iter().any(|note| note.contains("2 NUMA nodes: 0,1")), "{split:?}");
@@ -145,7 +149,7 @@ mod tests {
         let siblings = |number| (0, 0, number / 2 * 2);
         let split = split(&of(0..4, siblings), 1);
         assert_eq!((split.server, split.client), (vec![0, 1], vec![2, 3]));
-        // The siblings of the only core are divided all the same.
+        // If there is only one core, its two CPUs are divided.
         let split = super::split(&of(0..2, siblings), 1);
         assert_eq!((split.server, split.client), (vec![0], vec![1]));
         assert!(split.notes[0].contains("share the core of CPUs 0-1"), "{:?}", split.notes);

@@ -1,7 +1,7 @@
-//! Counts the system calls and wake-ups of servers, with the kernel's tracepoints and `perf`.
+//! Counts the system calls and wake-ups of servers with the kernel's tracepoints and `perf`.
 //!
-//! Few hosts allow it: it needs `perf`, the file system of tracepoints, and root's rights. A
-//! tracepoint costs time at every event, so loads that are counted are not timed.
+//! Few hosts allow this: it needs `perf`, the file system of tracepoints, and the rights of root. A
+//! tracepoint takes CPU time at every event, so loads with counted events are not timed.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -12,32 +12,32 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-/// Fires in the thread that enters a system call.
+/// The tracepoint that fires when a thread enters a system call.
 const SYSTEM_CALLS: &str = "raw_syscalls:sys_enter";
-/// Fires when a thread is woken. Its field `pid` is the ID of this thread.
+/// The tracepoint that fires when a thread is woken. Its field `pid` is the ID of the woken thread.
 const WAKE_UPS: &str = "sched:sched_wakeup";
-/// Maximum length of a filter. The kernel accepts at most a page.
+/// Maximum length of a filter in bytes. The kernel accepts at most a page.
 const FILTER_BYTES_MAX: usize = 4_000;
-/// Maximum number of characters of `perf`'s error message that are shown.
+/// Maximum number of characters that are shown of an error message of `perf`.
 const COMPLAINT_BYTES_MAX: usize = 200;
 
-/// A `perf` that counts on this host.
+/// A `perf` that can count events on this host.
 #[derive(Debug)]
 pub(super) struct Tracer {
     perf: PathBuf,
 }
 
-/// Events of one load.
+/// The numbers of events during one load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Counts {
     pub(super) system_calls: u64,
     pub(super) wake_ups: u64,
-    /// Operations in the same time.
+    /// Number of operations in the same time.
     pub(super) operations: u64,
 }
 
-/// A count that has started. Dropping it ends `perf`, because its command `cat` ends when the
-/// input is closed.
+/// Counting that is in progress. Dropping the value ends `perf`: it closes the input of `cat`,
+/// which is the command that `perf` runs, so `cat` and then `perf` end.
 pub(super) struct Tracing {
     perf: Child,
     input: ChildStdin,
@@ -45,7 +45,7 @@ pub(super) struct Tracing {
 }
 
 impl Tracer {
-    /// Checks that `perf` counts this process's own system calls. Otherwise returns the reason.
+    /// Checks that `perf` can count this process's own system calls. Otherwise returns the reason.
     pub(super) fn new(perf: Option<PathBuf>) -> Result<Self, String> {
         let tracer = Self { perf: perf.ok_or("perf is not installed")? };
         let own = [std::process::id()];
@@ -56,21 +56,21 @@ impl Tracer {
         }
     }
 
-    /// Starts to count the events of `threads`. When it returns, events are counted.
+    /// Starts to count the events of `threads`. Returns after the counting has started.
     pub(super) fn start(&self, threads: &[u32]) -> io::Result<Tracing> {
         let (calls, wake_ups) = (filter("common_pid", threads)?, filter("pid", threads)?);
         let output = NamedTempFile::new()?;
         let mut perf = Command::new(&self.perf);
         perf.args(["stat", "-a", "-x", ",", "-o"]).arg(output.path());
         perf.args(["-e", SYSTEM_CALLS, "--filter", &calls, "-e", WAKE_UPS, "--filter", &wake_ups, "--", "cat"]);
-        // Use a separate process group, so that Ctrl-C reaches only pantala-bench.
+        // A separate process group ensures that Ctrl-C reaches only pantala-bench.
         perf.env("LC_ALL", "C").process_group(0);
         let mut perf = perf.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let (Some(mut input), Some(mut echo)) = (perf.stdin.take(), perf.stdout.take()) else {
             return Err(io::Error::other("perf has no input and output"));
         };
-        // `perf` starts to count, and then starts `cat`, which echoes the line. If `perf` has
-        // failed, there is no echo.
+        // `perf` first starts to count and then starts `cat`, which echoes this line. If `perf`
+        // fails, there is no echo.
         let mut byte = [0];
         let answered = input.write_all(b"\n").and_then(|()| echo.read(&mut byte));
         if !matches!(answered, Ok(1)) {
@@ -83,7 +83,7 @@ impl Tracer {
 }
 
 impl Tracing {
-    /// Stops counting and returns the counts, without operations.
+    /// Stops counting and returns the counts, in which `operations` is 0.
     pub(super) fn end(self) -> io::Result<Counts> {
         let Self { perf, input, output } = self;
         drop(input);
@@ -95,7 +95,7 @@ impl Tracing {
     }
 }
 
-/// Returns a filter of tracepoints: `field` is one of `threads`.
+/// Returns a filter for a tracepoint. The filter accepts events whose `field` is one of `threads`.
 fn filter(field: &str, threads: &[u32]) -> io::Result<String> {
     let terms: Vec<String> = threads.iter().map(|thread| format!("{field}=={thread}")).collect();
     let filter = terms.join("||");
@@ -105,7 +105,8 @@ fn filter(field: &str, threads: &[u32]) -> io::Result<String> {
     Ok(filter)
 }
 
-/// Returns the first error line in the output of `perf`, or else its first line.
+/// Returns the first line with an error in the output of `perf`. If there is none, returns the
+/// first line.
 fn complaint(errors: &str) -> String {
     let lines = || errors.lines().map(str::trim).filter(|line| !line.is_empty());
     let line = lines().find_map(|line| line.strip_prefix("Error:")).or_else(|| lines().next());
@@ -113,7 +114,8 @@ fn complaint(errors: &str) -> String {
     format!("perf failed: {line}")
 }
 
-/// Parses the output of `perf stat -x ,`: lines of value, unit, event and more.
+/// Parses the output of `perf stat -x ,`. Each line contains a value, a unit, an event and more
+/// fields.
 fn parse(text: &str) -> Result<Counts, String> {
     let count = |event: &str| {
         let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
@@ -155,7 +157,7 @@ mod tests {
         assert!(filter("pid", &vec![12_345; FILTER_BYTES_MAX / 12 + 1]).is_err());
     }
 
-    /// Returns a program that prints what `perf` would print, or fails.
+    /// Creates a program that replaces `perf` by `script`, and returns its path.
     fn stand_in(folder: &std::path::Path, script: &str) -> PathBuf {
         let path = folder.join("perf");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -166,7 +168,7 @@ mod tests {
     #[test]
     fn counts_end_with_the_input() {
         let folder = tempfile::tempdir().unwrap();
-        // The words are: stat -a -x , -o FILE …
+        // The arguments are: stat -a -x , -o FILE …
         let recorded = folder.path().join("recorded");
         fs::write(&recorded, RECORDED).unwrap();
         let perf = stand_in(folder.path(), &format!("cat; cat {} > \"$6\"", recorded.display()));

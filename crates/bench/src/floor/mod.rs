@@ -1,4 +1,5 @@
-//! The floor responder: sockets, parser and replies, but no store.
+//! The floor responder: a server with sockets, a parser and replies, but without a store. It shows
+//! the least time that any server needs.
 
 mod responder;
 
@@ -21,7 +22,7 @@ use responder::Responder;
 
 /// Length of the listen backlog.
 const BACKLOG: i32 = 511;
-/// Maximum size of the fixed reply, bytes.
+/// Maximum size of the fixed reply, in bytes.
 const REPLY_BYTES_MAX: u64 = 512 << 20;
 /// Maximum number of threads.
 const THREADS_MAX: u64 = 1024;
@@ -58,8 +59,8 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
 
 fn serve<L: EventLoop>(options: &Options, backend: Backend, reason: &str) -> io::Result<()> {
     let shared = Arc::new(Shared { stop: AtomicBool::new(false), commands: AtomicU64::new(0) });
-    // Install the handlers before the threads start to listen, so that a signal can't end the
-    // process unhandled once clients see that the responder is ready.
+    // The handlers must be installed before the threads start to listen. Clients may send a signal
+    // as soon as they see that the responder is ready, and it must not end the process unhandled.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut threads = Vec::new();
     let mut doorbells = Vec::new();
@@ -101,7 +102,8 @@ fn report(commands: u64) {
     );
 }
 
-/// Returns a listener for one thread. The kernel distributes connections over all of them.
+/// Returns the listener of one thread. The kernel distributes connections over the listeners of all
+/// threads.
 fn listen(port: u16) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

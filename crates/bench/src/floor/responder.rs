@@ -1,4 +1,4 @@
-//! One event loop of the floor responder.
+//! One event loop of the floor responder (a server without a store).
 
 use std::io;
 use std::mem;
@@ -7,32 +7,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pantala_resp::{ArgRange, Args, Limits, Parser};
 use pantala_runtime::{ConnId, Event, EventLoop};
 
-/// The reply to CONFIG GET. redis-benchmark requests `save` and `appendonly` and prints the reply.
+/// The reply to `CONFIG GET`. redis-benchmark requests `save` and `appendonly`, and prints the
+/// reply.
 const CONFIG_REPLY: &[u8] = b"*2\r\n$4\r\nsave\r\n$0\r\n\r\n";
-/// Maximum capacity of an output buffer that an idle connection keeps, bytes.
+/// Maximum capacity of an output buffer that an idle connection keeps, in bytes.
 const OUTPUT_KEPT_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Default)]
 struct Connection {
-    /// `None` after the connection was closed, until its position is reused.
+    /// `None` from the close of the connection until its position is reused.
     conn: Option<ConnId>,
     parser: Parser,
-    /// The start of a command that has not completely arrived.
+    /// The start of a command that has not arrived completely.
     partial: Vec<u8>,
     output: Vec<u8>,
-    /// Buffer of a finished send, reused for the next output.
+    /// The buffer of a finished send, which is reused for the next output.
     spare: Option<Vec<u8>>,
     sending: bool,
     /// Whether the connection is in [`Responder::touched`].
     listed: bool,
-    /// Whether to close the connection once its output is sent.
+    /// Whether to close the connection when its output is sent.
     ending: bool,
 }
 
 pub(super) struct Responder<L> {
     event_loop: L,
     connections: Vec<Connection>,
-    /// Connections that received output or ended in this turn.
+    /// The connections that received output or ended in this turn. A turn is one iteration of the
+    /// event loop.
     touched: Vec<ConnId>,
     get_reply: Vec<u8>,
     ranges: Vec<ArgRange>,
@@ -54,13 +56,13 @@ impl<L: EventLoop> Responder<L> {
         }
     }
 
-    /// Returns the number of commands replied to so far.
+    /// Returns the number of commands that the responder has replied to.
     pub(super) fn commands(&self) -> u64 {
         self.commands
     }
 
-    /// Replies to commands until `stop` is set. The thread that sets it must then ring the loop's
-    /// doorbell, which wakes the loop.
+    /// Replies to commands until `stop` is set. The thread that sets `stop` must then ring the
+    /// doorbell of the event loop, which wakes the loop.
     pub(super) fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let mut events = Vec::new();
         while !stop.load(Ordering::SeqCst) {
@@ -76,8 +78,8 @@ impl<L: EventLoop> Responder<L> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Accepted { socket, .. } => {
-                // This fails only if descriptors or memory are exhausted. The client's connection
-                // is then closed.
+                // Adding fails only if descriptors or memory are exhausted. The connection is then
+                // closed.
                 if let Ok(conn) = self.event_loop.add(socket) {
                     if self.connections.len() <= conn.index() {
                         self.connections.resize_with(conn.index() + 1, Connection::default);
@@ -125,7 +127,7 @@ impl<L: EventLoop> Responder<L> {
         }
     }
 
-    /// Ends the turn: sends the output of each connection in one send.
+    /// Ends the turn: sends the output of each connection with one call.
     fn send_all(&mut self) {
         let mut touched = mem::take(&mut self.touched);
         for conn in touched.drain(..) {
@@ -151,12 +153,12 @@ impl<L: EventLoop> Responder<L> {
     }
 }
 
-/// Returns the buffer of a finished send for reuse. Frees its memory if that is large.
+/// Returns the buffer of a finished send for reuse. If the buffer is large, frees its memory.
 fn kept(buffer: Vec<u8>) -> Vec<u8> {
     if buffer.capacity() > OUTPUT_KEPT_BYTES_MAX { Vec::new() } else { buffer }
 }
 
-/// The parts of a responder that are needed to reply.
+/// The parts of a responder that a reply needs.
 struct Replier<'a> {
     get_reply: &'a [u8],
     ranges: &'a mut Vec<ArgRange>,
@@ -178,7 +180,7 @@ impl Replier<'_> {
         connection.partial = partial;
     }
 
-    /// Replies to commands. Returns the number of bytes that the commands occupied.
+    /// Replies to the complete commands in `bytes`. Returns the length of these commands.
     fn answer_all(&mut self, connection: &mut Connection, bytes: &mut [u8]) -> usize {
         let limits = Limits::default();
         let mut used_bytes = 0;

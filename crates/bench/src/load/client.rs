@@ -1,5 +1,5 @@
-//! A client, which draws operations and schedules them. Its connections belong to the driver: one,
-//! or in cluster mode one for each node.
+//! A client of the load: draws operations and schedules them. The driver owns the client's
+//! connections: one, or in cluster mode one to each node.
 
 use std::collections::VecDeque;
 
@@ -9,17 +9,16 @@ use super::keys::Keys;
 use super::plan::Plan;
 use super::schedule::Schedule;
 
-/// An operation that has not been sent, or must be resent.
+/// An operation that has not been sent, or that must be sent again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
     /// Index of the operation's command.
     pub(super) command: u16,
     /// Number of the operation's first key.
     pub(super) key: u64,
-    /// Time from which the operation's latency counts, or `None` if the latency counts from the
-    /// send.
+    /// Time from which the operation's latency counts. `None` if the latency counts from the send.
     pub(super) since_ns: Option<u64>,
-    /// Whether an ASKING must precede it.
+    /// Whether an ASKING must precede the operation.
     pub(super) asking: bool,
     /// Number of redirections that the operation has followed.
     pub(super) hops: u8,
@@ -29,37 +28,37 @@ pub(super) struct Operation {
 /// keys.
 pub(super) struct Client {
     pub(super) random: Random,
-    /// Keys by command.
+    /// The key generators of the commands, by index of the command.
     pub(super) keys: Vec<Keys>,
     weights: Vec<u32>,
     command: usize,
-    /// Number of operations of `command` until the next command's turn.
+    /// Number of operations of `command` before the turn of the next command.
     command_left: u32,
-    /// Number of operations still to draw, or `None` if the run has a time limit.
+    /// Number of operations still to draw. `None` if the run has a time limit.
     left: Option<u64>,
     schedule: Option<Schedule>,
     /// Whether the client is in the driver's list of due times.
     pub(super) scheduled: bool,
-    /// An operation drawn for a node whose queue is full. The client draws no other operation until
-    /// the queue has room, so that no node receives more than its share.
+    /// An operation drawn for a node whose queue is full, and the node. The client draws no other
+    /// operation until the queue has room, so that no node receives more than its share.
     pub(super) held: Option<(Operation, usize)>,
-    /// Index of the client's connection to each node, or `None` if there is no connection.
+    /// Index of the client's connection to each node. `None` if there is no such connection.
     pub(super) connections: Vec<Option<usize>>,
-    /// For each node, the operations that were drawn while another node's connection was being
-    /// filled, and the operations that were redirected to the node.
+    /// A queue of operations for each node. It contains operations that were drawn while the
+    /// pipeline of another node was filled, and operations that were redirected to the node.
     pub(super) queues: Vec<VecDeque<Operation>>,
 }
 
-/// The next step of a client.
+/// What a client does next.
 pub(super) enum Next {
     Operation(Operation),
-    /// No operation is due before this time.
+    /// No operation is due before this time, in ns.
     Due(u64),
     Nothing,
 }
 
 impl Client {
-    /// Creates the client with number `index` in the run. The run started at `start_ns`.
+    /// Creates the client that has the number `index` in the run. The run started at `start_ns`.
     pub(super) fn new(plan: &Plan, index: u64, start_ns: u64) -> Self {
         let seed = if plan.distinct_client_seed { plan.seed.wrapping_add(index) } else { plan.seed };
         let keys = plan.commands.iter().map(|c| Keys::new(c.pattern, &plan.range, index, u64::from(plan.clients)));
@@ -110,8 +109,8 @@ impl Client {
         self.left == Some(0) && self.held.is_none()
     }
 
-    /// Stops drawing and sending. Returns the number of requests that were redirected but not
-    /// resent. They will get no reply.
+    /// Stops drawing and sending. Returns the number of requests that were redirected but not sent
+    /// again, and so get no reply.
     pub(super) fn stop(&mut self) -> u64 {
         self.left = Some(0);
         self.held = None;

@@ -1,4 +1,4 @@
-//! The nodes of a cluster and their slots, and the parsing of redirections.
+//! The nodes and slots of a cluster, and the parser of redirections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,26 +11,27 @@ use super::control::{Control, Login, Target, resolve};
 /// Maximum number of nodes.
 const NODES_MAX: usize = 4096;
 
-/// The slots of a cluster, as one thread knows them.
+/// The slots of a cluster, as far as one thread knows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     pub(crate) nodes: Vec<SocketAddr>,
-    /// Index in `nodes` for each slot.
+    /// Index of each slot's node in `nodes`.
     slots: Box<[u16]>,
 }
 
-/// The redirection in an error reply.
+/// The redirection that an error reply contains.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Redirection {
     pub(crate) slot: u16,
     pub(crate) address: SocketAddr,
-    /// Whether the redirection applies only to this request, which must then follow an ASKING.
+    /// Whether the redirection applies only to this request. An ASKING must then precede the
+    /// request.
     pub(crate) once: bool,
 }
 
 impl Topology {
-    /// Queries the server at `contact` with CLUSTER SLOTS, or with CLUSTER SHARDS if it rejects
-    /// CLUSTER SLOTS.
+    /// Queries the server at `contact` with CLUSTER SLOTS. If the server rejects this command,
+    /// queries it with CLUSTER SHARDS.
     pub(crate) fn ask(contact: SocketAddr, login: &Login) -> io::Result<Self> {
         let mut control = Control::open(&Target::Tcp(contact), login)?;
         let mut parts = parse_slots(&control.ask(&["CLUSTER", "SLOTS"])?);
@@ -44,7 +45,7 @@ impl Topology {
     fn from_parts(parts: &[Part], contact: SocketAddr) -> io::Result<Self> {
         let mut topology = Self { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS].into() };
         for part in parts {
-            // An empty host means the host of the queried server.
+            // An empty host stands for the host of the queried server.
             let address = match part.host.as_str() {
                 "" | "?" => SocketAddr::new(contact.ip(), part.port),
                 host => resolve(host, part.port)?,
@@ -62,7 +63,8 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Returns the index of the node at `address`. Adds a new node, unless there are too many.
+    /// Returns the index of the node at `address`. Adds a new node, unless there are too many
+    /// nodes.
     pub(crate) fn node(&mut self, address: SocketAddr) -> Option<usize> {
         if let Some(node) = self.nodes.iter().position(|known| *known == address) {
             return Some(node);
@@ -77,12 +79,12 @@ impl Topology {
         usize::from(self.slots[usize::from(slot)])
     }
 
-    /// Assigns a slot that has moved to its new node.
+    /// Assigns a slot to its new node.
     pub(crate) fn assign(&mut self, slot: u16, node: usize) {
         self.slots[usize::from(slot)] = node as u16;
     }
 
-    /// Adopts the slots of `newer`. Nodes keep their indexes, so connections remain valid.
+    /// Adopts the slots of `newer`. Nodes keep their indexes, so that connections remain valid.
     pub(crate) fn update(&mut self, newer: &Topology) {
         for (slot, node) in newer.slots.iter().enumerate() {
             if let Some(node) = self.node(newer.nodes[usize::from(*node)]) {
@@ -92,7 +94,8 @@ impl Topology {
     }
 }
 
-/// Parses `MOVED 12 host:port` and `ASK 12 host:port`. An empty host means the host of `contact`.
+/// Parses `MOVED 12 host:port` and `ASK 12 host:port`. An empty host stands for the host of
+/// `contact`.
 pub(crate) fn redirection(text: &[u8], contact: SocketAddr) -> Option<Redirection> {
     let text = std::str::from_utf8(text).ok()?;
     let mut words = text.split(' ');
@@ -115,7 +118,7 @@ struct Part {
     port: u16,
 }
 
-/// Parses `[[first, last, [host, port, …], …], …]`.
+/// Parses the reply to CLUSTER SLOTS: `[[first, last, [host, port, …], …], …]`.
 fn parse_slots(answer: &Value) -> Option<Vec<Part>> {
     let Value::Array(ranges) = answer else { return None };
     let part = |range: &Value| {
@@ -131,7 +134,8 @@ fn parse_slots(answer: &Value) -> Option<Vec<Part>> {
     ranges.iter().map(part).collect()
 }
 
-/// Parses `[[slots, [first, last, …], nodes, [[id, …, port, …, ip, …, role, master, …], …]], …]`.
+/// Parses the reply to CLUSTER SHARDS: `[[slots, [first, last, …], nodes, [[id, …, port, …, ip, …,
+/// role, master, …], …]], …]`.
 fn parse_shards(answer: &Value) -> Option<Vec<Part>> {
     let mut parts = Vec::new();
     for shard in items(answer)? {

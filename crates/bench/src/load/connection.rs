@@ -1,4 +1,4 @@
-//! A connection: its unsent output and the replies that it expects.
+//! A connection of the load: its unsent output, and the replies that it expects.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use super::scan::{Reply, Scanner};
 use super::tally::Tally;
 use super::template::Template;
 
-/// The value of [`Sent::command`] for an ASKING.
+/// The value of [`Sent::command`] that stands for an ASKING.
 const ASKING: u16 = u16::MAX;
 
-/// Consecutive equal requests that have no reply yet.
+/// Consecutive equal requests without a reply so far.
 #[derive(Debug)]
 struct Sent {
     command: u16,
@@ -28,31 +28,32 @@ struct Sent {
 
 pub(super) struct Connection {
     pub(super) socket: Socket,
-    /// TLS of the connection, if it is encrypted.
+    /// The TLS state, if the connection is encrypted.
     pub(super) link: Option<Box<Link>>,
-    /// Index of its client in the thread.
+    /// Index of the connection's client in the thread.
     pub(super) client: usize,
-    /// Index of its node.
+    /// Index of the connection's node.
     pub(super) node: usize,
-    /// The node's address, in cluster mode.
+    /// Address of the node, in cluster mode.
     pub(super) address: Option<SocketAddr>,
     pub(super) scanner: Scanner,
     pub(super) out: Vec<u8>,
-    /// Number of bytes of `out` already sent. It is 0 unless the socket's buffer is full.
+    /// Number of bytes of [`Connection::outgoing`] already sent. It is 0 unless the socket's buffer
+    /// is full.
     pub(super) out_sent: usize,
     sent: VecDeque<Sent>,
-    /// Number of operations without a reply.
+    /// Number of operations without a reply so far.
     pub(super) in_flight: u32,
-    /// Whether it is in the driver's list of connections to fill.
+    /// Whether the connection is in the driver's list of connections to fill.
     pub(super) listed: bool,
     pub(super) open: bool,
-    /// Number of replies so far to the oldest operation, if that has several replies.
+    /// Number of replies so far to the oldest operation, which may have several replies.
     replies_seen: u32,
-    /// Whether one of these replies was an error.
+    /// Whether one of the replies to the oldest operation was an error.
     failed: bool,
 }
 
-/// An operation that must be resent to another node.
+/// An operation that must be sent again, to another node.
 pub(super) type Redirected = (Redirection, Operation);
 
 impl Connection {
@@ -73,7 +74,7 @@ impl Connection {
             scanner: Scanner::default(),
             out: Vec::new(),
             out_sent: 0,
-            // The queue grows further if every request needs an entry of its own.
+            // The queue grows further only if requests can't share entries.
             sent: VecDeque::with_capacity(pipeline.min(64) as usize + 1),
             in_flight: 0,
             listed: false,
@@ -89,8 +90,8 @@ impl Connection {
         let (command, since_ns) = (operation.command, operation.since_ns.unwrap_or(now_ns));
         self.in_flight += 1;
         match self.sent.back_mut() {
-            // In cluster mode each operation has an entry of its own, because a redirection needs
-            // its key.
+            // In cluster mode each operation has its own entry, because a redirection needs the
+            // operation's key.
             Some(last) if self.address.is_none() && (last.command, last.since_ns) == (command, since_ns) => {
                 last.count += 1;
             }
@@ -98,20 +99,20 @@ impl Connection {
         }
     }
 
-    /// Returns whether unsent bytes wait for room in the socket.
+    /// Returns whether unsent bytes wait until the socket has room.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
         self.out_sent < self.out.len() || self.link.as_ref().is_some_and(|link| !link.sealed.is_empty())
     }
 
-    /// Encrypts the output if the connection is encrypted.
+    /// Encrypts the output, if the connection is encrypted.
     ///
     /// # Errors
     /// If the TLS keys of the connection have been used for the maximum number of records.
     #[inline]
     pub(super) fn seal(&mut self) -> std::io::Result<()> {
         match &mut self.link {
-            // Bytes that were sealed earlier must be sent first.
+            // Bytes that were encrypted earlier must be sent first.
             Some(link) if link.sealed.is_empty() => {
                 let sealed = link.seal(&self.out);
                 self.out.clear();
@@ -141,8 +142,8 @@ impl Connection {
         self.sent.push_back(Sent { command: ASKING, since_ns: 0, key: 0, count: 1, hops: 0 });
     }
 
-    /// Parses bytes from the server. Returns the number of operations that have completed or were
-    /// redirected, or the reason why the connection failed.
+    /// Parses bytes from the server. Returns the number of operations that were completed or
+    /// redirected. Fails with the reason why the connection is unusable.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -169,7 +170,7 @@ impl Connection {
         Ok(before - self.in_flight)
     }
 
-    /// Handles one reply. Returns false if no request expects one.
+    /// Handles one reply. Returns false if no request expects a reply.
     #[inline]
     fn answer(
         &mut self,

@@ -1,4 +1,5 @@
-//! A blocking connection, for handshakes, topology, and queries before and after the load.
+//! A blocking connection, used for handshakes, for the cluster's topology, and for queries before
+//! and after the load.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,12 +12,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// Time limit for connecting, and for a reply.
+/// Maximum time to connect, and to receive a reply.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Bytes read by one call.
+/// Maximum number of bytes that one call reads.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Address of a server.
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Tcp(SocketAddr),
@@ -38,8 +39,7 @@ pub(crate) fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
     (host, port).to_socket_addrs().map_err(|_| unknown())?.next().ok_or_else(unknown)
 }
 
-/// Credentials, database and encryption of a connection. Without a user name, the user is
-/// `default`.
+/// Credentials, database and encryption of a connection. Without a user name the user is `default`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Login {
     pub(crate) tls: Option<Tls>,
@@ -65,7 +65,7 @@ impl Control {
                 control.send(b"")?;
                 control.receive()?;
             }
-            // Send the last bytes of the handshake.
+            // This sends the last bytes of the handshake.
             control.send(b"")?;
         }
         if let Some(password) = &login.password {
@@ -139,27 +139,27 @@ impl Control {
         Ok(())
     }
 
-    /// Like `ask`, but returns an error reply as an error.
+    /// Sends one command and returns its reply. An error reply becomes an `Err`.
     pub(crate) fn order(&mut self, words: &[&str]) -> io::Result<Value> {
         let answer = self.ask(words)?;
         self.accepted(words.first().unwrap_or(&""), &answer)?;
         Ok(answer)
     }
 
-    /// Returns the non-blocking socket, for an unencrypted connection of the load.
+    /// Returns the non-blocking socket of an unencrypted connection, which the load then uses.
     pub(crate) fn into_socket(self) -> io::Result<Socket> {
         Ok(self.into_parts()?.0)
     }
 
-    /// Returns the non-blocking socket and its encryption, for a connection of the load.
+    /// Returns the non-blocking socket and its encryption, which the load then uses.
     pub(crate) fn into_parts(self) -> io::Result<(Socket, Option<Box<Link>>)> {
         self.socket.set_nonblocking(true)?;
         Ok((self.socket, self.link))
     }
 }
 
-/// Retries a call that a signal interrupted. On a socket with a timeout, stopping and continuing
-/// this process also interrupts the call, even if no signal handler is installed.
+/// Retries a call that a signal interrupted. Even without a signal handler, suspending and resuming
+/// this process interrupts a call on a socket with a timeout.
 fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {

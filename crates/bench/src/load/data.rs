@@ -4,11 +4,11 @@ use pantala_base::Random;
 
 use super::template::write_number;
 
-/// Number of random bytes in addition to the longest value. Values are cut from these bytes. The
-/// number is much larger than a cache line and small compared with a cache.
+/// Length of the random bytes beyond the longest value. Values are cut from these bytes. This
+/// length is much larger than a cache line, and small compared with a cache.
 const POOL_EXTRA_BYTES: usize = 64 * 1024;
 
-/// The lengths of values, uniformly distributed.
+/// The range of the lengths of values. Lengths are uniformly distributed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) minimum: u64,
@@ -16,17 +16,17 @@ pub(crate) struct Sizes {
     pub(crate) maximum: u64,
 }
 
-/// Generates values. Shared by all clients of a thread.
+/// Generates values. All clients of a thread share it.
 #[derive(Debug)]
 pub(crate) struct Data {
     sizes: Sizes,
     expiry_seconds: (u64, u64),
-    /// Minimum and maximum of `__random__` numbers.
+    /// Minimum and maximum of the numbers that replace `__random__`.
     numbers: (u64, u64),
     /// The bytes from which values are cut: all `x`, or random.
     pool: Vec<u8>,
     random: bool,
-    /// The complete encoded argument if all values are equal; writing it takes one copy.
+    /// The complete encoded argument, if all values are equal. Writing it takes a single copy.
     whole: Option<Vec<u8>>,
 }
 

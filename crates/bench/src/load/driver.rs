@@ -1,8 +1,8 @@
-//! One thread of the load: its clients, their connections, and an epoll loop.
+//! One thread of the load: its clients, their connections, and an event loop with epoll.
 //!
-//! A turn waits for readable connections. It reads each once, counts its replies, refills its
-//! pipeline and sends. All operations whose replies arrive in one read therefore cost two system
-//! calls. Nothing is allocated per operation.
+//! A turn, one iteration of the event loop, waits for readable connections. It reads each of them
+//! once, counts the replies, refills the pipeline and sends. All operations whose replies arrive in
+//! one read therefore cost two system calls together. Nothing is allocated per operation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,19 +27,19 @@ use super::shared::Shared;
 use super::tally::Tally;
 use super::template::Template;
 
-/// Maximum number of bytes read by one call.
+/// Maximum number of bytes that one call reads.
 const READ_BYTES: usize = 256 * 1024;
-/// Maximum number of events returned by one call.
+/// Maximum number of events that one call returns.
 const EVENTS: usize = 256;
-/// Interval at which a thread publishes its counts and checks limits, ns.
+/// Interval at which a thread publishes its counts and checks limits, in ns.
 pub(super) const PUBLISH_NS: u64 = 200_000_000;
-/// Maximum wait for replies to requests in flight after the run's time has ended, ns.
+/// Maximum wait for the replies to requests in flight after the time of the run has ended, in ns.
 const DRAIN_NS: u64 = 5_000_000_000;
-/// Maximum number of operations that each client draws ahead for a node.
+/// Maximum number of operations that a client draws ahead for one node.
 const QUEUE_MAX: usize = 16 * 1024;
-/// Minimum time between two queries of the cluster's slots, ns.
+/// Minimum time between two queries of the cluster's slots, in ns.
 const REFRESH_NS: u64 = 1_000_000_000;
-/// Maximum number of consecutive redirections of one operation. Ends loops between nodes that
+/// Maximum number of consecutive redirections of one operation. It ends a loop between nodes that
 /// redirect to each other.
 const HOPS_MAX: u8 = 16;
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
@@ -59,12 +59,12 @@ pub(super) struct Driver<'a> {
     tally: Tally,
     /// Connections whose pipelines must be filled.
     ready: Vec<usize>,
-    /// Due times of the clients' next operations, with the clients' indexes.
+    /// The due times of the clients' next operations, each with the index of its client.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     redirected: Vec<Redirected>,
     buffer: Vec<u8>,
     scratch: Vec<u8>,
-    /// Number of requests without a reply, of all connections.
+    /// Number of requests without a reply, over all connections.
     in_flight: u64,
     stopping: bool,
     deadline_ns: u64,
@@ -76,7 +76,7 @@ pub(super) struct Driver<'a> {
     next_refresh_ns: u64,
 }
 
-/// Results of one thread.
+/// The results of one thread.
 pub(super) struct Driven {
     pub(super) tally: Tally,
     /// Nanoseconds from the start to the last reply.
@@ -88,7 +88,7 @@ pub(super) struct Driven {
 }
 
 impl<'a> Driver<'a> {
-    /// Connects all clients of thread `thread`.
+    /// Connects all clients of the thread with index `thread`.
     pub(super) fn connect(plan: &'a Plan, shared: &'a Shared, thread: usize, clock: Instant) -> io::Result<Self> {
         let templates = plan.templates().map_err(io::Error::other)?;
         let topology = match (&plan.target, plan.cluster) {
@@ -183,8 +183,8 @@ impl<'a> Driver<'a> {
                     self.send(index);
                 }
                 self.list(index);
-                // Send this connection's next requests before others are read, to keep the server
-                // busy.
+                // Send the next requests of this connection before others are read, to keep the
+                // server busy.
                 self.fill_ready();
             }
         }
@@ -196,8 +196,8 @@ impl<'a> Driver<'a> {
         Ok(Driven { tally: self.tally, elapsed_ns, interrupted, sockets })
     }
 
-    /// Recreates all clients with the start time `start_ns`. They were created before the start
-    /// time was known.
+    /// Creates all clients again with the start time `start_ns`, which was unknown when they were
+    /// created first.
     fn restart(&mut self, start_ns: u64) {
         for (position, client) in self.clients.iter_mut().enumerate() {
             let index = (self.thread + position * self.plan.threads as usize) as u64;
@@ -212,7 +212,7 @@ impl<'a> Driver<'a> {
         (0..self.connections.len()).for_each(|index| self.list(index));
     }
 
-    /// Checks limits and the time. Returns whether the run has ended.
+    /// Checks the limits and the time. Returns whether the run has ended.
     fn turn_ends(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.next_publish_ns {
             self.publish();
@@ -226,8 +226,8 @@ impl<'a> Driver<'a> {
         if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
             self.stopping = true;
             for client in &mut self.clients {
-                // A request that was redirected at the last moment is not an error, because the
-                // time has ended.
+                // The time has ended, so a request that was redirected and not sent again is not an
+                // error.
                 client.stop();
             }
             self.due.clear();
@@ -255,8 +255,8 @@ impl<'a> Driver<'a> {
         let mut timeout =
             Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
         if self.plan.rate_per_s.is_some() && wait_ns > 0 {
-            // `epoll_wait` takes its timeout in milliseconds. So first poll the epoll descriptor
-            // itself, with a timeout in nanoseconds.
+            // `epoll_wait` takes its timeout in milliseconds. `poll` on the epoll descriptor takes
+            // a timeout in nanoseconds, so it waits first.
             let waited = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
             ignore_interrupt(waited.map(|_| ()))?;
             timeout = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -325,7 +325,7 @@ impl<'a> Driver<'a> {
             if !self.redirected.is_empty() {
                 self.redirect(self.connections[index].client);
             }
-            // A short read has emptied the socket. Later bytes cause a new event.
+            // A short read has emptied the socket. Bytes that arrive later cause a new event.
             if read_bytes < READ_BYTES {
                 return;
             }
@@ -340,8 +340,8 @@ impl<'a> Driver<'a> {
         let in_flight = u64::from(std::mem::take(&mut connection.in_flight));
         self.in_flight -= in_flight;
         let (client, node) = (connection.client, connection.node);
-        // The kernel removes a socket from the epoll instance when its last descriptor is closed,
-        // which happens at the end of the run. So remove it here.
+        // The kernel removes a socket from the epoll instance only when its last descriptor is
+        // closed, at the end of the run. The socket is therefore removed here.
         let _ = epoll::delete(&self.epoll, &connection.socket);
         let client = &mut self.clients[client];
         client.connections[node] = None;
@@ -351,7 +351,7 @@ impl<'a> Driver<'a> {
         self.tally.lost(why, in_flight + redirected);
     }
 
-    /// Sends redirected operations to their new nodes.
+    /// Queues redirected operations for their new nodes.
     fn redirect(&mut self, client: usize) {
         let mut redirected = std::mem::take(&mut self.redirected);
         for (redirection, operation) in redirected.drain(..) {
@@ -374,7 +374,7 @@ impl<'a> Driver<'a> {
         self.refresh();
     }
 
-    /// Queries all slots after one has moved, at most once in [`REFRESH_NS`]. The query delays this
+    /// Queries all slots after a redirection, at most once in [`REFRESH_NS`]. The query delays this
     /// thread by about a millisecond.
     fn refresh(&mut self) {
         let now_ns = self.now_ns();
@@ -383,7 +383,7 @@ impl<'a> Driver<'a> {
         }
         self.next_refresh_ns = now_ns + REFRESH_NS;
         if let (Target::Tcp(address), Some(topology)) = (&self.plan.target, &mut self.topology) {
-            // During a migration the reply may have gaps. Later redirections fill them.
+            // During a migration the reply may lack slots. Later redirections add them.
             if let Ok(newer) = Topology::ask(*address, &self.plan.login) {
                 topology.update(&newer);
             }
@@ -398,8 +398,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Returns the client's connection to a node. Opens it if there is none. If that fails, the
-    /// operation is lost and the client ends, as after a lost connection.
+    /// Returns the client's connection to a node. Opens a connection if there is none. If this
+    /// fails, the operation is lost and the client ends, as after a lost connection.
     fn connection_to(&mut self, client: usize, node: usize) -> Option<usize> {
         let known = self.clients[client].connections.get(node).copied().flatten();
         known.or_else(|| {
@@ -444,14 +444,14 @@ impl<'a> Driver<'a> {
             self.in_flight += 1;
         }
         let connection = &self.connections[index];
-        // Unsent bytes mean that the socket is full. The send continues after the event that the
-        // socket has room.
+        // If bytes of an earlier send are left, the socket is full. The send continues when an
+        // event reports that the socket has room.
         if !connection.out.is_empty() && connection.out_sent == 0 {
             self.send(index);
         }
     }
 
-    /// Returns the next operation for a connection, from its queue or drawn by its client.
+    /// Returns the next operation for a connection: from its queue, or drawn by its client.
     /// Operations drawn for other nodes are added to the queues of these nodes.
     fn next(&mut self, index: usize, now_ns: u64) -> Option<Operation> {
         let (client_index, node) = (self.connections[index].client, self.connections[index].node);
@@ -461,7 +461,7 @@ impl<'a> Driver<'a> {
         loop {
             let client = &mut self.clients[client_index];
             if let Some(operation) = client.queues[node].pop_front() {
-                // The client's connections have been waiting until this queue had room.
+                // The client has drawn nothing until this queue had room.
                 let held_here = client.held.as_ref().is_some_and(|(_, held_node)| *held_node == node);
                 if held_here && let Some((held, _)) = client.held.take() {
                     client.queues[node].push_back(held);
@@ -526,7 +526,8 @@ impl<'a> Driver<'a> {
         }
         connection.out_sent = 0;
         connection.forget_sent();
-        // Bytes that were added in the meantime are sealed only after the earlier ones were sent.
+        // Bytes that were added in the meantime are encrypted only after the earlier bytes were
+        // sent.
         if connection.link.is_some() && !connection.out.is_empty() {
             self.send(index);
         }

@@ -1,4 +1,4 @@
-//! `report.html`: one self-contained file.
+//! Writes `report.html`, a single file that refers to no other file.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The Markdown report, `report.md`.
+//! Writes the Markdown report, `report.md`.
 
 use super::super::results::{PresetReport, Results, WorkloadResult};
 use super::{READING, Table, commands, findings, host_lines, is_bad, preset_lines, remarks, tables};
@@ -47,7 +47,7 @@ fn section(text: &mut String, workload: &WorkloadResult) {
     text.push('\n');
 }
 
-/// Writes a table. `mark` aligns all columns but the first.
+/// Writes a table. `mark` is the alignment of all columns except the first.
 fn table(text: &mut String, Table { head, rows }: &Table, mark: &str) {
     let head: Vec<String> = head.iter().map(|name| escaped(name)).collect();
     text.push_str(&format!("| {} |\n| --- |{}\n", head.join(" | "), mark.repeat(head.len() - 1)));
@@ -59,7 +59,7 @@ fn table(text: &mut String, Table { head, rows }: &Table, mark: &str) {
     text.push('\n');
 }
 
-/// Emphasizes cells that must not be overlooked.
+/// Emphasizes a cell that marks a bad row.
 fn emphasized(text: &str) -> String {
     if is_bad(text) { format!("**{text}**") } else { text.to_owned() }
 }

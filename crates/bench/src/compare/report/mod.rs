@@ -1,4 +1,4 @@
-//! The report: a folder with `report.html`, `report.md` and `results.json`.
+//! Writes the report: a folder with `report.html`, `report.md` and `results.json`.
 
 mod html;
 mod markdown;
@@ -11,12 +11,12 @@ use std::path::Path;
 
 use super::results::{PeerResult, PresetReport, Ratios, Results, Spread, Summary, WorkloadResult};
 
-/// Heading of a column, and the function that formats a peer's cell.
+/// A column: its heading, and the function that formats a peer's cell.
 type Column = (&'static str, fn(&PeerResult, &Summary) -> String);
-/// Heading of a column of ratios, and the function that selects its spread.
+/// A column of ratios: its heading, and the function that selects a ratio's spread.
 type RatioColumn = (&'static str, fn(&Ratios) -> &Spread);
 
-/// Columns of the first table, after the peer's name.
+/// The columns of the first table after the peer's name.
 const COLUMNS: &[Column] = &[
     ("ops/s", |_, s| rate(s.operations_per_s.median)),
     ("min–max", |_, s| format!("{}–{}", rate(s.operations_per_s.min), rate(s.operations_per_s.max))),
@@ -33,14 +33,14 @@ const COLUMNS: &[Column] = &[
     ("gen busy", |_, s| format!("{:.0}%", s.generator_wanting * 100.0)),
 ];
 
-/// Columns of the second table, after the names of both peers.
+/// The columns of the second table after the names of the two peers.
 const RATIO_COLUMNS: &[RatioColumn] = &[
     ("× ops/s", |ratios| &ratios.operations_per_s),
     ("× CPU/op", |ratios| &ratios.cpu_us_per_operation),
     ("× p99", |ratios| &ratios.p99_us),
 ];
 
-/// Columns of the table of workloads that write files, after the peer's name.
+/// The columns of the table for workloads that write files, after the peer's name.
 const DISK_COLUMNS: &[&str] = &["bytes/op", "amplification", "time of a copy"];
 
 /// Marks the row of a peer that exceeds the workload's latency limit.
@@ -48,7 +48,7 @@ const MISSED: &str = "MISSED";
 /// Marks the remark on a peer whose results are invalid.
 const INVALID: &str = "INVALID";
 
-/// Explanation of the tables, shown below every report.
+/// Explanation of the tables, which follows the tables in every report.
 const READING: &[&str] = &[
     "A row shows medians over the rounds, except max, which is the maximum of all rounds. The ratios (×) of two peers are taken within each round, and shown as median (minimum–maximum).",
     "In flight is the maximum number of pending operations: clients × nodes that each is connected to × pipeline. More operations in flight make longer queues. If rows differ in it, compare their latencies only at a fixed rate (--rate-limiting).",
@@ -62,7 +62,7 @@ const READING: &[&str] = &[
     "A row with errors, lost connections or a process that ended has no figures.",
 ];
 
-/// Creates the folder and checks that files can be written to it.
+/// Creates the folder, and checks that files can be written to it.
 pub(super) fn prepare(out: &Path) -> io::Result<()> {
     fs::create_dir_all(out).map_err(|error| told(out, &error))?;
     put(&out.join("results.json"), b"{}\n")
@@ -84,7 +84,7 @@ fn told(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("the report can't be written: {}: {error}", path.display()))
 }
 
-/// Prints one workload's tables for a terminal.
+/// Prints the tables of one workload to a terminal.
 pub(super) fn print(result: &WorkloadResult, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{}: {}", result.name, result.parameters)?;
     for Table { head, rows } in tables(result) {
@@ -104,14 +104,14 @@ pub(super) fn print(result: &WorkloadResult, out: &mut impl Write) -> io::Result
     out.flush()
 }
 
-/// A table: column names, and rows with a cell for each column. The first column is text.
+/// A table: column names, and rows with a cell for each column. The first column contains text.
 struct Table {
     head: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-/// Returns a workload's tables: the measured peers, their ratios if there are any, and the written
-/// bytes if the rounds write to files. Sweeps and workloads that measure memory have other tables.
+/// Returns a workload's tables: the measured peers; their ratios, if there are any; and the written
+/// bytes, if the rounds write files. Sweeps and workloads that measure memory have other tables.
 fn tables(workload: &WorkloadResult) -> Vec<Table> {
     if workload.peers.iter().any(|peer| peer.footprint.is_some()) {
         return footprints(workload);
@@ -182,7 +182,7 @@ fn footprints(workload: &WorkloadResult) -> Vec<Table> {
     tables
 }
 
-/// Formats p99. Marks it if it exceeds the workload's limit.
+/// Formats p99, and marks it if it exceeds the workload's latency limit.
 fn p99(peer: &PeerResult, summary: &Summary) -> String {
     let time = microseconds(summary.p99_us);
     match peer.latency_missed_us {
@@ -191,7 +191,7 @@ fn p99(peer: &PeerResult, summary: &Summary) -> String {
     }
 }
 
-/// Returns whether a cell or remark marks its row as invalid or too slow.
+/// Returns whether a cell or remark marks its row as invalid or as too slow.
 fn is_bad(text: &str) -> bool {
     text.contains(MISSED) || text.contains(INVALID)
 }
@@ -204,7 +204,7 @@ fn remarks(workload: &WorkloadResult) -> Vec<String> {
     sweep::remarks(workload).into_iter().chain(workload.peers.iter().flat_map(peer_remarks)).chain(no_ratios).collect()
 }
 
-/// Returns the remarks on a peer's results, or the reason why it has none.
+/// Returns the remarks on a peer's results, or the reason why the peer has no results.
 fn peer_remarks(peer: &PeerResult) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(why) = &peer.invalid {
@@ -255,7 +255,7 @@ pub(super) fn rate(per_s: f64) -> String {
     if per_s < 10.0 { format!("{per_s:.2}") } else { thousands(per_s) }
 }
 
-/// Formats `12,345`.
+/// Formats a number with separators, such as `12,345`.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -276,12 +276,12 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.0}", bytes as f64 / 1e6)
 }
 
-/// Formats `0.45 (0.41–0.50)`.
+/// Formats the median with the minimum and the maximum, such as `0.45 (0.41–0.50)`.
 fn spread(spread: &Spread) -> String {
     format!("{:.2} ({:.2}–{:.2})", spread.median, spread.min, spread.max)
 }
 
-/// Describes a preset and its differences: name and text of each line.
+/// Describes a preset and how the run differs from it. Each line has a name and a text.
 fn preset_lines(preset: &PresetReport) -> Vec<(&'static str, String)> {
     let several = |name: &'static str, lines: &[String]| lines.iter().map(move |line| (name, line.clone())).collect();
     let lines: [Vec<_>; 4] = [
@@ -325,7 +325,7 @@ fn host_lines(results: &Results) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Returns every command that was run: workload, peer, version, processes, command.
+/// Returns every command that was run. Its fields are workload, peer, version, processes, command.
 fn commands(results: &Results) -> impl Iterator<Item = [String; 5]> {
     results.workloads.iter().flat_map(|workload| {
         workload.peers.iter().filter(|peer| !peer.command.is_empty()).map(|peer| {
@@ -460,7 +460,7 @@ mod tests {
         ] {
             assert!(html.contains(told), "{told}");
         }
-        // The file loads nothing: the name of SVG's namespace is never fetched.
+        // The file loads nothing from elsewhere. The name of SVG's namespace is never fetched.
         assert!(!html.replace("http://www.w3.org/2000/svg", "").contains("http"), "something outside is named");
         let markdown = text("report.md");
         for told in [

@@ -1,4 +1,4 @@
-//! Plots as SVG: bars with the spread over the rounds, and latency curves.
+//! Draws plots as SVG: bars with the spread over the rounds, and latency curves.
 
 use std::error::Error;
 use std::io;
@@ -10,9 +10,9 @@ use plotters::prelude::*;
 use super::super::results::{PeerResult, Summary, WorkloadResult};
 use super::{megabytes, microseconds, sweep, thousands};
 
-/// Width of a plot, in its own units.
+/// Width of a plot, in SVG units.
 const WIDTH: u32 = 620;
-/// Height of a bar with its text. [`BARS_AROUND_HEIGHT`] is the height of the rest of a bar plot.
+/// Height of a bar with its text. The rest of a bar plot has the height [`BARS_AROUND_HEIGHT`].
 const BAR_HEIGHT: u32 = 52;
 const BARS_AROUND_HEIGHT: u32 = 90;
 const CURVES_HEIGHT: u32 = 320;
@@ -29,12 +29,12 @@ const COLORS: &[RGBColor] = &[
     RGBColor(86, 180, 233),
     RGBColor(110, 110, 110),
 ];
-/// Number of nines at the right end of a latency curve: 99.999%.
+/// The number of nines at the right end of a latency curve: five nines are 99.999%.
 const NINES_MAX: f64 = 5.0;
 
-/// One bar.
+/// A bar of a plot.
 struct Bar {
-    /// Index among the peers, which determines the colour.
+    /// Index of the peer, which determines the colour.
     peer: usize,
     text: String,
     value: f64,
@@ -46,13 +46,13 @@ struct Bar {
 
 /// A line of a plot.
 pub(super) struct Line {
-    /// Index among the peers, which determines the colour.
+    /// Index of the peer, which determines the colour.
     pub(super) peer: usize,
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Scale of a vertical axis.
+/// The scale of a vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
     /// Linear, starting at zero.
@@ -189,7 +189,7 @@ fn bars(title: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
     Ok(svg)
 }
 
-/// Plots latency over percentiles. Both axes are logarithmic to show the tail.
+/// Plots latency over percentiles. Both axes are logarithmic, so that the tail is visible.
 fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<String, Box<dyn Error>> {
     let line = |(at, peer, _): &(usize, &PeerResult, &Summary)| {
         let nines = |quantile: f64| -(1.0 - quantile).max(1e-12).log10();
@@ -200,14 +200,15 @@ fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<Strin
     draw(title, Scale::Logarithmic, NINES_MAX, percentile, &lines)
 }
 
-/// Draws lines over operations per second.
+/// Draws lines over the rate, in operations per second.
 pub(super) fn over_rate(title: &str, scale: Scale, lines: &[Line]) -> io::Result<String> {
     let all = lines.iter().flat_map(|line| &line.points);
     let end = all.map(|(rate, _)| *rate).fold(1.0, f64::max) * 1.04;
     draw(title, scale, end, label, lines).map_err(|error| undrawn(&*error))
 }
 
-/// Draws lines over an axis from 0 to `end`, with a legend. The vertical axis is in microseconds.
+/// Draws lines over an axis from 0 to `end`, with a legend. The unit of the vertical axis is
+/// microseconds.
 fn draw(
     title: &str,
     scale: Scale,
@@ -279,7 +280,7 @@ fn draw_into<'a, 'b: 'a, Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
     Ok(())
 }
 
-/// Formats a label on an axis of amounts.
+/// Formats a label of an axis.
 fn label(value: f64) -> String {
     if value >= 10.0 {
         return thousands(value);

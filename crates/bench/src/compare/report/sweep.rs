@@ -1,4 +1,4 @@
-//! The table, remarks and plots of a sweep over rates.
+//! Writes the table, remarks and plots of a sweep (rounds at fixed rates).
 
 use std::io;
 
@@ -7,10 +7,10 @@ use super::super::sweep::{Point, PointRatios, PointSummary, per_operation};
 use super::plots::{self, Line, Scale};
 use super::{Table, microseconds, rate, spread};
 
-/// Heading of a column, and the function that formats its cell for a peer at a rate.
+/// A column: its heading, and the function that formats the cell of a peer at a rate.
 type Column = (&'static str, fn(&Point, &PointSummary) -> String);
 
-/// Columns after rate and peer.
+/// The columns after the rate and the peer.
 const COLUMNS: &[Column] = &[
     ("ops/s", |_, s| rate(s.operations_per_s.median)),
     ("CPU µs/op", |_, s| format!("{:.2}", s.cpu_us_per_operation.median)),
@@ -24,24 +24,24 @@ const COLUMNS: &[Column] = &[
     ("wake-ups/op", |point, _| counted(point, |counts| counts.wake_ups)),
 ];
 
-/// Heading of a column of ratios, and the function that selects its spread.
+/// A column of ratios: its heading, and the function that selects a ratio's spread.
 type RatioColumn = (&'static str, fn(&PointRatios) -> &Spread);
 
-/// Columns of ratios to each named peer.
+/// The columns of ratios to each named peer.
 const RATIO_COLUMNS: &[RatioColumn] = &[
     ("CPU/op", |ratios| &ratios.cpu_us_per_operation),
     ("p99", |ratios| &ratios.p99_us),
     ("p99.9", |ratios| &ratios.p99_9_us),
 ];
 
-/// Formats events per operation, if they were counted.
+/// Formats the number of events per operation, if events were counted.
 fn counted(point: &Point, of: fn(&super::super::trace::Counts) -> u64) -> String {
     point
         .counts
         .map_or_else(|| "not counted".into(), |counts| format!("{:.2}", per_operation(of(&counts), counts.operations)))
 }
 
-/// Returns whether the workload was swept.
+/// Returns whether the workload has a sweep.
 pub(super) fn is_swept(workload: &WorkloadResult) -> bool {
     workload.peers.iter().any(|peer| !peer.sweep.is_empty())
 }
@@ -57,7 +57,7 @@ fn points(workload: &WorkloadResult) -> impl Iterator<Item = (&PeerResult, &Poin
     })
 }
 
-/// Returns the table: a row for each peer at each rate.
+/// Returns the table, which has a row for each peer at each rate.
 pub(super) fn table(workload: &WorkloadResult) -> Table {
     let mut head: Vec<String> = ["rate", "peer"].map(str::to_owned).to_vec();
     head.extend(COLUMNS.iter().map(|column| column.0.to_owned()));
@@ -77,7 +77,8 @@ pub(super) fn table(workload: &WorkloadResult) -> Table {
     Table { head, rows: rows.collect() }
 }
 
-/// Returns remarks on the sweep: the peaks, missed rates, and why events were not counted.
+/// Returns remarks on the sweep: the peaks, the missed rates, and the reason why events were not
+/// counted.
 pub(super) fn remarks(workload: &WorkloadResult) -> Vec<String> {
     if !is_swept(workload) {
         return Vec::new();

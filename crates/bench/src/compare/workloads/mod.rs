@@ -1,4 +1,5 @@
-//! The named workloads: published ones with their parameters, and our own (see `table`).
+//! The named workloads. Some are published, with their parameters; the others are our own (see
+//! `table`).
 
 mod published;
 mod table;
@@ -12,19 +13,19 @@ pub(crate) use self::table::ALL;
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    /// The publication of the parameters; empty for our own workloads.
+    /// The publication of the parameters. Empty for our own workloads.
     pub(crate) source: &'static str,
     /// Our choices for parameters that the source does not specify.
     pub(crate) ours: &'static str,
     pub(crate) commands: &'static [Command],
     pub(crate) measured: Measured,
-    /// Steps that load the data.
+    /// Steps that load the keys.
     pub(crate) fill: &'static [Step],
-    /// Steps before each round, unmeasured.
+    /// Unmeasured steps before each round.
     pub(crate) before: &'static [Step],
-    /// Steps after each round, unmeasured.
+    /// Unmeasured steps after each round.
     pub(crate) after: &'static [Step],
-    /// Size of the range of numbers from which keys or members are formed.
+    /// Number of the numbers from which keys or members are formed.
     pub(crate) keys: u64,
     pub(crate) key_prefix: &'static str,
     pub(crate) key_minimum: u64,
@@ -33,24 +34,24 @@ pub(crate) struct Workload {
     pub(crate) pipeline: u32,
     pub(crate) zipf_exponent: f64,
     pub(crate) needs: Needs,
-    /// Latency limit of the published workload, in microseconds; compared with p99.
+    /// Latency limit of the published workload, in microseconds. It is compared with p99.
     pub(crate) latency_max_us: Option<f64>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Command {
-    /// Text to pass to [`expanded`].
+    /// The text of the command, in the syntax of [`expanded`].
     pub(crate) text: &'static str,
-    /// Key pattern, in the notation of `--key-pattern`.
+    /// The key pattern, in the notation of `--key-pattern`.
     pub(crate) pattern: &'static str,
     pub(crate) weight: u32,
 }
 
-/// The kind and length of one measurement. *Numbers* are the range that [`Workload::keys`]
-/// describes.
+/// What one measurement measures, and its length. The *numbers* are those from which keys or
+/// members are formed; [`Workload::keys`] says how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
-    /// Commands, for `--test-time`.
+    /// Commands, for the time `--test-time`.
     Time,
     /// Commands, with one operation for each number. Their pattern is `P`.
     EachNumber,
@@ -58,18 +59,18 @@ pub(crate) enum Measured {
     EveryNumbers(u64),
     /// Commands, with this many operations in total.
     Operations(u64),
-    /// Hand-overs of elements to blocked clients, for `--test-time`.
+    /// Hand-overs of elements to blocked clients, for the time `--test-time`.
     HandOvers,
-    /// One snapshot in the background. Each key is an operation.
+    /// One snapshot in the background. Each key counts as an operation.
     Saves,
-    /// The restart of the server, which loads its dataset. Each key is an operation.
+    /// A restart of the server, which loads its dataset. Each key counts as an operation.
     Loads,
-    /// Resident memory after the filling. The fields are the name of the counted items, and their
-    /// count per number. Such a workload has no rounds.
+    /// Resident memory after the filling, without rounds. The fields are the name of the counted
+    /// items, and how many items each number creates.
     Resident(&'static str, u64),
 }
 
-/// An unmeasured step. Its text is passed to [`expanded`].
+/// An unmeasured step. Its text has the syntax of [`expanded`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     /// Runs the command once for each number, on many clients.
@@ -80,14 +81,14 @@ pub(crate) enum Step {
     Every(u64, &'static str),
     /// Runs the command once.
     Once(&'static str),
-    /// Runs a command and checks its reply, an integer or an array that starts with an integer. The
-    /// integer must be this count times the number of keys. In a cluster the replies of all nodes
-    /// are added.
+    /// Runs a command and checks its reply, which is an integer or an array that starts with an
+    /// integer. The integer must be the number of keys multiplied by this count. In a cluster, the
+    /// replies of all nodes are added up first.
     Count(&'static str, u64),
 }
 
 impl Step {
-    /// Returns the command.
+    /// Returns the text of the step's command.
     pub(crate) fn text(&self) -> &'static str {
         match self {
             Self::Each(text) | Self::InOrder(text) | Self::Every(_, text) | Self::Once(text) | Self::Count(text, _) => {
@@ -102,15 +103,16 @@ pub(crate) enum Clients {
     /// One client on one thread.
     One,
     PerThread(u32),
-    /// Clients of all threads together.
+    /// Number of clients of all threads together.
     Total(u32),
-    /// Clients of all threads together, for one server and for a cluster. In a cluster each client
-    /// has a connection to every node.
+    /// Numbers of clients of all threads together, for one server and for a cluster. In a cluster
+    /// each client has a connection to every node.
     Servers {
         one: u32,
         cluster: u32,
     },
-    /// Connections of all threads, multiplied by the scale and divided by the nodes of a cluster.
+    /// Number of connections of all threads together. It is multiplied by the scale. In a cluster
+    /// it is divided by the number of nodes.
     Connections(u32),
 }
 
@@ -126,18 +128,18 @@ impl fmt::Display for Clients {
     }
 }
 
-/// A feature that a peer must support.
+/// A feature that a peer must support for a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     Nothing,
-    /// Cluster mode. A peer without it is driven as a single server.
+    /// Cluster mode. A peer without cluster mode is driven as a single server.
     ClusterMode,
-    /// An append-only file, synced as `appendfsync` says.
+    /// An append-only file, synced as the directive `appendfsync` says.
     AppendOnlyFile(Appendfsync),
     /// Commands on keys of several slots, which a Redis cluster rejects.
     SeveralSlots,
-    /// A single key that all commands use, whose members are formed from the numbers. In a cluster
-    /// all other processes would be idle.
+    /// One key for all commands, whose members are formed from the numbers. In a cluster, only the
+    /// process that owns this key would have work.
     OneKey,
 }
 
@@ -193,14 +195,13 @@ impl Workload {
         }
     }
 
-    /// Returns the operations in flight per connection with `clients` clients. For hand-overs they
-    /// are at most half the number of clients, so that elements pushed together find blocked
-    /// clients.
+    /// Returns the number of operations in flight per connection. For hand-overs it is at most half
+    /// the number of `clients`, so that elements that are pushed together find blocked clients.
     pub(crate) fn pipeline_of(&self, clients: u32) -> u32 {
         if self.measured == Measured::HandOvers { self.pipeline.min(clients / 2).max(1) } else { self.pipeline }
     }
 
-    /// Returns whether the workload detects a server that replies to every command but stores
+    /// Returns whether the workload would detect a server that replies to every command but stores
     /// nothing.
     pub(crate) fn is_counted(&self) -> bool {
         let mut steps = self.fill.iter().chain(self.before).chain(self.after);
@@ -217,18 +218,19 @@ impl Workload {
         }
     }
 
-    /// Returns whether operations can be sent at a fixed rate.
+    /// Returns whether the workload can be driven at a fixed rate.
     pub(crate) fn has_rate(&self) -> bool {
         !matches!(self.measured, Measured::HandOvers | Measured::Saves | Measured::Loads | Measured::Resident(..))
     }
 
-    /// Returns whether the rounds write to files.
+    /// Returns whether the server writes files during the rounds.
     pub(crate) fn writes_files(&self) -> bool {
         let appends = matches!(self.needs, Needs::AppendOnlyFile(_)) && self.measured != Measured::Loads;
         appends || self.measured == Measured::Saves
     }
 
-    /// Returns the reason why the workload is not modelled, or `None` if it is.
+    /// Returns the reason why `model` doesn't predict the workload's performance; `None` if it
+    /// does.
     pub(crate) fn unmodelled(&self) -> Option<&'static str> {
         match (self.measured, self.needs) {
             (Measured::Resident(..), _) => Some("memory, without a load"),
@@ -241,8 +243,8 @@ impl Workload {
     }
 }
 
-/// Expands a command text: `[3 a{at} b]` repeats `a{at} b` three times, where `{at}` is 00, 01, 02.
-/// A trailing `;` is dropped.
+/// Expands the text of a command. `[3 a{at} b]` becomes three copies of `a{at} b`, in which `{at}`
+/// is 00, 01 and 02. A `;` at the end is removed.
 pub(crate) fn expanded(text: &str) -> String {
     let group = text.split_once('[').and_then(|(before, behind)| {
         let (group, after) = behind.split_once(']')?;
@@ -312,7 +314,7 @@ mod tests {
         }
     }
 
-    /// Returns the first key of a command text, with or without a repeated group.
+    /// Returns the first key in the text of a command, which may start with a repeated group.
     fn key_of(text: &'static str) -> &'static str {
         let words: Vec<&str> = text.split(' ').skip(usize::from(text.starts_with('['))).collect();
         if words[0] == "XREADGROUP" { words[words.len() - 2] } else { words[1] }
@@ -328,8 +330,8 @@ mod tests {
         assert_eq!(expanded("SET [x 1]"), "SET [x 1]");
     }
 
-    /// Shards and partitions are contiguous ranges of slots, so the two sets of a union are in
-    /// different shards and partitions if the numbers of shards and partitions are even.
+    /// Shards and partitions (parts of a shard) are contiguous ranges of slots. If their numbers
+    /// are even, the two sets of a union are therefore in different shards and partitions.
     #[test]
     fn unions_span_shards() {
         use pantala_base::{key_slot, limits::SLOTS};

@@ -11,7 +11,7 @@ pub(super) const fn uniform(text: &'static str, weight: u32) -> Command {
     Command { text, pattern: "R", weight }
 }
 
-/// Returns a command for which each client draws from its own part of the numbers.
+/// Returns a command with the key pattern `P`: each client uses its own part of the numbers.
 const fn parallel(text: &'static str) -> Command {
     Command { text, pattern: "P", weight: 1 }
 }
@@ -44,7 +44,7 @@ const DRAGONFLY: Workload = Workload {
     ..BASE
 };
 
-/// Base of workloads on a collection of a million members under one key.
+/// Base of workloads on one collection with a million members.
 const COLLECTION: Workload = Workload { key_prefix: "", data_bytes: 12, pipeline: 16, needs: Needs::OneKey, ..BASE };
 const HASH: Workload = Workload {
     ours: "one hash of 1 M fields, each field of up to 12 bytes with a value of 12, pipeline 16",
@@ -68,14 +68,14 @@ const SCORED: Workload = Workload {
 };
 const XADD: &str = "XADD stream * sensor __key__ reading __data__";
 const READ_TEN: &str = "XREADGROUP GROUP group consumer COUNT 10 STREAMS stream >";
-/// A command whose reply starts with the number of entries that were delivered and not
-/// acknowledged.
+/// A command whose reply starts with the number of pending entries: those that were delivered but
+/// not acknowledged.
 const PENDING: &str = "XPENDING stream group";
 /// Steps that create a group that has not read any entries.
 const NEW_GROUP: &[Step] = &[Once("XGROUP DESTROY stream group"), Once("XGROUP CREATE stream group 0")];
 
-/// Base of workloads with a command on two collections of a million members. Their keys are in
-/// different halves of the slots.
+/// Base of workloads with a command on two collections of a million members each. The keys of the
+/// two are in different halves of the slots.
 const UNION: Workload = Workload {
     measured: Measured::Operations(5),
     keys: 500_000,
@@ -84,8 +84,8 @@ const UNION: Workload = Workload {
     needs: Needs::SeveralSlots,
     ..BASE
 };
-/// Base of workloads that measure memory: many collections, or one with many members, without any
-/// load.
+/// Base of workloads that measure memory, of many collections or of one with many members. They
+/// have no load.
 const MEMORY: Workload = Workload { key_prefix: "", ..BASE };
 
 /// Base of workloads with an append-only file that is synced before each reply.
@@ -104,7 +104,7 @@ pub(crate) const ALL: &[Workload] = &[
         ours: "the order, one SET and four GETs in turn; pipeline 1",
         commands: &[uniform(SET, 1), uniform(GET, 4)],
         keys: 3_000_000,
-        // Keys have ten digits after the six bytes of the prefix, at every scale.
+        // Each key has ten digits after the six bytes of the prefix, at any scale.
         key_prefix: "cache-",
         key_minimum: 1_000_000_000,
         data_bytes: 512,
@@ -283,7 +283,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "hset", commands: &[uniform("HSET hash field:__key__ __data__", 1)], ..HASH },
     Workload { name: "hget", commands: &[uniform("HGET hash field:__key__", 1)], ..HASH },
     Workload { name: "lpush", commands: &[uniform("LPUSH list element:__key__", 1)], ..LIST },
-    // RPOP alone would soon find the list empty.
+    // RPOP alone would soon empty the list.
     Workload {
         name: "lpush-rpop",
         commands: &[uniform("LPUSH list element:__key__", 1), uniform("RPOP list", 1)],
@@ -330,7 +330,8 @@ pub(crate) const ALL: &[Workload] = &[
         measured: Measured::EachNumber,
         fill: &[],
         before: &[Once("DEL stream"), Once("XGROUP CREATE stream group 0 MKSTREAM")],
-        // An entry was acknowledged if it was delivered and is not pending.
+        // These counts show that every entry was acknowledged: all were delivered, and none is
+        // pending.
         after: &[Count("EVAL return(redis.call('XINFO','GROUPS','stream')[1][10]) 0", 1), Count(PENDING, 0)],
         clients: Clients::One,
         ..COLLECTION
@@ -352,7 +353,7 @@ pub(crate) const ALL: &[Workload] = &[
         commands: &[uniform("SUNIONSTORE union first second", 1)],
         fill: &[Each("SADD first __key__ -__same_key__"), Each("SADD second __key__ -9__same_key__")],
         after: &[Count("SCARD union", 3)],
-        // This minimum ensures that, at any scale, no number after `-` equals a number after `-9`.
+        // This minimum ensures that no number after `-` equals a number after `-9`, at any scale.
         key_minimum: 1_000_000,
         ..UNION
     },
