@@ -1,14 +1,14 @@
-//! `pantala-bench`: a load generator, and tools around it.
+//! `pantala-bench`: a load generator for Redis servers, and tools based on it.
 //!
 //! | tool | what |
 //! | --- | --- |
 //! | `load` | drives a server and prints throughput and latency; has memtier_benchmark's options |
-//! | `compare` | starts servers on this host, drives each with the same load in turn, and writes a report |
-//! | `model` | predicts the performance of a machine with many cores from measured costs, by simulation |
-//! | `floor` | a responder that parses and replies but stores nothing, on the server's event loops |
+//! | `compare` | drives servers on this host with the same load in turn, and writes a report |
+//! | `model` | predicts the performance of a machine with many cores from measured costs |
+//! | `floor` | parses and replies with the server's event loops, but stores nothing |
 //!
-//! The difference between the cost of a server and that of `floor` is the cost of storing data.
-//! `docs/benchmarks.md` explains how each number is measured and what it excludes.
+//! The cost of a server minus the cost of `floor` is the cost of storing data. `docs/benchmarks.md`
+//! explains how each number is measured and what it excludes.
 
 #![forbid(unsafe_code)]
 
@@ -59,16 +59,16 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Stderr may be closed.
+            // The error is ignored, because stderr may be closed.
             let _ = writeln!(io::stderr(), "pantala-bench: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Returns a flag that the first of `signals` sets, so that the run ends in order. With
+/// Returns a flag that the first of `signals` sets, so that the run ends in an orderly way. With
 /// `then_at_once`, the second signal ends the process immediately. Otherwise further signals have
-/// no effect, because started servers must be stopped.
+/// no effect, because the process must still stop the servers that it started.
 fn stop_flag(signals: &[i32], then_at_once: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for &signal in signals {
@@ -77,9 +77,9 @@ fn stop_flag(signals: &[i32], then_at_once: bool) -> io::Result<Arc<AtomicBool>>
             continue;
         }
         if then_at_once {
-            // Register this handler before the one that sets the flag, because handlers run in this
-            // order. It ends the process only if the flag is set already, so the first signal
-            // merely sets the flag.
+            // Handlers run in the order of registration. This handler ends the process if the flag
+            // is set. It is registered before the handler that sets the flag, so it acts only on
+            // the second signal.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
         }
         signal_hook::flag::register(signal, Arc::clone(&stop))?;

@@ -10,7 +10,7 @@
 //! | route | how a command's record names the shards that a call needs |
 //! | keyed handler | a handler that runs while its shards are held, with an `Access` to them |
 //! | woken command | a blocked command that is run again because one of its keys has changed |
-//! | propagated form | the command that is sent to replicas and the append-only file, if it differs from the client's command |
+//! | propagated form | the command sent to replicas and the append-only file, if not the client's own |
 //! | local handler | a handler that runs without shards on the client's worker (`LocalContext`) |
 //!
 //! # The path of a call

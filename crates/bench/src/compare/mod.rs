@@ -6,12 +6,12 @@
 //! | --- | --- |
 //! | peer | a compared server: one process, or the processes of a cluster ([`peers`]) |
 //! | workload | commands, keys, sizes and clients under one name ([`workloads`]) |
-//! | round | one measurement of every peer, in turn. A ratio of two peers compares results of one round |
+//! | round | a measurement of each peer, in turn. A ratio compares two peers within one round |
 //! | sweep | rounds at fixed rates, up to the peak throughput of each peer ([`sweep`]) |
-//! | preset | a published set-up: peers, workloads, sizes and CPUs, with a check of the host ([`presets`]) |
+//! | preset | a published set-up: peers, workloads, sizes, CPUs, checks of the host ([`presets`]) |
 //! | row | the results of one peer in one workload |
 //! | invalid | a row without results, because of error replies, lost connections or a dead server |
-//! | skipped | a row without measurements, because the server lacks a feature or the run was interrupted |
+//! | skipped | a row without measurements: the server lacks a feature, or the run was interrupted |
 //!
 //! For each workload, all peers are started, filled with the same keys, driven for a second without
 //! measurement, and then measured in rounds. In some workloads a round writes a snapshot or

@@ -1,12 +1,12 @@
-//! Hand-overs: clients that block in BLPOP on one list, and one other client that pushes elements.
+//! Hand-overs: many clients block in BLPOP on one list, and one further client pushes elements.
 //!
-//! The pushing client sends a batch in one write, with an RPUSH for each element. It sends the next
-//! batch once every element has arrived at some client. A client that received an element blocks
-//! again immediately. A hand-over is thus a push, the delivery to the client that has been blocked
-//! longest, and that client's next BLPOP.
+//! The pushing client sends a batch in one write, with one RPUSH for each element. It sends the
+//! next batch when every element has arrived at some client. A client that receives an element
+//! blocks again immediately. A hand-over thus consists of a push, the delivery to the client that
+//! has been blocked longest, and the next BLPOP of that client.
 //!
-//! Elements are numbers, and each is pushed once. The run fails if an element is lost or arrives
-//! twice.
+//! Elements are numbers, and each number is pushed once. The run fails if an element is lost or
+//! arrives twice.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -26,12 +26,12 @@ use super::plan::{Amount, Plan};
 use super::shared::Shared;
 use super::tally::Tally;
 
-/// The list on which all clients but the pushing one block.
+/// The list on which the blocking clients wait.
 const LIST: &str = "queue";
 const WAIT: &[u8] = b"*3\r\n$5\r\nBLPOP\r\n$5\r\nqueue\r\n$1\r\n0\r\n";
-/// Bytes read by one call.
+/// Maximum number of bytes that one call reads.
 const READ_BYTES: usize = 16 * 1024;
-/// Events returned by one call.
+/// Maximum number of events that one call returns.
 const EVENTS: usize = 256;
 /// Interval at which the clock and the stop flag are checked while nothing arrives.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -53,16 +53,16 @@ pub(super) struct HandOver<'a> {
 
 struct Client {
     socket: Socket,
-    /// The start of a reply that has not completely arrived.
+    /// The start of a reply that has not arrived completely.
     received: Vec<u8>,
 }
 
-/// The elements in flight.
+/// The elements of the current batch.
 struct Batch {
     first: u64,
     missing: Vec<bool>,
     missing_count: usize,
-    /// Number of RPUSHes without a reply.
+    /// Number of RPUSHes without a reply so far.
     unanswered: usize,
     since_ns: u64,
 }
@@ -81,7 +81,7 @@ fn trouble<T>(why: impl Into<String>) -> Result<T, End> {
 }
 
 impl<'a> HandOver<'a> {
-    /// Connects all clients of the run. When it returns, the blocking clients have sent BLPOP.
+    /// Connects all clients of the run. When this returns, the blocking clients have sent BLPOP.
     pub(super) fn connect(plan: &'a Plan, shared: &'a Shared, clock: Instant) -> io::Result<Self> {
         let mut hand_over = Self {
             plan,
@@ -92,7 +92,8 @@ impl<'a> HandOver<'a> {
             tally: Tally::new(plan.commands.len()),
             next: 0,
             last_answer_ns: 0,
-            // The first elements only show that clients are blocked, so they are not published.
+            // The first elements only show that the clients are blocked, so their counts are not
+            // published.
             next_publish_ns: u64::MAX,
             room: vec![0; READ_BYTES],
         };
@@ -102,8 +103,8 @@ impl<'a> HandOver<'a> {
             epoll::add(&hand_over.epoll, &socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
             hand_over.clients.push(Client { socket, received: Vec::new() });
         }
-        // Only an element that arrives shows that its client was blocked. So each client first
-        // receives an element, unmeasured.
+        // Nothing but the arrival of an element shows that a client was blocked. Each client
+        // therefore first receives an unmeasured element.
         if let Err(End::Trouble(why)) = hand_over.once_around() {
             return Err(io::Error::other(why));
         }
@@ -111,14 +112,15 @@ impl<'a> HandOver<'a> {
         Ok(hand_over)
     }
 
-    /// Blocks all clients but the pushing one. Hands over at least one element per blocked client.
+    /// Blocks all clients except the pushing one. Then hands over at least one element per blocked
+    /// client.
     fn once_around(&mut self) -> Step {
         let waiting = self.clients.len() - 1;
         (0..waiting).try_for_each(|index| self.send(index, WAIT))?;
         (0..waiting.div_ceil(self.plan.pipeline as usize)).try_for_each(|_| self.batch())
     }
 
-    /// Hands over elements until the time ends.
+    /// Hands over elements until the time of the run ends.
     pub(super) fn run(mut self) -> io::Result<Driven> {
         let Amount::Time(time) = self.plan.amount else { return Err(io::Error::other("hand-overs last for a time")) };
         let start_ns = self.now_ns();
@@ -146,7 +148,7 @@ impl<'a> HandOver<'a> {
         self.clock.elapsed().as_nanos() as u64
     }
 
-    /// Pushes a batch and checks that each of its elements arrives once.
+    /// Pushes a batch, and checks that each of its elements arrives exactly once.
     fn batch(&mut self) -> Step {
         let count = self.plan.pipeline as usize;
         let mut batch = Batch {
@@ -172,7 +174,7 @@ impl<'a> HandOver<'a> {
         Ok(())
     }
 
-    /// Checks the stop flag and the stall limit. Publishes the counts if that is due.
+    /// Checks the stop flag and the stall limit. Publishes the counts if this is due.
     fn look(&mut self) -> Step {
         if self.shared.stop.load(Ordering::Relaxed) {
             return Err(End::Stopped);
@@ -194,7 +196,7 @@ impl<'a> HandOver<'a> {
         let read_bytes = match rustix::net::recv(&client.socket, &mut self.room[..], RecvFlags::empty()) {
             Ok((_, 0)) => return trouble("the server closed the connection"),
             Ok((_, read_bytes)) => read_bytes,
-            // The poll reports the socket again while there are bytes to read.
+            // The poll reports the socket again as long as there are bytes to read.
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return trouble(format!("connection failed: {error}")),
         };
@@ -293,7 +295,7 @@ mod tests {
     use super::super::outcome::tests::plan as base;
     use super::*;
 
-    /// The element that a faulty server mishandles. It is later than those pushed by `connect`.
+    /// The element that a faulty server mishandles. It is pushed later than those of `connect`.
     const WRONG: u64 = 100;
 
     #[derive(Clone, Copy, PartialEq)]
@@ -303,12 +305,12 @@ mod tests {
         Twice,
         /// Drops [`WRONG`].
         Loses,
-        /// Delivers an element of another list instead.
+        /// Delivers an element of another list instead of [`WRONG`].
         Other,
         Errs,
     }
 
-    /// The waiters and the elements of one list.
+    /// The blocked clients and the elements of one list.
     #[derive(Default)]
     struct List {
         waiting: VecDeque<TcpStream>,
@@ -316,7 +318,7 @@ mod tests {
     }
 
     impl List {
-        /// Delivers elements to waiters while there are both.
+        /// Delivers elements to blocked clients while there are both.
         fn serve(&mut self, server: Server) {
             while let Some(element) = self.elements.front() {
                 let times = match server {
@@ -332,7 +334,8 @@ mod tests {
                 for _ in 0..times {
                     let mut client = self.waiting.pop_front().unwrap();
                     let reply = format!("*2\r\n$5\r\n{list}\r\n${}\r\n{element}\r\n", element.len());
-                    // The reply is written in two pieces. The client may have disconnected.
+                    // The reply is written in two parts. An error is ignored, because the client
+                    // may have disconnected.
                     let _ = client
                         .write_all(&reply.as_bytes()[..9])
                         .and_then(|()| client.write_all(&reply.as_bytes()[9..]));

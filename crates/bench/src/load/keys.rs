@@ -1,23 +1,23 @@
-//! Draws key numbers by the patterns of memtier_benchmark. The template turns the numbers into
-//! keys.
+//! Draws the numbers of keys by the patterns of memtier_benchmark. The template turns a number into
+//! a key.
 
 use std::fmt;
 use std::str::FromStr;
 
 use pantala_base::Random;
 
-/// Order or distribution of the keys of one command.
+/// The order or distribution of the keys of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     /// All keys are equally likely.
     Uniform,
-    /// Ascending. Each client walks the whole range.
+    /// Ascending. Each client uses the whole range.
     Sequential,
-    /// Ascending. Each client has its own part of the range.
+    /// Ascending. Each client uses its own part of the range.
     Parallel,
     /// A normal distribution around the median.
     Gaussian,
-    /// Zipf's law. The lowest key is the most popular.
+    /// Zipf's law, in which the lowest key is the most popular.
     Zipf,
 }
 
@@ -48,22 +48,23 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Maximum deviation of the Gaussian pattern, in multiples of the range. At this value the pattern
-/// is nearly uniform. With larger deviations, more draws would fall outside the range.
+/// Maximum standard deviation of the Gaussian pattern, as a multiple of the length of the range.
+/// With this value the pattern is nearly uniform. With a larger value, more draws would be outside
+/// the range.
 pub(crate) const STDDEV_RANGES_MAX: f64 = 10.0;
 
-/// The keys that a run may use, and the parameters of its distributions.
+/// The keys that a run may use, and the parameters of the patterns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) minimum: u64,
-    /// Highest key, inclusive; at least `minimum`.
+    /// Highest key, inclusive. It is at least `minimum`.
     pub(crate) maximum: u64,
-    /// Median of the Gaussian pattern, within the range.
+    /// Median of the Gaussian pattern. It is within the range.
     pub(crate) median: f64,
-    /// Standard deviation of the Gaussian pattern, above zero and at most [`STDDEV_RANGES_MAX`]
-    /// times the number of keys.
+    /// Standard deviation of the Gaussian pattern. It is above zero and at most
+    /// [`STDDEV_RANGES_MAX`] times the number of keys.
     pub(crate) stddev: f64,
-    /// Exponent of the Zipf pattern, above zero.
+    /// Exponent of the Zipf pattern. It is above zero.
     pub(crate) zipf_exponent: f64,
 }
 
@@ -73,8 +74,9 @@ impl Range {
         self.maximum - self.minimum + 1
     }
 
-    /// Returns the first and last key of part `index` of `parts`. The last part includes the
-    /// remainder. If there are more parts than keys, the surplus parts consist of the last key.
+    /// Returns the first and last key of the part `index`, if the range is divided into `parts`
+    /// parts. The last part includes the remainder. If there are more parts than keys, each surplus
+    /// part consists of the last key.
     pub(crate) fn part(&self, index: u64, parts: u64) -> (u64, u64) {
         let each = (self.count() / parts).max(1);
         let first = self.minimum.saturating_add(index.saturating_mul(each)).min(self.maximum);
@@ -83,7 +85,7 @@ impl Range {
     }
 }
 
-/// Draws keys by one pattern. The state is a few words, so every client has its own.
+/// Draws keys by one pattern. The state has only a few words, so every client can have its own.
 #[derive(Clone, Debug)]
 pub(crate) enum Keys {
     Uniform { minimum: u64, count: u64 },
@@ -93,7 +95,7 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// Creates the keys of client `client` of `clients`.
+    /// Creates the keys of the client `client`, one of `clients` clients.
     pub(crate) fn new(pattern: Pattern, range: &Range, client: u64, clients: u64) -> Self {
         match pattern {
             Pattern::Uniform => Self::Uniform { minimum: range.minimum, count: range.count() },
@@ -107,7 +109,7 @@ impl Keys {
         }
     }
 
-    /// Returns the next key, within the range.
+    /// Returns the next key, which is within the range.
     #[inline]
     pub(crate) fn draw(&mut self, random: &mut Random) -> u64 {
         match self {
@@ -125,11 +127,11 @@ impl Keys {
                 });
                 let key = (range.median + deviation * range.stddev).round();
                 // Draw again if the number is outside the range, because clamping would favour the
-                // two ends. With a deviation of `STDDEV_RANGES_MAX` at least one draw in fifty is
-                // inside, even if the median is at an end.
+                // two ends. With a deviation of `STDDEV_RANGES_MAX`, at least one draw in fifty is
+                // inside the range, even if the median is at one end.
                 if key >= range.minimum as f64 && key <= range.maximum as f64 {
                     // Above 2^53 the conversion to `f64` rounds the ends of the range, so the key
-                    // may be outside.
+                    // may still be outside.
                     return (key as u64).clamp(range.minimum, range.maximum);
                 }
             },
@@ -138,7 +140,7 @@ impl Keys {
     }
 }
 
-/// Returns two independent standard normal numbers (Marsaglia's polar method).
+/// Returns two independent standard normal numbers, by Marsaglia's polar method.
 fn normal_pair(random: &mut Random) -> (f64, f64) {
     loop {
         let (x, y) = (2.0 * random.unit() - 1.0, 2.0 * random.unit() - 1.0);
@@ -151,17 +153,18 @@ fn normal_pair(random: &mut Random) -> (f64, f64) {
 }
 
 /// Draws ranks `1..=count` with a probability proportional to `rank^-exponent`, by
-/// rejection-inversion (Hörmann and Derflinger, 1996). It takes constant time and needs no table,
-/// for any number of keys.
+/// rejection-inversion (Hörmann and Derflinger, 1996). A draw takes constant time and needs no
+/// table, for any number of keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     count: f64,
     exponent: f64,
     /// Integral of the hat function up to the last rank plus one half.
     area_end: f64,
-    /// Integral of the hat function up to the first rank's column, excluding that column.
+    /// Integral of the hat function up to the column of the first rank, which is excluded.
     area_begin: f64,
-    /// A rank at most this far from the drawn point is accepted without a further check.
+    /// If the drawn point is at most this far below a rank, the rank is accepted without a further
+    /// check.
     sure: f64,
 }
 
@@ -178,8 +181,8 @@ impl Zipf {
         (-self.exponent * x.ln()).exp()
     }
 
-    /// Returns the antiderivative of `x^-exponent` that is zero at 1. Numerically stable for
-    /// exponents near 1.
+    /// Returns the antiderivative of `x^-exponent` that is zero at 1. The computation is
+    /// numerically stable for exponents near 1.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let t = (1.0 - self.exponent) * log;
@@ -239,8 +242,8 @@ mod tests {
 
     #[test]
     fn uniform_is_even() {
-        // Each of 100 keys is expected 10,000 times. The bounds are six standard deviations (100
-        // each).
+        // Each of the 100 keys is expected 10,000 times. The bounds are at six standard deviations
+        // of 100.
         assert!(counts(Pattern::Uniform, &range(5, 104), 1_000_000).iter().all(|&n| (9_400..10_600).contains(&n)));
     }
 
@@ -263,7 +266,7 @@ mod tests {
             }
             assert_eq!(covered, (minimum..=maximum).collect::<Vec<_>>(), "{parts} parts");
         }
-        // With more clients than keys, every part stays within the range.
+        // Even with more clients than keys, every part stays within the range.
         assert!((0..9).all(|index| range(1, 4).part(index, 9) <= (4, 4)));
     }
 

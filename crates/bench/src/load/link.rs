@@ -1,4 +1,4 @@
-//! TLS for connections of the load.
+//! TLS for the connections of the load.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use pantala_tls::connection::Out;
 use pantala_tls::options::{Authorities, Identity};
 use pantala_tls::{Client, Connection, Options};
 
-/// The TLS configuration of connections.
+/// The TLS configuration that the connections share.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
     client: Arc<Client>,
@@ -17,7 +17,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Reads the files: the authority, and the client's certificate and key if they are given.
+    /// Reads the files: the authority's certificate, and the client's certificate and key, if
+    /// given.
     pub(crate) fn new([authority, cert_file, key_file]: [Option<PathBuf>; 3], name: &str) -> Result<Self, String> {
         let options = Options {
             client: Identity { cert_file, key_file, key_password: None },
@@ -28,7 +29,7 @@ impl Tls {
     }
 }
 
-/// One encrypted connection.
+/// The state of one encrypted connection.
 pub(crate) struct Link {
     connection: Connection,
     /// Encrypted bytes to send.
@@ -37,7 +38,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts a connection. Afterwards `sealed` holds the first bytes to send.
+    /// Starts an encrypted connection. `sealed` then contains the first bytes to send.
     pub(crate) fn new(tls: &Tls) -> io::Result<Self> {
         let connection = tls.client.connect(&tls.name).map_err(|failure| told(&failure))?;
         let mut link = Link { connection, sealed: Vec::new(), opened: Vec::new() };
@@ -50,7 +51,7 @@ impl Link {
         self.connection.is_handshaking()
     }
 
-    /// Encrypts `plain` and appends it to the bytes to send. Returns all bytes to send.
+    /// Encrypts `plain`, and appends the result to the bytes to send. Returns all bytes to send.
     pub(crate) fn seal(&mut self, plain: &[u8]) -> io::Result<&[u8]> {
         if !plain.is_empty() {
             self.connection.seal(plain, &mut self.sealed).map_err(|failure| told(&failure))?;
@@ -58,7 +59,7 @@ impl Link {
         Ok(&self.sealed)
     }
 
-    /// Decrypts received bytes. Returns the plain text that they contain.
+    /// Decrypts received bytes, and returns the plain text that they contain.
     pub(crate) fn open(&mut self, received: &mut [u8]) -> io::Result<&[u8]> {
         self.opened.clear();
         let mut out = Out { plain: &mut self.opened, reply: &mut self.sealed };

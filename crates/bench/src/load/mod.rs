@@ -1,4 +1,4 @@
-//! The load generator.
+//! The load generator: drives a server and measures throughput and latency.
 //!
 //! # Words
 //!
@@ -6,17 +6,17 @@
 //! | --- | --- |
 //! | plan | a validated load: target, clients, commands, keys, amount ([`plan::Plan`]) |
 //! | operation | the unit that is counted and timed: one request, or several that belong together |
-//! | client | draws operations. It has one connection, or in cluster mode one to every node |
-//! | pipeline | maximum requests in flight on a *connection*. It is refilled as replies arrive |
-//! | due | with a fixed rate: the time at which an operation should be sent. Its latency counts from then |
+//! | client | draws operations, and has one connection (in cluster mode one to every node) |
+//! | pipeline | maximum number of requests in flight on a *connection*, refilled by replies |
+//! | due time | when an operation should be sent at a fixed rate; its latency counts from then |
 //!
-//! Each thread owns its clients, connections and counts. It publishes the counts a few times a
+//! Each thread owns its clients, connections and counts, and publishes the counts a few times a
 //! second. Threads share nothing else.
 //!
 //! # What it costs
 //!
 //! Each read of a connection costs `recv`, `send` and two readings of the clock. All connections
-//! that are readable at the same time share one `epoll_wait`. An operation costs drawing a key, a
+//! that are readable at the same time share one `epoll_wait`. An operation costs a random key, a
 //! few copies and a count, but no allocation. `docs/benchmarks.md` has measurements.
 
 mod client;
@@ -59,17 +59,18 @@ use self::progress::Progress;
 use self::shared::Shared;
 use self::tally::Tally;
 
-/// Interval at which the watcher checks whether the threads have ended.
+/// Interval at which the watcher checks whether the threads have ended. The watcher is the thread
+/// that starts them.
 const WATCH: Duration = Duration::from_millis(20);
 /// Interval at which the watcher takes a sample.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Number of file descriptors in addition to those of the connections.
+/// Number of file descriptors that are needed besides those of the connections.
 const DESCRIPTORS_SPARE: u64 = 100;
 
 /// Runs `pantala-bench load`. Fails if a request failed or the run was interrupted.
 pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
     let plan = options.plan().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-    // Open the files first, so that an invalid path fails before the run.
+    // The files are opened first, so that an invalid path fails before the run.
     let json = options.json_out_file.as_ref().map(|path| create(path)).transpose()?;
     let hdr = options.hdr_file.as_ref().map(|path| create(path)).transpose()?;
     let mut progress = Progress::new(plan.requests());
@@ -85,7 +86,8 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         outcome.write_percentiles(&mut file)?;
         file.flush()?;
     }
-    // Print after the files are written, so that they are complete even if stdout is closed.
+    // The table is printed after the files are written, so that they are complete even if stdout is
+    // closed.
     outcome.write_table(&mut io::stdout().lock())?;
     match outcome.trouble() {
         Some(why) => Err(io::Error::other(why)),
@@ -97,19 +99,19 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     }
 }
 
-/// Contents of `--json-out-file`.
+/// The contents of `--json-out-file`.
 #[derive(Serialize)]
 struct Report<'a> {
     /// The command line.
     command: Vec<String>,
-    /// The load, including defaults.
+    /// The load, including default values.
     load: serde_json::Value,
     #[serde(flatten)]
     outcome: &'a Outcome,
 }
 
-/// Returns the words of a command line, with the secret replaced by stars. The secret may be a
-/// separate word or follow the name of its option in the same word.
+/// Returns the words of a command line, with the secret replaced by stars. The secret may be a word
+/// of its own, or follow the name of its option within a word.
 fn without_secret(words: impl Iterator<Item = String>, secret: Option<&str>) -> Vec<String> {
     let Some(secret) = secret.filter(|secret| !secret.is_empty()) else { return words.collect() };
     let hide = |word: String| match word.strip_suffix(secret) {
@@ -124,15 +126,15 @@ fn create(path: &std::path::Path) -> io::Result<BufWriter<File>> {
     file.map(BufWriter::new).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// Observer of a running load.
+/// An observer of a running load.
 pub(crate) trait Watch {
-    /// Called when all clients are connected but nothing has been sent.
+    /// Called when all clients have connected, or failed to, and before anything is sent.
     fn begins(&mut self) {}
 
     /// Called about every second. `operations` is the number of operations so far.
     fn sample(&mut self, _sample: &Sample, _operations: u64) {}
 
-    /// Called when the last reply has arrived. All connections are still open.
+    /// Called when the last reply has arrived, while all connections are still open.
     fn ends(&mut self) {}
 }
 
@@ -177,7 +179,7 @@ pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn Watch) ->
     })
 }
 
-/// Synchronizes the start of the threads: all start together, or none.
+/// Synchronizes the start of the threads. Either all threads start together, or none starts.
 struct Start {
     clock: Instant,
     /// The threads and the watcher wait here until every thread has connected its clients or failed
@@ -195,7 +197,7 @@ impl Start {
     }
 }
 
-/// Runs one thread. Returns `None` if another thread could not connect.
+/// Runs one thread of the load. Returns `None` if another thread could not connect.
 fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::Result<Option<(Driven, ThreadCost)>> {
     let prepare = || {
         if !plan.cpus.is_empty() {
@@ -227,10 +229,10 @@ fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::
     Ok(Some((driven, cost)))
 }
 
-/// The load of one thread. It runs once all threads have connected.
+/// The load of one thread. It must run only after all threads have connected.
 type Run<'a> = Box<dyn FnOnce() -> io::Result<Driven> + 'a>;
 
-/// Connects the clients of thread `index`.
+/// Connects the clients of the thread with index `index`.
 fn connect<'a>(plan: &'a Plan, shared: &'a Shared, index: usize, clock: Instant) -> io::Result<Run<'a>> {
     if plan.hand_over {
         let hand_over = HandOver::connect(plan, shared, clock)?;
@@ -245,8 +247,8 @@ fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns the time that this thread spent in the run queue, in seconds. Returns 0 if the kernel
-/// does not report it.
+/// Returns the seconds that this thread spent in the run queue. Returns 0 if the kernel does not
+/// report this time.
 fn thread_wait_s() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or_default() / 1e9
@@ -278,10 +280,12 @@ fn watch_threads(shared: &Shared, watch: &mut dyn Watch, ended: impl Fn() -> boo
     samples
 }
 
-/// Raises this process's limit of file descriptors to the hard limit unless it suffices. Fails with
-/// an explanation if the hard limit is too low for one connection per client. In cluster mode the
-/// limit is always raised, because the number of nodes is not known yet. If the hard limit is too
-/// low for connections to all nodes, opening a connection fails later.
+/// Raises this process's limit of file descriptors to the hard limit, if the current limit is too
+/// low.
+///
+/// Fails with an explanation if the hard limit is too low for one connection per client. In cluster
+/// mode the limit is always raised, because the number of nodes is unknown here. If even the hard
+/// limit is too low for connections to all nodes, a later connection fails.
 fn allow_descriptors(plan: &Plan) -> io::Result<()> {
     let needed = u64::from(plan.clients) + DESCRIPTORS_SPARE;
     let limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! The options of `pantala-bench load`, named as in memtier_benchmark.
+//! The options of `pantala-bench load`. Their names are those of memtier_benchmark.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use super::link::Tls;
 use super::plan::{Amount, CommandPlan, Plan};
 use super::template::{DATA, EXPIRY, KEY, find};
 
-/// Maximum threads.
+/// Maximum number of threads.
 const THREADS_MAX: u32 = 1024;
-/// Maximum clients of all threads.
+/// Maximum number of clients of all threads.
 const CLIENTS_MAX: u64 = 1_000_000;
-/// Maximum pipeline depth.
+/// Maximum depth of a pipeline.
 const PIPELINE_MAX: u32 = 1_000_000;
-/// Maximum bytes of a value.
+/// Maximum size of a value in bytes.
 const DATA_BYTES_MAX: u64 = 512 << 20;
-/// Maximum consecutive operations of one command.
+/// Maximum number of consecutive operations of one command.
 const WEIGHT_MAX: u32 = 1_000_000_000;
-/// Maximum commands in one load.
+/// Maximum number of commands in one load.
 const COMMANDS_MAX: usize = 64;
-/// Time without a reply after which a run fails, seconds.
+/// Default time without a reply after which a run fails, in seconds.
 const STALL_SECONDS: u64 = 30;
 
-/// Explanation of the output, shown below the options.
+/// Explanation of the output, which is shown below the options.
 pub(crate) const RESULTS: &str = "\
 Results:
   Only requests whose reply is not an error count as operations. If requests fail, the rates are
@@ -79,7 +79,7 @@ pub(crate) struct Options {
     /// Highest key number
     #[arg(long, default_value_t = 10_000_000)]
     key_maximum: u64,
-    /// Key patterns of SETs and GETs: R uniform, S sequential, P sequential over a part of the keys
+    /// Key patterns of SETs and GETs: R uniform, S sequential, P sequential with a part of the keys
     /// for each client, G Gaussian, Z Zipf [default: R:R]
     #[arg(long, value_name = "SET:GET", value_parser = pair_of::<Pattern>, conflicts_with = "command")]
     key_pattern: Option<(Pattern, Pattern)>,
@@ -93,25 +93,25 @@ pub(crate) struct Options {
     /// Exponent of pattern Z [default: 1]
     #[arg(long)]
     zipf_exp: Option<f64>,
-    /// Number of requests of each client. `allkeys` means the number of keys in the range, or in
-    /// the client's part if every pattern is P [default: 10000]
+    /// Number of requests of each client. `allkeys` stands for the number of keys in the range, or
+    /// in the client's part of the range if every pattern is P [default: 10000]
     #[arg(short = 'n', long, value_name = "N|allkeys", conflicts_with = "test_time")]
     requests: Option<String>,
     /// Seconds to run, instead of a number of requests
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     test_time: Option<u64>,
-    /// Operations per second of each client. Latency is then measured from the time at which an
-    /// operation was due. (In memtier_benchmark the rate applies to each connection, and in cluster
-    /// mode a client has one connection to every node.)
+    /// Operations per second of each client. Latency then counts from the time when an operation
+    /// was due. (In memtier_benchmark the rate applies to each connection, and in cluster mode a
+    /// client has one connection to every node.)
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rate_limiting: Option<u64>,
-    /// Follow the cluster's slots. Each client has a connection to every node, each with its own
-    /// pipeline
+    /// Follow the cluster's slots. Each client then has a connection to every node, and each
+    /// connection has its own pipeline
     #[arg(long)]
     cluster_mode: bool,
-    /// Give each client its own sequence of random keys. Use this for results that you publish:
-    /// with a single sequence all clients request the same keys at the same time, which flatters
-    /// every server
+    /// Give each client its own sequence of random keys. Use this option for results that you
+    /// publish. Otherwise all clients request the same keys at the same time, which makes every
+    /// server look faster
     #[arg(long)]
     distinct_client_seed: bool,
     /// Seed of all random numbers
@@ -225,7 +225,7 @@ impl Options {
         Ok(plan)
     }
 
-    /// Rejects an option that has no effect.
+    /// Rejects options that would have no effect.
     fn reject_unused(&self, commands: &[CommandPlan]) -> Result<(), String> {
         let draws = |pattern| commands.iter().any(|command| command.pattern == pattern);
         let mut words = commands.iter().flat_map(|command| &command.words);
@@ -474,7 +474,7 @@ mod tests {
         }
     }
 
-    /// Returns the keys that each client draws.
+    /// Returns the keys that each client draws, by client.
     fn keys_of_clients(plan: &Plan) -> Vec<Vec<u64>> {
         let draw_all = |client| {
             let mut client = Client::new(plan, client, 0);
@@ -512,7 +512,7 @@ mod tests {
             (plan.amount, plan.clients) = (Amount::Shared(all), clients);
             assert_eq!((plan.requests(), keys_of_clients(&plan).concat().len()), (Some(all), all as usize));
         }
-        // In combination with another pattern, P does not divide the requests.
+        // If only some patterns are P, P does not divide the number of requests.
         assert_eq!(plan("--requests|allkeys|--key-maximum|99|--key-pattern|P:R").unwrap().requests_of(3), Some(100));
         assert_eq!(plan("--test-time|3").unwrap().requests(), None);
     }

@@ -43,7 +43,7 @@ impl Latency {
     }
 }
 
-/// Result of one command.
+/// The result of one command.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CommandOutcome {
     pub(crate) name: String,
@@ -54,7 +54,7 @@ pub(crate) struct CommandOutcome {
     pub(crate) latency: Latency,
 }
 
-/// One second of a run.
+/// The result of one second of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Sample {
     pub(crate) at_s: f64,
@@ -76,29 +76,29 @@ pub(crate) struct Outcome {
     /// Number of requests without a reply.
     pub(crate) unanswered: u64,
     pub(crate) connections_lost: u64,
-    /// Some of the errors' texts, with their counts.
+    /// Texts of some errors, with their counts.
     pub(crate) error_texts: BTreeMap<String, u64>,
-    /// Number of requests that were resent because of MOVED or ASK.
+    /// Number of requests that were sent again because of MOVED or ASK.
     pub(crate) redirections: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
     /// CPU time of the generator's threads during the load.
     pub(crate) generator_cpu_s: f64,
-    /// Time that these threads spent in the run queue.
+    /// Time that the generator's threads spent in the run queue.
     pub(crate) generator_wait_s: f64,
-    /// CPU time of the busiest thread, as a part of the elapsed time.
+    /// CPU time of the generator's busiest thread, as a share of the elapsed time.
     pub(crate) generator_busy_max: f64,
-    /// Maximum, over the threads, of the sum of on-CPU and run-queue time, as a part of the elapsed
-    /// time.
+    /// Maximum over the generator's threads of the time on a CPU plus the time in the run queue, as
+    /// a share of the elapsed time.
     pub(crate) generator_wanting_max: f64,
-    /// Whether the run was stopped before its end.
+    /// Whether the run was interrupted before its end.
     pub(crate) interrupted: bool,
     pub(crate) samples: Vec<Sample>,
     #[serde(skip)]
     pub(crate) latency_ns: Histogram<u64>,
 }
 
-/// CPU and run-queue time of one thread.
+/// Time that one thread spent on a CPU and in the run queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ThreadCost {
     pub(super) cpu_s: f64,
@@ -154,11 +154,11 @@ impl Outcome {
         }
     }
 
-    /// Returns the result of a round without a load generator, such as a snapshot or a restart. It
-    /// counts as `operations` operations, which took `elapsed_s` seconds in total.
+    /// Returns the result of a round without a load generator, such as a snapshot or a restart. The
+    /// round counts as `operations` operations, which took `elapsed_s` seconds together.
     pub(crate) fn of_all_at_once(operations: u64, elapsed_s: f64) -> Self {
         let mut latency_ns = histogram();
-        // The histogram saturates at its bound.
+        // The histogram records a longer time as its maximum.
         latency_ns.saturating_record((elapsed_s * 1e9) as u64);
         Self {
             elapsed_s,
@@ -189,14 +189,14 @@ impl Outcome {
         Self::new(&tests::plan(&[]), &Tally::new(0), &[], false, Vec::new())
     }
 
-    /// Returns the part of the reads that found a value, or `None` if there were no reads.
+    /// Returns the share of the reads that found a value. Returns `None` if there were no reads.
     pub(crate) fn hit_rate(&self) -> Option<f64> {
         let (hits, misses) = self.commands.iter().fold((0, 0), |(hits, misses), c| (hits + c.hits, misses + c.misses));
         (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
     }
 
-    /// Describes failed requests in one line. Returns `None` if there are none. With failed
-    /// requests, the result is invalid.
+    /// Describes the failed requests in one line. Returns `None` if no request failed. If any
+    /// request failed, the result is invalid.
     pub(crate) fn trouble(&self) -> Option<String> {
         if self.errors + self.unanswered + self.connections_lost == 0 {
             return None;
@@ -211,7 +211,7 @@ impl Outcome {
         ))
     }
 
-    /// Returns the CPU time of the generator per operation.
+    /// Returns the CPU time of the generator per operation, in microseconds.
     pub(crate) fn generator_us_per_operation(&self) -> f64 {
         self.generator_cpu_s * 1e6 / self.operations.max(1) as f64
     }
@@ -347,7 +347,7 @@ pub(super) mod tests {
         near(outcome.generator_cpu_s, 1.1);
         near(outcome.generator_wait_s, 1.0);
         near(outcome.generator_us_per_operation(), 275_000.0);
-        // These values belong to the second thread: of 1.5 s, it spent 0.6 s on a CPU and 0.9 s in
+        // These are the values of the second thread. In 1.5 s it spent 0.6 s on a CPU and 0.9 s in
         // the run queue.
         near(outcome.generator_busy_max, 0.4);
         near(outcome.generator_wanting_max, 1.0);
@@ -401,7 +401,7 @@ pub(super) mod tests {
         let (last, others) = rows.split_last().unwrap();
         for row in others {
             let [value_ms, part, count, inverse] = row[..] else { panic!("{text}") };
-            // The nth of a thousand operations took n ms.
+            // Of the thousand operations, the nth took n ms.
             assert!((value_ms - count).abs() <= count * 0.001 + 0.001, "{row:?}");
             assert!(count >= part * 1_000.0 && (1.0 / (1.0 - part) - inverse).abs() <= 0.01 * inverse, "{row:?}");
         }
@@ -409,8 +409,8 @@ pub(super) mod tests {
         assert!(last.len() == 3 && (last[1], last[2]) == (1.0, 1_000.0), "{last:?}");
         assert!(mean.starts_with("#[Mean    =      500.") && mean.contains(", StdDeviation   =      288."), "{mean}");
         assert!(max.starts_with("#[Max     =     1000.") && max.ends_with(", Total count    =         1000]"), "{max}");
-        // From 1 ns to 100 s with three digits: 2048 values below 2^11, and half as many between
-        // each power of two and the next, until 2^37.
+        // With three digits, a histogram from 1 ns to 100 s has 2048 values below 2^11. It has half
+        // as many between each power of two and the next, up to 2^37.
         assert_eq!(*buckets, "#[Buckets =           27, SubBuckets     =         2048]");
     }
 }

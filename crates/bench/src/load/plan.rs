@@ -17,25 +17,25 @@ pub(crate) struct CommandPlan {
     /// The words of the command, with placeholders.
     pub(crate) words: Vec<Vec<u8>>,
     pub(crate) pattern: Pattern,
-    /// Number of consecutive operations until the next command's turn.
+    /// Number of consecutive operations of the command before the turn of the next command.
     pub(crate) weight: u32,
 }
 
 impl CommandPlan {
-    /// Creates a plan from `text`, split at spaces.
+    /// Creates the plan of one command. `text` is split at spaces.
     pub(crate) fn new(name: &str, text: &str, pattern: Pattern, weight: u32) -> Self {
         let words = text.split_whitespace().map(|word| word.as_bytes().to_vec()).collect();
         Self { name: name.to_owned(), words, pattern, weight }
     }
 }
 
-/// Length of a load.
+/// The length of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     /// This many operations by each client.
     Requests(u64),
-    /// As many operations by each client as the range has keys. If every command's pattern divides
-    /// the keys among the clients, as many as the client's part has.
+    /// As many operations by each client as the range has keys. If the patterns of all commands
+    /// divide the keys among the clients, as many operations as the client's part has keys.
     AllKeys,
     /// This many operations by all clients together.
     Shared(u64),
@@ -47,12 +47,12 @@ pub(crate) struct Plan {
     pub(crate) target: Target,
     pub(crate) login: Login,
     pub(crate) threads: u32,
-    /// Number of clients on all threads.
+    /// Number of clients of all threads together.
     pub(crate) clients: u32,
-    /// Maximum requests in flight on a connection.
+    /// Maximum number of requests in flight on a connection.
     pub(crate) pipeline: u32,
     pub(crate) commands: Vec<CommandPlan>,
-    /// Whether to measure hand-overs instead of the commands. The clients then block on a list, and
+    /// Whether to measure hand-overs instead of the commands. All clients then block on a list, and
     /// one additional client pushes `pipeline` elements at a time. Requires one thread and a time
     /// limit.
     pub(crate) hand_over: bool,
@@ -62,19 +62,19 @@ pub(crate) struct Plan {
     pub(crate) random_data: bool,
     pub(crate) expiry_seconds: (u64, u64),
     pub(crate) amount: Amount,
-    /// Operations per second of all clients together.
+    /// Number of operations per second, of all clients together.
     pub(crate) rate_per_s: Option<u64>,
     pub(crate) cluster: bool,
     pub(crate) distinct_client_seed: bool,
     pub(crate) seed: u64,
-    /// CPUs to which the threads are bound, in turn. If empty, the kernel chooses.
+    /// The CPUs to which the threads are bound, in turn. If empty, the kernel chooses.
     pub(crate) cpus: Vec<usize>,
-    /// Time without any reply after which the run fails.
+    /// Maximum time without any reply, after which the run fails.
     pub(crate) stall_max: Duration,
 }
 
 impl Plan {
-    /// Returns the templates of the commands, in order.
+    /// Returns the templates of the commands, in the order of the commands.
     pub(crate) fn templates(&self) -> Result<Vec<Template>, String> {
         let compile = |command: &CommandPlan| {
             let template = Template::compile(&command.words, self.prefix.as_bytes())
@@ -90,7 +90,8 @@ impl Plan {
         self.commands.iter().map(compile).collect()
     }
 
-    /// Returns the number of operations of client `client`, or `None` if the load has a time limit.
+    /// Returns the number of operations of the client `client`, or `None` if the load has a time
+    /// limit.
     pub(crate) fn requests_of(&self, client: u64) -> Option<u64> {
         match self.amount {
             Amount::Requests(requests) => Some(requests),
@@ -105,8 +106,8 @@ impl Plan {
                     return Some(keys);
                 }
                 if keys < clients {
-                    // There are fewer keys than clients, so the first clients draw one key each and
-                    // the others none.
+                    // There are fewer keys than clients. The first clients draw one key each, and
+                    // the other clients none.
                     return Some(u64::from(client < keys));
                 }
                 let (first, last) = self.range.part(client, clients);
@@ -115,7 +116,7 @@ impl Plan {
         }
     }
 
-    /// Returns the number of operations of the whole run, if it is known.
+    /// Returns the number of operations of the whole run, or `None` if the load has a time limit.
     pub(super) fn requests(&self) -> Option<u64> {
         (0..u64::from(self.clients)).try_fold(0u64, |sum, client| Some(sum.saturating_add(self.requests_of(client)?)))
     }

@@ -1,5 +1,5 @@
-//! Shows the progress of a run: on a terminal in one line that is updated, otherwise as a line
-//! every few seconds.
+//! Shows the progress of a run: on a terminal as one line that is updated, and otherwise as a new
+//! line every few seconds.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use super::Watch;
 use super::outcome::Sample;
 
-/// Interval between lines if stderr is not a terminal.
+/// Interval between lines if stderr isn't a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct Progress {
@@ -21,7 +21,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Shows progress towards `total` operations, if the number is known.
+    /// Starts to show progress. `total` is the number of operations, if it is known.
     pub(super) fn new(total: Option<u64>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -44,7 +44,7 @@ impl Progress {
         )
     }
 
-    /// Returns whether a line is due at `now`, and schedules the next one.
+    /// Returns whether a line is due at `now`. If so, schedules the next line.
     fn is_line_due(&mut self, now: Instant) -> bool {
         let due = now.duration_since(self.last_line) >= LINE_EVERY;
         if due {
@@ -66,7 +66,7 @@ impl Watch for Progress {
         if let Some(bar) = &self.bar {
             bar.set_message(line);
         } else if self.is_line_due(Instant::now()) {
-            // Stderr may be closed.
+            // The error is ignored, because stderr may be closed.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }

@@ -1,10 +1,10 @@
-//! Splits a stream into replies without storing them. Reports the kind of each reply, and the texts
-//! of errors.
+//! Splits a stream into replies without storing them. Reports only the kind of each reply, and the
+//! text of an error.
 //!
-//! Parsing can stop and resume at any byte. The bytes of a bulk are skipped. For nested replies,
-//! only the number of missing replies is kept.
+//! Parsing can stop and resume at any byte. The bytes of a bulk are skipped. Within a nested reply,
+//! the scanner only counts the replies that are still missing.
 
-/// Maximum number of bytes kept of an incomplete line. Longer error texts are truncated.
+/// Maximum number of bytes that are kept of an incomplete line. A longer error text is truncated.
 const LINE_KEPT_BYTES_MAX: usize = 1024;
 
 /// A complete reply.
@@ -13,35 +13,36 @@ pub(crate) enum Reply<'a> {
     Value,
     /// A reply without a value.
     Null,
-    /// An error, or an array that contains one. The text excludes the dash and the line end.
+    /// An error, or an array that contains an error. The text excludes the dash and the line end.
     Error(&'a [u8]),
 }
 
-/// The first byte that cannot be part of a reply.
+/// The first byte that can't be part of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoReply(pub(crate) u8);
 
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    /// Number of replies until the outermost one is complete, including the current one; 0 between
-    /// replies.
+    /// Number of replies that must still be completed, including the current one, until the
+    /// outermost reply is complete; 0 between replies.
     missing: u64,
-    /// Number of bytes of a bulk that must still be skipped, including its line end.
+    /// Number of bytes of the current bulk that must still be skipped, including its line end.
     skip_bytes: u64,
-    /// Start of a line that has not completely arrived.
+    /// The start of a line that has not arrived completely.
     line: Vec<u8>,
-    /// Text of the first error inside an aggregate.
+    /// Text of the first error inside an array or another aggregate.
     nested_error: Option<Vec<u8>>,
     /// Whether the outermost reply is null.
     null: bool,
     /// Whether the outermost reply is a push message, which isn't the reply to a command.
     push: bool,
-    /// Whether the bulk being skipped is the text of an error. Its first bytes are kept in `line`.
+    /// Whether the current bulk is the text of an error. The first bytes of this text are kept in
+    /// `line`.
     error_bulk: bool,
 }
 
 impl Scanner {
-    /// Parses `bytes` and calls `each` with every complete reply.
+    /// Parses `bytes`, and calls `each` with every complete reply.
     #[inline]
     pub(crate) fn scan(&mut self, mut bytes: &[u8], mut each: impl FnMut(Reply<'_>)) -> Result<(), NoReply> {
         while !bytes.is_empty() {
@@ -118,8 +119,8 @@ impl Scanner {
                 self.null = outermost && count.is_none();
                 self.push |= outermost && kind == b'>';
                 let count = count.unwrap_or(0).saturating_mul(if matches!(kind, b'%' | b'|') { 2 } else { 1 });
-                // An attribute precedes the reply that it describes, and was not counted as
-                // missing.
+                // An attribute precedes the reply that it describes. It was not counted as a
+                // missing reply.
                 self.missing = self.missing.saturating_add(count + u64::from(kind == b'|'));
                 self.complete(each);
             }
@@ -137,7 +138,7 @@ impl Scanner {
         self.complete(each);
     }
 
-    /// Counts one missing reply as complete.
+    /// Records that one missing reply is complete.
     #[inline]
     fn complete(&mut self, each: &mut impl FnMut(Reply<'_>)) {
         self.missing -= 1;
@@ -152,14 +153,14 @@ impl Scanner {
     }
 }
 
-/// Returns the position of the line's `\n`. A plain loop is fastest, because headers have only a
-/// few bytes.
+/// Returns the position of the line's `\n`. A plain loop is fastest, because lines have only a few
+/// bytes.
 #[inline]
 fn line_end(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n')
 }
 
-/// Parses the length in a header. Returns `None` for -1.
+/// Parses the length in a line. Returns `None` for -1.
 #[inline]
 fn length(text: &[u8]) -> Result<Option<u64>, NoReply> {
     if text == b"-1" {
@@ -199,7 +200,7 @@ mod tests {
         seen
     }
 
-    /// Every kind of reply, with the report that is expected for it.
+    /// Every kind of reply, with the report that the test expects for it.
     const STREAM: &[(&[u8], &str)] = &[
         (b"+OK\r\n", "value"),
         (b"$5\r\na\r\nbc\r\n", "value"),

@@ -1,31 +1,31 @@
-//! The due times of a client's operations.
+//! Computes the due times of a client's operations.
 //!
-//! With `--rate-limiting` the time of each operation is fixed before the run: operations are due at
-//! even intervals, and the clients take turns. Latency is measured from the due time, even if a
-//! stalled server delays the request (no coordinated omission).
+//! With `--rate-limiting`, all due times are fixed before the run. Operations are due at even
+//! intervals, and the clients take turns. Latency counts from the due time. A stalled server
+//! therefore can't hide latency by delaying requests (coordinated omission).
 
 /// The due times of one client.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     begin_ns: u64,
-    /// Rate of all clients together.
+    /// Rate of all clients together, in operations per second.
     rate_per_s: u64,
     clients: u64,
-    /// Number of the client's next operation in the sequence of all clients.
+    /// Number of the client's next operation, counted over all clients.
     number: u64,
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 impl Schedule {
-    /// Creates the schedule of client `client` of `clients`. Together they send `rate_per_s` (not
-    /// zero) operations per second.
+    /// Creates the schedule of the client `client`, one of `clients` clients. Together they send
+    /// `rate_per_s` operations per second, which must not be zero.
     pub(crate) fn new(start_ns: u64, rate_per_s: u64, client: u64, clients: u64) -> Self {
         Self { begin_ns: start_ns, rate_per_s, clients, number: client }
     }
 
-    /// Returns the time at which the next operation is due. It is computed from the start, so
-    /// rounding errors do not accumulate.
+    /// Returns the time at which the next operation is due. The time is computed from the start of
+    /// the run, so that rounding errors do not accumulate.
     pub(crate) fn due_ns(&self) -> u64 {
         self.begin_ns + (u128::from(self.number) * u128::from(SECOND_NS) / u128::from(self.rate_per_s)) as u64
     }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_rate_below_one_each_is_kept() {
-        // Seven clients send three operations a second in total.
+        // Seven clients together send three operations per second.
         let mut due: Vec<u64> = Vec::new();
         for client in 0..7 {
             let mut schedule = Schedule::new(0, 3, client, 7);

@@ -1,4 +1,4 @@
-//! The state that the threads of a load share with the watcher.
+//! The state that the threads of a load share with the watcher, the thread that starts them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,11 +8,11 @@ use hdrhistogram::Histogram;
 use super::tally::{Tally, histogram};
 
 pub(super) struct Shared {
-    /// Set to stop the run. No further requests are sent then.
+    /// The flag that stops the run. While it is set, no further requests are sent.
     pub(super) stop: Arc<AtomicBool>,
     /// Number of operations published so far. It is a statistic, so relaxed ordering suffices.
     pub(super) operations: AtomicU64,
-    /// Latencies since the watcher's last sample.
+    /// The latencies since the watcher's last sample.
     pub(super) interval: Mutex<Histogram<u64>>,
 }
 
@@ -21,9 +21,10 @@ impl Shared {
         Self { stop, operations: AtomicU64::new(0), interval: Mutex::new(histogram()) }
     }
 
-    /// Publishes the counts of a thread since its last call.
+    /// Publishes the counts that a thread has made since its last call.
     pub(super) fn publish(&self, tally: &mut Tally) {
-        // If a thread panicked while it held the lock, the run has failed anyway.
+        // A poisoned lock is accepted: if a thread panicked while it held the lock, the run fails
+        // anyway.
         let mut interval = self.interval.lock().unwrap_or_else(PoisonError::into_inner);
         let moved = tally.settle(&mut interval);
         self.operations.fetch_add(moved, Ordering::Relaxed);

@@ -1,47 +1,48 @@
-//! The counts of a thread while it runs.
+//! The counts that a thread makes during a run.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-/// Maximum latency that histograms distinguish, in nanoseconds. Longer latencies count as this one.
+/// Maximum latency that histograms can record, in nanoseconds. A longer latency counts as this one.
 pub(crate) const LATENCY_MAX_NS: u64 = 100_000_000_000;
 /// Significant decimal digits of a latency.
 const DIGITS: u8 = 3;
-/// Maximum number of error texts that are kept. Further texts are only counted.
+/// Maximum number of different error texts that are kept. Errors with further texts are only
+/// counted.
 const ERROR_TEXTS_MAX: usize = 16;
 /// Maximum number of bytes of an error text that are kept.
 const ERROR_TEXT_BYTES_MAX: usize = 120;
 
-/// A histogram with [`DIGITS`] distinguishes all values below this power of two. From this value
+/// A histogram with [`DIGITS`] digits distinguishes all values below this power of two. From there
 /// on, it distinguishes half as many values between each power of two and the next.
 pub(crate) const SUB_BUCKETS: u64 = (2 * 10u64.pow(DIGITS as u32)).next_power_of_two();
 
 /// Returns an empty histogram of latencies in nanoseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
-    // The constants are within the documented range of the crate.
+    // The constants are within the range that the crate documents.
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS).expect("the bounds are valid")
 }
 
 /// The counts of one thread, or the sum of several threads' counts.
 pub(crate) struct Tally {
-    /// Latencies by command, recorded since the last [`Tally::settle`].
+    /// The latencies of each command since the last [`Tally::settle`].
     recent: Vec<Histogram<u64>>,
-    /// Latencies by command, recorded earlier.
+    /// The latencies of each command before the last [`Tally::settle`].
     pub(crate) latency_ns: Vec<Histogram<u64>>,
     pub(crate) hits: Vec<u64>,
     pub(crate) misses: Vec<u64>,
     /// Number of error replies, which don't count as operations.
     pub(crate) errors: u64,
     pub(crate) error_texts: BTreeMap<String, u64>,
-    /// Number of requests that were resent to another node.
+    /// Number of requests that were sent again, to another node.
     pub(crate) redirections: u64,
     /// Number of requests that got no reply.
     pub(crate) unanswered: u64,
     pub(crate) connections_lost: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// Consecutive equal latencies that are not yet recorded: command, start, count.
+    /// A run of equal latencies that is not recorded yet: command, start, count.
     run: (u16, u64, u64),
 }
 
@@ -63,8 +64,9 @@ impl Tally {
         }
     }
 
-    /// Records an operation that started at `since_ns` and whose reply arrived at `now_ns`. Replies
-    /// in one read share their end and often their start. A run of such replies becomes one record.
+    /// Records an operation that started at `since_ns` and whose reply arrived at `now_ns`.
+    /// Operations whose replies arrive in one read have the same end, and often the same start. A
+    /// run of such operations becomes one record.
     #[inline]
     pub(crate) fn record(&mut self, command: u16, since_ns: u64, now_ns: u64) {
         if (self.run.0, self.run.1) == (command, since_ns) {
@@ -75,8 +77,8 @@ impl Tally {
         }
     }
 
-    /// Records the pending run. Must be called at the end of each read, because the replies of a
-    /// run share their end.
+    /// Records the current run of equal latencies. Must be called at the end of each read, because
+    /// only replies of one read have the same end.
     #[inline]
     pub(crate) fn record_run(&mut self, now_ns: u64) {
         let (command, since_ns, count) = self.run;
@@ -87,8 +89,8 @@ impl Tally {
         }
     }
 
-    /// Moves the recent latencies into the total, and adds them to `interval`. Returns the number
-    /// of moved operations.
+    /// Adds the recent latencies to the total and to `interval`, and clears them. Returns the
+    /// number of these operations.
     pub(crate) fn settle(&mut self, interval: &mut Histogram<u64>) -> u64 {
         let mut moved = 0;
         for (recent, all) in self.recent.iter_mut().zip(&mut self.latency_ns) {
@@ -112,7 +114,7 @@ impl Tally {
         }
     }
 
-    /// Counts a lost connection that had `unanswered` requests in flight.
+    /// Counts a lost connection with `unanswered` requests in flight.
     pub(crate) fn lost(&mut self, why: &str, unanswered: u64) {
         self.connections_lost += 1;
         self.unanswered += unanswered;
@@ -121,7 +123,7 @@ impl Tally {
         }
     }
 
-    /// Adds another thread's counts.
+    /// Adds the counts of another thread.
     pub(crate) fn add(&mut self, other: &Tally) {
         for command in 0..self.latency_ns.len() {
             self.latency_ns[command] += &other.latency_ns[command];

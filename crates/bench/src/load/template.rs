@@ -1,30 +1,33 @@
-//! Requests as templates, which are compiled once and then written by copying.
+//! Templates of requests. A template is compiled once, and then writes each request by copying
+//! bytes.
 //!
-//! An operation is one request, or several requests separated by the word `;`. Requests are already
-//! encoded in RESP, except for the variable parts: the digits of a key and the length of its
-//! argument, a value, a TTL. An argument with a key is written in three copies: `$len\r\nprefix`,
-//! which depends only on the number of digits, then the digits, then the rest.
+//! An operation is one request, or several requests separated by the word `;`. A template contains
+//! the requests in RESP, except for the variable parts: keys, values, TTLs and random numbers.
+//!
+//! An argument with a key is written by three copies. The first is `$len\r\nprefix`, which depends
+//! only on the number of digits of the key. The second is the digits, and the third is the rest of
+//! the argument.
 
 use pantala_base::number::{INTEGER_LEN_MAX, digits_u64, write_u64_before};
 use pantala_base::{Random, key_slot};
 
 use super::data::Data;
 
-/// Placeholder of a key in `--command`.
+/// The placeholder of a key in `--command`.
 pub(crate) const KEY: &str = "__key__";
-/// Placeholder that repeats the last key that was written.
+/// The placeholder that repeats the key that was written last.
 pub(crate) const SAME_KEY: &str = "__same_key__";
-/// Placeholder of a value in `--command`.
+/// The placeholder of a value in `--command`.
 pub(crate) const DATA: &str = "__data__";
-/// Placeholder of a TTL in seconds, from `--expiry-range`.
+/// The placeholder of a TTL in seconds, which is drawn from `--expiry-range`.
 pub(crate) const EXPIRY: &str = "__expiry__";
-/// Placeholder of a random number between the minimum and the maximum key. It has no prefix and is
-/// independent of the command's pattern.
+/// The placeholder of a random number from the minimum to the maximum key. The number has no
+/// prefix, and does not depend on the command's key pattern.
 pub(crate) const RANDOM: &str = "__random__";
-/// Word that separates two requests of one operation.
+/// The word that separates two requests of one operation.
 pub(crate) const SEPARATOR: &str = ";";
 
-/// One kind of operation.
+/// The template of one command.
 #[derive(Debug)]
 pub(crate) struct Template {
     pieces: Vec<Piece>,
@@ -34,7 +37,7 @@ pub(crate) struct Template {
     pub(crate) keys: u32,
     /// Whether a null reply counts as a miss, and any other reply as a hit.
     pub(crate) reads: bool,
-    /// Bytes before and after the digits of the first key in its argument. Together with the
+    /// The bytes before and after the digits of the first key in its argument. Together with the
     /// digits, they determine the slot.
     around_key: Option<(Vec<u8>, Vec<u8>)>,
 }
@@ -42,12 +45,12 @@ pub(crate) struct Template {
 #[derive(Debug)]
 enum Piece {
     Fixed(Box<[u8]>),
-    /// `heads` has, for each number of digits, the bytes before the key's digits. `tail` has the
-    /// bytes after them.
+    /// A key. `heads` contains, for each number of digits, the bytes before the key's digits.
+    /// `tail` contains the bytes after the digits.
     Key {
         heads: Box<[Box<[u8]>; INTEGER_LEN_MAX + 1]>,
         tail: Box<[u8]>,
-        /// Whether to repeat the last key instead of drawing one.
+        /// Whether to repeat the last key instead of drawing a new one.
         is_same: bool,
     },
     Data {
@@ -62,7 +65,7 @@ enum Piece {
 }
 
 impl Template {
-    /// Compiles `words`. Every `__key__` is written as `prefix` and a number.
+    /// Compiles `words`. Every `__key__` becomes `prefix` followed by a number.
     pub(crate) fn compile(words: &[Vec<u8>], prefix: &[u8]) -> Result<Self, String> {
         let mut template = Self { pieces: Vec::new(), replies: 0, keys: 0, reads: false, around_key: None };
         let mut fixed = Vec::new();
@@ -120,7 +123,7 @@ impl Template {
         Ok(())
     }
 
-    /// Appends the operation on `first_key`. `next_key` supplies further keys.
+    /// Appends the operation on `first_key`. `next_key` draws the further keys.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -161,7 +164,7 @@ impl Template {
     }
 
     /// Returns the slot of the operation on `key`, or `None` if the operation has no key. `scratch`
-    /// is a buffer for the key.
+    /// is a reusable buffer for the key.
     pub(crate) fn slot(&self, key: u64, scratch: &mut Vec<u8>) -> Option<u16> {
         let (before, after) = self.around_key.as_ref()?;
         scratch.clear();
@@ -185,7 +188,7 @@ pub(super) fn find(text: &[u8], name: &[u8]) -> Option<usize> {
     text.windows(name.len()).position(|window| window == name)
 }
 
-/// Returns whether a command reads one key and replies with null if it is missing.
+/// Returns whether a command reads one key, and replies with null if this key is missing.
 fn is_read(name: &[u8]) -> bool {
     ["get", "getex", "getdel", "hget", "lindex", "zscore"].iter().any(|read| name.eq_ignore_ascii_case(read.as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! The costs from which the model starts: measured, fitted or assumed.
+//! The costs that the model uses: measured, fitted or assumed.
 
 use std::io;
 use std::path::Path;
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::{self, Row};
 
-/// Prefixes of an input's source, which distinguish measured inputs from assumed ones.
+/// The prefixes of an input's source. They distinguish measured, fitted and assumed inputs.
 const KINDS: [&str; 3] = ["measured: ", "fitted: ", "assumed: "];
-/// The measured time of the engine includes copying values up to this size, bytes.
+/// The measured time of the engine includes copying a value of up to this size, in bytes.
 const VALUE_BYTES_OF_ENGINE: f64 = 64.0;
 
-/// All costs. `costs.json` in the same folder has this form.
+/// All costs. The file `costs.json` in this folder has this form.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Costs {
     pub(super) host: String,
     pub(super) engine: Engine,
     pub(super) line: Line,
-    /// Time that a worker spins at a held shard before it leaves a request there, ns.
+    /// Time for which a worker spins at a held shard before it leaves a request there, in ns.
     pub(super) spin_ns: Input,
-    /// Time to copy a byte beyond the engine's value size, with the shard held, ns.
+    /// Time to copy one byte beyond [`VALUE_BYTES_OF_ENGINE`] while the shard is held, in ns.
     pub(super) copy_ns_per_byte: Input,
     pub(super) message: Message,
     pub(super) owner: Owner,
@@ -31,29 +31,29 @@ pub(super) struct Costs {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Input {
     pub(super) value: f64,
-    /// Starts with one of [`KINDS`].
+    /// The source of the number. It starts with one of [`KINDS`].
     pub(super) source: String,
 }
 
-/// The engine without sockets.
+/// Costs of the engine without sockets.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Engine {
-    /// Time of one operation on one worker, ns.
+    /// Time of one operation on one worker, in ns.
     pub(super) operation_ns: Input,
-    /// Part of `operation_ns` during which the shard is held, ns.
+    /// The part of `operation_ns` during which the shard is held, in ns.
     pub(super) held_ns: Input,
-    /// Throughput of two workers divided by that of one.
+    /// Throughput of two workers divided by the throughput of one.
     pub(super) ratios: Vec<Ratio>,
     pub(super) source: String,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Ratio {
-    /// Key distribution: `uniform`, or `zipf` and the exponent.
+    /// The distribution of the keys: `uniform`, or `zipf` and the exponent.
     pub(super) keys: String,
     pub(super) shards: u32,
     pub(super) ratio: f64,
-    /// Whether the model's constants were fitted to this row. If so, agreement with the row proves
+    /// Whether the model's constants were fitted to this row. Agreement with a fitted row proves
     /// nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fitted: bool,
@@ -66,33 +66,33 @@ impl Ratio {
     }
 }
 
-/// Transfer of a cache line that another core wrote last.
+/// Costs of transferring a cache line that another core wrote last.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Line {
-    /// Transfer time between the cores of the measured host, ns.
+    /// Transfer time between the cores of the measured host, in ns.
     pub(super) here_ns: Input,
-    /// Transfer time on the modelled machine, ns.
+    /// Transfer time on the modelled machine, in ns.
     pub(super) there_ns: Input,
-    /// Part of the transfer that a prefetch hides, 0 to 1. It applies to the line of a shard's gate
-    /// (the word that shows whether the shard is held) and to a key's entry, which are prefetched
-    /// while the previous command runs.
+    /// Share of a transfer that a prefetch hides, from 0 to 1. It applies to the lines of a key's
+    /// entry and to the line of a shard's gate (the word that shows whether the shard is held).
+    /// Both are prefetched while the previous command runs.
     pub(super) hidden: Input,
-    /// Size of a worker's own cache, bytes. An entry that is used again before the worker has
-    /// loaded this many bytes is still in the cache unless another core has written it.
+    /// Size of a worker's own cache, in bytes. If a worker uses an entry again before it has loaded
+    /// this many bytes, the entry is still in the cache, unless another core has written it.
     pub(super) own_cache_bytes: Input,
 }
 
-/// A request left at a held shard, and its reply.
+/// Costs of a request left at a held shard, and of its reply.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Message {
-    /// Time to create a request and to read its reply, ns.
+    /// Time to create a request and to read its reply, in ns.
     pub(super) request_ns: Input,
     /// Number of cache-line transfers, one after another, that a request costs its sender. The
     /// worker that runs the request pays for the same number.
     pub(super) lines: Input,
 }
 
-/// `--execution owner` as measured, including sockets and clients.
+/// Measurements of `--execution owner`, including sockets and clients.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Owner {
     pub(super) source: String,
@@ -101,30 +101,32 @@ pub(super) struct Owner {
     pub(super) rows: Vec<OwnerRow>,
 }
 
-/// One workload with `owner` and with `inline`. The ratios are `owner` to `inline`.
+/// One workload with `--execution owner` and with `inline`. Each ratio is `owner` divided by
+/// `inline`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct OwnerRow {
-    /// Name of a workload in this file.
+    /// The name of a workload in this file.
     pub(super) workload: String,
-    /// CPU time of the server per operation with `inline`, µs.
+    /// CPU time of the server per operation with `inline`, in µs.
     pub(super) inline_us: f64,
-    /// CPU time of the generator per operation, µs. The generator shared the cores with the server.
+    /// CPU time of the generator per operation, in µs. The generator shared the cores with the
+    /// server.
     pub(super) client_us: f64,
     /// Ratio of the server's CPU times per operation.
     pub(super) cpu: f64,
     /// Ratio of the throughputs.
     pub(super) rate: f64,
-    /// Whether the model's constants were fitted to `cpu`, as in [`Ratio::fitted`].
+    /// Whether the model's constants were fitted to `cpu`; see [`Ratio::fitted`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fitted: bool,
 }
 
-/// The cost of one workload on one worker, sockets included.
+/// The cost of one workload on one worker, including sockets.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Load {
     pub(super) name: String,
-    /// CPU time of the server per operation, µs. `None` if the workload is not modelled; `source`
-    /// then has the reason.
+    /// CPU time of the server per operation, in µs. `None` if the workload is not modelled, in
+    /// which case `source` contains the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cpu_us: Option<f64>,
     pub(super) source: String,
@@ -135,15 +137,15 @@ pub(super) struct Load {
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(super) keys_per_operation: u32,
     pub(super) value_bytes: f64,
-    /// Number of bytes over the network per operation, in both directions.
+    /// Number of bytes that an operation sends over the network, in both directions together.
     pub(super) bytes: f64,
     pub(super) commands: Vec<Share>,
 }
 
-/// A command of a workload, and its weight.
+/// A command of a workload, with its weight.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Share {
-    /// A row of `lines.txt`.
+    /// The name of a row of `lines.txt`.
     pub(super) line: String,
     pub(super) weight: f64,
 }
@@ -162,20 +164,21 @@ fn is_zero(figure: &f64) -> bool {
     *figure == 0.0
 }
 
-/// The memory that a workload's commands write and that another worker may have written last. The
-/// values are means per key of an operation.
+/// The cache lines that a workload's commands write and that another worker may have written last.
+/// The values are means per key of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Written {
-    /// Number of lines of the shard.
+    /// Number of written lines of the shard.
     pub(super) shard: f64,
-    /// Part of the operations that write the key's entry.
+    /// Share of the operations that write the key's entry.
     pub(super) writes: f64,
     /// Number of lines of the entry.
     pub(super) entry: f64,
 }
 
 impl Load {
-    /// Returns the lines that the workload's commands write, according to the table `rows`.
+    /// Returns the lines that the workload's commands write. `rows` is the table of lines per
+    /// command.
     pub(super) fn written(&self, rows: &[Row]) -> Written {
         let all: f64 = self.commands.iter().map(|share| share.weight).sum();
         let mut written = Written { shard: 0.0, writes: 0.0, entry: lines::of_entry(self.value_bytes) };
@@ -187,7 +190,7 @@ impl Load {
         written
     }
 
-    /// Returns the time for which an operation holds the shard of each key, ns.
+    /// Returns the time for which an operation holds the shard of each key, in ns.
     pub(super) fn held_ns(&self, costs: &Costs) -> f64 {
         let copied = (self.value_bytes - VALUE_BYTES_OF_ENGINE).max(0.0);
         costs.engine.held_ns.value + copied * costs.copy_ns_per_byte.value
@@ -260,7 +263,7 @@ impl Costs {
         Ok(costs)
     }
 
-    /// Returns the workload `name`.
+    /// Returns the workload named `name`.
     pub(super) fn load(&self, name: &str) -> Option<&Load> {
         self.workloads.iter().find(|load| load.name == name)
     }
@@ -330,8 +333,8 @@ mod tests {
         costs.write(&path).unwrap();
         let back = Costs::read(&path).unwrap();
         assert_eq!(serde_json::to_string(&back).unwrap(), serde_json::to_string(&costs).unwrap());
-        // The file in the repository has this form, so that a new version differs only where a
-        // value has changed.
+        // The file in the repository has exactly this form, so that a new version differs only
+        // where a value has changed.
         Costs::built_in().unwrap().write(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), include_str!("costs.json"));
         assert!(costs.write(&folder.path().join("no/such")).is_err());

@@ -1,5 +1,5 @@
-//! The universal scalability law (Gunther). It gives the capacity of N workers, relative to one, as
-//! `N / (1 + σ (N − 1) + κ N (N − 1))`. σ is contention, κ the cost of coherence.
+//! The universal scalability law (Gunther). The capacity of N workers, relative to one worker, is
+//! `N / (1 + σ (N − 1) + κ N (N − 1))`. σ is the contention, and κ the cost of coherence.
 
 /// The parameters σ and κ.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,9 +10,11 @@ pub(super) struct Law {
 
 impl Law {
     /// Fits the law to points. A point is a number of workers N and its capacity C, relative to one
-    /// worker. Minimizes the squared errors of `(N / C − 1) / (N − 1) = σ + κ N`, a form of the law
-    /// that is linear in both parameters. A negative parameter becomes 0, because capacities above
-    /// N are noise. A single point with N above 1 determines σ only.
+    /// worker.
+    ///
+    /// The law has a form that is linear in both parameters: `(N / C − 1) / (N − 1) = σ + κ N`. The
+    /// fit minimizes the squared errors of this form. A negative parameter becomes 0, because a
+    /// capacity above N can only be noise. A single point with N above 1 determines only σ.
     pub(super) fn fit(points: &[(u32, f64)]) -> Self {
         let lines: Vec<(f64, f64)> = points
             .iter()
@@ -32,7 +34,7 @@ impl Law {
             if contention >= 0.0 {
                 return Law { contention, coherence: slope };
             }
-            // Fit a line through the origin.
+            // σ would be negative, so this fits a line through the origin.
             let squares: f64 = lines.iter().map(|(x, _)| x * x).sum();
             return Law { contention: 0.0, coherence: lines.iter().map(|(x, y)| x * y).sum::<f64>() / squares };
         }
@@ -45,8 +47,8 @@ impl Law {
         workers / (1.0 + self.contention * (workers - 1.0) + self.coherence * workers * (workers - 1.0))
     }
 
-    /// Returns the number of workers with the highest capacity, or `None` if the capacity always
-    /// grows.
+    /// Returns the number of workers with the highest capacity. Returns `None` if every further
+    /// worker adds capacity.
     pub(super) fn peak(&self) -> Option<f64> {
         (self.coherence > 0.0).then(|| ((1.0 - self.contention).max(0.0) / self.coherence).sqrt())
     }

@@ -1,14 +1,14 @@
 //! The cache lines that a command on a free shard writes and that another worker may have written
 //! last.
 
-/// The table, with one row per line. The columns are the command, the number of written lines of
-/// its shard, the written part of its key's entry (`-`, `1` line or `all`), how the numbers were
-/// determined, and which lines they are.
+/// The table of written cache lines. A row has these columns: the command; the number of written
+/// lines of its shard; the written part of its key's entry (`-`, `1` line or `all`); how the
+/// numbers were determined; and which lines they are.
 ///
 /// `crates/commands/tests/written_lines.rs` checks the `counted` rows: it compares the memory of
 /// the process before and after a command.
 const TABLE: &str = include_str!("lines.txt");
-/// Size of an entry without its value, bytes: head, lengths, and a key of 16 bytes.
+/// Size of an entry without its value, in bytes: head, lengths, and a key of 16 bytes.
 const ENTRY_HEAD_BYTES: f64 = 24.0;
 const LINE_BYTES: f64 = 64.0;
 
@@ -24,11 +24,11 @@ pub(super) enum Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) command: &'static str,
-    /// Number of lines of the shard, including the line of its gate (the word that shows whether
-    /// the shard is held).
+    /// Number of written lines of the shard, including the line of the shard's gate (the word that
+    /// shows whether the shard is held).
     pub(super) shard: f64,
     pub(super) entry: Entry,
-    /// `counted` by the test, or `read` from the code.
+    /// How the numbers were determined: `counted` by the test, or `read` from the code.
     pub(super) known: &'static str,
     pub(super) which: &'static str,
 }
@@ -36,7 +36,7 @@ pub(super) struct Row {
 /// Returns all rows.
 ///
 /// # Panics
-/// If the built-in table is malformed, which a test excludes.
+/// Panics if the built-in table is malformed, which a test excludes.
 pub(super) fn rows() -> Vec<Row> {
     TABLE.lines().map(|line| row(line).unwrap_or_else(|| panic!("lines.txt: {line}"))).collect()
 }
@@ -60,7 +60,7 @@ pub(super) fn of_entry(value_bytes: f64) -> f64 {
 }
 
 impl Row {
-    /// Returns the number of lines that the command writes in an entry with a value of
+    /// Returns the number of lines that the command writes in an entry whose value has
     /// `value_bytes`.
     pub(super) fn entry_lines(&self, value_bytes: f64) -> f64 {
         match self.entry {

@@ -1,15 +1,15 @@
-//! `model` predicts the throughput of a machine with many cores from costs measured on this one.
+//! `model` predicts the throughput of a machine with many cores from costs measured on this host.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `costs` | measured, fitted and assumed costs (`costs.json`), each with its source |
 //! | `lines` | the cache lines that a command writes (`lines.txt`) |
-//! | `report` | reads CPU times per operation from a run of `compare` |
+//! | `report` | reads CPU times per operation from the results of `compare` |
 //! | `simulate` | simulates workers and shards with gates, event by event |
 //! | `law` | the universal scalability law, fitted to the simulation |
 //! | `tables` | the output |
 //!
-//! `docs/scaling.md` has the results and the known errors.
+//! `docs/scaling.md` contains the results and the known errors.
 
 mod costs;
 mod law;
@@ -36,7 +36,7 @@ const SHARDS_MAX: i64 = pantala_base::limits::SHARDS_MAX as i64;
 /// Options of the model.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Number of workers, one core each
+    /// Number of workers, each with its own core
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=WORKERS_MAX))]
     workers: u32,
     /// Number of shards
@@ -45,14 +45,14 @@ pub(crate) struct Options {
     /// JSON file with the costs [default: the measured costs, see docs/scaling.md]
     #[arg(long)]
     costs: Option<PathBuf>,
-    /// results.json of a run of `compare` with `--workers 1` on the host in question, from which
-    /// the CPU time per operation of the peer `pantala` is read
+    /// results.json of a run of `compare` with `--workers 1` on this host. The CPU time per
+    /// operation of the peer `pantala` is read from this file
     #[arg(long)]
     report: Option<PathBuf>,
     /// File to which the costs are written, including those from --report, for use with --costs
     #[arg(long)]
     write_costs: Option<PathBuf>,
-    /// Time that a cache line takes from core to core on the machine in question, nanoseconds
+    /// Time to transfer a cache line from core to core on the modelled machine, in nanoseconds
     /// [default: the value in the costs]
     #[arg(long)]
     line_ns: Option<f64>,
@@ -85,8 +85,8 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     tables::print(&mut out, &costs, options)
 }
 
-/// Returns a scene (the parameters of a simulation) of the engine without sockets, as it was
-/// measured: GET and SET in turn, small values.
+/// Returns the scene (the parameters of a simulation) for the engine without sockets, as it was
+/// measured: GET and SET in turn, with small values.
 fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
     const VALUE_BYTES: f64 = 64.0;
     const KEYS: u64 = 1_000_000;
@@ -111,16 +111,16 @@ fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
     }
 }
 
-/// Returns the number of operations on other keys after which an entry leaves a worker's cache.
+/// Returns the number of operations on other keys after which an entry has left a worker's cache.
 fn kept_operations(costs: &Costs, value_bytes: f64) -> f64 {
     const LINE_BYTES: f64 = 64.0;
-    // Each operation loads an entry, a bucket of one line, and a request and a reply, which
-    // together are assumed to be as large as the entry.
+    // Each operation loads an entry, a bucket of one line, a request and a reply. The request and
+    // the reply are assumed to be as large as the entry, taken together.
     let each_bytes = (2.0 * lines::of_entry(value_bytes) + 1.0) * LINE_BYTES;
     costs.line.own_cache_bytes.value / each_bytes
 }
 
-/// Returns a scene of a workload with the given CPU time per operation and transfer time of lines.
+/// Returns the scene for a workload, with the given CPU time per operation and line transfer time.
 fn load_scene(
     costs: &Costs,
     load: &Load,
@@ -131,7 +131,7 @@ fn load_scene(
     policy: Policy,
 ) -> Scene {
     let held_ns = load.held_ns(costs);
-    // The shard is held during the engine's time and the copy. The worker spends the rest of the
+    // A worker holds the shard during the engine's time and the copy. It spends the rest of the
     // measured time outside the shard.
     let outside_ns = (cpu_us * 1000.0 - held_ns * f64::from(load.keys_per_operation)).max(0.0);
     Scene {
@@ -153,20 +153,21 @@ fn load_scene(
     }
 }
 
-/// Returns the predicted throughput of two workers divided by that of one.
+/// Returns the predicted throughput of two workers divided by that of one worker.
 fn predicted(costs: &Costs, row: &Ratio, seed: u64) -> f64 {
     let rate = |workers| simulate(&engine_scene(costs, row, workers), OPERATIONS, seed).operations_per_s;
     rate(2) / rate(1)
 }
 
-/// Returns the predicted ratios of `owner` to `inline`: CPU time per operation, and throughput with
-/// the clients on the same cores. Returns `None` if there is no such workload.
+/// Returns the predicted ratios of `owner` to `inline`: that of the CPU time per operation, and
+/// that of the throughput if the clients run on the same cores. Returns `None` if there is no such
+/// workload.
 fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64)> {
     let load = costs.load(&row.workload)?;
     let (cpu_us, line_ns) = (row.inline_us, costs.line.here_ns.value);
     let costs::Owner { workers, shards, .. } = costs.owner;
-    // All workers are always busy, so the CPU time per operation is the number of workers divided
-    // by the rate.
+    // All workers are always busy. The CPU time per operation is therefore the number of workers
+    // divided by the rate.
     let each_us = |policy| {
         let scene = load_scene(costs, load, cpu_us, line_ns, workers, shards, policy);
         f64::from(workers) * 1e6 / simulate(&scene, OPERATIONS, seed).operations_per_s
@@ -179,7 +180,7 @@ fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64
 mod tests {
     use super::*;
 
-    /// The model must agree with the rows to which its constants were fitted; otherwise
+    /// The model must agree with the rows to which its constants were fitted. If it doesn't,
     /// `costs.json` is wrong. The other rows test the model.
     #[test]
     fn the_model_agrees_with_the_measurements() {
@@ -197,7 +198,8 @@ mod tests {
         }
     }
 
-    /// With free messages `owner` is as fast as `inline`, so messages cause the difference.
+    /// If messages cost nothing, `owner` is as fast as `inline`. The difference is therefore the
+    /// cost of messages.
     #[test]
     fn messages_are_the_cost_of_owner_execution() {
         let mut costs = Costs::built_in().unwrap();

@@ -1,4 +1,4 @@
-//! Reads the CPU times per operation from the results of `compare`.
+//! Reads CPU times per operation from the results of `compare`.
 
 use std::io;
 use std::path::Path;
@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use super::costs::Costs;
 
-/// Name of the peer whose times are read.
+/// The name of the peer whose times are read.
 const PEER: &str = "pantala";
 
-/// The parts of `results.json` that are read.
+/// The parts of `results.json` that the model reads.
 #[derive(Deserialize)]
 struct Report {
     host: Host,
@@ -52,12 +52,12 @@ struct Spread {
     max: f64,
 }
 
-/// The workloads of a report, grouped by whether they were used.
+/// The workloads of a report: those that were used, and the others.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// Names of workloads that were used.
+    /// The names of the workloads that were used.
     pub(super) modelled: Vec<String>,
-    /// The other workloads: names and reasons.
+    /// The names of the other workloads, with the reasons why they were not used.
     pub(super) unmodelled: Vec<String>,
 }
 
@@ -69,13 +69,13 @@ impl Peer {
 }
 
 impl Costs {
-    /// Replaces the CPU times per operation with those of the peer `pantala` in a `results.json` of
+    /// Replaces the CPU times per operation by those of the peer `pantala` in a `results.json` of
     /// `compare`.
     ///
     /// # Errors
-    /// Fails if the file cannot be read or parsed, or has no result that can be used. Fails if the
-    /// peer `pantala` ran without `--workers 1`, because its times then include contention, which
-    /// the model adds itself.
+    /// Fails if the file cannot be read or parsed, or contains no usable result. Fails if the peer
+    /// `pantala` ran without `--workers 1`: its times would then include contention, which the
+    /// model adds itself.
     pub(super) fn take_report(&mut self, path: &Path) -> io::Result<Taken> {
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
         let text = std::fs::read(path)

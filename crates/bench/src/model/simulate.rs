@@ -1,27 +1,31 @@
-//! The simulation of workers that acquire shards. An event is the arrival of a worker at a *gate*,
-//! the word that shows whether a shard is held.
+//! Simulates workers that acquire shards. An event is the arrival of a worker at a *gate*, the word
+//! that shows whether a shard is held.
 //!
-//! A worker is always busy. It works on an operation outside any shard, takes the operation's
-//! shard, works with the shard held, and continues with the next operation. If another worker holds
-//! the shard, the worker spins for a while. If the shard is still held then, the worker leaves a
-//! request and continues with other connections. The holder runs the request before it releases the
-//! shard. Connections wait for their replies, so a worker runs ahead by at most [`AHEAD_NS`]. With
-//! [`Policy::Owner`], every shard has a *home*, a worker that runs all operations on the shard. Any
-//! other worker's operation on it is such a request.
+//! A worker is always busy. It works on an operation outside any shard, acquires the operation's
+//! shard, works while it holds the shard, and continues with the next operation. If another worker
+//! holds the shard, the worker first spins. If the shard is still held after a while, the worker
+//! leaves a *request* there and continues with other connections. The holder runs the request
+//! before it releases the shard. Connections wait for their replies, so a worker continues for at
+//! most [`AHEAD_NS`] before a reply arrives.
 //!
-//! Two kinds of cache lines move from core to core. The lines that commands write in a shard move
-//! if another worker held the shard last. The lines of a key's entry move if another worker has
-//! written the entry since this worker used it, or if this worker writes the entry while another
-//! worker has it in its cache. Entries count only if the key is used again so soon that a single
-//! worker would find the entry in its cache. Any other entry comes from memory, whether there are
-//! one or many workers, so its cost is part of the time measured with one worker.
+//! With [`Policy::Owner`], every shard has a *home*, the worker that runs all operations on the
+//! shard. Other workers send their operations on the shard as requests to its home.
 //!
-//! A command on several keys reserves all its shards from its arrival at the first one, including
-//! shards that it would reach later. The simulated throughput of such commands is therefore a lower
-//! bound. With [`Policy::Owner`], `tables` reports only commands on one key.
+//! Two kinds of cache lines move from core to core:
 //!
-//! The simulation omits the handing of a shard to its home after 64 requests, sleeping workers,
-//! memory bandwidth, and locks in the kernel.
+//! - Lines that commands write in a shard. They move if another worker held the shard last.
+//! - Lines of a key's entry. They move if another worker has written the entry since this worker
+//!   used it, or if this worker writes the entry while another worker has it in its cache. This
+//!   counts only if the key is used again so soon that a single worker would still find the entry
+//!   in its cache. Any other entry is read from memory, even with one worker, so the time measured
+//!   with one worker includes its cost.
+//!
+//! A command on several keys reserves all its shards when it arrives at the first one. In reality
+//! it would reach some of them later. The simulated throughput of such commands is therefore a
+//! lower bound. With [`Policy::Owner`], `tables` reports only commands on one key.
+//!
+//! The simulation omits four things: the hand-over of a shard to its home after 64 requests,
+//! sleeping workers, memory bandwidth, and locks in the kernel.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -32,17 +36,17 @@ use pantala_base::{Random, key_slot};
 use super::costs::Written;
 use crate::load::keys::{Keys, Pattern, Range};
 
-/// Maximum time that a worker works for other connections while a reply is pending, ns.
+/// Maximum time that a worker works for other connections while a reply is pending, in ns.
 const AHEAD_NS: f64 = 100_000.0;
 /// Maximum number of workers.
 pub(super) const WORKERS_MAX: usize = 1024;
 
-/// The worker on which a command runs.
+/// The worker that runs a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// On the worker that parsed it.
+    /// The worker that parsed the command.
     Inline,
-    /// On the shard's home.
+    /// The home of the command's shard.
     Owner,
 }
 
@@ -56,22 +60,23 @@ pub(super) struct Scene {
     /// Zipf exponent, or 0 for uniform keys.
     pub(super) zipf: f64,
     pub(super) keys_per_operation: u32,
-    /// Time of an operation outside its shards, ns.
+    /// Time of an operation outside its shards, in ns.
     pub(super) outside_ns: f64,
-    /// Time for each key with its shard held, ns.
+    /// Time for each key while its shard is held, in ns.
     pub(super) held_ns: f64,
-    /// Lines that a command writes for each of its keys.
+    /// The lines that a command writes for each of its keys.
     pub(super) written: Written,
-    /// Number of operations after which an unused entry has left all caches.
+    /// Number of operations after which an entry that was not used again has left all caches.
     pub(super) kept_operations: f64,
-    /// Time to transfer a line that another core wrote last, ns.
+    /// Time to transfer a line that another core wrote last, in ns.
     pub(super) line_ns: f64,
-    /// Part of `line_ns` that a prefetch hides, 0 to 1. It applies to the entry's lines, and to the
-    /// gate's line unless the operation waits for the shard.
+    /// Share of `line_ns` that a prefetch hides, from 0 to 1. It applies to the lines of an entry.
+    /// It also applies to the line of a gate, unless the operation waits for the shard.
     pub(super) hidden: f64,
     pub(super) spin_ns: f64,
     pub(super) request_ns: f64,
-    /// Number of line transfers that a request costs its sender, and also the worker that runs it.
+    /// Number of line transfers that a request costs its sender, and also the worker that runs the
+    /// request.
     pub(super) request_lines: f64,
 }
 
@@ -79,21 +84,21 @@ pub(super) struct Scene {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) operations_per_s: f64,
-    /// Part of the total time of all workers that transfers of lines take, except in requests.
+    /// Share of the workers' time that is spent on line transfers, except those of requests.
     pub(super) lines: f64,
-    /// Part of the total time of all workers that waiting for gates and replies takes.
+    /// Share of the workers' time that is spent waiting for gates and replies.
     pub(super) waiting: f64,
-    /// Part of the total time of all workers that creating requests and transferring requests and
-    /// replies takes. Running the requests is not included.
+    /// Share of the workers' time that is spent creating requests, and transferring requests and
+    /// replies. The time to run requests is not included.
     pub(super) requests: f64,
-    /// Part of the operations that run on a shard that another worker held last. With
-    /// [`Policy::Owner`], part of the operations that do not run on the worker that parsed them.
+    /// Share of the operations that run on a shard that another worker held last. With
+    /// [`Policy::Owner`], share of the operations that do not run on the worker that parsed them.
     pub(super) moved: f64,
-    /// Part of the operations that left a request.
+    /// Share of the operations for which a worker left a request.
     pub(super) parked: f64,
-    /// Mean number of line transfers per operation, including those for requests.
+    /// Mean number of line transfers per operation, including those of requests.
     pub(super) fetched: f64,
-    /// Part of the time during which the busiest shard is held.
+    /// Share of the time during which the busiest shard is held.
     pub(super) hottest: f64,
 }
 
@@ -112,11 +117,11 @@ struct Wanted {
     writes: bool,
 }
 
-/// The workers that have the current entry of a key in their caches.
+/// The workers that have the current version of a key's entry in their caches.
 struct Entry {
     /// Number of the last operation that used the entry.
     at: u64,
-    /// The workers, one bit each.
+    /// The workers, with one bit for each.
     holders: [u64; WORKERS_MAX / 64],
 }
 
@@ -126,16 +131,16 @@ struct Simulation<'s> {
     entries: HashMap<u64, Entry>,
     /// Number of operations so far.
     done: u64,
-    /// For each worker, the time that it has worked for other workers and that is not yet accounted
-    /// for, ns.
+    /// For each worker, the time that it worked for other workers and that has not delayed it yet,
+    /// in ns.
     debt: Vec<f64>,
-    /// For each home, the time at which its work for other workers ends. Used with
-    /// [`Policy::Owner`] only.
+    /// For each home, the time at which its work for other workers ends. Used only with
+    /// [`Policy::Owner`].
     home_busy: Vec<f64>,
     outcome: Outcome,
 }
 
-/// A time with a total order. It is never NaN.
+/// A time that is never NaN, so that times have a total order.
 #[derive(Clone, Copy, PartialEq)]
 struct Time(f64);
 
@@ -175,7 +180,7 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
     let (mut now, mut wanted) = (0.0, Vec::new());
     while simulation.done < operations {
         let Some(Reverse((Time(at), worker))) = arrivals.pop() else { break };
-        // Work for other workers since its last operation delays this worker.
+        // The work that this worker did for other workers since its last operation delays it.
         let debt = std::mem::take(&mut simulation.debt[worker as usize]);
         if debt > 0.0 {
             arrivals.push(Reverse((Time(at + debt), worker)));
@@ -191,7 +196,7 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
         }
         wanted.sort_unstable();
         let next = simulation.operation(at, worker, &wanted);
-        // Randomize the time: otherwise the workers run in lockstep and never contend.
+        // A random time is needed, because otherwise the workers run in lockstep and never contend.
         let outside_ns = scene.outside_ns * (0.5 + random.unit());
         arrivals.push(Reverse((Time(next + outside_ns), worker)));
         simulation.done += 1;
@@ -200,16 +205,16 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
 }
 
 impl Simulation<'_> {
-    /// Runs an operation on its keys, which are sorted by shard. Returns the time at which its
-    /// worker is free again.
+    /// Runs an operation of `worker` on its keys, which are sorted by shard. Returns the time at
+    /// which the worker is free again.
     fn operation(&mut self, at: f64, worker: u32, wanted: &[Wanted]) -> f64 {
         let scene = self.scene;
         let held_ns = scene.held_ns * f64::from(scene.keys_per_operation);
         if scene.policy == Policy::Owner {
             return self.at_home(at, worker, wanted, held_ns);
         }
-        // Shards are taken one after another. The operation keeps its shards while it waits for the
-        // next one.
+        // Shards are acquired one after another. The operation keeps its shards while it waits for
+        // the next shard.
         let (mut ready, mut last) = (at, worker);
         for keys in wanted.chunk_by(|a, b| a.shard == b.shard) {
             let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
@@ -219,8 +224,8 @@ impl Simulation<'_> {
         }
         let waited = ready - at;
         let is_left = waited > scene.spin_ns;
-        // The last holder of a shard runs the requests left there. Their time delays the holder's
-        // next operation.
+        // The last holder of a shard runs the requests left there. Their run time delays the
+        // holder's next operation.
         let runner = if is_left { last } else { worker };
         let line_ns = self.lines(at, runner, wanted);
         if !is_left {
@@ -238,8 +243,8 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    /// Lets `runner` use keys, which are sorted by shard, starting at time `at`. Returns the time
-    /// for transfers.
+    /// Lets `runner` use keys, which are sorted by shard, from the time `at` on. Returns the time
+    /// that the line transfers take.
     fn lines(&mut self, at: f64, runner: u32, wanted: &[Wanted]) -> f64 {
         let scene = self.scene;
         let (mut ready, mut fetched, mut line_ns, mut moved) = (at, 0.0, 0.0, false);
@@ -247,20 +252,20 @@ impl Simulation<'_> {
             let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
             let waits = free_at > ready;
             ready = ready.max(free_at);
-            // Nothing hides the transfer of a line that a worker waits for.
+            // Nothing hides the transfer of the gate's line if the worker waits for the gate.
             let shown = if waits { 1.0 } else { 1.0 - scene.hidden };
             if holder != runner && holder != u32::MAX {
                 moved = true;
-                // The gate's line is prefetched, the shard's other lines are not. Several keys of
-                // one shard write the same lines.
+                // The gate's line is prefetched, but the shard's other lines are not. Several keys
+                // of one shard write the same lines of the shard.
                 fetched += scene.written.shard;
                 line_ns += scene.line_ns * (shown + scene.written.shard - 1.0);
             }
             for wanted in keys {
                 let lines = self.entry_lines(runner, wanted);
                 fetched += lines;
-                // Entries are prefetched with the bucket. A holder that used another key does not
-                // invalidate them.
+                // Entries are prefetched together with their bucket. Another worker's write
+                // invalidates an entry only if it is an entry of the same key.
                 line_ns += scene.line_ns * (1.0 - scene.hidden) * lines;
             }
         }
@@ -269,15 +274,15 @@ impl Simulation<'_> {
         line_ns
     }
 
-    /// Returns the number of lines of a key's entry that `worker` fetches from another core or
-    /// invalidates there when it uses the key.
+    /// Returns the number of lines of a key's entry that must move from core to core if `worker`
+    /// uses the key: lines that it fetches from another core, or invalidates there.
     fn entry_lines(&mut self, worker: u32, wanted: &Wanted) -> f64 {
         let Scene { written, kept_operations, keys, zipf, .. } = *self.scene;
         // With uniform keys, a key is used again after about as many operations as there are keys.
         if written.writes == 0.0 || (zipf == 0.0 && keys as f64 > kept_operations) {
             return 0.0;
         }
-        // Drop entries that have left all caches, to bound the size of the map.
+        // Removes entries that have left all caches, to limit the size of the map.
         if self.done.is_multiple_of(kept_operations as u64 + 1) {
             let done = self.done;
             self.entries.retain(|_, entry| (done - entry.at) as f64 <= kept_operations);
@@ -297,8 +302,8 @@ impl Simulation<'_> {
         if comes { written.entry } else { 0.0 }
     }
 
-    /// Runs an operation at the homes of its shards ([`Policy::Owner`]). Returns the time at which
-    /// its worker continues.
+    /// Runs an operation of `worker` at the homes of its shards ([`Policy::Owner`]). Returns the
+    /// time at which the worker continues.
     fn at_home(&mut self, at: f64, worker: u32, wanted: &[Wanted], held_ns: f64) -> f64 {
         let scene = self.scene;
         let home = |shard: u32| (u64::from(shard) * u64::from(scene.workers) / u64::from(scene.shards)) as u32;
@@ -309,7 +314,7 @@ impl Simulation<'_> {
         let message_ns = scene.request_lines * scene.line_ns;
         let each_ns = held_ns / wanted.len() as f64 + message_ns;
         let mut end = at;
-        // The operation moves from home to home.
+        // The operation runs at one home after another.
         for wanted in wanted {
             let home = home(wanted.shard);
             let begin = self.home_busy[home as usize].max(end);
@@ -322,8 +327,8 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    /// Accounts for a request left at `at` with a reply at `end`. Returns the time at which the
-    /// sender continues.
+    /// Accounts for a request that was left at the time `at`, with a reply at the time `end`.
+    /// Returns the time at which the sender continues.
     fn asked(&mut self, at: f64, end: f64, message_ns: f64) -> f64 {
         let sent = at + self.scene.request_ns + message_ns;
         let next = sent.max(end - AHEAD_NS);
@@ -362,7 +367,7 @@ impl Simulation<'_> {
 mod tests {
     use super::*;
 
-    /// Returns a scene with 900 ns outside and 100 ns within a shard.
+    /// Returns a scene with 900 ns outside the shard and 100 ns inside for each operation.
     fn scene(workers: u32, shards: u32) -> Scene {
         Scene {
             workers,
@@ -400,18 +405,19 @@ mod tests {
         assert_eq!((outcome.moved, outcome.parked, outcome.waiting, outcome.lines), (0.0, 0.0, 0.0, 0.0));
     }
 
-    /// Throughput grows with the workers while they rarely meet. Otherwise a single gate limits it.
+    /// Throughput grows with the number of workers as long as they rarely meet. If they all use one
+    /// shard, its gate limits the throughput.
     #[test]
     fn throughput_grows_until_a_gate_is_full() {
         assert_near(rate(&scene(8, 16_384)), 8e6, 0.01);
         assert_near(rate(&scene(64, 1)), 1e7, 0.01);
         assert!(simulate(&scene(64, 1), 100_000, 1).hottest > 0.99);
-        // Two workers that meet at one gate for a tenth of their time lose a little.
+        // Two workers that each spend a tenth of their time at one gate lose a little.
         let two = rate(&scene(2, 1));
         assert!((1.96e6..2e6).contains(&two), "{two}");
     }
 
-    /// With many shards, another worker held a shard last with a probability of 1 − 1 / workers.
+    /// With many shards, the probability that another worker held a shard last is 1 − 1 / workers.
     #[test]
     fn shards_move_as_often_as_there_are_others() {
         for workers in [2, 4, 10] {
@@ -424,26 +430,27 @@ mod tests {
     fn lines_cost_what_is_not_hidden() {
         let mut scene = scene(2, 16_384);
         (scene.line_ns, scene.hidden) = (200.0, 0.75);
-        // Every second operation pays 50 ns in addition to 1000.
+        // Every second operation takes 50 ns more than 1000 ns.
         let outcome = simulate(&scene, 1_000_000, 1);
         assert_near(outcome.operations_per_s, 2e6 / 1.025, 0.01);
         assert_near(outcome.lines, 0.025 / 1.025, 0.05);
         assert_near(outcome.fetched, 0.5, 0.02);
-        // Four more lines of the shard, which nothing hides: 850 ns for every second operation.
+        // The shard now has four more lines, which nothing hides. Every second operation takes 850
+        // ns more.
         scene.written.shard = 5.0;
         let outcome = simulate(&scene, 1_000_000, 1);
         assert_near(outcome.operations_per_s, 2e6 / 1.425, 0.01);
         assert_near(outcome.fetched, 2.5, 0.02);
     }
 
-    /// Two workers use one key nearly in turn, so most operations fetch the entry from the other
-    /// worker if it was written.
+    /// Two workers use one key nearly in turn. If operations write the key, most of them therefore
+    /// fetch the entry from the other worker.
     #[test]
     fn entries_come_from_their_last_writer() {
         let fetched = |writes: f64, keys: u64, kept_operations: f64| {
             let mut scene = scene(2, 16_384);
             (scene.keys, scene.zipf, scene.kept_operations) = (keys, 1.0, kept_operations);
-            // The entry has so many lines that the shard's lines are negligible.
+            // The entry has so many lines that the lines of the shard are negligible.
             scene.written = Written { shard: 0.0, writes, entry: 100.0 };
             (scene.line_ns, scene.hidden) = (1.0, 1.0);
             simulate(&scene, 200_000, 1).fetched
@@ -451,17 +458,18 @@ mod tests {
         assert_eq!(fetched(0.0, 1, 1000.0), 0.0, "nobody writes");
         let written = fetched(1.0, 1, 1000.0);
         assert!((50.0..100.0).contains(&written), "{written}");
-        // If a tenth of the operations write, a write needs a transfer if the other worker has used
-        // the key since the last write. The other worker's next read needs a transfer, too.
+        // A tenth of the operations write. A write needs a transfer if the other worker has used
+        // the key since the last write. The next read of the other worker then needs a transfer,
+        // too.
         let mixed = fetched(0.1, 1, 1000.0);
         assert!((8.0..20.0).contains(&mixed), "{mixed}");
         assert_eq!(fetched(1.0, 1, 0.0), 0.0, "nobody has it in a cache");
-        // With many keys, only the keys that are used again soon enough count.
+        // With many keys, only those keys count that are used again soon enough.
         let many = fetched(1.0, 1_000_000, 1000.0);
         assert!((1.0..35.0).contains(&many), "{many}");
     }
 
-    /// Writes cost more than reads if workers share keys, and only then.
+    /// Writes cost more than reads only if workers share keys.
     #[test]
     fn a_set_costs_more_than_a_get_on_popular_keys() {
         let rate_of = |writes: f64, zipf: f64| {
@@ -476,7 +484,7 @@ mod tests {
         assert!(set < get * 0.95, "{set} {get}");
     }
 
-    /// The work of a request slows down the holder that runs it, and no operation is lost.
+    /// The work of a request delays the holder that runs it, and no operation is lost.
     #[test]
     fn requests_are_work_for_the_holder() {
         let mut full = scene(64, 1);
@@ -485,7 +493,7 @@ mod tests {
         assert!(outcome.parked > 0.9, "{outcome:?}");
         assert_near(outcome.operations_per_s, 1e7, 0.02);
         (full.line_ns, full.request_lines) = (50.0, 2.0);
-        // The lines of each request halve the gate's throughput.
+        // The transfers of each request halve the throughput of the gate.
         assert_near(rate(&full), 5e6, 0.05);
     }
 
@@ -495,13 +503,13 @@ mod tests {
         scene.policy = Policy::Owner;
         assert_near(rate(&scene), 4e6, 0.03);
         (scene.request_ns, scene.line_ns, scene.request_lines) = (100.0, 50.0, 2.0);
-        // Three quarters of the operations pay 100 ns for the request, and two transfers of 50 ns
-        // each for the request and for the reply.
+        // Three quarters of the operations pay 100 ns for the request. They also pay for two
+        // transfers of 50 ns each, for the request and for the reply.
         assert_near(rate(&scene), 4e6 / 1.225, 0.03);
     }
 
-    /// With Zipf's law and exponent 1.2, nearly a fifth of all operations use the most popular key,
-    /// whose gate bounds the throughput.
+    /// With Zipf's law and the exponent 1.2, nearly a fifth of all operations use the most popular
+    /// key. The gate of that key's shard limits the throughput.
     #[test]
     fn a_hot_key_bounds_all() {
         let mut hot = scene(64, 16_384);

@@ -1,4 +1,4 @@
-//! Prints the output of `model`: lines, errors, workloads, assumptions.
+//! Prints the output of `model`: written lines, errors, workloads and assumptions.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,11 +9,12 @@ use super::lines::{self, Entry, Row};
 use super::simulate::{Outcome, Policy, simulate};
 use super::{OPERATIONS, Options, load_scene, predicted, predicted_owner};
 
-/// Numbers of workers to whose capacities the law is fitted.
+/// Numbers of workers whose simulated capacities the law is fitted to.
 const FITTED: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// If a shard is held for at least this part of the time, its gate counts as the bottleneck.
+/// If a shard is held for at least this share of the time, its gate counts as the bottleneck.
 const FULL: f64 = 0.9;
-/// Part of the workers' time below which a cause is not reported as a bottleneck.
+/// A cause that takes a smaller share of the workers' time than this is not reported as the
+/// bottleneck.
 const NOTABLE: f64 = 0.02;
 
 pub(super) fn print(out: &mut impl Write, costs: &Costs, options: &Options) -> io::Result<()> {
@@ -128,7 +129,7 @@ fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io
     )
 }
 
-/// Prints the workloads of `compare` that are not modelled, grouped by reason.
+/// Prints the workloads of `compare` that are not modelled, by reason.
 fn print_unmodelled(out: &mut impl Write) -> io::Result<()> {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, why) in crate::compare::modelled_workloads() {
@@ -147,9 +148,9 @@ fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: 
     };
     let one = run(1, Policy::Inline).operations_per_s;
     let all = run(workers, Policy::Inline);
-    // Reported for commands on one key only. In the simulation the home of a shard (the worker that
-    // runs all its operations) works on its own shards only, so it cannot run a command on the
-    // shards of several homes.
+    // This is reported only for commands on one key. In the simulation the home of a shard (the
+    // worker that runs all its operations) works only on its own shards. It can't run a command on
+    // shards with several homes.
     let owner = match load.keys_per_operation {
         1 => format!("{:.2}", run(workers, Policy::Owner).operations_per_s / 1e6),
         _ => "-".to_owned(),
