@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
-"""Latency and memory while snapshots are written: GET and SET at half load, with BGSAVE, with BGREWRITEAOF and without.
+"""Latency and memory of a server at half load while it writes snapshots, and while it doesn't.
 
     python3 benches/beside_saves.py --bench target/release/pantala-bench --rounds 3 \\
         --peer 'redis=redis-server --port {port} --save "" --appendonly yes --dir {dir}' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --appendonly yes --workers 2 --dir {dir}'
 
-Fills --keys small keys, measures the peak rate of the load (SET:GET 1:1, --clients connections,
-unpipelined), and then drives half of it for --seconds three times: alone, while one BGSAVE follows the
-other, and while one BGREWRITEAOF follows the other. Prints p50, p99, p99.9 and the maximum from the
-time at which an operation was due, in milliseconds, and the ratio of p99.9 to that of the load alone;
-medians of rounds in which the peers alternate. "memory" is the highest memory during snapshots under
-pipelined SETs, against before: the sum of the proportional set sizes of the server and its child, in
-which a page that both share counts once.
+Fills the server with --keys small keys, and measures the peak rate of the load: SET and GET 1:1
+over --clients connections, unpipelined. Then drives half of this rate three times for --seconds:
+without snapshots, with one BGSAVE after another, and with one BGREWRITEAOF after another. The peers
+alternate between rounds.
 
-{port} is replaced by a free port and {dir} by an empty folder. All started processes are stopped at the
-end, also after Ctrl-C. Needs only Python's standard library.
+Prints medians over the rounds: p50, p99, p99.9 and the maximum latency in milliseconds, each
+counted from the time when an operation was due, and the ratio of p99.9 to that without snapshots.
+"memory" is the highest memory usage during snapshots under pipelined SETs, divided by the usage
+before. Memory usage is the sum of the proportional set sizes of the server and its child, in which
+a page that the two share counts once.
+
+{port} is replaced by a free port and {dir} by an empty folder. All started processes are stopped at
+the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
 import json
@@ -69,7 +72,7 @@ def drive(arguments, port, *more):
 
 
 class Saves:
-    """Starts one snapshot after the other until it is stopped."""
+    """Starts one snapshot after another until stop() is called."""
 
     def __init__(self, server, kind):
         self.about, self.is_over, self.count = KINDS[kind], threading.Event(), 0
@@ -92,7 +95,7 @@ class Saves:
 
 
 def resident_bytes(pid):
-    """Returns the proportional set size of a process and its children."""
+    """Returns the proportional set size of a process and its children, in bytes."""
     total = 0
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
         pids = [pid, *children.read().split()]
@@ -107,7 +110,8 @@ def resident_bytes(pid):
 
 
 def measure(peer, arguments):
-    """Returns (latencies, snapshots) by load, the highest memory relative to before, and the peak rate."""
+    """Returns (latencies, snapshots) by load, the highest memory usage divided by that before, and
+    the peak rate."""
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
         with peers.Server(peer[0], peer[1].replace("{dir}", folder), arguments.server_cpus) as server:
             client = Client(server)

@@ -1,24 +1,26 @@
 #!/usr/bin/env python3
-"""Throughput of GETs while other clients call scripts, with declared keys and without.
+"""Throughput of GETs while other clients call scripts, with and without declared keys.
 
     python3 benches/beside_scripts.py --rounds 3 \\
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40'
 
-One process sends GETs of small keys over --clients connections, --pipeline in one write; another
-process calls a script over --script-clients connections, one call at a time on each. Loads:
+One process sends GETs of small keys over --clients connections, with --pipeline GETs in one write.
+Another process calls a script over --script-clients connections, with one call at a time on each.
+The scripts are:
 
-- none: no script.
-- declared: three commands on two random keys that the script declares.
-- copied: the same, and a write to a declared value of --copied-bytes, which Pantala copies first.
-- large: the same with a value of --large-bytes, for which Pantala acquires all partitions.
+- none: no script is called.
+- declared: the script runs three commands on two random keys, which it declares.
+- copied: as "declared", and the script also writes to a declared value of --copied-bytes. Pantala
+  copies this value before the write.
+- large: as "copied", but the value has --large-bytes. Pantala acquires all partitions for it.
 - undeclared: as "declared", but the script receives numbers and builds the keys from them.
-- undeclared long: the same after a loop of --spin iterations.
-- declared long: as "declared", after that loop.
+- undeclared long: as "undeclared", after a loop of --spin iterations.
+- declared long: as "declared", after a loop of --spin iterations.
 
-Prints GETs a second, their ratio to the same peer's without a script, and script calls a second;
-medians over interleaved rounds. {port} is replaced by a free port. All started processes are
-stopped at the end, also after Ctrl-C. Needs only Python's standard library.
+Prints the GETs per second, their ratio to those of the same peer without a script, and the script
+calls per second, as medians over interleaved rounds. {port} is replaced by a free port. All started
+processes are stopped at the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
 import multiprocessing
@@ -69,7 +71,7 @@ def parse_arguments():
 
 
 def call(load, arguments):
-    """Returns a call of a load's script."""
+    """Returns a call of the script of this load."""
     one, two = random.randrange(arguments.keyspace), random.randrange(arguments.keyspace)
     turns = arguments.spin if load.endswith("long") else 0
     if load.startswith("undeclared"):
@@ -84,7 +86,8 @@ LOADS = ["none", "declared", "copied", "large", "undeclared", "declared long", "
 
 
 def run_load(port, clients, commands, answer_bytes, per_write, pipe):
-    """Sends commands in a separate process between a start and a stop signal; returns the number of replies. Each connection sends when it has its replies."""
+    """Sends commands in a separate process, from a start signal to a stop signal. Returns the
+    number of replies. Each connection sends its next command when it has all its replies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     poll = select.epoll()
     missing = {}
@@ -125,7 +128,8 @@ class Load:
         self.pipe, there = multiprocessing.Pipe()
         self.process = multiprocessing.Process(target=run_load, args=(port, *about, there), daemon=True)
         self.process.start()
-        # Only the child process has this end now: if it dies, reading the other end fails.
+        # Only the child process now has this end of the pipe. If it dies, reading the other end
+        # fails.
         there.close()
         self.pipe.recv()
 
@@ -151,7 +155,7 @@ def fill(port, arguments):
 
 
 def measure(port, load, arguments):
-    """Returns GETs and script calls a second."""
+    """Returns the GETs per second and the script calls per second."""
     answer_bytes = len(b"$%d\r\n" % len(VALUE)) + len(VALUE) + 2
     writes = [
         b"".join(encode("GET", f"key:{random.randrange(arguments.keyspace)}") for _ in range(arguments.pipeline)) for _ in range(500)

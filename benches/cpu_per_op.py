@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""CPU time per operation of servers that speak RESP, head to head.
+"""CPU time per operation of servers that speak RESP, compared directly.
 
-Each round starts every peer in turn, pinned to one set of CPUs, drives it with redis-benchmark
-pinned to another, and stops it. Rounds are interleaved (peer A, peer B, peer A, ...), so that other
-load on the host affects all alike. CPU time is that of the whole process, all threads, user and
-system, read from its own clock in nanoseconds before and after each run.
+In each round, every peer in turn is started on one set of CPUs, driven by redis-benchmark on
+another set, and stopped. Rounds are interleaved (peer A, peer B, peer A, ...), so that other load
+on the host affects all peers alike. CPU time is that of all threads of the server's process, user
+and system. It is read from the process's own clock in nanoseconds before and after each run.
 
     python3 benches/cpu_per_op.py --rounds 5 --pipeline 1,30 --test get,set --data-size 256 \\
         --clients 50 --requests 300000 \\
@@ -12,7 +12,7 @@ system, read from its own clock in nanoseconds before and after each run.
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1 --shards 1' \\
         --peer 'floor=target/release/pantala-bench floor --port {port}'
 
-{port} is replaced by a free port. Ratios are medians over rounds, against the first peer. All
+{port} is replaced by a free port. Ratios are to the first peer, and are medians over rounds. All
 started processes are stopped at the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
@@ -49,7 +49,7 @@ def parse_arguments():
 
 
 def drive(arguments, name, port, test, pipeline, requests):
-    """Runs redis-benchmark once; returns its operations per second."""
+    """Runs redis-benchmark once. Returns its operations per second."""
     command = [
         "taskset", "-c", arguments.client_cpus, "redis-benchmark", "-h", "127.0.0.1", "-p", str(port),
         "-t", test, "-n", str(requests), "-c", str(arguments.clients), "-P", str(pipeline),
@@ -69,7 +69,8 @@ def drive(arguments, name, port, test, pipeline, requests):
 
 
 def measure(arguments):
-    """Returns (test, pipeline, peer) -> list of (CPU microseconds per operation, operations per second)."""
+    """Returns lists of (CPU microseconds per operation, operations per second) by (test, pipeline,
+    peer)."""
     results = {}
     tests = arguments.test.split(",")
     pipelines = [int(depth) for depth in arguments.pipeline.split(",")]
@@ -77,7 +78,8 @@ def measure(arguments):
         for name, command in arguments.peer:
             with peers.Server(name, command, arguments.server_cpus) as server:
                 server.wait_ready()
-                # Sets three times as many random keys as there are, after which 95% exist. Also warms both sides.
+                # Sets three times as many random keys as there are, after which 95% of the keys
+                # exist. Also warms up the server and redis-benchmark.
                 drive(arguments, name, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
                 for test in tests:
                     for pipeline in pipelines:

@@ -5,12 +5,14 @@
         --peer 'redis=redis-server --port {port} --save "" --maxmemory 100mb' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --maxmemory 100mb'
 
-A client reads through the cache: it GETs keys drawn by Zipf's law (--exponent), --pipeline at a
-time, and SETs missing ones, --bytes bytes each. The first --warm-up requests are not counted. All
-peers receive the same requests, from --seeds seeds in turn, each with a new server. Prints for each
-policy and peer the hit rate, the number of keys left, used_memory and resident memory at the end,
-each the median of all seeds (minimum to maximum), and the ideal: the share of requests for an equal
-number of the most popular keys, which no policy can exceed.
+A client reads through the cache: it GETs keys drawn by Zipf's law (--exponent), --pipeline keys at
+a time, and SETs each missing key to a value of --bytes bytes. The first --warm-up requests are not
+counted. All peers receive the same requests. They are drawn from --seeds seeds in turn, each with a
+new server.
+
+Prints for each policy and peer the hit rate, the number of keys left, and used_memory and resident
+memory at the end, each as the median over all seeds (minimum-maximum). "ideal" is the share of
+requests for an equal number of the most popular keys. No policy can have a higher hit rate.
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.
@@ -40,7 +42,7 @@ def parse_arguments():
 
 
 class Zipf:
-    """Draws ranks of keys; the first is the most popular."""
+    """Draws ranks of keys. The first rank is the most popular key."""
 
     def __init__(self, keys, exponent):
         self.sums = list(itertools.accumulate(rank**-exponent for rank in range(1, keys + 1)))
@@ -49,12 +51,12 @@ class Zipf:
         return source.choices(range(len(self.sums)), cum_weights=self.sums, k=count)
 
     def share(self, keys):
-        """Returns the share of requests for this many of the most popular keys."""
+        """Returns the share of requests for the `keys` most popular keys."""
         return self.sums[min(keys, len(self.sums)) - 1] / self.sums[-1] if keys else 0.0
 
 
 def bulk(replies):
-    """Skips a reply; returns whether it had a value."""
+    """Skips a reply. Returns whether it had a value."""
     length = int(reply_line(replies)[1:])
     if length >= 0:
         replies.read(length + 2)
@@ -62,13 +64,13 @@ def bulk(replies):
 
 
 def read_through(client, replies, batches, names, value):
-    """Runs requests in batches; returns the number of hits."""
+    """Runs requests in batches. Returns the number of hits."""
     hits = 0
     for batch in batches:
         client.sendall(b"".join(encode("GET", names[rank]) for rank in batch))
         missed = [rank for rank in batch if not bulk(replies)]
         hits += len(batch) - len(missed)
-        # A client that draws a missing key twice stores it once.
+        # If a key is missing twice in a batch, the client stores it once.
         stored = dict.fromkeys(missed)
         client.sendall(b"".join(encode("SET", names[rank], value) for rank in stored))
         for _ in stored:
@@ -77,7 +79,7 @@ def read_through(client, replies, batches, names, value):
 
 
 def batched(ranks, count):
-    """Returns the ranks in batches."""
+    """Returns the ranks in batches of `count`."""
     return [ranks[at : at + count] for at in range(0, len(ranks), count)]
 
 
@@ -89,7 +91,7 @@ def info(client, replies):
 
 
 def measure(peer, policy, seed, zipf, arguments):
-    """Returns the hit rate, the keys left, and memory in MB."""
+    """Returns the hit rate, the number of keys left, and used and resident memory in MB."""
     source = random.Random(seed)
     names = [f"key:{number:08}" for number in range(arguments.keys)]
     source.shuffle(names)

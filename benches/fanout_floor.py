@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The minimum cost of a fan-out: a peer for isolation_costs.py that only lets the kernel send.
+"""The minimum cost of publishing to many subscribers: a peer for isolation_costs.py that only
+sends.
 
-It replies to PING, SUBSCRIBE and PUBLISH on any channel, with one plain send(2) to each subscriber
-for all messages of one read. Its system time is the kernel's cost of these sends. Its user time is
-Python's, which means nothing.
+It replies to PING, SUBSCRIBE and PUBLISH on any channel. It combines all messages of one read, and
+sends them to each subscriber with one plain send(2). Its system time is the kernel's cost of these
+sends. Its user time is that of the Python interpreter and has no meaning.
 
     python3 benches/fanout_floor.py --port 7000
 """
@@ -18,7 +19,7 @@ LISTENERS_MAX = 4096
 
 
 def commands(received):
-    """Yields the received commands as lists of words; each must arrive in one piece."""
+    """Yields the received commands as lists of words. Each command must arrive in one piece."""
     words = received.split(b"\r\n")
     at = 0
     while at < len(words) - 1:

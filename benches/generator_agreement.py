@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Compares `pantala-bench load` with redis-benchmark: the same keys on one redis-server, in rounds.
+"""Compares `pantala-bench load` with redis-benchmark on one redis-server, in rounds.
 
-The server runs on CPU 0, the generators on CPU 1. Prints throughput, latency, the server's CPU time
-per operation, and the operations in one read of the server, which shows whether a generator keeps
-its pipelines whole; at the end ratios to redis-benchmark within a round, median (min-max).
+The server runs on CPU 0, and the generators run on CPU 1. Prints throughput, latency, the server's
+CPU time per operation, and the number of operations per read of the server. The last number shows
+whether a generator sends its pipelines whole. At the end prints ratios to redis-benchmark within a
+round, as median (min-max).
 
     chrt -f 5 python3 benches/generator_agreement.py --rounds 4
 
-`load` runs three times: with its defaults, where all clients draw the same sequence of keys (as in
-memtier_benchmark); with --distinct-client-seed; and with that option at the rate that
-redis-benchmark has just reached, since a faster generator makes longer queues. redis-benchmark has no rate option. At a
-fixed rate, latency counts from the time at which an operation was due. All started processes are
-stopped at the end. Needs only Python's standard library.
+`load` runs three times: with its defaults, with --distinct-client-seed, and with that option at the
+rate that redis-benchmark has just reached. By default all clients draw the same sequence of keys,
+as in memtier_benchmark. The equal rate is needed because a faster generator makes longer queues,
+and redis-benchmark can't limit its rate. At a fixed rate, latency counts from the time when an
+operation was due. All started processes are stopped at the end. Needs only Python's standard
+library.
 """
 
 import argparse
@@ -50,7 +52,8 @@ def reads(port):
 
 
 def load(bench, port, prefix, minimum, maximum, more):
-    """Runs the generator; returns operations per second, operations, and p50 and p99 in microseconds."""
+    """Runs `load` once. Returns operations per second, operations, and p50 and p99 in
+    microseconds."""
     with tempfile.NamedTemporaryFile() as out:
         words = [bench, "load", "-p", str(port), "-t", "1", "-c", str(CLIENTS), "-d", str(DATA_BYTES)]
         words += ["--key-prefix", prefix, "--key-minimum", str(minimum), "--key-maximum", str(maximum)]
@@ -70,7 +73,8 @@ def redis_benchmark(port, pipeline, requests):
 
 
 def fill(bench, port):
-    """Writes the keys 0 to 199,999 with twelve digits, as redis-benchmark formats them; each generator reads half of them."""
+    """Writes the keys 0 to 199,999 with twelve digits, as redis-benchmark formats them. Each
+    generator reads half of these keys."""
     write = ["--ratio", "1:0", "--key-pattern", "P:P", "-n", "allkeys", "--pipeline", "30"]
     load(bench, port, "key:000000", KEYS, 2 * KEYS - 1, write)
     for digits in range(1, 6):
@@ -79,7 +83,7 @@ def fill(bench, port):
 
 
 def one_round(arguments, port, pid, pipeline, requests, seen):
-    """Runs each generator once, and adds its results to `seen`."""
+    """Runs each generator once, and adds the results to `seen`."""
     read = ["--ratio", "0:1", "--pipeline", str(pipeline), "-n", str(requests // CLIENTS)]
     distinct = [*read, "--distinct-client-seed"]
 

@@ -1,25 +1,26 @@
 #!/usr/bin/env python3
-"""CPU time per transaction, script call and message of servers that speak RESP, head to head.
+"""CPU time per transaction, script call and message of servers that speak RESP, compared directly.
 
     python3 benches/isolation_costs.py --rounds 5 \\
         --peer 'redis=redis-server --port {port} --save "" --appendonly no' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
-Loads. This process generates them, pinned to one set of CPUs; the server is pinned to another.
+This process generates the following loads on one set of CPUs. The server runs on another set.
 
 - transactions: each client sends MULTI, 4 SETs of random keys and EXEC in one write, waits for all
   six replies, and repeats. One operation is one transaction.
-- sets: the same 4 SETs in one write without MULTI and EXEC. One operation is one such write.
+- sets: each client sends the 4 SETs in one write without MULTI and EXEC. One operation is one
+  write.
 - scripts: EVAL of three commands on two declared random keys. One operation is one call.
-- jobs: EVALSHA of nine commands that move a job through a queue. As in BullMQ, the queue's prefix
-  is its only argument, and no key is declared. One operation is one call.
-- publish: one client publishes to --subscribers others, --publish-pipeline messages of
-  --message-size bytes in one write. One operation is one message delivered to one subscriber. In
-  "lockstep" the publisher continues when all subscribers have received everything. Otherwise it is
-  a separate process and continues when it has its replies, as clients do.
+- jobs: EVALSHA of nine commands that move a job through a queue. As in BullMQ, the prefix of the
+  queue is an argument, and no key is declared. One operation is one call.
+- publish: one client publishes to --subscribers other clients. It sends --publish-pipeline messages
+  of --message-size bytes in one write. One operation is one message delivered to one subscriber. In
+  "lockstep", the publisher continues when all subscribers have received all messages. Otherwise it
+  is a separate process, and continues when it has received its own replies, as clients usually do.
 
-Scripts and jobs are sent --script-pipeline calls in one write. Rounds are interleaved as in
-cpu_per_op.py; ratios are to the first peer in the same round, medians over rounds.
+For scripts and jobs, --script-pipeline calls are sent in one write. Rounds are interleaved as in
+cpu_per_op.py. Ratios are to the first peer in the same round, and are medians over rounds.
 """
 
 import hashlib
@@ -75,7 +76,7 @@ def parse_arguments():
 
 
 class Spent:
-    """The CPU time that a server spends between begin() and end(), and the kernel's part of it."""
+    """The CPU time that a server spends between begin() and end(), in total and in the kernel."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -118,7 +119,8 @@ def job(_, value):
 
 
 def run_writes(arguments, server, make, pipeline=1):
-    """Each client repeatedly sends a batch from `make` in one write and waits for the replies; returns CPU microseconds per operation, in all and the kernel's."""
+    """Runs a load: each client repeatedly sends a batch from `make` in one write and waits for the
+    replies. Returns CPU microseconds per operation, in total and in the kernel."""
     value = b"x" * arguments.data_size
     ones = [make(arguments, value) for _ in range(5000)]
     prepared = [b"".join(write for write, _ in ones[at : at + pipeline]) for at in range(0, len(ones) - pipeline, pipeline)]
@@ -129,7 +131,7 @@ def run_writes(arguments, server, make, pipeline=1):
     turns = max(arguments.operations // len(clients) // pipeline, 1)
     at = 0
     spent = Spent(server.process.pid)
-    # First a tenth of the operations, unmeasured, to warm both sides.
+    # The first tenth of the operations is not measured. It warms up the server and the clients.
     for turn in range(-(turns // 10) - 1, turns):
         if turn == 0:
             spent.begin()
@@ -145,7 +147,7 @@ def run_writes(arguments, server, make, pipeline=1):
 
 
 class Audience:
-    """Subscribers of one channel, and the messages that they expect."""
+    """The subscribers of one channel, and the size of the messages that they expect."""
 
     def __init__(self, arguments, server):
         subscribe = encode(b"SUBSCRIBE", b"news")
@@ -161,7 +163,7 @@ class Audience:
         self.message_bytes = arguments.subscribers * len(encode(b"message", b"news", message_of(arguments)))
 
     def hear(self, messages):
-        """Receives this many messages on each subscriber."""
+        """Receives this many messages on all subscribers."""
         missing = messages * self.message_bytes
         while missing > 0:
             for number, _ in self.poll.poll(10):
@@ -211,7 +213,7 @@ def run_publish(arguments, server, pipeline, is_lockstep):
 
 
 def runs(arguments):
-    """Returns name and function of each load."""
+    """Yields the name and the function of each load."""
     for load in arguments.load.split(","):
         if load == "publish":
             for depth in map(int, arguments.publish_pipeline.split(",")):
@@ -230,7 +232,8 @@ def runs(arguments):
 
 
 def measure(arguments):
-    """Returns (load, peer) -> CPU microseconds per operation, in all and the kernel's, by round."""
+    """Returns CPU microseconds per operation, in total and in the kernel, by (load, peer) and
+    round."""
     results = {}
     for round_number in range(arguments.rounds):
         for name, command in arguments.peer:

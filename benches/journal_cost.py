@@ -3,16 +3,16 @@
 
     python3 benches/journal_cost.py --rounds 9 --peer 'pantala=target/release/pantala --port {port} --workers 1'
 
-One server per peer is pinned to one set of CPUs, redis-benchmark to another. Each round measures
-all states on the same server:
+One server per peer runs on one set of CPUs, and redis-benchmark runs on another set. Each round
+measures all states of the journal on the same server:
 
-  off       nothing is recorded
-  discard   `DEBUG JOURNAL 1`: recorded, merged and discarded
-  follow    `SYNC`: recorded, merged, and read by a process that discards the stream
+    off       nothing is recorded
+    discard   `DEBUG JOURNAL 1`: effects are recorded, merged and discarded
+    follow    `SYNC`: effects are recorded, merged, and read by a process that discards the stream
 
-CPU time is that of the whole process, user and system, so it includes the journal's thread. Ratios
-are medians over rounds, against `off` in the same round. {port} is replaced by a free port. All
-processes are stopped at the end, also after Ctrl-C. Needs Python's standard library only.
+CPU time is that of the whole process, user and system, and therefore includes the journal's thread.
+Ratios are to `off` in the same round, and are medians over rounds. {port} is replaced by a free
+port. All processes are stopped at the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def call(client, *words):
 
 
 def info(client):
-    """Returns the section `replication` of `INFO`."""
+    """Returns the section `replication` of INFO."""
     client.sendall(peers.encode("INFO", "replication"))
     reader = client.makefile("rb")
     return reader.read(int(reader.readline()[1:]) + len(b"\r\n"))
@@ -75,7 +75,7 @@ def info(client):
 
 @contextlib.contextmanager
 def in_state(arguments, server, client, state):
-    """Brings a server into a state, and afterwards back to `off`."""
+    """Brings a server into a state, and later back to `off`."""
     if state == "discard":
         call(client, "DEBUG", "JOURNAL", "1")
         yield
@@ -88,7 +88,7 @@ def in_state(arguments, server, client, state):
         yield
         follower.terminate()
         follower.join()
-        # The server records the stream until the backlog is released.
+        # The server records the stream until it releases the backlog.
         while b"repl_backlog_active:1" in info(client):
             time.sleep(0.1)
     else:
@@ -96,15 +96,15 @@ def in_state(arguments, server, client, state):
 
 
 def measure(arguments, server):
-    """Returns CPU microseconds per operation, by state."""
+    """Returns lists of CPU microseconds per operation, by state."""
     figures = {state: [] for state in STATES}
     with server.connect() as client:
-        # The replica must not be disconnected when the machine is too slow for it.
+        # The replica must stay connected even if the machine is too slow for it.
         call(client, "CONFIG", "SET", "client-output-buffer-limit", "replica 0 0 0")
         call(client, "CONFIG", "SET", "repl-backlog-ttl", "1")
         drive(arguments, server.port)
         for number in range(arguments.rounds):
-            # The order rotates: each state comes first in every third round.
+            # The order rotates, so that each state is the first of every third round.
             for state in STATES[number % 3 :] + STATES[: number % 3]:
                 with in_state(arguments, server, client, state):
                     before_s = peers.process_cpu_s(server.process.pid)

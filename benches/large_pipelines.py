@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Pipelines of GETs with long replies, and the delay of another client.
+"""Pipelines of GETs with long replies, and how they delay another client.
 
     python3 benches/large_pipelines.py --rounds 5 \\
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
-Prints for each load and peer medians of the rounds (min-max), and ratios to the first peer in the
-same rounds: seconds from the first byte sent to the last one received, and the longest GET of
-another client meanwhile, in milliseconds (one every half millisecond, from a separate process).
-Rows `unread` are of a client that does not read: the longest GET while its pipeline runs, resident
-memory divided by the bytes of its replies, and the longest GET in the second after it disconnects.
-Each round starts a new server for each peer.
+Prints medians over the rounds (min-max) for each load and peer, and ratios to the first peer in the
+same rounds. The results are the seconds from the first byte sent to the last byte received, and the
+longest GET of another client in this time, in milliseconds. The other client is a separate process
+that sends a GET every half millisecond.
+
+The rows `unread` are about a client that does not read its replies: the longest GET while its
+pipeline runs, resident memory divided by the bytes of its replies, and the longest GET in the
+second after it disconnects. Each round starts a new server for each peer.
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.
@@ -25,7 +27,7 @@ from peers import connect, encode, receive
 
 KIB = 1024
 MIB = 1024 * KIB
-# Commands of a pipeline, and the length of each value.
+# The number of commands in a pipeline, and the length of each value.
 LOADS = [(100, MIB), (200, MIB), (400, MIB), (600, MIB), (8_000, 64 * KIB)]
 UNREAD = [(400, MIB), (6_400, 64 * KIB)]
 PROBE_EVERY_S = 0.0005
@@ -50,7 +52,7 @@ def probe(port, going, worst_s):
 
 
 class Probe:
-    """A client that sends GETs repeatedly, and its longest wait in seconds."""
+    """A client that sends GETs repeatedly, and records its longest wait in seconds."""
 
     def __init__(self, port):
         self.going, self.worst_s = multiprocessing.Value("i", 1), multiprocessing.Value("d", 0.0)
@@ -81,7 +83,8 @@ def prepare(server, value_bytes):
 
 
 def read(server, count, value_bytes):
-    """Returns the seconds of the pipeline, and the longest GET meanwhile, in milliseconds."""
+    """Returns the seconds of the pipeline, and the other client's longest GET in this time, in
+    milliseconds."""
     client, other = prepare(server, value_bytes), Probe(server.port)
     time.sleep(0.3)
     other.take_ms()
@@ -95,7 +98,7 @@ def read(server, count, value_bytes):
             raise RuntimeError("the server closed the connection")
         left -= got
     took_s = time.perf_counter() - began
-    # The reply to a delayed GET may be counted a moment later.
+    # The probe may record the reply to a delayed GET a moment later.
     time.sleep(0.1)
     worst_ms = other.take_ms()
     other.stop()
@@ -103,7 +106,8 @@ def read(server, count, value_bytes):
 
 
 def leave(server, count, value_bytes):
-    """Returns the longest GET while the pipeline runs, memory per byte of its replies, and the longest GET after its client has disconnected."""
+    """Returns the longest GET while the pipeline runs, memory per byte of its replies, and the
+    longest GET after its client has disconnected. GETs are in milliseconds."""
     client, other = prepare(server, value_bytes), Probe(server.port)
     asking, done = server.connect(), b":1\r\n"
     time.sleep(0.3)
@@ -115,7 +119,7 @@ def leave(server, count, value_bytes):
         if asking.recv(len(done)) == done:
             break
         time.sleep(0.002)
-    # The reply to a delayed GET may be counted a moment later.
+    # The probe may record the reply to a delayed GET a moment later.
     time.sleep(0.1)
     running_ms = other.take_ms()
     memory = (resident_bytes(server) - before) / (count * value_bytes)

@@ -5,14 +5,15 @@
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2'
 
-Two files hold the same small keys (key:N, value:N): one RDB file, which the first peer writes with
-SAVE after DEBUG POPULATE, and one append-only file of a SET for each key, in scattered order. Every
-round starts each peer on both files, in alternating order, and measures from the start of the
-process to the first +PONG, after which DBSIZE must be the number of keys. CPU time is that of the
-whole process. Ratios are medians over rounds, against the first peer in the same round.
+Two files contain the same small keys (key:N) and values (value:N). One is an RDB file, which the
+first peer writes with SAVE after DEBUG POPULATE. The other is an append-only file with a SET for
+each key, in scattered order. Every round starts each peer on both files, in alternating order. It
+measures the time from the start of the process to the first +PONG, and then checks that DBSIZE is
+the number of keys. CPU time is that of the whole process. Ratios are to the first peer in the same
+round, and are medians over rounds.
 
-{port} is replaced by a free port. Files are in a temporary folder (--dir says where) and are
-removed at the end; all started processes are stopped, also after Ctrl-C. Needs only Python's
+{port} is replaced by a free port. The files are in a temporary folder (its parent is --dir) and are
+removed at the end. All started processes are stopped, also after Ctrl-C. Needs only Python's
 standard library.
 """
 
@@ -23,7 +24,7 @@ import time
 
 import peers
 
-# Odd and not a multiple of five: multiplying by it permutes the numbers below a power of ten.
+# This factor is coprime to ten: multiplying by it permutes the numbers below a power of ten.
 SCATTER = 7_654_321
 PER_WRITE = 100_000
 MANIFEST = "file appendonly.aof.1.incr.aof seq 1 type i\n"
@@ -45,14 +46,14 @@ def call(client, *words):
 
 
 def write_rdb(peer, keys, folder):
-    """Has a peer write the RDB file."""
+    """Lets a peer write the RDB file."""
     with peers.Server(peer[0], f"{peer[1]} --dir {folder} --enable-debug-command yes") as server, server.connect() as client:
         call(client, "DEBUG", "POPULATE", keys)
         call(client, "SAVE")
 
 
 def write_aof(keys, folder):
-    """Writes the append-only file, as one increment without a base."""
+    """Writes the append-only file, with one increment and no base file."""
     os.mkdir(os.path.join(folder, "appendonlydir"))
     with open(os.path.join(folder, "appendonlydir", "appendonly.aof.manifest"), "w", encoding="ascii") as manifest:
         manifest.write(MANIFEST)
@@ -64,7 +65,8 @@ def write_aof(keys, folder):
 
 
 def load(peer, options, keys, cpus):
-    """Starts a peer on a file. Returns the seconds until it has loaded it, and its CPU seconds."""
+    """Starts a peer on a file. Returns the seconds until it has loaded the file, and its CPU
+    seconds."""
     start = time.monotonic()
     with peers.Server(peer[0], f"{peer[1]} {options}", cpus) as server:
         peers.START_WAIT_S = 600

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
 """Resident memory per key of servers that speak RESP.
 
-Each peer is started alone, filled, measured (VmRSS in /proc/PID/status, before and after), and
-stopped; then the next. Two fillings, each in a server of its own:
+Each peer is started alone, filled, measured (VmRSS in /proc/PID/status, before and after the
+filling), and stopped. Then the next peer follows. There are two fillings, each with a new server:
 
-* populate: DEBUG POPULATE of --keys pairs key:N / value:N;
+* populate: DEBUG POPULATE of --keys keys, key:N with the value value:N;
 * values: --value-keys keys of 16 bytes with values of --value-size bytes, by pipelined SET.
 
-Before the first measurement a server receives GETs of missing keys, each as long as a key and value
-of the second filling, so that buffers of connections and workers do not count as keys. "started
-with" is its memory at that time.
+Before the first reading, a server receives GETs of a missing key. Each GET is as long as a key and
+value of the second filling. Buffers of connections and workers therefore don't count as memory of
+keys. "started with" is the memory at the first reading.
 
     python3 benches/memory_per_key.py \\
         --peer 'redis=redis-server --port {port} --save "" --enable-debug-command yes' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --shards 40 --enable-debug-command yes'
 
-{port} is replaced by a free port. Ratios are against the first peer. 20 million keys take
-redis-server 2.2 GB. All started processes are stopped at the end, also after Ctrl-C. Needs only
-Python's standard library.
+{port} is replaced by a free port. Ratios are to the first peer. With 20 million keys, redis-server
+takes 2.2 GB. All started processes are stopped at the end, also after Ctrl-C. Needs only Python's
+standard library.
 """
 
 import time
@@ -25,7 +25,7 @@ import time
 import peers
 from peers import reply_line
 
-# Time for the server to free memory that is not of its keys (buffers, the old table of a rehash).
+# Time for the server to free memory that isn't used by keys (buffers, the old table of a rehash).
 SETTLE_S = 2
 SETS_PER_BATCH = 1000
 WARM_UP_BATCHES = 50
@@ -49,13 +49,13 @@ def resident_bytes(pid):
 
 
 def ask(replies, connection, command):
-    """Sends a command whose reply is one line; returns it without its line end."""
+    """Sends a command whose reply is one line. Returns this line without its end."""
     connection.sendall(command + b"\r\n")
     return reply_line(replies)
 
 
 def warm_up(arguments, connection, replies):
-    """Sends GETs of a missing key that is as long as a key and value of the second filling."""
+    """Sends GETs of a missing key that is as long as a key and a value of the second filling."""
     key = b"x" * (KEY_BYTES + arguments.value_size)
     batch = b"*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n" % (len(key), key) * SETS_PER_BATCH
     for _ in range(WARM_UP_BATCHES):
@@ -65,7 +65,8 @@ def warm_up(arguments, connection, replies):
 
 
 def populate(arguments, connection, replies):
-    """Fills by DEBUG POPULATE; returns keys and bytes of all keys and values."""
+    """Fills the server with DEBUG POPULATE. Returns the number of keys, and the bytes of all keys
+    and values."""
     ask(replies, connection, b"DEBUG POPULATE %d" % arguments.keys)
     digits = sum(len(str(number)) for number in range(min(arguments.keys, 10)))
     low = 10
@@ -76,7 +77,8 @@ def populate(arguments, connection, replies):
 
 
 def set_values(arguments, connection, replies):
-    """Fills by SET; returns keys and bytes of all keys and values."""
+    """Fills the server with SETs. Returns the number of keys, and the bytes of all keys and
+    values."""
     value = b"v" * arguments.value_size
     for first in range(0, arguments.value_keys, SETS_PER_BATCH):
         last = min(first + SETS_PER_BATCH, arguments.value_keys)
@@ -93,7 +95,8 @@ def set_values(arguments, connection, replies):
 
 
 def measure(arguments, name, command, fill):
-    """Returns resident bytes per key, in all and besides key and value, and resident bytes at the start."""
+    """Returns resident bytes per key, resident bytes per key without the key and value themselves,
+    and resident bytes before the filling."""
     with (
         peers.Server(name, command) as server,
         server.connect() as connection,

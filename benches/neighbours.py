@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Delay of other clients by a command over millions of elements.
+"""How long a command over millions of elements delays other clients.
 
     python3 benches/neighbours.py \\
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40'
 
-One connection runs a long command on keys of one partition (KEYS, SORT BY and FLUSHALL: of all);
---probes other connections send a GET of a small key of another partition (in the other half of the
-slots) every two milliseconds. Prints for each command its duration, the number of probing
-connections that waited for at least half of it (those that share a worker with the command's
-client), and for all other probes together the median, 99th percentile and longest GET in
-milliseconds. A peer's first line is without a command.
+One connection runs a long command on keys of one partition. (KEYS, SORT BY and FLUSHALL use all
+partitions.) --probes other connections send a GET of a small key every two milliseconds. This key
+is in another partition, in the other half of the slots.
+
+Prints for each command its duration, and the number of probing connections that waited for at least
+half of it. These share a worker with the command's client. For all other probing connections
+together, prints the median, the 99th percentile and the longest GET in milliseconds. The first line
+of a peer is without a command.
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.
@@ -28,7 +30,7 @@ SLOTS = 16384
 PROBE_EVERY_S = 0.002
 IDLE_S = 2.0
 PER_BATCH = 1000
-# A GET that takes less than this did not wait for the command.
+# A GET that takes less time than this did not wait for the command.
 STALL_MIN_MS = 5.0
 
 
@@ -48,7 +50,7 @@ def slot(key):
     return crc % SLOTS
 
 
-# A hash tag in each half of the slots.
+# A hash tag in the lower half and one in the upper half of the slots.
 LOW = next(tag for tag in map(str, range(1000)) if slot(tag.encode()) < SLOTS // 4)
 HIGH = next(tag for tag in map(str, range(1000)) if slot(tag.encode()) > SLOTS - SLOTS // 4)
 PROBE = f"{{{HIGH}}}small"
@@ -58,7 +60,7 @@ def name(kind, number=0):
     return f"{{{LOW}}}{kind}:{number}"
 
 
-# Title and arguments.
+# The title and the arguments of each command.
 COMMANDS = [
     ("SUNION of two sets", ("SUNION", name("set", 0), name("set", 1))),
     ("ZRANGE of everything", ("ZRANGE", name("zset"), 0, -1)),
@@ -69,13 +71,13 @@ COMMANDS = [
     ("DEL of a set", ("DEL", name("stored"))),
     ("DEL of a sorted set", ("DEL", name("zset"))),
     ("UNLINK of a set", ("UNLINK", name("set", 0))),
-    # Last, because it deletes all keys.
+    # This is the last command, because it deletes all keys.
     ("FLUSHALL", ("FLUSHALL",)),
 ]
 
 
 def fill(port, members):
-    """Creates collections of `members` elements each, and as many string keys."""
+    """Creates collections of `members` elements each, and `members` string keys."""
     with connect(port) as client, client.makefile("rb") as replies:
         for start in range(0, members, PER_BATCH):
             numbers = range(start, start + PER_BATCH)
@@ -94,13 +96,14 @@ def fill(port, members):
 
 
 def run_command(port, words, pipe):
-    """Sends the command in a separate process after a start signal, reads the whole reply, reports start and end."""
+    """Waits for a start signal, sends the command and reads the whole reply. Reports the times of
+    the start, the first byte and the end. Runs in a separate process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with connect(port) as client:
         pipe.send("ready")
         pipe.recv()
         start = time.monotonic()
-        # The reply to ECHO marks the end of both replies.
+        # The reply to ECHO marks the end of the two replies.
         client.sendall(encode(*words) + encode("ECHO", "the end of it"))
         tail = b""
         first = None
@@ -115,7 +118,7 @@ def run_command(port, words, pipe):
 
 
 class Probes:
-    """Connections that each GET the small key repeatedly."""
+    """Connections that each send a GET of the small key repeatedly."""
 
     def __init__(self, port, count):
         self.selector = selectors.DefaultSelector()
@@ -128,7 +131,8 @@ class Probes:
         self.sent = [None] * count
 
     def run(self, is_over):
-        """Runs until the command has ended and all replies have arrived; returns (send time, duration) of each GET, by connection."""
+        """Runs until `is_over` returns true and all replies have arrived. Returns (send time,
+        duration) of each GET, by connection."""
         taken = [[] for _ in self.clients]
         request = encode("GET", PROBE)
         while True:

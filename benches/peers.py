@@ -1,7 +1,9 @@
-"""Shared by the scripts of this folder: peers and their servers, RESP, start and end of a script.
+"""Code that the scripts of this folder share: peers and their servers, RESP, start and end of a
+script.
 
-A peer is a server with a name and a command (`--peer NAME=COMMAND`), where {port} stands for a free
-port. All started processes are stopped at the end, also after Ctrl-C and SIGTERM.
+A peer is a compared server with a name and a command (`--peer NAME=COMMAND`). In the command,
+{port} stands for a free port. All started processes are stopped at the end, also after Ctrl-C and
+SIGTERM.
 """
 
 import argparse
@@ -18,19 +20,20 @@ import time
 
 START_WAIT_S = 20
 STOP_WAIT_S = 20
-# DEBUG POPULATE of 20 million keys takes some seconds, and more on a busy host.
+# DEBUG POPULATE of 20 million keys takes several seconds, and longer on a busy host.
 REPLY_WAIT_S = 300
 
 
 def parser(about):
-    """Returns a parser of a script's arguments, --peer included; `about` is the script's documentation."""
+    """Returns a parser of a script's arguments, including --peer. `about` is the script's
+    documentation."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
     return made
 
 
 def parse(made):
-    """Parses the arguments; each peer becomes its name and its command."""
+    """Parses the arguments. Each peer becomes a pair of its name and its command."""
     arguments = made.parse_args()
     arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
     if any(len(peer) != 2 for peer in arguments.peer):
@@ -39,7 +42,8 @@ def parse(made):
 
 
 def run(main):
-    """Runs a script's `main` and ends the process with its status. SIGTERM stops it as Ctrl-C does, so that `finally` runs."""
+    """Runs a script's `main`, and ends the process with its status. SIGTERM stops the script as
+    Ctrl-C does, so that `finally` blocks run."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main())
@@ -60,25 +64,27 @@ def free_port():
 
 
 def process_cpu_s(pid):
-    """Returns the CPU time of a process, all its threads, ended ones too. Its clock's ID depends on `pid`."""
+    """Returns the CPU time of all threads of a process, including ended ones. The ID of the
+    process's clock is computed from `pid`."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def process_system_s(pid):
-    """Returns the system part of a process's CPU time, to a hundredth of a second."""
+    """Returns the CPU time of a process in the kernel, to a hundredth of a second."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
         return int(stat.read().rsplit(")", 1)[1].split()[12]) / os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """A peer's server, on some CPUs if they are given."""
+    """The server of a peer. Runs on the CPUs `cpus`, if given."""
 
     def __init__(self, name, command, cpus=None):
         self.name = name
         self.port = free_port()
         words = shlex.split(command.replace("{port}", str(self.port)))
         self.output = tempfile.TemporaryFile()
-        # A session of its own: Ctrl-C in a terminal then reaches only this script, which stops the server.
+        # The server gets its own session. Ctrl-C in a terminal then reaches only this script, which
+        # stops the server.
         self.process = subprocess.Popen(
             words if cpus is None else ["taskset", "-c", cpus, *words],
             stdin=subprocess.DEVNULL,
@@ -97,7 +103,7 @@ class Server:
         self.connect().close()
 
     def connect(self):
-        """Returns a connection as soon as the server replies."""
+        """Waits until the server replies, and returns a connection to it."""
         deadline = time.monotonic() + START_WAIT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
@@ -125,20 +131,20 @@ class Server:
 
 
 def connect(port):
-    """Returns a connection without Nagle's delay, whose timeout allows for the slowest reply."""
+    """Returns a connection without Nagle's delay. Its timeout allows for the slowest reply."""
     client = socket.create_connection(("127.0.0.1", port), timeout=REPLY_WAIT_S)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return client
 
 
 def encode(*words):
-    """Encodes a command; words are bytes, or objects that str() converts."""
+    """Encodes a command. A word is bytes, or an object that str() converts."""
     words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
 def reply_line(replies):
-    """Reads a line of a reply, without its end; raises an error reply."""
+    """Reads one line of a reply, without its end. Raises an error for an error reply."""
     line = replies.readline()
     if not line.endswith(b"\r\n"):
         raise RuntimeError("the server closed the connection")
@@ -148,7 +154,7 @@ def reply_line(replies):
 
 
 def receive(client, length):
-    """Reads exactly this many bytes, which must be replies without an error."""
+    """Reads exactly `length` bytes, which must be replies without an error."""
     got = b""
     while len(got) < length:
         part = client.recv(length - len(got))
@@ -161,12 +167,13 @@ def receive(client, length):
 
 
 def spread(figures, digits=3):
-    """Returns two texts: the median of values, and their minimum and maximum."""
+    """Returns two texts: the median of the values, and their minimum and maximum."""
     low, high = min(figures), max(figures)
     return f"{statistics.median(figures):.{digits}f}", f"({low:.{digits}f}-{high:.{digits}f})"
 
 
 def columns(figures, base, digits=3):
-    """Formats the values of rounds, and their ratios to the first peer's in the same rounds."""
+    """Formats the values of all rounds, and their ratios to those of the first peer in the same
+    rounds."""
     (middle, around), (ratio, ratio_around) = spread(figures, digits), spread([a / b for a, b in zip(figures, base)])
     return f"{middle:>9} {around:>17} {ratio:>7} {ratio_around:>15}"

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""CPU time of the server by function in each named workload: `perf` on one server, one round each.
+"""CPU time of the server by function in named workloads, measured with `perf` in one round each.
 
     python3 benches/profiles.py transactions mset10 \\
         --server 'target/release/pantala --port {port} --save "" --workers 1 --shards 40'
 
-Without names it runs all workloads but `aof`. Prints for each workload the kernel's share of the
-samples, and the server's functions with the largest shares (of all samples). The server runs on CPU
-0, the generator on CPU 1. perf also records the loading of keys, so run a test for much longer than
-that (--test-time, --scale). Needs perf (Debian: linux-perf); software clock, no hardware counters.
+Without names, runs the workloads in WORKLOADS. Prints for each workload the kernel's share of the
+samples, and the server's functions with the largest shares of all samples. The server runs on CPU
+0, and the generator runs on CPU 1. perf also records the loading of the keys, so the measured time
+must be much longer than the loading (--test-time, --scale). Needs perf (Debian: linux-perf). Uses
+the software clock, and no hardware counters.
 """
 
 import argparse

@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
-"""Costs of replication: CPU per write of a primary and of its replica, full synchronization, failover.
+"""Costs of replication: CPU time per write of primary and replica, full sync, failover.
 
     python3 benches/replication.py --bench target/release/pantala-bench --rounds 3 \\
         --peer 'redis=redis-server --port {port} --save "" --dir {dir} --enable-debug-command local' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --dir {dir} --enable-debug-command local'
 
-Each peer is its own replica: a second server with the same command follows the first.
+Each peer is its own replica: a second server with the same command follows the first server.
 
-- "alone", "primary", "replica": CPU time per SET (--value-bytes, --pipeline), in microseconds, of a
-  server without a replica, of one with a replica, and of that replica.
-- "full sync": time from REPLICAOF to a replica with all --sync-keys keys of --sync-value-bytes, in
-  seconds, diskless and without delay; "p99.9": of SET:GET 1:1 at half of the peak rate, in
-  milliseconds, alone and while one full synchronization follows the other; "memory": the highest memory
-  of the primary while it is synchronized under pipelined SETs, against before.
-- "failover": the longest time between two accepted writes of a client that writes while the primary
-  runs FAILOVER, in milliseconds. Redis's cron limits how soon it notices.
+- "alone", "primary", "replica": CPU time per SET (--value-bytes, --pipeline) in microseconds, of a
+  server without a replica, of a server with a replica, and of that replica.
+- "full sync": the seconds from REPLICAOF until the replica has all --sync-keys keys of
+  --sync-value-bytes. The full sync is diskless and starts without a delay.
+- "p99.9": the latency of SET and GET 1:1 at half of the peak rate, in milliseconds, without a full
+  sync and with one full sync after another.
+- "memory": the highest memory usage of the primary during full syncs under pipelined SETs, divided
+  by the usage before.
+- "failover": the longest time between two accepted writes of a client while the primary runs
+  FAILOVER, in milliseconds. In Redis, the interval of its periodic work limits how soon a primary
+  reacts.
 
-Medians of rounds in which the peers alternate, and ratios to the first peer. {port} is replaced by a
-free port and {dir} by an empty folder. All started processes are stopped at the end, also after Ctrl-C.
-Needs only Python's standard library.
+Prints medians over rounds in which the peers alternate, and ratios to the first peer. {port} is
+replaced by a free port, and {dir} by an empty folder. All started processes are stopped at the end,
+also after Ctrl-C. Needs only Python's standard library.
 """
 
 import contextlib
@@ -55,7 +58,7 @@ def parse_arguments():
 
 
 class Pair:
-    """Two servers of one peer."""
+    """Two servers of one peer: the first can be the primary of the second."""
 
     def __init__(self, stack, peer, arguments):
         self.arguments = arguments
@@ -70,7 +73,8 @@ class Pair:
                 self.clients[-1].call("CONFIG", "SET", name, value)
 
     def follow(self):
-        """Makes the second server a replica of the first. Returns how long its full synchronization took, s."""
+        """Makes the second server a replica of the first. Returns the seconds that the full sync
+        took."""
         started = time.monotonic()
         self.clients[1].call("REPLICAOF", "127.0.0.1", self.servers[0].port)
         self.wait(lambda: b"master_link_status:up" in self.clients[1].call("INFO", "replication"))
@@ -99,7 +103,7 @@ class Pair:
 
 
 def writes(pair, arguments, taken):
-    """CPU time per SET."""
+    """Measures the CPU time per SET."""
 
     def per_write():
         before = pair.cpu_s()
@@ -120,14 +124,14 @@ def writes(pair, arguments, taken):
 
 
 def sync(pair, arguments, taken):
-    """Time of a full synchronization."""
+    """Measures the time of a full sync."""
     pair.clients[0].call("DEBUG", "POPULATE", arguments.sync_keys, "key", arguments.sync_value_bytes)
     taken["full sync, s"] = pair.follow()
 
 
 def beside(pair, arguments, taken):
-    """Latency and memory of the primary while it is synchronized."""
-    # Most of the data is not the load's, which stays small.
+    """Measures latency and memory usage of the primary during full syncs."""
+    # Most of the data doesn't belong to the load, whose keys are few.
     pair.clients[0].call("DEBUG", "POPULATE", arguments.sync_keys, "other", arguments.sync_value_bytes)
     pair.load("-n", "allkeys", "--key-pattern", "P:P", "--ratio", "1:0", "--pipeline", 30)
     peak = pair.load("--ratio", "1:1", "--test-time", max(2, arguments.seconds // 2))["operations_per_s"]
@@ -156,7 +160,7 @@ def beside(pair, arguments, taken):
 
 @contextlib.contextmanager
 def synchronizing(pair):
-    """Synchronizes the replica again and again. Yields their number, in a list."""
+    """Repeats the full sync of the replica. Yields a list with the number of full syncs."""
     is_over, count = threading.Event(), [0]
 
     def run():
@@ -175,7 +179,7 @@ def synchronizing(pair):
 
 
 def failover(pair, arguments, taken):
-    """Longest pause of a client's writes during FAILOVER."""
+    """Measures the longest pause of a client's writes during FAILOVER."""
     pair.follow()
     longest, last, is_over, accepted = [0.0], [time.monotonic()], threading.Event(), [0, 0]
 
@@ -186,7 +190,8 @@ def failover(pair, arguments, taken):
             try:
                 clients[at].call("SET", "k", sum(accepted))
             except RuntimeError:
-                # READONLY: a paused primary replies so once the failover has ended.
+                # READONLY: the former primary replies so to a delayed write once the failover has
+                # ended.
                 at = 1 - at
                 continue
             now = time.monotonic()

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""How long one client's reads take while BGSAVE compresses strings.
+"""How long the reads of one client take while BGSAVE compresses strings.
 
     python3 benches/snapshot_reads.py --server-cpus 0 --keys 20000 --value-bytes 10000 \\
         --peer 'redis=redis-server --port {port} --save "" --dir {dir}' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1 --dir {dir}'
 
-Fills --keys strings of random words, which compress, and then sends STRLEN of a random key every 0.3 ms:
-for two seconds alone, and from BGSAVE until the snapshot is written. Prints p50, p99, p99.9 and the
-maximum in milliseconds, medians of --rounds. Run the script itself on another CPU (taskset -c 1).
+Fills the server with --keys strings of random words, which compress well. Then sends STRLEN of a
+random key every 0.3 ms: first for two seconds without BGSAVE, and then from BGSAVE until the
+snapshot is written. Prints p50, p99, p99.9 and the maximum in milliseconds, as medians over
+--rounds. Run the script itself on another CPU (taskset -c 1).
 
-{port} is replaced by a free port and {dir} by an empty folder. All started processes are stopped at the
-end, also after Ctrl-C. Needs only Python's standard library.
+{port} is replaced by a free port, and {dir} by an empty folder. All started processes are stopped
+at the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
 import random
@@ -48,7 +49,8 @@ def fill(client, replies, arguments):
 
 
 def latencies_ms(client, replies, keys, is_over):
-    """Returns the quantiles of reads until `is_over`."""
+    """Reads until `is_over` returns true. Returns the quantiles of the latencies in
+    milliseconds."""
     took = []
     while not took or not is_over():
         request = encode("STRLEN", f"key:{random.randrange(keys)}")

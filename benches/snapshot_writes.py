@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Writes to a large collection during BGSAVE.
+"""Latency of writes to a large collection during BGSAVE.
 
     python3 benches/snapshot_writes.py \\
         --peer 'redis=redis-server --port {port} --save "" --dir /tmp --dbfilename redis.rdb' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --dir /tmp --dbfilename pantala.rdb'
 
-Fills a collection and as many keys as --keys says, starts BGSAVE, and changes random elements of the
-collection until the snapshot is written. Prints the longest and the 99th percentile of the writes in
-milliseconds, medians of the rounds, and the longest of 3,000 writes before BGSAVE. The rounds of the
-peers alternate.
+Fills a collection and --keys other keys, starts BGSAVE, and changes random elements of the
+collection until the snapshot is written. Prints the longest write and the 99th percentile in
+milliseconds, and the longest of 3,000 writes before BGSAVE, as medians over the rounds. The peers
+alternate between rounds.
 
-With --removals, the collection is renamed and deleted (RENAME, UNLINK) right after BGSAVE instead of
-changed: the times of both commands, and of RENAME before BGSAVE, milliseconds.
+With --removals, the collection is not changed. Instead it is renamed and deleted (RENAME, UNLINK)
+immediately after BGSAVE. Prints the times of these two commands, and of a RENAME before BGSAVE, in
+milliseconds.
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.
@@ -42,7 +43,8 @@ def element(number):
     return f"element:{number:09}"
 
 
-# Type: the command that adds an element, and one that changes the collection at random.
+# For each type: a command that adds an element, and a command that changes the collection at
+# random.
 TYPES = {
     "sorted set": (
         lambda number: ("ZADD", "large", number * 7919 % 1_000_003, element(number)),
@@ -89,7 +91,7 @@ class Client:
 
 
 def fill(client, kind, arguments):
-    # The server may have loaded the snapshot of an earlier round.
+    # The server may have loaded the snapshot of an earlier round at its start.
     client.call("FLUSHALL")
     add = TYPES[kind][0]
     for start in range(0, arguments.elements, PER_BATCH):
@@ -99,7 +101,7 @@ def fill(client, kind, arguments):
 
 
 def timed(client, *words):
-    """Returns the time of a command, ms."""
+    """Returns the time of a command in milliseconds."""
     start = time.perf_counter()
     client.call(*words)
     return (time.perf_counter() - start) * 1000
@@ -116,7 +118,8 @@ def is_saving(title, watch):
 
 
 def measure_writes(title, command, kind, arguments, seed):
-    """Returns the longest write before the snapshot, the longest during it and their 99th percentile, ms."""
+    """Returns the longest write before the snapshot, and the longest write and the 99th percentile
+    during the snapshot, in milliseconds."""
     change, draws = TYPES[kind][1], random.Random(seed)
     with peers.Server(title, command) as server:
         client, watch = Client(server), Client(server)
@@ -135,7 +138,8 @@ def measure_writes(title, command, kind, arguments, seed):
 
 
 def measure_removals(title, command, kind, arguments, _seed):
-    """Returns the time of RENAME before the snapshot, and of RENAME and UNLINK during it, ms."""
+    """Returns the time of RENAME before the snapshot, and of RENAME and UNLINK during it, in
+    milliseconds."""
     with peers.Server(title, command) as server:
         client, watch = Client(server), Client(server)
         fill(client, kind, arguments)

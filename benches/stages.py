@@ -1,20 +1,26 @@
 #!/usr/bin/env python3
-"""Cost of an operation by stage: the kernel, the parser, the gate, ...
+"""Cost of an operation by stage: the kernel, the parser, the shard's gate and others.
 
     python3 benches/stages.py --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1 --shards 40'
 
-Two measurements for each of GET and SET at pipeline 1 and 30. First, with the server on a CPU of
-its own and redis-benchmark as the client: CPU time per operation, in the kernel and outside.
-Second, under callgrind and with this script as the client: instructions per operation by function,
-counted in a short run and a longer one, whose difference excludes start and end. Each function
-belongs to a stage (FUNCTIONS and FILES below), or to the row `unassigned`. Time outside the kernel
-is divided in proportion to instructions: a stage that waits for memory (find, copy) really takes
-more than this, one that computes (parse) less.
+Makes two measurements of GET and SET, each at pipeline 1 and 30:
 
-callgrind does not know io_uring, so the event loop's instructions are those of epoll, whatever the
-first measurement ran on. Needs valgrind, redis-benchmark, and a build that keeps its function names
-(`cargo build --release`). Instructions are the same on a busy host, times are not. All started
-processes are stopped at the end, also after Ctrl-C. Needs only Python's standard library.
+1. CPU time per operation, in the kernel and outside. The server runs on its own CPU, and
+   redis-benchmark is the client.
+2. Instructions per operation and function, under callgrind. This script is the client. Instructions
+   are counted in a short run and in a longer run. The difference excludes the start and the end of
+   the server.
+
+Each function belongs to a stage (FUNCTIONS and FILES below) or to the row `unassigned`. The CPU
+time outside the kernel is divided among the stages in proportion to their instructions. In truth, a
+stage that waits for memory (find, copy) takes more time, and a stage that computes (parse) takes
+less.
+
+callgrind does not support io_uring. The instructions of the event loop are therefore those of
+epoll, even if the first measurement used io_uring. Needs valgrind, redis-benchmark, and a build
+that keeps its function names (`cargo build --release`). Other load on the host changes times, but
+not instructions. All started processes are stopped at the end, also after Ctrl-C. Needs only
+Python's standard library.
 """
 
 import argparse
@@ -35,7 +41,7 @@ VALUE_BYTES = 256
 GET_REPLY_BYTES = len(b"$256\r\n") + VALUE_BYTES + len(b"\r\n")
 SET_REPLY_BYTES = len(b"+OK\r\n")
 
-# In the order of the table. The kernel is measured separately.
+# The order is that of the table. The kernel is measured separately.
 STAGES = {
     "loop": "event loop: poll, receive, send",
     "parse": "parse RESP",
@@ -48,9 +54,9 @@ STAGES = {
     "unassigned": "assigned to no stage",
 }
 
-# A function's stage by its name; the first match counts. "" means that the files of its (inlined) code
-# determine the stage, or `window` if no file matches. The stage of any other function is determined by
-# its files, too; it is unassigned if none matches.
+# The stage of a function by its name. The first match counts. "" means that the files of the
+# function's (inlined) code determine the stage, or `window` if no file matches. For a function
+# without a match, its files determine the stage, or it is unassigned if no file matches.
 FUNCTIONS = [
     (r"worker::run::.*(run_entry|run_ready|run_window|note_plain)", ""),
     (r"pantala_resp::parser", "parse"),
@@ -72,7 +78,7 @@ FILES = [
     (r"server/src/stats|(clients|windows)/slow|engine/src/events/latency|std/src/time|time\.rs", "counters"),
     (r"crates/runtime/|io-uring|crates/session/|server/src/reactor|clients/events", "loop"),
 ]
-# Helpers, counted with their callers: copies, comparisons, memory.
+# Helpers (copies, comparisons, memory), whose instructions count for their callers.
 BORROWED = re.compile(r"^(__?mem|memcpy|memmove|memset|memcmp|bcmp|__bcmp|_?mi_|malloc|free|calloc|realloc|__rust|__rdl|__rg)|GlobalAlloc")
 
 
@@ -89,7 +95,7 @@ def parse_arguments():
     arguments = peers.parse(parser)
     if len(arguments.peer) != 1:
         parser.error("one --peer")
-    # Further settings of cpu_per_op's driver.
+    # The driver of cpu_per_op needs these further settings.
     arguments.clients, arguments.data_size, arguments.client_threads, arguments.login = 50, VALUE_BYTES, 0, []
     return arguments
 
@@ -114,7 +120,8 @@ def stage_of_file(file):
 
 
 def read_profile(lines):
-    """Returns (function, file) -> instructions of a callgrind file; helpers are counted with their callers."""
+    """Returns the instructions in a callgrind file by (function, file). Those of helpers count for
+    their callers."""
     names = {"file": {}, "function": {}}
     costs = collections.Counter()
     file = function = callee = ""
@@ -158,7 +165,8 @@ def request(test, number):
 
 
 def profile(command, test, pipeline, operations):
-    """Returns a server's instructions from start to end with this many operations."""
+    """Returns the instructions of a server from its start to its end. It runs `operations`
+    operations."""
     with tempfile.NamedTemporaryFile() as out:
         under = f"valgrind --tool=callgrind --callgrind-out-file={out.name} {command} --io-backend epoll --hz 1 --pin-threads no"
         with peers.Server("callgrind", under) as server:
@@ -179,7 +187,7 @@ def profile(command, test, pipeline, operations):
 
 
 def instructions(arguments, test, pipeline):
-    """Returns (function, file) -> instructions per operation."""
+    """Returns the instructions per operation by (function, file)."""
     command, count = arguments.peer[0][1], arguments.operations
     longer = profile(command, test, pipeline, 3 * count)
     longer.subtract(profile(command, test, pipeline, count))
@@ -187,7 +195,8 @@ def instructions(arguments, test, pipeline):
 
 
 def cpu_ns(arguments):
-    """Returns (test, pipeline) -> rounds of (all, kernel's) CPU time per operation."""
+    """Returns the CPU time per operation, (in total, in the kernel), of each round by (test,
+    pipeline)."""
     results = collections.defaultdict(list)
     name, command = arguments.peer[0]
     for _ in range(arguments.rounds):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""TLS against redis-server: CPU per operation, handshakes, idle memory, other clients meanwhile.
+"""TLS compared with redis-server: CPU time per operation, handshakes, idle memory, other clients.
 
-Interleaved rounds on one host. Compares the server's CPU time, from the scheduler's statistics of
-its threads, because throughput on a shared host means little. Needs openssl and a redis-server with
-TLS.
+Measures in interleaved rounds on one host. Compares the CPU time of the servers, from the
+scheduler's statistics of their threads, because throughput on a shared host is not reliable. Needs
+openssl and a redis-server with TLS.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 
-# In an order in which each GET finds values of its row's length.
+# In this order each GET finds values of the length in its row.
 ROWS = [
     # name, over TLS, SET:GET, pipeline, bytes
     ("GET, 256 B, pipeline 1", True, "0:1", 1, 256),
@@ -30,7 +30,7 @@ ROWS = [
     ("GET, 10 KB, pipeline 1", True, "0:1", 1, 10240),
 ]
 IDLE_CLIENTS = 2000
-# Few keys would stay in the CPU's caches. Long values have a hundredth of the keys.
+# Few keys would stay in the CPU's caches. Long values have only a hundredth of the keys.
 KEYS = 1_000_000
 
 
@@ -88,7 +88,7 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) * 1024
 
     def load(self, bench, seconds, tls, ratio, pipeline, size):
-        """Returns CPU time per operation in us, and operations per second."""
+        """Returns the CPU time per operation in microseconds, and operations per second."""
         out = f"{self.folder}/out.json"
         words = [bench, "load", "-p", str(self.tls_port if tls else self.port), "-t", "1", "-c", "20"]
         words += ["--pipeline", str(pipeline), "--ratio", ratio, "-d", str(size)]
@@ -101,14 +101,15 @@ class Server:
         return spent / found["operations"], found["operations"] / found["elapsed_s"]
 
     def handshakes(self, seconds):
-        """Returns CPU time per full handshake, us, including the TCP connection."""
+        """Returns the CPU time per full handshake in microseconds, including the TCP connection."""
         words = ["openssl", "s_time", "-connect", f"127.0.0.1:{self.tls_port}", "-new", "-tls1_3"]
         before = self.cpu_us()
         ran = subprocess.run(words + ["-time", str(seconds)], capture_output=True, text=True)
         return (self.cpu_us() - before) / int(re.search(r"(\d+) connections in \d+ real", ran.stdout).group(1))
 
     def resumed_handshakes(self, seconds):
-        """Returns CPU time per resumed handshake, us, including the TCP connection and one PING."""
+        """Returns the CPU time per resumed handshake in microseconds, including the TCP connection
+        and one PING."""
         context = ssl.create_default_context(cafile=f"{self.folder}/ca.crt")
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         session, count, before, end = None, 0, 0, 0
@@ -118,7 +119,8 @@ class Server:
             assert client.session_reused == bool(session), "the server doesn't resume the session"
             client.sendall(b"PING\r\n")
             client.recv(10)
-            # A server may accept a ticket only once, and sends the next one before its first reply.
+            # A server may accept a ticket only once. It sends the next ticket before its first
+            # reply.
             session = client.session
             client.close()
             if not end:
@@ -128,7 +130,7 @@ class Server:
         return (self.cpu_us() - before) / count
 
     def plain_connections(self, seconds):
-        """Returns CPU time per TCP connection with one PING in plain text, us."""
+        """Returns the CPU time per TCP connection with one PING in plain text, in microseconds."""
         count, before, end = 0, self.cpu_us(), time.time() + seconds
         while time.time() < end:
             with socket.create_connection(("127.0.0.1", self.port)) as client:
@@ -138,7 +140,7 @@ class Server:
         return (self.cpu_us() - before) / count
 
     def idle_bytes(self):
-        """Returns the resident memory of the server per idle TLS client, bytes."""
+        """Returns the resident memory of the server per idle TLS client, in bytes."""
         context = ssl.create_default_context(cafile=f"{self.folder}/ca.crt")
         clients = []
 
@@ -155,7 +157,8 @@ class Server:
         return (connect(IDLE_CLIENTS) - before) / IDLE_CLIENTS
 
     def p99_us(self, seconds):
-        """Returns the 99th percentile of PING on a plain connection during full handshakes, us."""
+        """Returns the 99th percentile of PING on a plain connection during full handshakes, in
+        microseconds."""
         words = ["openssl", "s_time", "-connect", f"127.0.0.1:{self.tls_port}", "-new", "-tls1_3"]
         quiet = subprocess.DEVNULL
         others = [subprocess.Popen(words + ["-time", str(seconds + 1)], stdout=quiet, stderr=quiet) for _ in range(8)]

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Cost of client-side caching: GET and SET of keys that 10,000 clients track, and without tracking.
+"""Cost of client-side caching: GET and SET of keys, with and without 10,000 tracking clients.
 
     python3 benches/tracking.py \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --maxclients 15000'
 
-10,000 connections stay open in both phases. In the second phase each of them tracks ten of the
-keys, which it has read. It rereads invalidated keys before each measurement, so that all keys are
-tracked when the measurement starts. redis-benchmark sends GET and SET of random keys, without
-pipelining and with `--pipeline`. Prints the throughput of both phases and their ratio within a
-round, one server per peer and round. {port} is replaced by a free port. All started processes are
-stopped at the end, also after Ctrl-C. Needs only Python's standard library.
+The connections of the 10,000 clients stay open in two phases. In the second phase each of them
+tracks the ten keys that it has read. Before each measurement it reads invalidated keys again, so
+that all keys are tracked when the measurement starts. redis-benchmark sends GET and SET of random
+keys, without pipelining and with `--pipeline`. Prints the throughput of both phases, and their
+ratio within a round. Each peer has a new server in each round. {port} is replaced by a free port.
+All started processes are stopped at the end, also after Ctrl-C. Needs only Python's standard
+library.
 """
 
 import re
@@ -23,7 +24,7 @@ from peers import connect, encode
 KEYS_EACH = 10
 AT_ONCE = 500
 REPLY_BYTES_MAX = 1 << 16
-# redis-benchmark's keys have twelve digits.
+# The keys of redis-benchmark have twelve digits.
 KEY = "key:%012d"
 
 
@@ -39,14 +40,15 @@ def parse_arguments():
 
 
 class Readers:
-    """Connections that track keys, or are idle."""
+    """Connections that track keys or are idle."""
 
     def __init__(self, port, count):
         self.sockets = [connect(port) for _ in range(count)]
         self.ask(lambda _: encode("HELLO", "3"), b"modules\r\n*0\r\n")
 
     def ask(self, request, end):
-        """Sends a command on all connections, AT_ONCE at a time; reads from each until `end` arrives."""
+        """Sends a command on all connections, AT_ONCE connections at a time. Reads from each
+        connection until `end` arrives."""
         for first in range(0, len(self.sockets), AT_ONCE):
             some = range(first, min(first + AT_ONCE, len(self.sockets)))
             for number in some:
@@ -63,7 +65,7 @@ class Readers:
         self.ask(lambda _: encode("CLIENT", "TRACKING", "ON"), b"+OK\r\n")
 
     def read(self):
-        """Lets each connection read its keys, and discards its invalidations."""
+        """Lets each connection read its keys, and discards the invalidations that it received."""
         keys_of = lambda number: [KEY % (number * KEYS_EACH + key) for key in range(KEYS_EACH)]
         self.ask(lambda number: encode("MGET", *keys_of(number)) + encode("ECHO", "end"), b"$3\r\nend\r\n")
 
@@ -73,7 +75,7 @@ class Readers:
 
 
 def throughput(arguments, port, test, pipeline):
-    """Returns operations a second, by redis-benchmark."""
+    """Returns the operations per second that redis-benchmark measures."""
     requests = arguments.requests * (10 if pipeline > 1 and test == "get" else 1)
     words = ["redis-benchmark", "-p", port, "-t", test, "-P", pipeline, "-c", arguments.clients, "-n", requests]
     words += ["-r", arguments.readers * KEYS_EACH, "-d", 64, "-q"]
@@ -82,7 +84,7 @@ def throughput(arguments, port, test, pipeline):
 
 
 def round_of(arguments, name, server_command):
-    """Returns (test, pipeline) -> (operations a second without tracking, with it)."""
+    """Returns operations per second, (without tracking, with tracking), by (test, pipeline)."""
     figures = {}
     with peers.Server(name, server_command, arguments.server_cpus) as server:
         server.wait_ready()
@@ -100,7 +102,7 @@ def round_of(arguments, name, server_command):
 
 def main():
     arguments = parse_arguments()
-    # One descriptor for each connection.
+    # Each connection needs a descriptor.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     results = {name: [] for name, _ in arguments.peer}
     for _ in range(arguments.rounds):

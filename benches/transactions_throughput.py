@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Cost of isolation under contention: transactions of four SETs, and the same SETs alone.
+"""Cost of isolation under contention: transactions of four SETs compared with the SETs alone.
 
     python3 benches/transactions_throughput.py \\
         --peer 'io_uring=target/release/pantala --port {port} --save "" --workers 2 --shards 40' \\
         --peer 'epoll=target/release/pantala --port {port} --save "" --workers 2 --shards 40 --io-backend epoll'
 
-Many clients send groups of commands: `MULTI`, four SETs of random keys and `EXEC`, or the four SETs
-alone. Each client has several groups in flight. pantala-bench generates the load, on the server's
-CPUs. Prints groups a second and the server's CPU time per group for both kinds, and the ratios of
-transactions to SETs within a round; one server per peer, interleaved rounds. {port} is replaced by
-a free port. All started processes are stopped at the end, also after Ctrl-C. Needs only Python's
-standard library.
+Many clients send groups of commands: either `MULTI`, four SETs of random keys and `EXEC`, or only
+the four SETs. Each client has several groups in flight. pantala-bench generates the load on the
+server's CPUs. Prints groups per second and the server's CPU time per group for the two kinds of
+groups, and the ratios of transactions to SETs within a round. Each peer has one server, and rounds
+are interleaved. {port} is replaced by a free port. All started processes are stopped at the end,
+also after Ctrl-C. Needs only Python's standard library.
 """
 
 import json
@@ -37,7 +37,7 @@ def parse_arguments():
 
 
 def measure(arguments, server, load):
-    """Returns groups a second, and microseconds of CPU for each."""
+    """Returns groups per second, and CPU microseconds per group."""
     with tempfile.NamedTemporaryFile() as result:
         words = [arguments.load, "load", "-p", server.port, "-t", arguments.threads]
         words += ["-c", arguments.clients // arguments.threads, "--pipeline", arguments.pipeline]

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""CPU time per operation on one large collection and on many small ones, by redis-benchmark.
+"""CPU time per operation on one large collection and on many small ones, with redis-benchmark.
 
     python3 benches/type_costs.py \\
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
-Prints the CPU time of the server's process (all threads) in microseconds per operation; one server
-per peer and round, interleaved rounds, ratios to the first peer within a round. pantala-bench has
-workloads on one collection, streams, unions and memory: `pantala-bench compare --workload list`.
+Prints the CPU time of all threads of the server's process in microseconds per operation. Each peer
+has a new server in each round. Rounds are interleaved, and ratios are to the first peer within a
+round. pantala-bench has further workloads on collections, streams, unions and memory:
+`pantala-bench compare --workload list`.
 
 --only selects rows by parts of their titles, separated by semicolons. To add a row, add it to CPU.
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
@@ -22,9 +23,9 @@ import sys
 import peers
 from peers import process_cpu_s
 
-# Title, operations per round, and a command of redis-benchmark: {r} is a random number below a
-# million, {k} below 100,000. Rows run in this order in one server, on the data of the rows before.
-# Rows with "fill" are not measured.
+# The title, the operations per round, and a command of redis-benchmark. {r} is a random number
+# below a million, and {k} one below 100,000. The rows run in this order in one server, on the data
+# of the rows before. Rows with the title "fill" are not measured.
 CPU = [
     ("fill", 3_000_000, "HSET hash field:{r} value:{r}"),
     ("HSET, one hash of 1 M", 1_000_000, "HSET hash field:{r} value:{r}"),
@@ -70,9 +71,9 @@ def wanted(arguments, title):
 
 
 def drive(arguments, port, operations, command):
-    """Runs a command by redis-benchmark."""
+    """Runs a command with redis-benchmark."""
     keyspace = 100_000 if "{k}" in command else 1_000_000
-    # redis-benchmark has one range of random numbers: with {k} it also bounds the members.
+    # redis-benchmark has one range for all random numbers. With {k}, this range also limits {r}.
     words = [word.replace("{k}", "__rand_int__").replace("{r}", "__rand_int__") for word in command.split()]
     line = [
         "taskset", "-c", arguments.client_cpus, "redis-benchmark", "-h", "127.0.0.1", "-p", str(port), "-q",
@@ -84,7 +85,7 @@ def drive(arguments, port, operations, command):
 
 
 def groups(arguments):
-    """Returns the selected rows of CPU, and the rows with "fill" before them."""
+    """Returns the selected rows of CPU. Each is preceded by the rows "fill" that it needs."""
     found, group, is_fill = [], [], False
     for row in CPU:
         if row[0] == "fill":

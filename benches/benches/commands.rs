@@ -5,7 +5,7 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pantala_commands::lookup;
 
-/// Names in any case, as clients send them.
+/// Command names in upper and lower case, as clients send them.
 const NAMES: [&[u8]; 8] = [b"GET", b"set", b"MGET", b"incr", b"DEL", b"expire", b"PEXPIREAT", b"incrbyfloat"];
 
 fn find_record(criterion: &mut Criterion) {

@@ -1,9 +1,9 @@
 //! Compares the dictionary with hashbrown: finding keys one by one and in batches, and inserting
-//! with growth. Also measures removing and reinserting keys of the dictionary.
+//! keys with growth. Also measures removing and reinserting keys of the dictionary.
 //!
-//! `cargo bench -p pantala-benches --bench dict`. The size of 20 million, which takes 5 GB, needs
-//! `PANTALA_BENCH_LARGE=1`. `cargo run --release -p pantala-dict --example figures` prints the
-//! ratios of docs/benchmarks.md, from interleaved rounds, and bytes per key.
+//! Run it with `cargo bench -p pantala-benches --bench dict`. The size of 20 million keys takes 5
+//! GB and needs `PANTALA_BENCH_LARGE=1`. `cargo run --release -p pantala-dict --example figures`
+//! prints bytes per key, and the ratios of docs/benchmarks.md from interleaved rounds.
 
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
@@ -13,9 +13,10 @@ use hashbrown::HashMap;
 use pantala_dict::{Dict, Entry, NewPayload, hash_key};
 
 const SEED: u64 = 0x0dd0_5eed_1234_5678;
-/// Number of keys found per iteration: enough to exceed the caches at the larger sizes.
+/// Number of keys found per iteration. At the larger sizes they exceed the caches.
 const FINDS: usize = 4096;
-/// Number of sets of keys to find: enough that a set is cold when it is used again.
+/// Number of sets of keys to find. There are so many that a set is no longer in the caches when it
+/// is used again.
 const SETS: usize = 64;
 
 fn sizes() -> Vec<usize> {
@@ -114,7 +115,7 @@ fn finds(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Fills an empty dictionary, with all growth and splits.
+/// Fills an empty dictionary. This includes all growth and all splits of segments.
 fn growth(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("dict_fill");
     group.sample_size(10);
@@ -140,7 +141,7 @@ fn growth(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Removes and reinserts keys of a dictionary of a given size, without growth.
+/// Removes and reinserts keys of a dictionary of a fixed size, without growth.
 fn turnover(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("dict_turnover");
     group.throughput(Throughput::Elements(1));

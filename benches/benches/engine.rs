@@ -1,5 +1,5 @@
-//! Measures GET and SET on the engine without sockets: 1 and 2 workers, uniform and Zipf keys, 1 to
-//! 64 shards.
+//! Measures GET and SET on the engine without sockets, with 1 and 2 workers, uniform and Zipf keys,
+//! and 1 to 64 shards.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ fn engine(criterion: &mut Criterion) {
                 group.bench_function(
                     BenchmarkId::new(format!("{workers}-workers"), format!("{shards}-shards")),
                     |bencher| {
-                        // Runs at least a few windows; otherwise starting the threads dominates the
-                        // time.
+                        // Runs at least a few windows. With fewer, the start of the threads would
+                        // dominate the time.
                         bencher.iter_custom(|operations| {
                             let at_least = (operations as usize).max(100_000);
                             prepared.run(at_least).mul_f64(operations as f64 / at_least as f64)

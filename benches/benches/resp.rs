@@ -1,7 +1,7 @@
-//! Measures the protocol cost of a command: parsing requests, writing replies, and computing the
-//! slot of a key. `cargo bench --bench resp`.
+//! Measures the cost of the protocol for a command: parsing the request, writing the reply, and
+//! computing the slot of the key. Run it with `cargo bench --bench resp`.
 //!
-//! `parse/…/30` is the time of a whole pipeline of thirty commands.
+//! `parse/…/30` is the time for a whole pipeline of thirty commands.
 
 use std::hint::black_box;
 
@@ -20,7 +20,7 @@ fn command(args: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// Parses all commands of `buf`; their ranges accumulate, as in a window.
+/// Parses all commands of `buf`. As in a worker's window, the ranges of all commands accumulate.
 fn parse_all(parser: &mut Parser, buf: &mut [u8], ranges: &mut Vec<ArgRange>, limits: &Limits) -> usize {
     let mut at = 0;
     let mut commands = 0;
@@ -75,8 +75,8 @@ fn parse(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Measures lengths with varying numbers of digits, in too many commands for the branch predictor
-/// to learn.
+/// Measures lengths with varying numbers of digits. There are so many commands that the branch
+/// predictor can't learn them.
 fn mixed(group: &mut BenchmarkGroup<'_, WallTime>) {
     const COMMANDS: usize = 4_096;
     let mut random = Random::from_seed(1);

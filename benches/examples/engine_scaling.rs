@@ -1,15 +1,17 @@
-//! Compares two workers with one on the engine without sockets: interleaved rounds, ratios.
+//! Compares two workers with one worker on the engine without sockets, in interleaved rounds.
 //!
-//! `cargo run --release -p pantala-benches --example engine_scaling [-- [journal] SHARDS ...]`; the
-//! default is 1, 4, 16, 40 and 64 shards. With `journal`, each operation is a SET, and the stream
-//! of effects is recorded, merged by a separate thread on the same cores, and discarded.
+//! Run it with `cargo run --release -p pantala-benches --example engine_scaling [-- [journal]
+//! SHARDS ...]`. The default is 1, 4, 16, 40 and 64 shards. With `journal`, each operation is a
+//! SET. The stream of effects is then recorded, merged by a separate thread on the same cores, and
+//! discarded.
 //!
 //! `host limit` is the same ratio for two workers that share nothing: each has its own keyspace
-//! with half of the keys. Times are the CPU time of the slowest worker, so that other load on the
-//! host has less influence; `by the clock` is the ratio of wall times. `line` is the transfer time
-//! of a written cache line from core to core, before and after the row: on a virtual host it
-//! changes with the placement of the cores, and nothing else affects the ratio as much. On a busy
-//! host prefix `chrt -f 5`.
+//! with half of the keys. Ratios are those of the CPU time of the slowest worker, which other load
+//! on the host influences less than the wall time. `by the clock` is the ratio of wall times.
+//!
+//! `line` is the time to transfer a written cache line from core to core, before and after the row.
+//! On a virtual host it changes with the placement of the cores, and nothing else influences the
+//! ratio as much. On a busy host, run the command with `chrt -f 5`.
 
 use pantala_benches::{Elapsed, Keys, Load, Prepared, line_transfer, run_apart, with_idle_cores_held};
 use pantala_engine::keyspace::Execution;
@@ -18,7 +20,8 @@ const ROUNDS: usize = 7;
 const OPERATIONS: usize = 2_000_000;
 const KEYS: usize = 1_000_000;
 
-/// One round: one worker, two on one keyspace, two on separate keyspaces.
+/// The durations of one round: one worker, two workers on one keyspace, and two workers on separate
+/// keyspaces.
 struct Round {
     alone: Elapsed,
     together: Elapsed,

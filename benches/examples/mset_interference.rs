@@ -1,9 +1,10 @@
-//! Measures single-key throughput while a client runs MSET over all shards without pause.
+//! Measures the throughput of single-key commands while a client runs MSET over all shards without
+//! pause.
 //!
-//! Starts a server, loads it, and alternates two phases: GET and SET of single keys only, and the
-//! same while one client runs `MSET` of 100 keys over all shards without pause and another checks
-//! with `MGET` that it never sees values of two different MSETs. Prints the ratio of the two
-//! throughputs within a round.
+//! Starts and fills a server, and then alternates two phases. In the first phase, clients run only
+//! GET and SET of single keys. In the second phase, one more client runs `MSET` of 100 keys over
+//! all shards without pause, and another client checks with `MGET` that it never sees values of two
+//! different MSETs. Prints the ratio of the throughputs of the two phases within a round.
 //!
 //! ```text
 //! cargo run --release -p pantala-benches --example mset_interference [-- --server PATH --port N
@@ -12,7 +13,8 @@
 //! ```
 //!
 //! `--unatomic` sends the 100 writes as pipelined SETs instead. The checker *must* then find
-//! violations, which shows that it can. Exit status: 0 on success, 1 after a violation or an error.
+//! violations, which shows that it can find them. The exit status is 0 on success, and 1 after a
+//! violation or an error.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -30,7 +32,7 @@ const MSET_KEYS: usize = 100;
 const VALUE_BYTES: usize = 64;
 const SEED: u64 = 0x5eed;
 const START_WAIT: Duration = Duration::from_secs(10);
-/// Timeout for a reply, so that a hanging server is an error.
+/// Timeout for a reply, so that a server that hangs causes an error.
 const REPLY_WAIT: Duration = Duration::from_secs(10);
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -92,7 +94,7 @@ impl Settings {
     }
 }
 
-/// The server, killed when dropped.
+/// The server process, which is killed when the value is dropped.
 struct Server(Child);
 
 impl Server {
@@ -119,7 +121,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The server may have ended by itself, which the measurement has reported.
+        // The server may have ended by itself, in which case the measurement has already failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -141,7 +143,7 @@ impl Connection {
     }
 
     fn push(&mut self, words: &[&[u8]]) {
-        // Writing into a vector can't fail.
+        // Writing to a vector can't fail.
         let _ = write!(self.output, "*{}\r\n", words.len());
         for word in words {
             let _ = write!(self.output, "${}\r\n", word.len());
@@ -150,8 +152,8 @@ impl Connection {
         }
     }
 
-    /// Sends the pending commands and waits for `replies` replies, none of which may be an error.
-    /// The replies stay in `input`.
+    /// Sends the commands in `output`, and waits for `replies` replies, none of which may be an
+    /// error. The replies stay in `input`.
     fn exchange(&mut self, replies: usize) -> Fallible<()> {
         self.stream.write_all(&self.output)?;
         self.output.clear();
@@ -186,8 +188,8 @@ fn single_key(index: u64) -> Vec<u8> {
     format!("key:{index:012}").into_bytes()
 }
 
-/// Returns keys for MSET, distributed evenly over the shards. A shard is a contiguous range of
-/// slots.
+/// Returns keys for MSET that are distributed evenly over the shards. A shard is a contiguous range
+/// of slots.
 fn spread_keys(shards: u32) -> Vec<Vec<u8>> {
     let shard = |key: &[u8]| usize::from(key_slot(key)) * shards as usize / SLOTS;
     let mut left = vec![0; shards as usize];
@@ -206,7 +208,7 @@ fn spread_keys(shards: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// State that the clients of a phase share.
+/// State that all clients of a phase share.
 struct Phase<'a> {
     settings: &'a Settings,
     many: &'a [Vec<u8>],
@@ -223,7 +225,7 @@ impl Phase<'_> {
         !self.stop.load(Relaxed)
     }
 
-    /// Runs GET and SET of single keys in a ratio of 1:1, pipelined.
+    /// Runs pipelined GETs and SETs of single keys, in a ratio of 1:1.
     fn run_singles(&self, mut connection: Connection, mut random: Random) -> Fallible<()> {
         let value = [b'v'; VALUE_BYTES];
         while self.runs() {
@@ -241,7 +243,7 @@ impl Phase<'_> {
         Ok(())
     }
 
-    /// Repeatedly runs MSET of all keys, each time with another value.
+    /// Runs MSET of all keys repeatedly, each time with a new value.
     fn run_msets(&self, mut connection: Connection) -> Fallible<()> {
         let mut count = 0;
         while self.runs() {
@@ -296,7 +298,7 @@ fn load(settings: &Settings, many: &[Vec<u8>]) -> Fallible<()> {
     write_many(&mut connection, many, 0, false)
 }
 
-/// Results of one phase.
+/// The results of one phase.
 struct Figures {
     per_second: f64,
     msets_per_second: f64,
@@ -333,7 +335,8 @@ fn run_phase(settings: &Settings, many: &[Vec<u8>], round: usize, with_msets: bo
         for thread in threads {
             thread.join().map_err(|_| "a client thread panicked")??;
         }
-        // Measures up to the last reply, because operations are counted when their replies arrive.
+        // The time ends with the last reply, because operations are counted when their replies
+        // arrive.
         Ok(began.elapsed())
     })?;
     let per_second = |count: &AtomicU64| count.load(Relaxed) as f64 / elapsed.as_secs_f64();
@@ -345,7 +348,7 @@ fn run_phase(settings: &Settings, many: &[Vec<u8>], round: usize, with_msets: bo
     })
 }
 
-/// Returns minimum, median and maximum.
+/// Returns the minimum, the median and the maximum.
 fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[0], values[values.len() / 2], values[values.len() - 1])

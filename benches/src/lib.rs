@@ -1,4 +1,4 @@
-//! Code shared by the benchmarks: a load on the engine without sockets.
+//! Code that the benchmarks share: a load on the engine without sockets.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -17,15 +17,16 @@ use pantala_engine::message::Message;
 use pantala_resp::{ArgRange, Args, Version};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Maximum number of commands that a worker prefetches together, as in the server's window.
+/// Maximum number of commands that a worker prefetches together. It is the same in the server's
+/// window (the commands that a worker parsed in one turn).
 const WINDOW: usize = 32;
 
-/// Distribution of keys.
+/// The distribution of the keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Keys {
     /// Every key is equally likely.
     Uniform,
-    /// Zipf's law with this exponent: rank r has a probability proportional to r^-exponent.
+    /// Zipf's law with this exponent: the rank r has a probability proportional to r^-exponent.
     Zipf(f64),
 }
 
@@ -36,18 +37,18 @@ pub struct Load {
     pub workers: u32,
     /// Number of shards.
     pub shards: u32,
-    /// Number of keys, all of which exist.
+    /// Number of keys. All keys exist.
     pub keys: usize,
     /// Distribution of the keys.
     pub distribution: Keys,
     /// Percentage of SETs; the other commands are GETs.
     pub sets_percent: u32,
-    /// Length of a value, bytes.
+    /// Length of a value in bytes.
     pub value_bytes: usize,
-    /// Which worker runs commands. Has no effect: [`Prepared::new`] always uses
+    /// The worker that runs a command. This field has no effect: [`Prepared::new`] always uses
     /// [`Execution::Inline`].
     pub execution: Execution,
-    /// Whether the journal is on. Merged effects are discarded.
+    /// Whether the journal records effects. Merged effects are discarded.
     pub is_journaled: bool,
 }
 
@@ -75,13 +76,12 @@ fn session() -> SessionView {
     }
 }
 
-/// Commands in the form in which a worker receives them: their bytes in sequence, and the range of
-/// each argument.
+/// Commands as a worker receives them: their bytes in sequence, and the range of each argument.
 #[derive(Default)]
 struct Stream {
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
-    /// End of each command, in `bytes` and in `ranges`.
+    /// The end of each command in `bytes` and in `ranges`.
     ends: Vec<(usize, usize)>,
 }
 
@@ -123,7 +123,7 @@ impl<'k> Lane<'k> {
         Lane { keyspace, executor: Executor::new(keyspace, worker), worker, reply: Vec::new() }
     }
 
-    /// Handles messages. Returns the number of replies.
+    /// Handles the messages in the worker's mailbox. Returns the number of replies among them.
     fn messages(&mut self) -> usize {
         self.executor.serve_deferred();
         let mut answers = 0;
@@ -148,13 +148,14 @@ impl<'k> Lane<'k> {
         }
     }
 
-    /// Ends a turn and starts the next one, as the server's workers do.
+    /// Ends a turn (one iteration of a worker's event loop) and starts the next, as the server's
+    /// workers do.
     fn end_turn(&mut self) {
         self.executor.flush_stream();
         self.keyspace.journal().attend(self.worker);
     }
 
-    /// Ends the last turn.
+    /// Ends the last turn of the run.
     fn rest(&mut self) {
         self.executor.flush_stream();
         self.keyspace.journal().rest(self.worker);
@@ -195,7 +196,7 @@ impl<'k> Lane<'k> {
             }
         }
         black_box(&self.reply);
-        // Waits for all replies, as a connection does.
+        // Like a connection, waits for all replies.
         while waiting > 0 {
             waiting -= self.messages();
         }
@@ -203,7 +204,7 @@ impl<'k> Lane<'k> {
 }
 
 impl Prepared {
-    /// Fills a keyspace.
+    /// Creates a keyspace and fills it.
     pub fn new(load: Load) -> Self {
         let ports = (0..load.workers).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
         let layout = Layout {
@@ -232,18 +233,18 @@ impl Prepared {
         Prepared { load, keyspace }
     }
 
-    /// Runs `operations` on each worker. Returns the time from the common start to the end of the
-    /// last worker.
+    /// Runs `operations` commands on each worker. Returns the time from the common start until the
+    /// last worker has ended.
     pub fn run(&self, operations: usize) -> Duration {
         self.run_timed(operations).wall
     }
 
-    /// Runs as [`Prepared::run`] does. Also returns the workers' CPU time.
+    /// Does the same as [`Prepared::run`], and also returns the CPU time of the workers.
     pub fn run_timed(&self, operations: usize) -> Elapsed {
         race(&(0..self.load.workers).map(|worker| (self, worker)).collect::<Vec<_>>(), operations)
     }
 
-    /// Returns the operations of a worker. They are created before the measured time.
+    /// Returns the commands of a worker, which are created before the measured time.
     fn commands(&self, lane: usize, operations: usize) -> Stream {
         let mut random = Random::from_seed(SEED ^ (lane as u64 + 1));
         let zipf = match self.load.distribution {
@@ -267,15 +268,15 @@ impl Prepared {
     }
 }
 
-/// Runs `operations` on one worker of each keyspace at the same time, each worker on its own core:
-/// the host's limit for workers that share nothing.
+/// Runs `operations` commands on one worker of each keyspace at the same time. Each worker has its
+/// own core. The result is the host's limit for workers that share nothing.
 pub fn run_apart(keyspaces: &[Prepared], operations: usize) -> Elapsed {
     race(&keyspaces.iter().map(|keyspace| (keyspace, 0)).collect::<Vec<_>>(), operations)
 }
 
-/// Runs `work` while spinning threads occupy all cores but the first. If these threads have
-/// priority, no other process disturbs the caches of the first core, so that a run on one worker
-/// has the same conditions as a run on all.
+/// Runs `work` while spinning threads occupy all cores except the first. If these threads have
+/// priority, no other process disturbs the caches of the first core. A run on one worker then has
+/// the same conditions as a run on all cores.
 pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -294,10 +295,12 @@ pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Measures the transfer time of a cache line from the core that has written it to a core that
-/// waits for it; returns the mean of many transfers. If cores use a shard alternately, each use
-/// costs this time in addition to its work. The time differs by a factor of ten between hosts, and
-/// on a virtual host from minute to minute.
+/// Measures the time to transfer a cache line from the core that has written it to a core that
+/// waits for it. Returns the mean of many transfers.
+///
+/// If cores use a shard alternately, each use costs this time in addition to its work. The time
+/// differs by a factor of ten between hosts. On a virtual host it also differs from minute to
+/// minute.
 pub fn line_transfer() -> Duration {
     const TRANSFERS: usize = 200_000;
     let turn = CachePadded::new(AtomicUsize::new(0));
@@ -322,13 +325,13 @@ pub fn line_transfer() -> Duration {
 /// The duration of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Elapsed {
-    /// Time from the common start to the end of the last worker.
+    /// Time from the common start until the last worker has ended.
     pub wall: Duration,
-    /// CPU time of the slowest worker: `wall` without the time that other processes used.
+    /// CPU time of the slowest worker. It excludes the time that other processes used.
     pub cpu: Duration,
 }
 
-/// Runs workers at the same time. Each is given by its keyspace and its number in the keyspace.
+/// Runs workers at the same time. Each worker is given by its keyspace and by its number there.
 fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
     let barrier = Barrier::new(workers.len());
     let left = AtomicUsize::new(workers.len());
@@ -346,7 +349,8 @@ fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
                     let (began, cpu_began) = (Instant::now(), thread_cpu());
                     lane.run(&stream);
                     let (ended, cpu) = (Instant::now(), thread_cpu() - cpu_began);
-                    // Other workers may still need this worker to handle messages.
+                    // This worker keeps handling messages, because other workers may still need the
+                    // replies.
                     left.fetch_sub(1, Ordering::AcqRel);
                     while left.load(Ordering::Acquire) > 0 {
                         lane.messages();
@@ -369,7 +373,7 @@ fn thread_cpu() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("it counts from zero")
 }
 
-/// Ranks by Zipf's law: a table of the cumulative distribution, with a binary search.
+/// Draws ranks by Zipf's law, with a binary search in a table of the cumulative distribution.
 struct Zipf {
     cumulative: Vec<f64>,
 }
@@ -389,18 +393,19 @@ impl Zipf {
     fn sample(&self, random: &mut Random) -> usize {
         let total = self.cumulative.last().copied().unwrap_or(1.0);
         let at = random.unit() * total;
-        // Distributes ranks over the key numbers, so that neighbours in rank aren't neighbours in
-        // memory.
+        // Distributes the ranks over the numbers of keys, so that keys with adjacent ranks aren't
+        // adjacent in memory.
         let rank = self.cumulative.partition_point(|&sum| sum < at);
         (rank.wrapping_mul(0x9e37_79b1)) % self.cumulative.len()
     }
 }
 
-/// Pins the calling thread to a core, so that two workers never share one while another is idle.
+/// Pins the calling thread to a core, so that two workers never share a core while another core is
+/// idle.
 fn pin(worker: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(worker % cores());
-    // Without pinning the results are noisier, but correct.
+    // The error is ignored: without pinning, the results vary more but are still correct.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 

@@ -1,4 +1,4 @@
-//! Runs the real executable for a short comparison of real servers. Asserts structure, never speed.
+//! Runs the real executable for short comparisons of real servers. Asserts structure, never speed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Maximum time of a comparison in these tests. Normally it takes a few seconds.
+/// Maximum time of a comparison in these tests. A comparison normally takes a few seconds.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
-/// Returns a `compare` command. Its signals are reset, because the tests may run under `nohup` with
-/// ignored signals.
+/// Returns a `compare` command. Its signal dispositions are reset, because the tests may run under
+/// `nohup`, which ignores signals.
 fn compare(out: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_pantala-bench"));
@@ -40,15 +40,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns processes whose working directory is in `folder`, where the servers of a run keep their
-/// files.
+/// Returns the processes whose working directory is in `folder`. The servers of a run keep their
+/// files there.
 fn processes_in(folder: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let work = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
-        // The bench process names the folder in its command line, but does not work in it.
+        // The bench process names the folder in its command line, but does not run in it.
         if work.starts_with(&folder) {
             found.push(format!("{:?}: {}", entry.file_name(), text(&line).replace('\0', " ")));
         }
@@ -56,7 +56,8 @@ fn processes_in(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns `None`, with a message, if redis-server is not installed. In CI this is a failure.
+/// Returns the path of redis-server. If it is not installed, fails in CI; elsewhere prints a
+/// message and returns `None`.
 fn redis_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join("redis-server")).find(|file| file.is_file());
@@ -65,7 +66,7 @@ fn redis_server() -> Option<PathBuf> {
             std::env::var("CI").as_deref() != Ok("true"),
             "CI=true forbids skipping: redis-server is not installed"
         );
-        // Bypasses the capture of the test's output.
+        // Writing to stderr directly bypasses the capture of the test's output.
         let _ = writeln!(std::io::stderr(), "SKIPPED: redis-server is not installed");
     }
     found
@@ -75,7 +76,7 @@ fn assert_measured(row: &Value, rounds: usize) {
     assert_measured_of(row, rounds, 1_000);
 }
 
-/// Asserts a row's fields. `filled` is the number of operations that loaded the data.
+/// Asserts the fields of a row. `filled` is the number of operations that loaded the keys.
 fn assert_measured_of(row: &Value, rounds: usize, filled: u64) {
     assert!(row["invalid"].is_null() && row["skipped"].is_null(), "{row:#}");
     assert_eq!(row["rounds"].as_array().unwrap().len(), rounds);
@@ -144,13 +145,13 @@ fn two_servers_a_cluster_and_a_dead_peer() {
 fn a_peer_that_dies_is_reported_and_the_others_finish() {
     let folder = tempfile::tempdir().unwrap();
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
-    // After three seconds the keys are loaded and the measurement is still running.
+    // After three seconds the keys are loaded, and the measurement is still running.
     let mortal = format!("mortal=sh -c '{bench} floor --threads 1 --port {{port}} & sleep 3; kill $!; exit 3'");
     let out = folder.path().join("out");
     let arguments = ["--peer", mortal.as_str(), "--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut command = compare(&out, &arguments);
-    // The sleep makes no progress while the peer waits for its turn, because the shell and its
-    // child are stopped.
+    // While the peer waits for its turn, the shell and its child are suspended. The sleep therefore
+    // makes no progress.
     let output = wait(command.args(["--rounds", "1", "--test-time", "6"]).spawn().unwrap());
     assert!(!output.status.success());
     let results = results(&out);
@@ -174,8 +175,8 @@ fn until(child: &mut Child, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// Sends `signal` to `child`. Asserts that it reports the interruption and leaves no files in
-/// `dir`.
+/// Sends `signal` to `child`. Asserts that the child reports the interruption and leaves no files
+/// in `dir`.
 fn interrupted(child: Child, signal: Signal, dir: &Path) -> Output {
     let begin = Instant::now();
     kill_process(Pid::from_child(&child), signal).unwrap();
@@ -212,7 +213,7 @@ fn an_interruption_while_a_cluster_starts_is_reported() {
     std::fs::create_dir(&dir).unwrap();
     let arguments = ["--peer", "redis-cluster:24", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut child = compare(&out, &arguments).arg("--dir").arg(&dir).spawn().unwrap();
-    // Slots are assigned when all nodes reply. The nodes agree a second or more later.
+    // Slots are assigned when all nodes are ready. The nodes agree a second or more later.
     let has_slots = |entry: &std::path::Path| {
         std::fs::read_to_string(entry.join("23/nodes.conf")).is_ok_and(|text| text.contains("-16383"))
     };
@@ -227,7 +228,7 @@ fn a_comparison_continues_under_nohup() {
     let folder = tempfile::tempdir().unwrap();
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
-    // `nohup` ignores the signal in the same way.
+    // As under `nohup`, the signal is ignored.
     let script = "trap '' HUP; exec \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_pantala-bench"), "compare", "--out"]).arg(&out);
@@ -235,7 +236,7 @@ fn a_comparison_continues_under_nohup() {
     command.args(["--test-time", "1", "--dir"]).arg(&dir).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     until(&mut child, "a server", || !processes_in(&dir).is_empty());
-    // Closes the read end of its stderr.
+    // This closes the read end of the process's stderr.
     drop(child.stderr.take());
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     let output = wait(child);
@@ -250,7 +251,7 @@ fn a_report_is_written_after_each_workload() {
     std::fs::create_dir(&dir).unwrap();
     let workloads = ["--workload", "dragonfly-get1", "--workload", "dragonfly-set1"];
     // The time is long enough to see the first report while the second workload runs. The rate is
-    // one that the slowest machine reaches.
+    // so low that even the slowest machine reaches it.
     let arguments = ["--peer", "floor", "--scale", "0.001", "--test-time", "4", "--rounds", "1"];
     let mut command = compare(&out, &arguments);
     command.args(workloads).args(["--rate-limiting", "200", "--dir"]).arg(&dir);
@@ -261,7 +262,7 @@ fn a_report_is_written_after_each_workload() {
     let measured = &results(&out)["workloads"][0];
     assert_measured(&measured["peers"][0], 1);
     let operations = measured["peers"][0]["rounds"][0]["load"]["operations"].as_u64().unwrap();
-    // A starved machine does not send operations that are due when the round ends.
+    // A slow machine does not send operations that are still due when the round ends.
     assert!((400..=804).contains(&operations), "{operations} at 200 a second in 4 s");
     assert!(measured["parameters"].as_str().unwrap().ends_with("pipeline 1, 200 operations/s"), "{measured:#}");
     interrupted(child, Signal::INT, &dir);
@@ -296,7 +297,7 @@ fn a_sweep_measures_every_rate() {
             assert!(summary[figure].as_f64().unwrap() > 0.0, "{figure}: {point:#}");
         }
         assert!(summary["involuntary_switches"].is_number() && summary["cpu_us_per_operation"]["median"].is_number());
-        // The host counts them for all rates, or says why it doesn't.
+        // The host either counts the events of all rates, or states why it can't.
         let counts = &point["counts"];
         let are_counted = counts["system_calls"].as_u64().is_some_and(|calls| calls > 0);
         assert_eq!(are_counted, workload["uncounted"].is_null(), "{counts:#} {:#}", workload["uncounted"]);
@@ -310,7 +311,7 @@ fn a_sweep_measures_every_rate() {
     assert!(html.contains("p99 latency over operations/s"));
 }
 
-/// Runs a preset at a small scale, as on any host that is smaller than the published one.
+/// Runs a preset at a small scale, as a host must that is smaller than the published one.
 #[test]
 fn a_preset_runs_and_says_what_is_scaled_down() {
     let folder = tempfile::tempdir().unwrap();
@@ -352,7 +353,7 @@ fn missing_programs_are_reported() {
         assert!(!output.status.success() && errors.contains(expected), "{arguments:?}: {errors}");
     };
     fails(&["--peer", "redis", "--redis-server", "/no/such"], "the package redis-server");
-    // A port in the range that `--port` accepts.
+    // This is a port in the range that `--port` accepts.
     let used = (20_000..=40_000).find_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok()).unwrap();
     let port = used.local_addr().unwrap().port();
     let expected = format!("port {port} is in use");
@@ -361,7 +362,8 @@ fn missing_programs_are_reported() {
     assert!(text(&output.stderr).contains("the report can't be written: /dev/null/x"), "{}", text(&output.stderr));
 }
 
-/// redis-server runs the workloads on one key without errors. No cluster is started for them.
+/// redis-server runs the workloads on one key without errors. For these workloads no cluster is
+/// started.
 #[test]
 fn workloads_on_one_key_run() {
     const WORKLOADS: &[&str] =
@@ -388,11 +390,12 @@ fn workloads_on_one_key_run() {
     }
 }
 
-/// Tests workloads with a fixed number of operations per round, whose effect is checked, and
-/// hand-overs.
+/// Tests hand-overs, and the workloads with a fixed number of operations per round, whose effect is
+/// checked.
 #[test]
 fn counted_workloads_run() {
-    /// Name, operations of the filling at scale 0.001, and operations of a round.
+    /// Name of the workload, operations that fill the server at scale 0.001, and operations of a
+    /// round.
     const WORKLOADS: &[(&str, u64, Option<u64>)] = &[
         ("xreadgroup", 1_000, Some(100)),
         ("xack", 1_000, Some(1_000)),
@@ -408,8 +411,8 @@ fn counted_workloads_run() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
-    // The floor responder replies to everything and stores nothing. The comparison does not know
-    // that this peer is such a responder.
+    // This peer is a floor responder, which replies to everything and stores nothing. The
+    // comparison can't see that, because the peer has another name.
     let hollow = format!("hollow={bench} floor --threads 1 --port {{port}}");
     let mut command = compare(&out, &["--peer", "redis", "--peer", "floor", "--peer", "redis-cluster:2"]);
     command.args(["--peer", &hollow, "--scale", "0.001", "--rounds", "2", "--test-time", "1"]);
@@ -485,7 +488,7 @@ fn memory_workloads_run() {
     }
 }
 
-/// Formats a number as a report does.
+/// Formats a number as the reports do.
 fn thousands(number: u64) -> String {
     format!("{},{:03}", number / 1_000, number % 1_000)
 }

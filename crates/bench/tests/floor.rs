@@ -1,4 +1,4 @@
-//! Runs the real executable on both backends.
+//! Runs the real floor responder on both event loops, io_uring and epoll.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -11,8 +11,8 @@ struct Floor {
 }
 
 impl Floor {
-    /// Starts a floor on a free port. If another process takes the port first, retries with another
-    /// port.
+    /// Starts a floor responder on a free port. If another process takes the port first, retries
+    /// with another port.
     fn start(backend: &str) -> Self {
         const TRIES: usize = 10;
         (0..TRIES).find_map(|_| Self::try_start(backend)).expect("a free port")
@@ -49,7 +49,7 @@ impl Floor {
 
 impl Drop for Floor {
     fn drop(&mut self) {
-        // This ends the process if the test failed. After `terminate` the kill has no effect.
+        // If the test failed, this ends the process. After `terminate` it has no effect.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,5 +1,5 @@
-//! Runs `pantala-bench load` against scripted servers. They are slow, send pieces, reply with
-//! errors or redirections, or close connections.
+//! Runs `pantala-bench load` against scripted servers. They delay replies, send them in pieces,
+//! reply with errors or redirections, or close connections.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Maximum time of a run in these tests. Normally it takes at most a second.
+/// Maximum time of a run in these tests. A run normally takes at most a second.
 const RUN_MAX: Duration = Duration::from_secs(60);
 
-/// A scripted server's reply to one command: the pieces to send. `None` closes the connection.
+/// A scripted server's reply to one command, as the pieces to send. `None` closes the connection.
 type Script = dyn Fn(&[String], &Node) -> Option<Vec<Vec<u8>>> + Send + Sync;
 
-/// A server on a port of its own. Its threads end with their connections.
+/// A scripted server with its own port. Its threads end with their connections.
 struct Node {
     address: SocketAddr,
     /// Every command of every connection, in order of arrival.
     seen: Mutex<Vec<Vec<String>>>,
-    /// Pause between two pieces.
+    /// Pause between two pieces of a reply.
     pause: Duration,
 }
 
@@ -96,7 +96,7 @@ fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     if at > bytes.len() {
         return None;
     }
-    // All bytes have arrived, so a second pass reads the arguments.
+    // All bytes of the command have arrived, so a second pass reads the arguments.
     let mut rest = &bytes[..at];
     rest = &rest[rest.iter().position(|byte| *byte == b'\n').unwrap() + 1..];
     for len in ends {
@@ -111,14 +111,14 @@ fn whole(text: &str) -> Option<Vec<Vec<u8>>> {
     Some(vec![text.as_bytes().to_vec()])
 }
 
-/// Returns a command that drives `node` on one thread and writes the result to `json`.
+/// Returns a command that drives `node` with one thread and writes the result to `json`.
 fn load_command(node: &Node, json: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pantala-bench"));
     command.args(["load", "--port", &node.port(), "--threads", "1", "--json-out-file"]).arg(json).args(arguments);
     command
 }
 
-/// Drives `node`. Returns the result as JSON, and the output.
+/// Drives `node`. Returns the result as JSON, and the output of the command.
 fn load(node: &Node, arguments: &[&str]) -> (Value, Output) {
     let json = tempfile::NamedTempFile::new().unwrap();
     let mut command = load_command(node, json.path(), arguments);
@@ -147,8 +147,8 @@ fn late_replies_arrive_byte_by_byte() {
     assert_eq!((&result["operations"], &result["errors"]), (&Value::from(20), &Value::from(0)));
     assert_eq!((node.count("GET"), node.count("SET")), (10, 10));
     assert_eq!(result["commands"][1]["hits"], 10);
-    // A SET's reply takes five pauses. In a pipeline of 3, the reply also waits for the replies
-    // before it.
+    // The reply to a SET takes five pauses. In a pipeline of 3, it also waits for the replies to
+    // earlier requests.
     assert!(result["latency"]["min_us"].as_f64().unwrap() >= 4_000.0, "{result:#}");
     assert_eq!(result["received_bytes"], 10 * 9 + 10 * 5);
 }
@@ -191,7 +191,7 @@ fn a_server_that_disconnects_or_never_replies() {
 
 #[test]
 fn latencies_at_a_rate_count_from_the_due_time() {
-    // The first reply takes 300 ms. Operations that become due during that time are sent later, but
+    // The first reply takes 300 ms. Operations that become due in this time are sent later, but
     // their latency counts from the due time.
     let script = |_: &[String], node: &Node| {
         if node.count("GET") == 1 {
@@ -205,14 +205,14 @@ fn latencies_at_a_rate_count_from_the_due_time() {
     assert!(output.status.success(), "{output:?}");
     let at = |name: &str| result["latency"][name].as_f64().unwrap();
     assert!(at("max_us") >= 300_000.0, "{result:#}");
-    // An operation is due every 10 ms. So 30 of the 60 operations are due during the pause, and
-    // wait 0 to 300 ms.
+    // An operation is due every 10 ms. Therefore 30 of the 60 operations are due during the pause,
+    // and they wait between 0 and 300 ms.
     assert!(at("p90_us") >= 150_000.0, "{result:#}");
     assert!(result["elapsed_s"].as_f64().unwrap() >= 0.59, "{result:#}");
 }
 
-/// Returns a reply to CLUSTER SLOTS: the lower half of the slots is at one node, the upper half at
-/// the other.
+/// Returns a reply to CLUSTER SLOTS. The lower half of the slots is at one node, and the upper half
+/// is at another.
 fn slots(lower: u16, upper: u16) -> String {
     format!(
         "*2\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$9\r\n127.0.0.1\r\n:{lower}\r\n*3\r\n:8192\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{upper}\r\n"
@@ -223,8 +223,8 @@ fn slots(lower: u16, upper: u16) -> String {
 fn moved_and_ask_redirects_are_followed() {
     let ports: Arc<Mutex<(u16, u16)>> = Arc::default();
     let known = Arc::clone(&ports);
-    // The lower half has moved to the second node, except for one slot, which the first node
-    // redirects with ASK.
+    // The lower half of the slots has moved to the second node, except one slot, which the first
+    // node redirects with ASK.
     let first = Node::start(
         Duration::ZERO,
         Arc::new(move |words: &[String], node: &Node| {
@@ -248,7 +248,7 @@ fn moved_and_ask_redirects_are_followed() {
     let redirections = result["redirections"].as_u64().unwrap();
     assert_eq!(first.count("GET") as u64, redirections);
     assert!(redirections > 10, "about half of the keys are in the lower half: {redirections}");
-    // One ASKING precedes each request redirected by ASK.
+    // An ASKING precedes each request that ASK has redirected.
     assert_eq!(second.count("ASKING"), first.count("GET") / 2);
     let seen = second.seen.lock().unwrap();
     assert!(seen.iter().zip(seen.iter().skip(1)).all(|(words, next)| words[0] != "ASKING" || next[0] == "GET"));
@@ -284,16 +284,16 @@ fn endless_redirects_are_abandoned() {
 
 #[test]
 fn a_node_that_refuses_connections_loses_only_its_operations() {
-    // A bound port without a listener.
+    // This port is bound but has no listener.
     let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     closed.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let closed_port = closed.local_addr().unwrap().as_socket().unwrap().port();
     for moved in [true, false] {
         let other: Arc<Mutex<u16>> = Arc::default();
         let known = Arc::clone(&other);
-        // At first this node has all slots. The tenth request is redirected. If `moved`, it is
-        // redirected to the refusing node. Otherwise it is redirected to a node that serves, and
-        // the new table assigns the upper half of the slots to the refusing node.
+        // At first this node has all slots. It redirects the tenth request. If `moved`, it
+        // redirects to the node that refuses connections. Otherwise it redirects to a node that
+        // serves, and the new slot table assigns the upper half of the slots to the refusing node.
         let first = Node::start(
             Duration::ZERO,
             Arc::new(move |words: &[String], node: &Node| {
@@ -312,8 +312,8 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
             load(&first, &["--clients", "1", "--requests", "1000", "--ratio", "0:1", "--cluster-mode"]);
         assert!(!output.status.success(), "{moved}");
         assert!(result["operations"].as_u64().unwrap_or(0) >= 9, "{moved}: {result:#}");
-        // The request for the refusing node is unanswered. Unless `moved`, the redirected request,
-        // which had not been sent to the other node, is unanswered too.
+        // The request to the refusing node gets no reply. Unless `moved`, the redirected request
+        // gets none either, because it had not yet been sent again.
         let unanswered = if moved { 1 } else { 2 };
         let lost = (&result["connections_lost"], &result["unanswered"]);
         assert_eq!(lost, (&1.into(), &unanswered.into()), "{moved}: {result:#}");
