@@ -1,13 +1,14 @@
 //! Compares two workers with one worker on the engine without sockets, in interleaved rounds.
+//! Prints the throughput of two workers divided by that of one.
 //!
 //! Run it with `cargo run --release -p pantala-benches --example engine_scaling [-- [journal]
 //! SHARDS ...]`. The default is 1, 4, 16, 40 and 64 shards. With `journal`, each operation is a
 //! SET. The stream of effects is then recorded, merged by a separate thread on the same cores, and
 //! discarded.
 //!
-//! `host limit` is the same ratio for two workers that share nothing: each has its own keyspace
-//! with half of the keys. Ratios are those of the CPU time of the slowest worker, which other load
-//! on the host influences less than the wall time. `by the clock` is the ratio of wall times.
+//! `ratio` uses the CPU time of the slowest worker, because other load on the host influences it
+//! less than the wall time. `by the clock` uses the wall time. `host limit` is the ratio for two
+//! workers that share nothing: each has its own keyspace with half of the keys.
 //!
 //! `line` is the time to transfer a written cache line from core to core, before and after the row.
 //! On a virtual host it changes with the placement of the cores, and nothing else influences the

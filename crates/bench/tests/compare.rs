@@ -311,7 +311,7 @@ fn a_sweep_measures_every_rate() {
     assert!(html.contains("p99 latency over operations/s"));
 }
 
-/// Runs a preset at a small scale, as a host must that is smaller than the published one.
+/// Runs a preset at a small scale, as on a host that is smaller than the published one.
 #[test]
 fn a_preset_runs_and_says_what_is_scaled_down() {
     let folder = tempfile::tempdir().unwrap();

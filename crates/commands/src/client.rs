@@ -30,8 +30,8 @@ pub use tracking::{caching, getredir, tracking, trackinginfo};
 
 pub(crate) const UNPRINTABLE_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
-/// Returns whether a name may appear in `CLIENT LIST`. It must be printable ASCII without spaces,
-/// or empty.
+/// Returns whether a name is printable ASCII without spaces, or empty. Only such names may appear
+/// in `CLIENT LIST`.
 pub(crate) fn is_printable(name: &[u8]) -> bool {
     name.iter().all(u8::is_ascii_graphic)
 }

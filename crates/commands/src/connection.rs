@@ -86,8 +86,9 @@ fn log_in(
     reply: &mut Reply<'_>,
 ) -> bool {
     let (keyspace, users) = (context.keyspace, context.keyspace.users());
-    // The epoch must be read before the user is looked up. If the user changes after the lookup,
-    // the session then has an older epoch, and the next command notices the change.
+    // The epoch (the number of changes of users so far) must be read before the user is looked up.
+    // If the user changes after the lookup, the session then has an older epoch, and the next
+    // command notices the change.
     let epoch = users.epoch();
     let Some(user) = users.log_in(name, password) else {
         let is_queued = context.session.in_exec || context.session.transaction.is_some();

@@ -1,10 +1,10 @@
 //! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE`: a digest of a dataset or of values. The digest equals
 //! Redis's bit for bit, so that tests can compare two servers.
 //!
-//! A digest has 20 bytes and starts as zeros. To *xor* a piece into a digest, its SHA-1 is xored
-//! onto the digest: the order of such pieces doesn't matter. To *mix* a piece into a digest, the
-//! piece is xored into it, and then the digest is replaced by its own SHA-1: the order of such
-//! pieces matters.
+//! A digest has 20 bytes and starts as zeros. To *xor* a piece into a digest means to xor the
+//! piece's SHA-1 onto the digest. The order of such pieces doesn't matter. To *mix* a piece into a
+//! digest means to xor the piece into the digest, and then to replace the digest by its own SHA-1.
+//! The order of such pieces matters.
 //!
 //! `DEBUG DIGEST` skips expired keys. Redis includes them until they are deleted.
 

@@ -1,4 +1,4 @@
-//! Commands over whole databases: `FLUSHALL`, `FLUSHDB`, `SWAPDB`.
+//! Commands on whole databases: `FLUSHALL`, `FLUSHDB`, `SWAPDB`.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -7,10 +7,10 @@
 //! | record | everything known about a command: arity, flags, keys, syntax, route ([`records`]) |
 //! | container | a command that has only subcommands (CLIENT, CONFIG, …) |
 //! | shard | a part of the key space; at most one thread at a time holds it and runs code on it |
-//! | route | how a command's record names the shards that a call needs |
+//! | route | the shards that a call needs, or the rule by which a record determines them |
 //! | keyed handler | a handler that runs while its shards are held, with an `Access` to them |
 //! | woken command | a blocked command that is run again because one of its keys has changed |
-//! | propagated form | the command sent to replicas and the append-only file, if not the client's own |
+//! | propagated form | the command sent to replicas and the append-only file |
 //! | local handler | a handler that runs without shards on the client's worker (`LocalContext`) |
 //!
 //! # The path of a call

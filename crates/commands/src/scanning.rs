@@ -76,8 +76,8 @@ impl<'a> ScanOptions<'a> {
 /// Replies with a page: the next cursor and the output of `step`.
 ///
 /// A call of `step` visits the elements at a cursor: one bucket of a table, or a whole small
-/// collection. It returns the next cursor, the number of elements visited and the number of replies
-/// written.
+/// collection. It returns the next cursor, the number of elements visited and the number of values
+/// that it wrote to the reply.
 pub(crate) fn reply_page(
     reply: &mut Reply<'_>,
     mut cursor: u64,

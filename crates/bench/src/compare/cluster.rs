@@ -20,9 +20,9 @@ const AGREED_MAX: Duration = Duration::from_secs(120);
 /// and soon discover each other.
 pub(super) const OPTIONS: &[&str] =
     &["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000"];
-/// Node timeout after the nodes agree, in milliseconds. It is long, because a node that is stopped
-/// while other peers are measured must not count as failed. With a long timeout the nodes also
-/// gossip less, which favours the cluster in a comparison.
+/// Node timeout after the nodes agree, in milliseconds. It is long, because a node that is
+/// suspended while other peers are measured must not count as failed. With a long timeout the nodes
+/// also gossip less, which favours the cluster in a comparison.
 const NODE_TIMEOUT_MS: &str = "3600000";
 
 /// Forms one cluster of the nodes at `addresses`. Waits until every node reports

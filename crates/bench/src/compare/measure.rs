@@ -442,7 +442,8 @@ fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
 }
 
-/// If the peer exceeded the workload's latency limit, marks it as invalid; otherwise adds a note.
+/// Records whether the peer kept the workload's latency limit: adds a note, or marks a missed
+/// limit.
 fn check_latency(workload: &Workload, peer: &mut PeerResult) {
     let (Some(max_us), Some(summary)) = (workload.latency_max_us, &peer.summary) else { return };
     if summary.p99_us <= max_us {

@@ -22,7 +22,7 @@
 //! processes cost it nothing. CPU time is the kernel's count for all threads of a peer's processes
 //! and their children, between the first request and the last reply.
 //!
-//! Every started process is a [`process::Process`], which kills the process when it is dropped: at
+//! Every started process is a [`process::Process`] value. Dropping the value kills the process: at
 //! the end of the run, after an error, or after the first signal. A panic kills the processes, too.
 //! SIGKILL of `pantala-bench` leaves the servers running.
 

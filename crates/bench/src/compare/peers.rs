@@ -308,9 +308,9 @@ impl Peer {
         resident_bytes(&self.ids())
     }
 
-    /// Stops the first process and starts it again with the same files. Returns the seconds from
-    /// the start of the new process to its reply to PING, and the resources that it used in this
-    /// time.
+    /// Stops the first process and starts a new one with the same files. Returns the seconds from
+    /// the start of the new process to its reply to PING, and the resources that the new process
+    /// used in this time.
     pub(super) fn restart(&mut self, ground: &Ground<'_>) -> io::Result<(f64, Spent)> {
         self.processes[0].terminate();
         self.processes[0].finish();

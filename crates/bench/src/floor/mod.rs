@@ -1,5 +1,5 @@
-//! The floor responder: a server with sockets, a parser and replies, but without a store. It shows
-//! the least time that any server needs.
+//! The floor responder: a server with sockets, a parser and replies, but without a store. Its cost
+//! is the minimum cost of any server.
 
 mod responder;
 

@@ -108,7 +108,7 @@ impl Connection {
     /// Encrypts the output, if the connection is encrypted.
     ///
     /// # Errors
-    /// If the TLS keys of the connection have been used for the maximum number of records.
+    /// Fails if the TLS keys of the connection have been used for the maximum number of records.
     #[inline]
     pub(super) fn seal(&mut self) -> std::io::Result<()> {
         match &mut self.link {

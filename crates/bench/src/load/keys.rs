@@ -152,16 +152,19 @@ fn normal_pair(random: &mut Random) -> (f64, f64) {
     }
 }
 
-/// Draws ranks `1..=count` with a probability proportional to `rank^-exponent`, by
-/// rejection-inversion (Hörmann and Derflinger, 1996). A draw takes constant time and needs no
-/// table, for any number of keys.
+/// Draws ranks `1..=count` with a probability proportional to `rank^-exponent`. A draw takes
+/// constant time and needs no table, for any number of keys.
+///
+/// The method is rejection-inversion (Hörmann and Derflinger, 1996). It draws a point under the hat
+/// function `x^-exponent`, and accepts or rejects the nearest rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     count: f64,
     exponent: f64,
     /// Integral of the hat function up to the last rank plus one half.
     area_end: f64,
-    /// Integral of the hat function up to the column of the first rank, which is excluded.
+    /// Integral of the hat function up to the end of the first rank's column, minus this column's
+    /// area.
     area_begin: f64,
     /// If the drawn point is at most this far below a rank, the rank is accepted without a further
     /// check.

@@ -42,7 +42,8 @@ pub(crate) struct Tally {
     pub(crate) connections_lost: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// A run of equal latencies that is not recorded yet: command, start, count.
+    /// Consecutive operations that aren't recorded yet: their command, their start and their
+    /// number.
     run: (u16, u64, u64),
 }
 
@@ -65,8 +66,8 @@ impl Tally {
     }
 
     /// Records an operation that started at `since_ns` and whose reply arrived at `now_ns`.
-    /// Operations whose replies arrive in one read have the same end, and often the same start. A
-    /// run of such operations becomes one record.
+    /// Operations whose replies arrive in one read have the same end, and often the same start.
+    /// Consecutive operations with the same command, start and end become one record.
     #[inline]
     pub(crate) fn record(&mut self, command: u16, since_ns: u64, now_ns: u64) {
         if (self.run.0, self.run.1) == (command, since_ns) {
@@ -77,8 +78,8 @@ impl Tally {
         }
     }
 
-    /// Records the current run of equal latencies. Must be called at the end of each read, because
-    /// only replies of one read have the same end.
+    /// Records the operations in `run`. Must be called at the end of each read, because only
+    /// operations whose replies arrive in one read have the same end.
     #[inline]
     pub(crate) fn record_run(&mut self, now_ns: u64) {
         let (command, since_ns, count) = self.run;

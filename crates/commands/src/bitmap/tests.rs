@@ -164,7 +164,7 @@ fn bitfield_reads_and_writes_fields() {
         ("BITFIELD k OVERFLOW FAIL INCRBY u8 0 1 GET u8 0", "*2 $-1 :255"),
         ("BITFIELD k SET i8 #1 -100 GET i8 8", "*2 :0 :-100"),
         ("STRLEN k", ":2"),
-        // As in Redis's arithmetic, adding a very small number saturates to the maximum.
+        // As in Redis's arithmetic, setting the smallest number saturates to the maximum.
         ("BITFIELD k OVERFLOW SAT SET i8 0 -9223372036854775808 GET i8 0", "*2 :-1 :127"),
         ("BITFIELD_RO k GET u4 4", "*1 :15"),
         ("BITFIELD_RO k GET u4 4 SET u4 4 1", "-ERR BITFIELD_RO only supports the GET subcommand"),

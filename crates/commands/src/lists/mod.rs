@@ -51,8 +51,8 @@ fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<End> {
     }
 }
 
-/// Returns whether the elements can be stored, and replies with an error if not. They always can,
-/// unless `proto-max-bulk-len` was raised above its default.
+/// Returns whether the elements can be stored. If not, replies with an error. Elements can always
+/// be stored, unless `proto-max-bulk-len` was raised above its default.
 #[inline]
 fn storable<'a>(mut elements: impl Iterator<Item = &'a [u8]>, reply: &mut Reply<'_>) -> bool {
     let storable = elements.all(|element| element.len() <= ELEMENT_BYTES_MAX);

@@ -11,39 +11,39 @@ fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
     args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
 }
 
-/// Returns whether the argument `index` of `AUTH` is secret: all arguments are. Redis shows the
+/// Returns whether the argument `index` of `AUTH` is secret. All arguments are. Redis shows the
 /// arguments if there are more than two, which is a syntax error. The cause may be a password with
 /// an unquoted space.
 pub(super) fn auth(_: &Args<'_>, index: usize) -> bool {
     index > 0
 }
 
-/// Returns whether the argument `index` of `ACL DRYRUN` is secret: all arguments of a tested
-/// command that accepts passwords are.
+/// Returns whether the argument `index` of `ACL DRYRUN` is secret. If the tested command accepts
+/// passwords, all its arguments are.
 pub(super) fn acl_dryrun(args: &Args<'_>, index: usize) -> bool {
     index > 3 && ["AUTH", "HELLO", "ACL", "CONFIG", "MIGRATE"].iter().any(|command| is(args, 3, command))
 }
 
-/// Returns whether the argument `index` of `HELLO` is secret: the two arguments after `AUTH` are.
+/// Returns whether the argument `index` of `HELLO` is secret. The two arguments after `AUTH` are.
 pub(super) fn hello(args: &Args<'_>, index: usize) -> bool {
     let first = index.saturating_sub(2).max(2);
     (first..index).any(|at| is(args, at, "AUTH") && !is(args, at - 1, "SETNAME"))
 }
 
-/// Returns whether the argument `index` of `ACL SETUSER` is secret: as in Redis, all arguments are,
+/// Returns whether the argument `index` of `ACL SETUSER` is secret. As in Redis, all arguments are,
 /// even the user's name.
 pub(super) fn acl_setuser(_: &Args<'_>, index: usize) -> bool {
     index > 1
 }
 
-/// Returns whether the argument `index` of `CONFIG SET` is secret: the value of a secret directive
-/// is.
+/// Returns whether the argument `index` of `CONFIG SET` is secret. The values of
+/// [`SECRET_DIRECTIVES`] are.
 pub(super) fn config_set(args: &Args<'_>, index: usize) -> bool {
     index > 2 && index % 2 == 1 && SECRET_DIRECTIVES.iter().any(|directive| is(args, index - 1, directive))
 }
 
-/// Returns whether the argument `index` of `MIGRATE` is secret: the password after `AUTH` is, and
-/// so are the user and password after `AUTH2`.
+/// Returns whether the argument `index` of `MIGRATE` is secret. The password after `AUTH` is, and
+/// the user and password after `AUTH2` are.
 pub(super) fn migrate(args: &Args<'_>, index: usize) -> bool {
     index > 6 && (is(args, index - 1, "AUTH") || is(args, index - 1, "AUTH2") || is(args, index - 2, "AUTH2"))
 }

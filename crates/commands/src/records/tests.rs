@@ -77,8 +77,8 @@ fn flag_plain_follows_from_the_record() {
     }
 }
 
-/// Redis's code recognizes these commands by their functions or names. Here flags of their records
-/// replace that.
+/// Redis's code recognizes these commands by their functions or names. Pantala uses flags in their
+/// records instead.
 #[test]
 fn flags_of_single_commands() {
     let flagged = |flag: Flags| -> Vec<&str> {
@@ -306,8 +306,8 @@ fn containers_have_help() {
             Handler::Container => {
                 assert_eq!((command.arity, command.flags.difference(Flags::KEEPS_CACHING)), (-2, Flags::empty()));
             }
-            // Only two containers have such a handler: it runs COMMAND without a subcommand, and
-            // DEBUG with a subcommand that has no record.
+            // Only two containers have such a handler. It runs for COMMAND without a subcommand,
+            // and for DEBUG with a subcommand that has no record.
             Handler::Local(_) => assert!(["command", "debug"].contains(&command.name)),
             Handler::Keyed(_) | Handler::Transaction(_) => panic!("{}", command.name),
         }

@@ -106,7 +106,8 @@ pub(crate) struct MultiPop {
 }
 
 impl MultiPop {
-    /// Parses the arguments from `args[number]` on, which is the number of keys.
+    /// Parses the arguments. `args[number]` is the number of keys, and the other arguments follow
+    /// it.
     pub(crate) fn parse(args: &Args<'_>, number: usize) -> Result<Self, &'static str> {
         let positive =
             |text: &[u8]| parse_i64(text).and_then(|value| u64::try_from(value).ok()).filter(|&value| value > 0);

@@ -122,7 +122,7 @@ impl<'a> Query<'a> {
             return Err("ERR syntax error, WITHSCORES not supported in combination with BYLEX");
         }
         let (min, max) = (args.at(first), args.at(first + 1));
-        // In reverse, the maximum precedes the minimum.
+        // In a reversed range, the maximum precedes the minimum.
         let (min, max) = if reverse && kind != RangeKind::Rank { (max, min) } else { (min, max) };
         Ok(Query { bounds: Bounds::parse(kind, min, max)?, reverse, with_scores, offset, limit })
     }

@@ -21,7 +21,7 @@ const ATTEMPTS_PER_ENTRY: usize = 10;
 /// Maximum COUNT of `XAUTOCLAIM`. Redis allocates an array of this many IDs of 16 bytes. The size
 /// of the array must fit in an `i64`.
 const COUNT_MAX: i64 = i64::MAX / 16;
-/// The COUNT from which on the array that Redis allocates exceeds any address space.
+/// From this COUNT on, the array that Redis allocates exceeds any address space.
 const COUNT_OUT_OF_MEMORY: i64 = 1 << 43;
 
 /// The options of `XCLAIM` after its IDs.

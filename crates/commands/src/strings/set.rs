@@ -35,8 +35,8 @@ fn reply_value(access: &mut Access<'_>, key: &Key<'_>, reply: &mut Reply<'_>) ->
     }
 }
 
-/// Replies with a string. `None` stands for a value of another type, and the reply is an error.
-/// Returns whether the value is a string.
+/// Replies with a string, or with an error if `string` is `None`, which stands for a value of
+/// another type. Returns whether the value is a string.
 #[inline]
 fn write_entry(string: Option<StringRef<'_>>, reply: &mut Reply<'_>) -> bool {
     match string {

@@ -25,7 +25,7 @@ pub(crate) struct Workload {
     pub(crate) before: &'static [Step],
     /// Unmeasured steps after each round.
     pub(crate) after: &'static [Step],
-    /// Number of the numbers from which keys or members are formed.
+    /// How many numbers the workload has. Keys or members are formed from these numbers.
     pub(crate) keys: u64,
     pub(crate) key_prefix: &'static str,
     pub(crate) key_minimum: u64,
@@ -138,8 +138,8 @@ pub(crate) enum Needs {
     AppendOnlyFile(Appendfsync),
     /// Commands on keys of several slots, which a Redis cluster rejects.
     SeveralSlots,
-    /// One key for all commands, whose members are formed from the numbers. In a cluster, only the
-    /// process that owns this key would have work.
+    /// One key. All commands use this key, and its members are formed from the numbers. In a
+    /// cluster, only the process that owns the key would have work.
     OneKey,
 }
 
