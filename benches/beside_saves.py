@@ -6,15 +6,15 @@
         --peer 'pantala=target/release/pantala --port {port} --save "" --appendonly yes --workers 2 --dir {dir}'
 
 Fills the server with --keys small keys, and measures the peak rate of the load: SET and GET 1:1
-over --clients connections, unpipelined. Then drives half of this rate three times for --seconds:
-without snapshots, with one BGSAVE after another, and with one BGREWRITEAOF after another. The peers
-alternate between rounds.
+over --clients connections, unpipelined. Then drives the load at half of this rate, three times for
+--seconds: without snapshots, with one BGSAVE after another, and with one BGREWRITEAOF after
+another. The peers alternate between rounds.
 
 Prints medians over the rounds: p50, p99, p99.9 and the maximum latency in milliseconds, each
 counted from the time when an operation was due, and the ratio of p99.9 to that without snapshots.
 "memory" is the highest memory usage during snapshots under pipelined SETs, divided by the usage
-before. Memory usage is the sum of the proportional set sizes of the server and its child, in which
-a page that the two share counts once.
+before the snapshots. Memory usage is the sum of the proportional set sizes of the server and its
+child, so a page that both processes share counts once.
 
 {port} is replaced by a free port and {dir} by an empty folder. All started processes are stopped at
 the end, also after Ctrl-C. Needs only Python's standard library.
@@ -110,8 +110,8 @@ def resident_bytes(pid):
 
 
 def measure(peer, arguments):
-    """Returns (latencies, snapshots) by load, the highest memory usage divided by that before, and
-    the peak rate."""
+    """Returns (latencies, snapshots) by load, the highest memory usage divided by the usage before
+    the snapshots, and the peak rate."""
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
         with peers.Server(peer[0], peer[1].replace("{dir}", folder), arguments.server_cpus) as server:
             client = Client(server)

@@ -18,7 +18,7 @@ The scripts are:
 - undeclared long: as "undeclared", after a loop of --spin iterations.
 - declared long: as "declared", after a loop of --spin iterations.
 
-Prints the GETs per second, their ratio to those of the same peer without a script, and the script
+Prints the GETs per second, the ratio to the rate of the same peer without a script, and the script
 calls per second, as medians over interleaved rounds. {port} is replaced by a free port. All started
 processes are stopped at the end, also after Ctrl-C. Needs only Python's standard library.
 """
@@ -71,7 +71,7 @@ def parse_arguments():
 
 
 def call(load, arguments):
-    """Returns a call of the script of this load."""
+    """Returns a command that calls the script of `load` with random keys."""
     one, two = random.randrange(arguments.keyspace), random.randrange(arguments.keyspace)
     turns = arguments.spin if load.endswith("long") else 0
     if load.startswith("undeclared"):

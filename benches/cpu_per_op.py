@@ -78,8 +78,8 @@ def measure(arguments):
         for name, command in arguments.peer:
             with peers.Server(name, command, arguments.server_cpus) as server:
                 server.wait_ready()
-                # Sets three times as many random keys as there are, after which 95% of the keys
-                # exist. Also warms up the server and redis-benchmark.
+                # Sends three times as many SETs of random keys as there are keys. 95% of the keys
+                # then exist. This also warms up the server and redis-benchmark.
                 drive(arguments, name, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
                 for test in tests:
                     for pipeline in pipelines:

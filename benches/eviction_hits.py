@@ -12,7 +12,8 @@ new server.
 
 Prints for each policy and peer the hit rate, the number of keys left, and used_memory and resident
 memory at the end, each as the median over all seeds (minimum-maximum). "ideal" is the share of
-requests for an equal number of the most popular keys. No policy can have a higher hit rate.
+requests that are for the N most popular keys, where N is the number of keys left. No policy can
+have a higher hit rate.
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.

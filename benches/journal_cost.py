@@ -88,7 +88,7 @@ def in_state(arguments, server, client, state):
         yield
         follower.terminate()
         follower.join()
-        # The server records the stream until it releases the backlog.
+        # The server continues to record effects until it releases the backlog.
         while b"repl_backlog_active:1" in info(client):
             time.sleep(0.1)
     else:

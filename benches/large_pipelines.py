@@ -10,9 +10,10 @@ same rounds. The results are the seconds from the first byte sent to the last by
 longest GET of another client in this time, in milliseconds. The other client is a separate process
 that sends a GET every half millisecond.
 
-The rows `unread` are about a client that does not read its replies: the longest GET while its
-pipeline runs, resident memory divided by the bytes of its replies, and the longest GET in the
-second after it disconnects. Each round starts a new server for each peer.
+In the rows `unread`, one client does not read the replies to its pipeline. The results are the
+longest GET of another client while the pipeline runs, resident memory divided by the bytes of the
+unread replies, and the longest GET in the second after the first client disconnects. Each round
+starts a new server for each peer.
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.
@@ -107,7 +108,8 @@ def read(server, count, value_bytes):
 
 def leave(server, count, value_bytes):
     """Returns the longest GET while the pipeline runs, memory per byte of its replies, and the
-    longest GET after its client has disconnected. GETs are in milliseconds."""
+    longest GET after the client of the pipeline has disconnected. Both times are in
+    milliseconds."""
     client, other = prepare(server, value_bytes), Probe(server.port)
     asking, done = server.connect(), b":1\r\n"
     time.sleep(0.3)

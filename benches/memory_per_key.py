@@ -8,8 +8,8 @@ filling), and stopped. Then the next peer follows. There are two fillings, each 
 * values: --value-keys keys of 16 bytes with values of --value-size bytes, by pipelined SET.
 
 Before the first reading, a server receives GETs of a missing key. Each GET is as long as a key and
-value of the second filling. Buffers of connections and workers therefore don't count as memory of
-keys. "started with" is the memory at the first reading.
+a value together in the second filling. Buffers of connections and workers therefore don't count as
+memory of keys. "started with" is the memory at the first reading.
 
     python3 benches/memory_per_key.py \\
         --peer 'redis=redis-server --port {port} --save "" --enable-debug-command yes' \\

@@ -10,9 +10,9 @@ partitions.) --probes other connections send a GET of a small key every two mill
 is in another partition, in the other half of the slots.
 
 Prints for each command its duration, and the number of probing connections that waited for at least
-half of it. These share a worker with the command's client. For all other probing connections
-together, prints the median, the 99th percentile and the longest GET in milliseconds. The first line
-of a peer is without a command.
+half of this duration. These connections share a worker with the command's client. For all other
+probing connections together, prints the median, the 99th percentile and the longest GET in
+milliseconds. The first line of a peer is without a command.
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.

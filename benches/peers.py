@@ -70,7 +70,7 @@ def process_cpu_s(pid):
 
 
 def process_system_s(pid):
-    """Returns the CPU time of a process in the kernel, to a hundredth of a second."""
+    """Returns the CPU time of a process in the kernel, in steps of 10 ms."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
         return int(stat.read().rsplit(")", 1)[1].split()[12]) / os.sysconf("SC_CLK_TCK")
 

@@ -190,8 +190,8 @@ def failover(pair, arguments, taken):
             try:
                 clients[at].call("SET", "k", sum(accepted))
             except RuntimeError:
-                # READONLY: the former primary replies so to a delayed write once the failover has
-                # ended.
+                # After the failover, the former primary replies READONLY to a write that it
+                # delayed.
                 at = 1 - at
                 continue
             now = time.monotonic()

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 
-# In this order each GET finds values of the length in its row.
+# The order matters: each GET must find values of the length in its row.
 ROWS = [
     # name, over TLS, SET:GET, pipeline, bytes
     ("GET, 256 B, pipeline 1", True, "0:1", 1, 256),
@@ -30,7 +30,8 @@ ROWS = [
     ("GET, 10 KB, pipeline 1", True, "0:1", 1, 10240),
 ]
 IDLE_CLIENTS = 2000
-# Few keys would stay in the CPU's caches. Long values have only a hundredth of the keys.
+# With fewer keys, the data would fit into the CPU's caches. Rows with long values use only a
+# hundredth of the keys.
 KEYS = 1_000_000
 
 
