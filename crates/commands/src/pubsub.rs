@@ -51,8 +51,8 @@ fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind
     }
     context.session.publish_subscriptions();
     // If permissions are revoked after this point, the revocation finds these subscriptions. An
-    // earlier revocation may have searched before they were registered, so the permissions are
-    // checked again.
+    // earlier revocation may have searched before these subscriptions were registered, so the
+    // permissions are checked again.
     if !context.session.has_followed(context.keyspace.users().epoch_after())
         && args.iter().skip(1).any(|name| !context.session.allows_channel(name, kind == Kind::Pattern))
     {

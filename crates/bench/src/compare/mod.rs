@@ -18,8 +18,8 @@
 //! restarts the server instead of driving it ([`persistence`]). Memory workloads have no rounds:
 //! they measure the memory usage of the keys ([`resident`]).
 //!
-//! While one peer is measured, the others are suspended (SIGSTOP), so that even forty idle
-//! processes cost it nothing. CPU time is the kernel's count for all threads of a peer's processes
+//! While one peer is measured, the others are suspended (SIGSTOP). Even forty idle processes then
+//! use no CPU time. A peer's CPU time is the kernel's count for all threads of the peer's processes
 //! and their children, between the first request and the last reply.
 //!
 //! Every started process is a [`process::Process`] value. Dropping the value kills the process: at

@@ -66,7 +66,7 @@ impl Course<'_> {
         }
         for word in words {
             // The key is now fixed and contains no random number, so `__same_key__` has nothing to
-            // repeat. Each of these placeholders therefore draws its own number.
+            // repeat. It is replaced by `__random__`, which draws a number.
             *word = String::from_utf8_lossy(word).replace(SAME_KEY, RANDOM).into_bytes();
         }
         plan.amount = Amount::Shared(REJECTED.div_ceil(requests));

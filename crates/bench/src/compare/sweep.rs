@@ -1,7 +1,7 @@
 //! A sweep over rates: drives every peer (a compared server) at fixed shares of the slowest peer's
 //! peak, and at its own peak.
 //!
-//! First come the rounds without a rate. Their median throughput is a peer's peak. In the sweep,
+//! The rounds without a rate run first. Their median throughput is a peer's peak. In the sweep,
 //! each operation has a due time, and its latency counts from then. A server that stalls therefore
 //! can't hide latency by delaying later requests (coordinated omission).
 //!
@@ -52,8 +52,8 @@ pub(super) struct PointSummary {
     /// Context switches per operation in which a thread of the server began to wait.
     pub(super) voluntary_switches: f64,
     pub(super) involuntary_switches: f64,
-    /// Ratios to every other peer at the same percentage. At a peer's own peak, each ratio is to
-    /// another peer at the own peak of that peer.
+    /// Ratios to every other peer at the same percentage. The last point of each peer is at the
+    /// peer's own peak; its ratios are to the last points of the other peers.
     pub(super) ratios: Vec<PointRatios>,
 }
 

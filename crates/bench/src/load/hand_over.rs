@@ -103,8 +103,8 @@ impl<'a> HandOver<'a> {
             epoll::add(&hand_over.epoll, &socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
             hand_over.clients.push(Client { socket, received: Vec::new() });
         }
-        // Nothing but the arrival of an element shows that a client was blocked. Each client
-        // therefore first receives an unmeasured element.
+        // Only the arrival of an element shows that a client was blocked. Each client therefore
+        // first receives an unmeasured element.
         if let Err(End::Trouble(why)) = hand_over.once_around() {
             return Err(io::Error::other(why));
         }

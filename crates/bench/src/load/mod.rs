@@ -128,7 +128,7 @@ fn create(path: &std::path::Path) -> io::Result<BufWriter<File>> {
 
 /// An observer of a running load.
 pub(crate) trait Watch {
-    /// Called when all clients have connected, or failed to, and before the load starts.
+    /// Called after the threads have tried to connect all clients, and before the load starts.
     fn begins(&mut self) {}
 
     /// Called about every second. `operations` is the number of operations so far.

@@ -15,10 +15,10 @@
 //!
 //! - Lines that commands write in a shard. They move if another worker held the shard last.
 //! - Lines of a key's entry. They move if another worker has written the entry since this worker
-//!   used it, or if this worker writes the entry while another worker has it in its cache. This
-//!   counts only if the key is used again so soon that a single worker would still find the entry
-//!   in its cache. Any other entry is read from memory, even with one worker, so the time measured
-//!   with one worker includes its cost.
+//!   used it, or if this worker writes the entry while another worker has it in its cache. Such a
+//!   move counts only if the key is used again so soon that a single worker would still find the
+//!   entry in its cache. Any other entry is read from memory, even with one worker, so the time
+//!   measured with one worker includes its cost.
 //!
 //! A command on several keys reserves all its shards when it arrives at the first one. In reality
 //! it would reach some of them later. The simulated throughput of such commands is therefore a

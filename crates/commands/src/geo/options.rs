@@ -1,5 +1,5 @@
-//! Parses the arguments of a search. This needs the sorted set, because the centre may be one of
-//! its members, and because errors must have Redis's precedence.
+//! Parses the arguments of a search. The parser needs the sorted set, because the centre may be one
+//! of its members, and because errors must have Redis's precedence.
 
 use pantala_base::number::parse_i64;
 use pantala_resp::Args;

@@ -7,8 +7,9 @@
 //! | `expiry` | `HEXPIRE`, `HPERSIST`, `HTTL`, `HEXPIRETIME` and their variants |
 //! | `walk` | `HGETALL`, `HKEYS`, `HVALS`, `HSCAN`, `HRANDFIELD` |
 //!
-//! A small hash is stored in the dictionary entry. For such a hash, `HGET` and `HSET` hash the key
-//! once (also to find its shard), look it up once, and do not allocate.
+//! A small hash is stored in the dictionary entry. `HGET` and `HSET` of such a hash compute the
+//! hash value of the key once (also to find the key's shard), look the key up once, and do not
+//! allocate.
 //!
 //! Expired fields are deleted before a command sees the hash. See [`pantala_engine::fields`].
 

@@ -199,9 +199,9 @@ impl Options {
                 }
             }
         }
-        // A negative time is replaced by the current time. So is a time in the future, because a
-        // client's clock may be ahead. The primary's commands and the append-only file may give a
-        // time in the future.
+        // A negative time is replaced by the current time. A time in the future is replaced, too,
+        // because a client's clock may be ahead. It is kept only in commands from the primary or
+        // from the append-only file.
         let latest_ms = if of_primary { i64::MAX } else { now_ms };
         if !(0..=latest_ms).contains(&delivered_ms) {
             delivered_ms = now_ms;

@@ -6,10 +6,10 @@ use pantala_engine::access::Access;
 use pantala_resp::Args;
 use pantala_types::stream::{Delivered, Group, IdText, Pending, StreamId, Trim};
 
-/// Propagates the client's `XADD` or `XTRIM`. The effect of two arguments may depend on the server,
-/// so they are replaced by their outcome: by the ID of the new entry, and by the threshold that an
-/// approximate trim reached. Each outcome is given with the index of its argument. Without
-/// outcomes, the command is propagated unchanged.
+/// Propagates the client's `XADD` or `XTRIM`. Replaces arguments whose effect may depend on the
+/// server: the ID by the ID of the new entry (`id`), and the threshold by the one that an
+/// approximate trim reached (`threshold`). Each replacement is given with the index of its
+/// argument. Without replacements, the command is propagated unchanged.
 pub(super) fn resolved(
     access: &mut Access<'_>,
     args: &Args<'_>,

@@ -71,8 +71,8 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     let Some(sum) = value.checked_add(by) else {
         return reply.error("ERR increment would produce NaN or Infinity");
     };
-    // As the output of `OBJECT ENCODING` in Redis shows, the sum is stored as bytes even if it
-    // looks like an integer.
+    // As in Redis, the sum is stored as bytes even if it looks like an integer. Clients can see
+    // this with `OBJECT ENCODING`.
     let text = sum.to_human();
     let change = Change::event(&Event(EventClass::String, "incrbyfloat"));
     match db.set_string(&key, NewString::Bytes(&text), Expire::Keep, change) {
