@@ -107,8 +107,8 @@ impl Client {
         self.send_raw(&bytes);
     }
 
-    /// Sends all commands in one write and returns the replies. It reads while it writes; otherwise
-    /// client and server could each wait until the other reads.
+    /// Sends all commands in one write and returns the replies. Reads while it writes; otherwise
+    /// the client and the server could each wait until the other one reads.
     ///
     /// # Panics
     /// If the server closes the connection.

@@ -25,14 +25,14 @@ const SHOWN_BEFORE: usize = 100;
 const HISTORY_SHOWN: usize = 60;
 /// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// Maximum number of a walk's elements shown that the other walk lacks.
+/// Maximum number of elements that a report shows of those which only one of the two walks found.
 const ODD_SHOWN: usize = 4;
 /// Number of commands that fill both servers before a stream, to create payloads for `RESTORE`.
 const FILLING: usize = 3000;
-/// Maximum length of such a payload.
+/// Maximum length of a payload for `RESTORE`, in bytes.
 const PAYLOAD_BYTES_MAX: usize = 20_000;
-/// Length, in bytes, of the reference's reply to a script. If a reply is at least this long, the
-/// script may fail on Pantala for lack of memory.
+/// If the reference's reply to a script has at least this many bytes, the script may fail on
+/// Pantala for lack of memory.
 const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 
 /// A difference between two servers.
@@ -88,8 +88,8 @@ impl<'a> Pair<'a> {
                 start += 1;
                 continue;
             }
-            // An `ECHO` follows each burst (see `Pair::burst`). A transaction would queue it, so no
-            // burst ends within a transaction.
+            // An `ECHO` follows each burst (see `Pair::burst`). Within a transaction the server
+            // would queue the `ECHO`, so no burst ends within a transaction.
             let (mut length, mut is_open) = (0, false);
             for step in steps[start..].iter().take_while(|step| step.connection == connection) {
                 if length >= BURST_MAX && !is_open || is_walk(step) {

@@ -31,7 +31,7 @@ pub struct Ecosystem {
     pub install: &'static [&'static [&'static str]],
     /// Command lines that run workloads, in the copied directory.
     pub workloads: &'static [&'static [&'static str]],
-    /// Those of them that can also use TLS.
+    /// The workloads that can also use TLS.
     pub encrypted: &'static [&'static [&'static str]],
 }
 

@@ -109,9 +109,10 @@ impl EffectStream {
         self.buffer.is_empty()
     }
 
-    /// Returns all effects of writes that were acknowledged before this call. Sets a marker key and
-    /// reads until the marker is in the stream, twice: effects of other workers may follow the
-    /// first marker, but they precede a marker that is set after the first one was received.
+    /// Returns all effects of writes that were acknowledged before this call. Twice sets a marker
+    /// key and reads until the marker is in the stream. Effects of other workers may follow the
+    /// first marker, but they precede the second marker, which is set after the first one was
+    /// received.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
         let mut effects = self.up_to_marker(client);
         effects.append(&mut self.up_to_marker(client));
@@ -212,8 +213,8 @@ fn deadline_of(words: &[Vec<u8>]) -> Option<(usize, i64)> {
     (words.len() >= 3 && (is(0, "PEXPIREAT") || is(0, "HPEXPIREAT"))).then_some((2, 1))
 }
 
-/// Removes `LIMIT` after an exact trim (`=`) of a stream. It has no meaning there, and Redis
-/// accepts it only from its primary.
+/// Removes `LIMIT` after an exact trim (`=`) of a stream. `LIMIT` has no meaning after an exact
+/// trim, and Redis accepts it only from its primary.
 fn without_limit(effect: &Effect) -> Effect {
     let is_trim = effect[0].eq_ignore_ascii_case(b"XADD") || effect[0].eq_ignore_ascii_case(b"XTRIM");
     let limit = effect.windows(4).position(|words| {

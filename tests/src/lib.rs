@@ -1,5 +1,5 @@
 //! Harness of the black-box tests: starts the `pantala` binary or a real `redis-server`,
-//! communicates with it in raw bytes, and compares the two.
+//! communicates with it in raw bytes, and compares the replies of the two servers.
 //!
 //! # Words
 //!
@@ -14,11 +14,14 @@
 //! - [`Client`]: a socket that sends exactly the given bytes and splits the received bytes into
 //!   [`Reply`]s. It keeps their raw bytes, so that two servers can be compared byte by byte.
 //! - [`history`]: requests and replies of concurrent clients, and whether they are linearizable.
-//! - [`effects`]: reads a server's stream of effects and replays it on another server; [`replica`]:
-//!   servers that follow the stream; [`writers`]: concurrent clients whose random commands fill it.
-//! - [`following`]: replication by `REPLICAOF`; [`staged`]: a scripted primary.
+//! - [`effects`]: reads a server's stream of effects and replays it on another server. [`replica`]:
+//!   servers that follow such a stream. [`writers`]: concurrent clients whose random commands fill
+//!   the stream.
+//! - [`following`]: replication by `REPLICAOF`. [`staged`]: a primary that follows a script of the
+//!   test.
 //! - [`upstream`]: runs Redis's own test suite.
-//! - [`generator`]: random command streams; [`differential`]: sends a stream to two servers.
+//! - [`generator`]: random command streams. [`differential`]: sends a stream to two servers and
+//!   compares the replies.
 //! - [`tls`]: certificates, and a tunnel through which a [`Client`] reaches an encrypted port.
 //! - [`transcript`]: replies to a list of commands, compared with the reference's.
 //! - *reference*: the real redis-server, whose replies are correct by definition.

@@ -1,6 +1,7 @@
-//! Runs a test in a network namespace of its own. There the loopback interface has further
-//! addresses, so connections between them have no loopback address, as those of another host. The
-//! test may cut and slow down these connections without harm to other tests.
+//! Runs a test in a network namespace of its own. There the loopback interface has additional
+//! addresses. For a server, a connection between two of these addresses looks like one from another
+//! host, because neither address is a loopback address. The test may cut and slow down such
+//! connections without an effect on other tests.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,15 +11,16 @@ use crate::{binary, tool};
 
 /// Addresses that the namespace has in addition to those of a loopback interface.
 pub const V4: [&str; 3] = ["10.77.0.1", "10.77.0.2", "10.77.0.3"];
-/// Another one, unless the host has no IPv6.
+/// An IPv6 address that the namespace also has, unless the host has no IPv6.
 pub const V6: &str = "fd77::1";
 
 /// Environment variable of a test that runs in the namespace.
 const INSIDE: &str = "PANTALA_TEST_IN_NAMESPACE";
 
 /// Runs the test with the path `test` again, in a network namespace with the addresses above.
-/// Returns `false` in the namespace, where the caller must do the work itself. If no namespace can
-/// be created, the test is skipped, also in CI: containers may forbid it.
+/// Returns `true` when that run has passed, and `false` if the caller is already in the namespace:
+/// then the caller must run the test's body. If no namespace can be created, which containers may
+/// forbid, the test is skipped, even in CI.
 ///
 /// # Panics
 /// If the test fails in the namespace, or runs longer than `limit`.
@@ -89,12 +91,13 @@ impl Network {
         assert!(self.run(&format!("rule add pref 50 from {from} to {to} blackhole")), "{from} to {to}");
     }
 
-    /// Delays and drops packets of all connections, also those of clients. Returns how; `None` if
-    /// the kernel can't.
+    /// Delays and drops packets of all connections, including those of clients. Returns the
+    /// queueing discipline that does this, or `None` if the kernel has none.
     #[must_use]
     pub fn slow_down(&self) -> Option<&'static str> {
         let tc = self.tc.as_ref()?;
-        // Kernels without netem have at least a token bucket, whose queue delays and overflows.
+        // Kernels without netem have at least a token bucket, whose queue delays packets and drops
+        // those that don't fit.
         let ways = ["netem delay 15ms 10ms loss 2%", "tbf rate 16mbit burst 128kb latency 40ms"];
         ways.into_iter().find(|way| {
             let words = "qdisc replace dev lo root".split(' ').chain(way.split(' '));
@@ -106,7 +109,7 @@ impl Network {
     pub fn heal(&self) {
         while self.run("rule del pref 50") {}
         if let Some(tc) = &self.tc {
-            // It fails if nothing was slowed down.
+            // Fails if nothing was slowed down.
             let _ = Command::new(tc).args(["qdisc", "del", "dev", "lo", "root"]).output();
         }
     }

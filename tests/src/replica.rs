@@ -71,8 +71,9 @@ impl Replica {
     pub fn finish(self, server: &Server) -> Result<u64, String> {
         wait_for_expiry(server);
         let mut client = server.connect();
-        // Effects of other workers may follow the first marker, although they were acknowledged
-        // before it. They precede a marker that is set after the first one was received.
+        // Effects of other workers may follow the first marker, although their writes were
+        // acknowledged before it was set. These effects precede the second marker, which is set
+        // after the first one was received.
         client.command(&[&b"SET"[..], MARKER, b"first"]);
         eventually("the stream contains the first marker", || {
             self.is_marked.load(Ordering::Relaxed) || self.has_ended()

@@ -279,7 +279,7 @@ fn commands_that_waited_for_shards_are_checked_when_they_run() {
         // waiting at the time of the change.
         for attempt in 0.. {
             let mut eve = user(&server, "eve", "+@all allkeys allchannels");
-            // Read before the script starts, so that the script ends at least HELD_MS later.
+            // This time is before the script starts, so the script ends at least HELD_MS after it.
             let began = Instant::now();
             let mut holder = hold_all_shards(&server);
             eve.send_together(&calls.iter().map(|call| call.split(' ').collect()).collect::<Vec<_>>());
@@ -426,7 +426,8 @@ fn a_revoked_client_reads_nothing_that_is_written_later() {
                 scope.spawn(|| while (&ned).write_all(&reads).is_ok() {});
                 let reader = scope.spawn(|| {
                     let (mut replies, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-                    // An error ends the replies as their end does: the connection is closed.
+                    // After an error, as at the end of the stream, no more replies arrive: the
+                    // server has closed the connection.
                     while let Ok(bytes @ 1..) = (&ned).read(&mut buffer) {
                         replies.extend_from_slice(&buffer[..bytes]);
                         has_read.store(replies.len() > AUTH_REPLY.len(), Ordering::Relaxed);

@@ -225,8 +225,8 @@ fn keys_of_a_transaction_are_checked_when_it_runs() {
     });
 }
 
-/// A script that reads a key without declaring it is rolled back and reruns with all shards. It
-/// does not if its user was deleted, or may no longer run scripts.
+/// A script that reads a key without declaring it is rolled back and reruns with all shards. It is
+/// not rerun if its user was deleted, or may no longer run scripts.
 #[test]
 fn a_script_does_not_rerun_without_permission() {
     const SCRIPT: &str = "for _ = 1, 2e8 do end redis.call('SET', 'leak', redis.call('GET', 'secret'))";
@@ -282,8 +282,8 @@ fn names_of_keys_are_visible() {
     });
 }
 
-/// `ACL LOAD` by a client whose own user is replaced, loses its channels, or is gone. As in Redis
-/// 7.0, the client receives the reply and is closed in each case.
+/// `ACL LOAD` by a client whose own user the file replaces, deprives of channels, or omits. As in
+/// Redis 7.0, the client receives the reply and is closed in each case.
 #[test]
 fn a_client_may_load_a_file_that_replaces_its_own_user() {
     const OTHERS: &str = "user default on nopass ~* &* +@all\n";

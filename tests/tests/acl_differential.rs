@@ -12,7 +12,7 @@ use pantala_tests::{Backend, Client, Random, Reply, Server};
 const PIPELINE: usize = 2000;
 
 /// Number of replies that the short and the long run compare. `PANTALA_ACL_COMPARISONS` overrides
-/// the latter.
+/// the number of the long run.
 const SHORT_RUN: usize = 8_000;
 const LONG_RUN: usize = 1_000_000;
 
@@ -129,7 +129,7 @@ struct Step {
 struct Names {
     /// All commands and subcommands of Redis that Pantala supports.
     commands: Vec<String>,
-    /// Those that are run with random arguments.
+    /// The commands that are run with random arguments.
     run: Vec<String>,
     /// All commands and subcommands of Redis.
     known: Vec<String>,

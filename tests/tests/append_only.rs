@@ -338,7 +338,8 @@ fn a_truncated_file_is_cut_and_loaded_or_prevents_startup() {
     }
 }
 
-/// As in Redis, the parser does not check line ends. They must not reach the file.
+/// As in Redis, the parser does not check line ends. A client's wrong line ends must not be written
+/// to the file.
 #[test]
 fn wrong_line_ends_of_a_client_are_not_written() {
     for_each_backend(|backend| {
@@ -499,7 +500,7 @@ fn a_script_delays_no_sync_of_other_workers() {
             for (number, writer) in writers.iter_mut().enumerate() {
                 writer.send(&["SET", &format!("k{number}"), "1"]);
             }
-            // Some of them belong to the other worker.
+            // Some of the writers belong to the worker that doesn't run the script.
             let has_reply = |writer: &mut Client| writer.has_reply_within(std::time::Duration::from_millis(200));
             let served = writers.iter_mut().map(has_reply).filter(|has_reply| *has_reply).count();
             assert_eq!(scripts.receive(), Reply::Null);
@@ -928,7 +929,7 @@ fn aborted_rewrites_delay_no_other_rewrite() {
         }
         assert_eq!(info(&mut client, "aof_rewrites_consecutive_failures"), "0");
         assert_eq!(info(&mut client, "aof_last_bgrewrite_status"), "ok");
-        // Only a rewrite that waits for another snapshot is subject to the delay after failures.
+        // Only a rewrite that waits for another snapshot is delayed after failures.
         must(&mut client, "BGSAVE");
         must(&mut client, "CONFIG SET appendonly yes rdb-key-save-delay 0");
         eventually("the base is written", || server.log().contains("AOF rewrite finished successfully"));

@@ -504,7 +504,7 @@ fn loaded_digests(backend: Backend, folder: &TempDir) -> String {
     digest
 }
 
-/// After a crash while a snapshot is written, the last complete one remains.
+/// After a crash while a snapshot is written, the last complete snapshot remains.
 #[test]
 fn a_crash_leaves_the_last_snapshot() {
     let folder = folder();

@@ -527,7 +527,7 @@ fn elements_are_neither_lost_nor_popped_twice() {
         pushed.sort_unstable();
         got.sort_unstable();
         assert_eq!(pushed, got, "seed {seed}");
-        // No blocked client is left in the queue of any key: it would take the element.
+        // No blocked client is left in the queue of a key; such a client would take the element.
         for key in 0..KEYS {
             assert_eq!(client.call(&format!("RPUSH key:{key} x")).integer(), 1);
             assert_eq!(client.call(&format!("LLEN key:{key}")).integer(), 1);
@@ -591,7 +591,8 @@ fn a_client_killed_before_it_blocks_takes_no_element() {
                       repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > since + 500";
         holder.send(&["EVAL", script, "1", "k"]);
         std::thread::sleep(Duration::from_millis(100));
-        // Some of them belong to the other worker, which sends it a request.
+        // Some of these clients belong to the worker that doesn't run the script. That worker sends
+        // a request to the worker of the script.
         let mut blocked: Vec<Client> = (0..6).map(|_| server.connect()).collect();
         let ids: Vec<i64> = blocked.iter_mut().map(|client| client.call("CLIENT ID").integer()).collect();
         blocked.iter_mut().for_each(|client| client.send(&["BLPOP", "k", "0"]));
@@ -600,7 +601,8 @@ fn a_client_killed_before_it_blocks_takes_no_element() {
             client.call(&format!("CLIENT KILL ID {id}"));
         }
         assert_eq!(holder.receive(), Reply::Null);
-        // The commands block now. Their clients' workers receive a message, and withdraw them.
+        // The commands block now. The workers of their closed clients receive a message, and remove
+        // the commands from the queue of the key.
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!(client.call("RPUSH k v"), Reply::Integer(1));
         assert_eq!(client.call("LLEN k"), Reply::Integer(1), "a closed client has received the element");

@@ -329,7 +329,7 @@ fn the_script_s_own_client_waits_until_it_ends() {
 }
 
 /// Messages for the client of a busy script are buffered until the script ends, up to the client's
-/// output buffer limit. Above it, the buffer is dropped and the client closed.
+/// output buffer limit. Above the limit, the buffer is dropped and the client closed.
 #[test]
 fn messages_for_the_script_s_own_client_are_bounded() {
     const MESSAGE_BYTES: usize = 100_000;
@@ -656,9 +656,9 @@ fn endless_loops_around_calls_are_killed() {
     });
 }
 
-/// Error handlers and coroutines can't prevent a script from being killed: neither a handler that
-/// runs at the point of the error, nor coroutines that each end before the check for a kill, which
-/// runs after some number of instructions.
+/// Error handlers and coroutines can't prevent a script from being killed. One script has a handler
+/// that runs at the point of the error. Others run many coroutines, each of which ends before the
+/// check for a kill, which happens after some number of instructions.
 #[test]
 fn handlers_of_errors_and_coroutines_are_killed() {
     const HANDLED: &str =

@@ -180,7 +180,7 @@ enum Event {
     Promote,
     Save,
     Restart,
-    /// Kills the primary and promotes the replica that has the most.
+    /// Kills the primary and promotes the replica that has applied the most of the stream.
     KillPrimary,
     /// Cuts the connections between two servers.
     Cut,
@@ -332,7 +332,7 @@ impl Scene {
         self.network().heal();
     }
 
-    /// Returns the replicas whose link is up. They have what they acknowledged.
+    /// Returns the replicas whose link is up. These have everything that they have acknowledged.
     fn linked(&self) -> Vec<usize> {
         let is_linked = |&node: &usize| replication(self.nodes[node].port, "master_link_status") == "up";
         (0..NODES).filter(|&node| node != self.primary).filter(is_linked).collect()

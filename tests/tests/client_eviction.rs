@@ -17,9 +17,9 @@ const LIMIT: usize = 3_000_000;
 const SMALL_LIMIT: usize = 200_000;
 /// Length of a long reply. A client may exceed the limit by one such reply before it is evicted.
 const LONG: usize = 200 * KB;
-/// Tolerance when the memory that CLIENT LIST shows is compared with the limit: `control` uses
-/// memory while it runs the command, and each worker may have changes of up to 1 KiB that it has
-/// not yet added to the sum of all workers.
+/// Tolerance when the memory that CLIENT LIST shows is compared with the limit. There are two
+/// reasons: `control` uses memory while it runs the command, and each worker may have changes of up
+/// to 1 KiB that it has not yet added to the sum of all workers.
 const SLACK: usize = 32 * KB;
 /// Number of small allocations of one kind (watched keys, for example) that together exceed
 /// [`SMALL_LIMIT`], whatever the kind.
@@ -190,9 +190,9 @@ fn arguments_of_a_blocked_command_count() {
     });
 }
 
-/// Commands wait for a shard that a script holds. Their arguments have left the query buffer, but
-/// still count as memory of their client: those of commands, pipelines, transactions, scripts and
-/// watches.
+/// Commands wait for a shard that a script holds. Their arguments are no longer in the query
+/// buffer, but still count as memory of their client. This is tested for single commands,
+/// pipelines, transactions, scripts and watches.
 #[test]
 fn arguments_of_commands_that_wait_for_their_shards_count() {
     const WORKERS: usize = 3;
@@ -372,8 +372,8 @@ fn no_evict_protects_until_it_is_turned_off() {
         eventually("it exceeds the limit", || {
             field(&mut control, "protected", "tot-mem").expect("it is connected") > SMALL_LIMIT
         });
-        // The protected client's memory counts in the sum, which therefore exceeds the limit: the
-        // next client without protection is evicted, although it uses little.
+        // The protected client's memory is part of the sum, so the sum exceeds the limit. The next
+        // client without protection is evicted, although it uses little memory.
         let mut other = server.connect();
         other.set_read_timeout(PATIENCE);
         assert_eq!(other.read_to_end(), b"");
@@ -586,10 +586,10 @@ fn the_sum_is_right_after_many_evictions() {
         let evicted = control.call("INFO stats").text();
         assert!(!evicted.contains("\r\nevicted_clients:0\r\n"), "no client was evicted");
         // The limit is the smallest that Redis accepts, because an error in the sum is then largest
-        // in proportion. `goes` must be the larger client: a receive buffer may be twice as large
-        // as its contents, so `goes` sends more than twice the bytes of `stays`. Both have sent
-        // everything before the limit is set, because a client whose bytes arrive in pieces could
-        // at first be the smaller one.
+        // in proportion. `goes` must be the larger client. A receive buffer may be twice as large
+        // as its contents, so `goes` sends more than twice the bytes of `stays`. Both clients have
+        // sent everything before the limit is set; otherwise `goes` could at first be the smaller
+        // client, because its bytes arrive in pieces.
         let _stays = filled(&server, &mut control, "stays", 40 * KB);
         let mut goes = filled(&server, &mut control, "goes", 128 * KB);
         set_limit(&mut control, 128 * KB);

@@ -1,4 +1,5 @@
-//! The replies of a cluster's only node, compared with a real redis-server that owns all slots.
+//! The replies of the only node of a cluster, compared with a redis-server that owns all slots of
+//! its cluster.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

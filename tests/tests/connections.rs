@@ -74,8 +74,8 @@ fn client_list_lists_all_connections() {
 }
 
 /// `qbuf-free` is the free space of the buffer that holds the command. A complete command is in the
-/// buffer of the event loop, which all its clients share; an incomplete one is copied to the
-/// client's own buffer.
+/// buffer of the event loop, which all clients of the worker share. An incomplete command is copied
+/// to the client's own buffer.
 #[test]
 fn client_list_reports_the_free_query_buffer() {
     const QUERY: &str = "CLIENT INFO\r\n";
@@ -217,7 +217,8 @@ fn pause_writes(client: &mut Client, in_transaction: bool) {
 
 /// When CLIENT PAUSE replies, all commands that started before the pause have run, however long
 /// they take: scripts, and commands that wait for the shards of scripts. Later commands wait until
-/// the pause ends. The pause is shorter than the script that was running when it was sent.
+/// the pause ends. In this test the pause is shorter than the script that is running when CLIENT
+/// PAUSE is sent.
 #[test]
 fn the_duration_of_a_pause_counts_from_its_reply() {
     // On a busy host the test may read the reply when half of the pause is over, so it tries
@@ -256,8 +257,8 @@ fn the_duration_of_a_pause_counts_from_its_reply() {
 #[test]
 fn nothing_changes_after_a_pause_is_answered() {
     const WORKERS: usize = 3;
-    // Each writer sets its own key. DBSIZE, which needs no shard and so replies while a script
-    // holds them, therefore counts the writers that have run.
+    // Each writer sets its own key, so DBSIZE counts the writers that have run. DBSIZE needs no
+    // shard, so it replies even while a script holds all shards.
     let long = format!("{SPIN} redis.call('SET', '{{held}}long', 1) redis.call('SET', ARGV[1], 1)");
     for_each_backend(|backend| {
         for (execution, in_transaction) in [("inline", false), ("inline", true), ("owner", false), ("owner", true)] {

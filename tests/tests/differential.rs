@@ -49,8 +49,8 @@ const FAR_LIMIT: &str = "1000gb";
 
 #[test]
 fn one_shard_answers_as_redis() {
-    // With an LFU policy, OBJECT FREQ succeeds and OBJECT IDLETIME returns an error; in the other
-    // runs it is the other way round.
+    // With an LFU policy, OBJECT FREQ succeeds and OBJECT IDLETIME returns an error. In the other
+    // runs OBJECT IDLETIME succeeds and OBJECT FREQ returns an error.
     let counting = ["--maxmemory-policy", "allkeys-lfu", "--maxmemory", FAR_LIMIT];
     compare("one_shard_answers_as_redis", &["--workers", "1", "--shards", "1"], &counting);
 }
@@ -74,8 +74,8 @@ fn two_judges_agree_and_every_command_is_reached() {
     /// Minimum number of commands of this test. The rarest command succeeds about 18 times in this
     /// many.
     const JUDGED_MIN: usize = 100_000;
-    /// Each command must succeed at least once per this many commands. That is about a quarter of
-    /// the rate of the rarest command, so a lower rate isn't chance.
+    /// Each command must succeed at least once per this many commands. The rarest command succeeds
+    /// about four times as often, so a lower rate isn't chance.
     const JUDGED_PER_SUCCESS: usize = 25_000;
     const COMMANDS_REACHED: &str = "append bitcount bitfield bitfield_ro bitop bitpos getbit setbit \
         pfadd pfcount pfdebug pfmerge blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin sort sort_ro dump restore \

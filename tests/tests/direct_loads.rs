@@ -18,7 +18,7 @@ const MARK: &str = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn";
 /// A snapshot with the key `k`, and without a checksum.
 const SNAPSHOT: &[u8] = b"REDIS0010\xfe\0\0\x01k\x05value\xff\0\0\0\0\0\0\0\0";
 
-/// Texts of the log that tell how a snapshot was received.
+/// Texts of the log that show how a snapshot was received.
 const DIRECTLY: &str = "to parser";
 const TO_FILE: &str = "to disk";
 
@@ -86,8 +86,8 @@ fn pantala_sends_to_a_replica_without_keys() {
     });
 }
 
-/// A damaged or truncated snapshot leaves the replica empty, and the next attempt succeeds. As in
-/// Redis, if the link breaks; redis-server exits if a complete snapshot is damaged.
+/// A damaged or truncated snapshot leaves the replica empty, and the next attempt succeeds. Redis
+/// does the same if the link breaks, but redis-server exits if a complete snapshot is damaged.
 #[test]
 fn a_failed_load_leaves_the_replica_empty() {
     let head = format!("+FULLRESYNC {ID} 7\r\n");
@@ -143,7 +143,8 @@ fn a_failed_load_leaves_the_replica_empty() {
     }
 }
 
-/// Repeats a check until it succeeds: for scenes with several attempts, one a second.
+/// Repeats a check until it succeeds. For scenes in which the replica tries several times, once a
+/// second.
 #[track_caller]
 fn eventually_slowly(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -267,7 +268,7 @@ fn a_failed_load_deletes_the_libraries() {
     }
 }
 
-/// A primary that falls silent within its snapshot is given up after `repl-timeout`.
+/// The link to a primary that stops sending within its snapshot is closed after `repl-timeout`.
 #[test]
 fn a_silent_primary_ends_the_load() {
     let replica = Server::pantala(Backend::all()[0], &[&REPLICA[..], &["--repl-timeout", "1"]].concat());

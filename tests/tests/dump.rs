@@ -221,12 +221,12 @@ fn packed_sorted_sets_are_dumped_as_redis_dumps_them() {
     server.assert_sound();
 }
 
-/// Maximum number, in one run, of damaged payloads that only Redis accepts and whose types aren't
-/// in [`SOME_TAKEN`]. Redis does not check all bits after an element of a listpack.
+/// Maximum number of damaged payloads in one run that only Redis accepts, not counting the types in
+/// [`SOME_TAKEN`]. Redis does not check all bits after an element of a listpack.
 const OTHERS_TAKEN_MAX: usize = 4;
-/// Types of which Redis accepts some damaged payloads that Pantala rejects: sorted sets with
-/// textual scores, because Redis parses any text, and streams, because it reads an impossible
-/// length in a counter as 2^64 - 1.
+/// Types of which Redis accepts some damaged payloads that Pantala rejects. In sorted sets with
+/// textual scores, Redis parses any text. In streams, Redis reads an impossible length in a counter
+/// as 2^64 - 1.
 const SOME_TAKEN: [u8; 5] = [3, 12, 15, 17, 19];
 
 /// Returns a value changed in a few places.

@@ -16,7 +16,7 @@ enum Kind {
     Redis,
 }
 
-/// A server with an encrypted port, whose link to a primary is encrypted too.
+/// A server with an encrypted port. Its link to a primary is encrypted too.
 struct Encrypted {
     server: Server,
     tls_port: u16,
@@ -89,8 +89,8 @@ fn redis_follows_pantala_over_tls() {
     for_each_backend(|backend| follow_over_tls(Kind::Pantala(backend), Kind::Redis, &certificates));
 }
 
-/// As in Redis, the authority must have signed the primary's certificate, whose names don't count.
-/// Its own certificate will do.
+/// As in Redis, the authority must have signed the primary's certificate, but its names aren't
+/// checked. The primary may also use the authority's own certificate.
 #[test]
 fn the_certificate_of_the_primary_is_checked_without_its_names() {
     let Some(certificates) = Certificates::make() else { return };

@@ -50,8 +50,8 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// Returns the top-level names that code in a module refers to, by `crate::` or by as many
-/// `super::` as lead to the crate's root.
+/// Returns the top-level names of the crate that code in a module refers to, by `crate::` or by so
+/// many `super::` that the path starts at the crate's root.
 fn references(module: &[String], code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {

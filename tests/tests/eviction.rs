@@ -436,8 +436,8 @@ fn used_keys_stay_and_unused_keys_are_evicted() {
         assert!(is_seen, "{policy}: % of used and of unused keys that are left: {seen:?}");
     };
     play_together(|server| {
-        // Half of all keys are evicted, and four fifths are unused. So if all used keys stay, 5 of
-        // 8 unused keys are evicted.
+        // Half of all keys are evicted, and four fifths of all keys are unused. So if all used keys
+        // stay, 5 of 8 unused keys are evicted.
         for (policy, uses) in
             [("allkeys-lru", 1), ("volatile-lru", 1), ("allkeys-lfu", 40), ("volatile-lfu", 40), ("volatile-ttl", 0)]
         {
@@ -534,8 +534,8 @@ fn the_sum_of_memory_does_not_drift() {
                 }
             });
             assert!(info_field(&mut control, "evicted_keys") > 0);
-            // Deleted values no longer count: 1 MB of values fits into the free memory without
-            // eviction, 4 MB more don't.
+            // Deleted values no longer count. So 1 MB of values fits into the free memory without
+            // eviction, and 4 MB more do not.
             assert_eq!(control.call("FLUSHALL"), Reply::ok());
             allow_more(&mut control, 4 * MB, "allkeys-random");
             assert_eq!(control.call("CONFIG RESETSTAT"), Reply::ok());
@@ -582,7 +582,7 @@ fn a_new_limit_counts_the_last_writes() {
     });
 }
 
-/// When a client has released memory, no worker rejects commands because of it any more.
+/// When a client has released memory, no worker still rejects commands because of that memory.
 #[test]
 fn released_client_memory_causes_no_rejections() {
     const MIB: usize = 1 << 20;

@@ -93,8 +93,9 @@ fn age_of_clock(client: &mut Client) -> i64 {
 }
 
 /// A command with a TTL computes the deadline from the time at which the command itself starts.
-/// Slow commands before it don't make that time stale: neither those of its pipeline, nor those of
-/// other clients in its worker's turn, nor its own first run if that was rolled back.
+/// Slow commands before it don't make that time stale. This is tested for commands of its pipeline,
+/// for commands of other clients in its worker's turn, and for its own first run if that was rolled
+/// back.
 #[test]
 fn deadlines_count_from_when_their_commands_run() {
     /// Duration of the slow commands that run before the command with the TTL, in ms. The time that
@@ -159,8 +160,9 @@ fn deadlines_count_from_when_their_commands_run() {
     });
 }
 
-/// Workers read the clock at different instants. A client that finds a key missing, because a
-/// worker with a newer time has deleted it, finds no key with the same deadline alive afterwards.
+/// Workers read the clock at different instants. If a client finds a key missing, because a worker
+/// with a newer time has deleted it, the client finds no key with the same deadline alive
+/// afterwards.
 #[test]
 fn a_deadline_passes_for_all_keys_at_once() {
     const KEYS: usize = 16;

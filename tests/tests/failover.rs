@@ -288,8 +288,8 @@ fn an_aborted_failover_lets_writes_run() {
         assert_eq!(client.call("INCR held"), Reply::Integer(2));
         assert!(server.log().contains("Replica never caught up before timeout"), "{}", server.log());
         assert_eq!((state(&server).as_str(), role(&server).as_str()), ("no-failover", "master"));
-        // With FORCE, the replica is asked to take over once the timeout has passed; ABORT restores
-        // the role.
+        // With FORCE, the replica is requested to take over once the timeout has passed. ABORT
+        // makes the server a primary again.
         let forced = format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 50", replica.port());
         assert_eq!(client.call(&forced), Reply::ok());
         let mut held = held_write(&server);

@@ -261,9 +261,9 @@ fn delayed_messages_are_batched() {
                 }
                 audience.assert_received(&payloads);
                 let writes = audience.writes() - before;
-                // Each batch is one write. Short messages: many per batch, so less than half as
-                // many writes as messages. Long ones: at most two per batch, so only fewer writes
-                // than messages.
+                // Each batch is one write. A batch has many short messages, so there must be less
+                // than half as many writes as messages. A batch has at most two long messages, so
+                // there must only be fewer writes than messages.
                 let most = if is_long { MESSAGES * LISTENERS } else { MESSAGES * LISTENERS / 2 };
                 assert!(writes < most, "{writes} writes");
             }

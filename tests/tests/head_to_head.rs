@@ -1,4 +1,5 @@
-//! Compares Pantala with Redis by `pantala-bench compare`. Asserts structure, never speed.
+//! Compares Pantala with Redis by `pantala-bench compare`. The test checks the structure of the
+//! report, never speed.
 
 use std::path::Path;
 use std::process::Command;

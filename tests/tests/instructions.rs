@@ -2,9 +2,9 @@
 //! host, so it shows regressions that timings on a busy host hide.
 //!
 //! The count includes all of the server's code for an operation: event loop, parser, window,
-//! dictionary, reply. It excludes the kernel. `tests/instructions.txt` has the latest counts; a
-//! case fails if it exceeds its count by more than [`REGRESSION_PERCENT`]. After a change that adds
-//! or saves instructions on purpose, update the file. The counts are valid for one version of the
+//! dictionary, reply. It excludes the kernel. `tests/instructions.txt` has the latest counts. A
+//! case fails if it exceeds its count by more than [`REGRESSION_PERCENT`]. Update the file after a
+//! change that adds or saves instructions on purpose. The counts are valid for one version of the
 //! compiler, on x86-64.
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The stream of effects (the commands that the server propagates to replicas and to the
-//! append-only file) and its readers, called followers here. Each follower has its own position in
-//! the stream; the server holds the bytes that some follower or the backlog still needs, and their
-//! number is bounded.
+//! append-only file) and its readers, called *followers* in this file. Each follower has its own
+//! position in the stream. The server holds the bytes that some follower or the backlog still
+//! needs. The number of held bytes is bounded.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -24,8 +24,8 @@ const MIB: usize = 1 << 20;
 /// Length of a value, bytes: so long that its effect fills a chunk of the stream.
 const VALUE_BYTES: usize = 64 * 1024;
 
-/// Upper bound of a chunk's length, bytes. Only whole chunks are freed, so the server may hold up
-/// to one chunk more than it needs.
+/// Upper bound of the length of a chunk, a piece of the stream in memory, bytes. Only whole chunks
+/// are freed, so the server may hold up to one chunk more than it needs.
 const CHUNK_BYTES_MAX: usize = 512 * 1024;
 
 /// More than the sockets of a connection can buffer on both sides, bytes.
@@ -136,8 +136,8 @@ fn a_slow_follower_is_disconnected_and_the_other_continues() {
     });
 }
 
-/// As in Redis, the effective limit is at least the backlog's size: the server holds those bytes
-/// anyway, so it doesn't disconnect a replica that lags by less than that.
+/// As in Redis, the effective limit is at least the size of the backlog. The server holds the
+/// backlog anyway, so it doesn't disconnect a replica whose lag is less than that size.
 #[test]
 fn a_follower_may_be_behind_by_the_backlog() {
     const BACKLOG: usize = 16 * MIB;

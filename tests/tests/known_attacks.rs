@@ -137,7 +137,8 @@ fn unauthenticated_clients_use_little_memory() {
     });
 }
 
-/// `unauthenticated-timeout` counts from the logout, not from the connect.
+/// `unauthenticated-timeout` counts from the time when the client is logged out, not from the time
+/// when it connected.
 #[test]
 fn a_client_that_is_logged_out_has_time_to_log_in_again() {
     const TIMEOUT: Duration = Duration::from_secs(2);

@@ -134,14 +134,15 @@ fn pending_replies_take_memory_once_and_keep_their_order() {
             let (resident, used) = (server.resident_bytes() as usize, info(&mut other, "used_memory:"));
             client.send_raw(&requests);
             wait_for(&mut other, "done");
-            // The kernel holds the rest of the output. The server's clock updates the counts one
-            // after another.
+            // The kernel holds the rest of the output. The server's periodic work updates the
+            // counts one after another.
             let least = TOTAL_BYTES - STUCK_BYTES;
             eventually("the output is counted once in each field", || {
                 let [pending, total, pieces] =
                     listed_fields(&mut other, "silent", ["omem", "tot-mem", "oll"]).expect("the client is connected");
                 let counted = info(&mut other, "used_memory:").saturating_sub(used);
-                // `used_memory` may also change by deltas that the shards hadn't flushed before.
+                // `used_memory` may also change because shards add changes that they had not
+                // reported before.
                 (least..TOTAL_BYTES + count * 16).contains(&pending)
                     && (pending..pending + 2 * MIB).contains(&total)
                     && (least / (2 * MIB)..=TOTAL_BYTES / (60 * KIB)).contains(&pieces)
@@ -230,7 +231,7 @@ fn the_hard_limit_applies_to_output_in_pieces() {
     }
 }
 
-/// The output of a closed client is freed over several turns.
+/// The output of a closed client is freed over several turns (iterations of the event loop).
 #[test]
 fn output_of_a_closed_client_is_freed_over_several_turns() {
     const COMMANDS: usize = 200;

@@ -59,7 +59,7 @@ fn metadata() -> Metadata {
         .expect("cargo metadata reads the workspace")
 }
 
-/// Returns the name of a crate in the table, which is that of its directory.
+/// Returns the name of a crate in the table, which is the name of its directory.
 fn layer(package: &str) -> Option<&str> {
     match package {
         "pantala" => Some("server"),

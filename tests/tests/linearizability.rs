@@ -24,7 +24,7 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, fo
 const RUN: Duration = Duration::from_millis(250);
 /// Maximum time until a violated invariant is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(120);
-/// At most one in this many windows may be undecided, that is, without a verdict of the search.
+/// At most one in this many windows may be undecided: the search has ended without a verdict.
 const DECIDED_MIN: u64 = 100;
 /// At most one in this many windows may need expiries after the deadline ([`Deadlines::Late`]).
 const PUNCTUAL_MIN: u64 = 20;
@@ -387,9 +387,9 @@ fn every_fault_is_detected() {
     let seed = Random::seed("every_fault_is_detected");
     for_each_form(|backend, execution| {
         for (fault, permille, workload) in BROKEN {
-            // With `owner`, only EXEC differs: it always runs on the thread of its last shard. The
-            // other faults would be detected in the same way as with `inline`, except that
-            // `overtaking` violates nothing there.
+            // With `owner`, only the faults of EXEC are tested, because EXEC always runs on the
+            // thread of its last shard. The other faults would be detected in the same way as with
+            // `inline`, except that `overtaking` violates nothing with `owner`.
             if execution == "owner" && !fault.ends_with("-exec") {
                 continue;
             }

@@ -88,8 +88,8 @@ fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
         "COMMAND INFO nothing",
         "HELLO 2 SETNAME",
     ];
-    // Not in `calls`: Redis replies OK to `WATCH`. Pantala rejects `WATCH`, which needs the key's
-    // shard, because the load holds all shards.
+    // `WATCH` is not in `calls`, because Redis replies OK to it. Pantala rejects it: `WATCH` needs
+    // the key's shard, and the load holds all shards.
     if server.log().contains("Pantala") {
         assert_eq!(client.call("WATCH key:1").text(), LOADING);
     }

@@ -327,8 +327,8 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
             }
         });
         let events = events(&mut listener, &mut publisher);
-        // `set` and `del` alternate: the key is set only while it is missing, and a DEL publishes
-        // an event only if the key exists.
+        // `set` and `del` alternate, because the key is set only while it is missing, and a DEL
+        // publishes an event only if the key exists.
         for pair in events.chunks(2) {
             assert_eq!(pair, ["__keyspace@0__:key set", "__keyspace@0__:key del"]);
         }
@@ -354,9 +354,9 @@ fn the_reply_precedes_the_events_of_the_clients_own_command() {
             assert!(matches!(client.receive(), Reply::Array(_)), "{key}");
             assert_eq!(client.receive().elements()[3], Reply::bulk(&missing));
         }
-        // The clients are on several workers: a push may serve a blocked client before that
-        // client's own worker has registered it as blocked. Even then its reply precedes its `lpop`
-        // event.
+        // The clients are on several workers. So a push may serve a blocked client before that
+        // client's own worker has registered it as blocked. Even then the client's reply precedes
+        // the `lpop` event.
         let mut others = [(); 3].map(|()| server.connect());
         set_classes(&mut others[0], "El");
         for number in 0..300 {

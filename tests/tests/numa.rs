@@ -10,7 +10,7 @@ use pantala_tests::{Backend, Server, tool};
 /// Environment variable with the folder that the server reads instead of `/sys/devices/system`.
 const TOPOLOGY: &str = "PANTALA_TOPOLOGY";
 
-/// Writes a topology in which CPU 0 is one node, package and cache, and CPU 1 another.
+/// Writes a topology with two nodes, each of which has one package, one cache and one CPU: 0 or 1.
 fn two_nodes(root: &Path) {
     let put = |path: String, text: &str| {
         let path = root.join(path);
@@ -28,8 +28,8 @@ fn two_nodes(root: &Path) {
     }
 }
 
-/// Starts a server on CPUs 0 and 1 of a host with two nodes. Returns `None`, after a remark, if the
-/// test may not use both CPUs.
+/// Starts a server on CPUs 0 and 1 of a host with two nodes. If the test may not use both CPUs,
+/// prints a `SKIPPED:` line and returns `None`.
 fn on_two_nodes(root: &Path, args: &[&str]) -> Option<Server> {
     two_nodes(root);
     let status = fs::read_to_string("/proc/self/status").expect("a status");

@@ -250,7 +250,7 @@ fn commands_after_a_reply_above_the_limit_do_not_run() {
     }
 }
 
-/// Commands with an arbitrarily long reply stop once it exceeds the output limit.
+/// Commands with an arbitrarily long reply stop once the reply exceeds the output limit.
 #[test]
 fn an_endless_reply_is_aborted_at_the_limit() {
     const PICKS: i64 = -50_000_000;
@@ -324,8 +324,9 @@ fn messages_in_flight_to_a_subscriber_are_limited() {
     }
 }
 
-/// Short messages that a worker can't deliver yet take no more memory than redis-server's output:
-/// up to the limit of their subscriber, and until they are delivered.
+/// Short messages that a worker can't deliver yet take no more memory than such messages in the
+/// output of redis-server. They are kept up to the limit of their subscriber, and until they are
+/// delivered.
 #[test]
 fn short_messages_in_flight_take_little_memory() {
     const MESSAGES: usize = 1_200_000;
@@ -410,8 +411,8 @@ fn a_reply_is_dropped_while_its_command_runs() {
     }
 }
 
-/// Replies of short elements are dropped when they exceed the limit: the reply of one command, and
-/// those of a transaction's commands without keys together.
+/// Replies of short elements are dropped when they exceed the limit. This is tested for the reply
+/// of one command, and for the replies of all commands without keys of a transaction together.
 #[test]
 fn a_reply_of_short_elements_is_dropped_at_the_limit() {
     const ELEMENTS: usize = 1_000_000;
@@ -527,8 +528,8 @@ fn the_soft_seconds_restart_below_the_limit() {
     });
 }
 
-/// Output that is added and sent in one turn isn't pending: a client that keeps reading never
-/// exceeds the soft limit, whatever the volume.
+/// Output that is added and sent in one turn (iteration of the event loop) isn't pending. So a
+/// client that keeps reading never exceeds the soft limit, whatever the volume.
 #[test]
 fn a_client_that_keeps_reading_does_not_exceed_the_soft_limit() {
     const LISTENERS: usize = 20;

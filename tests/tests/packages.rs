@@ -8,7 +8,7 @@ use std::fs;
 use cargo_metadata::MetadataCommand;
 use pantala_tests::binary::workspace_root;
 
-/// Strings of a TOML file, by section and key: those of an array, or a single one.
+/// Strings of a TOML file, by section and key. A value is a single string or an array of strings.
 type Strings = BTreeMap<(String, String), Vec<String>>;
 
 /// Reads the strings of a TOML file. Understands what `deny.toml` contains: sections, comments,
@@ -56,8 +56,8 @@ impl Rules {
         Rules { licences: of("licenses", "allow") }
     }
 
-    /// Returns why a package is not allowed. `source` is that of a package that is neither from
-    /// the default registry nor from a directory.
+    /// Returns why a package is not allowed, or `None` if it is. `source` is the package's source
+    /// if that is neither the default registry nor a directory.
     fn objection(&self, licence: Option<&str>, source: Option<&str>) -> Option<String> {
         let Some(licence) = licence else { return Some("it has no licence".to_owned()) };
         match Expression::parse(licence).map(|expression| expression.is_allowed(&self.licences)) {

@@ -27,7 +27,7 @@ fn remote_client(port: u16) -> TcpStream {
 }
 
 /// In protected mode, commands of remote clients don't run. That must also hold if a remote client
-/// resets its connection before the server asks for its address, which is then unknown.
+/// resets its connection before the server reads its address, because the address is then unknown.
 #[test]
 fn commands_of_a_remote_client_that_resets_do_not_run() {
     for_each_backend(|backend| {
@@ -124,7 +124,7 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
     });
 }
 
-/// The owner of a flooded shard still serves its own connections.
+/// The worker that owns a flooded shard still serves its own connections.
 #[test]
 fn a_contended_shard_starves_no_client() {
     for_each_backend(|backend| {

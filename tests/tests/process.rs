@@ -74,8 +74,8 @@ fn received(socket: &UnixDatagram) -> String {
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
-/// systemd receives the lines that redis-server sends, with Pantala's name, at sockets with a path
-/// and with an abstract name. A supervised server stays in the foreground.
+/// systemd receives the same lines as from redis-server, with Pantala's name. Its socket may have a
+/// path or an abstract name. A supervised server stays in the foreground.
 #[test]
 fn systemd_receives_status_readiness_and_end() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -269,8 +269,8 @@ fn replicas_connect_from_the_source_address() {
     eventually("no address", || primary.accept().expect("the link").1.ip() == Ipv4Addr::LOCALHOST);
 }
 
-/// A script can see addresses of the heap. They differ from run to run, so they reveal nothing
-/// about the next run or another server.
+/// A script can see addresses of the heap. These differ from run to run, so they reveal nothing
+/// about the next run or about another server.
 #[test]
 fn heap_addresses_differ_from_run_to_run() {
     let address = || {

@@ -272,9 +272,9 @@ fn is_unexpected(error: &str) -> bool {
 }
 
 /// Returns the first violation of the order that must hold in every prefix of a stream. A writer's
-/// `own:` keys are set in the order in which it sent the commands (with `--execution owner`, only
-/// the commands on each key keep their order). The two keys of a `pair:` are set to the same value,
-/// within one `MULTI` and `EXEC`.
+/// `own:` keys must be set in the order in which the writer sent the commands (with
+/// `--execution owner`, only the commands on each key keep their order). The two keys of a `pair:`
+/// must be set to the same value, within one `MULTI` and `EXEC`.
 fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
     let mut latest: HashMap<String, u64> = HashMap::new();
     let mut pairs: HashMap<String, String> = HashMap::new();
@@ -343,7 +343,8 @@ fn concurrent_writers_are_propagated_in_an_order_that_holds_at_every_cut() {
 
 #[test]
 fn faults_of_propagation_are_detected() {
-    /// A forgotten clock shows in about one attempt of twenty, each of a tenth of a second.
+    /// The fault `forgotten-clock` is detected in about one attempt of twenty. An attempt takes a
+    /// tenth of a second.
     const ATTEMPTS_MAX: u64 = 300;
     const CONTROL_ATTEMPTS: u64 = 2;
     let seed = Random::seed("faults_of_propagation_are_detected");

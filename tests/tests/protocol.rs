@@ -1,5 +1,5 @@
-//! The wire protocol, compared byte for byte with redis-server: protocol errors and which of them
-//! close the connection, requests in pieces, inline commands, long pipelines.
+//! The wire protocol, compared byte for byte with redis-server: protocol errors, and which of these
+//! close the connection; requests in pieces; inline commands; long pipelines.
 
 use std::time::Duration;
 
@@ -326,8 +326,9 @@ fn a_hundred_thousand_commands_in_one_write() {
     });
 }
 
-/// The server caches which command a name and a number of arguments mean. Subcommands of one
-/// command may share both, so the cache must distinguish them by the second word.
+/// The server caches which command a name and a number of arguments mean. Two subcommands of one
+/// command may have the same name and number of arguments, so the cache must distinguish them by
+/// the second word.
 #[test]
 fn subcommands_of_one_name_and_arity_are_distinguished() {
     beside_judge(&[], |subject, reference| {

@@ -635,8 +635,8 @@ fn very_many_patterns_are_unsubscribed_quickly() {
     const PATTERNS: usize = 100_000;
     /// Patterns per command.
     const TOGETHER: usize = 1000;
-    /// Maximum CPU time: many times that of a debug build. If each unsubscription scanned all
-    /// patterns, it would take many times this limit.
+    /// Maximum CPU time: many times what a debug build needs. If each unsubscription scanned all
+    /// patterns, the test would need many times this limit.
     const SOON: Duration = Duration::from_secs(5);
     let patterns: Vec<String> = (0..PATTERNS).map(|number| format!("pattern:{number}:*")).collect();
     let exchange = |client: &mut Client, verb: &str, together: usize| {
@@ -775,8 +775,8 @@ fn replies(client: &mut Client, commands: &[&str], count: usize) -> Vec<String> 
         .collect()
 }
 
-/// The messages follow the reply to EXEC, as in Redis since 7.2. Redis 7.0 writes them into that
-/// reply.
+/// The transaction's own messages follow the reply to EXEC, as in Redis since 7.2. Redis 7.0 writes
+/// them into that reply.
 #[test]
 fn a_transaction_that_unsubscribes_receives_its_own_messages() {
     const PUBLISH: &str = "PUBLISH c x";
@@ -897,8 +897,8 @@ fn a_subscription_receives_no_earlier_message_of_its_connection() {
     });
 }
 
-/// Messages that a script has received are delivered before a later `SUBSCRIBE` of the pipeline. A
-/// script after that receives further messages.
+/// A pipeline consists of a script, a `SUBSCRIBE` and another script. The client receives the
+/// replies to all three, and the message that each script publishes.
 #[test]
 fn a_subscription_between_two_scripts_of_a_pipeline() {
     const SCRIPT: &str = "redis.call('publish', 'c', ARGV[1])

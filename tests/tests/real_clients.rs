@@ -1,6 +1,6 @@
-//! Job queues, locks and client libraries, installed from their registries as users do:
-//! `tests/clients`. See `pantala_tests::ecosystem`. All also pass on redis-server 7.0.15, with
-//! `PANTALA_CLIENTS_AGAINST=redis`.
+//! Runs the workloads of `tests/clients`: job queues, locks and client libraries, which are
+//! installed from their registries (see `pantala_tests::ecosystem`). All workloads also pass on
+//! redis-server 7.0.15, with `PANTALA_CLIENTS_AGAINST=redis`.
 
 use pantala_tests::ecosystem::Ecosystem;
 use pantala_tests::server::free_port;

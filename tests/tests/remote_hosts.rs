@@ -1,6 +1,7 @@
-//! Protected mode and clients of other hosts, in a network namespace: there the loopback interface
-//! has further addresses, so connections between them have no loopback address, as those of another
-//! host. The test starts itself again in the namespace.
+//! Protected mode and clients of other hosts, in a network namespace. There the loopback interface
+//! has additional addresses. A connection between two of these addresses looks to the server like
+//! one from another host, because neither is a loopback address. Each test starts itself again in
+//! the namespace.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -47,7 +48,7 @@ fn connection_counts(admin: &mut Client) -> [u64; 2] {
     })
 }
 
-/// Returns the addresses of the namespace; without IPv6 on this host only one.
+/// Returns the addresses of the namespace: one, or two if this host has IPv6.
 fn addresses() -> Vec<&'static str> {
     let is_there = |address: &&str| std::net::TcpListener::bind((*address, 0)).is_ok();
     let found: Vec<&str> = [V4, V6].into_iter().filter(is_there).collect();

@@ -208,7 +208,7 @@ fn asked(server: &Server, id: &str, offset: u64, bytes: u64) -> (String, Vec<u8>
     (line.trim_start_matches('+').trim_end().to_owned(), got)
 }
 
-/// A replica sends the bytes that its primary has sent, even after its own promotion, and no
+/// A replica sends the bytes that its primary has sent, even after its own promotion. It sends no
 /// effects from the time before it became a replica.
 #[test]
 fn a_replica_passes_on_the_bytes_of_its_primary() {
@@ -309,7 +309,7 @@ fn no_change_of_topology_needs_a_full_sync() {
                 let words = format!("REPLICAOF 127.0.0.1 {}", servers[above].port());
                 assert!(servers[server].connect().call(&words).text().starts_with("OK"));
                 // As in Redis, a server that already knows the root's replication ID can't continue
-                // its stream at a server that doesn't know this ID yet.
+                // at a server that doesn't know this ID yet.
                 wait_for_link(&servers[server]);
                 let id = |server: usize| info(&servers[server], "replication", "master_replid");
                 eventually("it knows the ID", || id(server) == id(root));

@@ -132,8 +132,8 @@ fn redis_follows_by_a_snapshot_of_known_length() {
     });
 }
 
-/// Changes of the function libraries reach the stream in the order in which they ran, also those
-/// within transactions.
+/// Changes of the function libraries, including those within transactions, are in the stream in the
+/// order in which they ran.
 #[test]
 fn changes_of_libraries_are_ordered() {
     const ROUNDS: usize = 150;
@@ -190,8 +190,8 @@ fn a_library_changed_during_a_transaction_is_propagated() {
         follow(&replica, &primary);
         let (mut client, mut reader) = (primary.connect(), replica.connect());
         let mut running = primary.connect();
-        // At least one of them belongs to the worker that doesn't run the script. The others run
-        // their commands after the transaction.
+        // At least one of these clients belongs to the worker that doesn't run the script. The
+        // commands of the clients of the other worker run after the transaction.
         let mut others: Vec<Client> = (0..LIBRARIES).map(|_| primary.connect()).collect();
         for round in 0..ROUNDS {
             let first: Vec<Vec<u8>> = match round {
@@ -303,8 +303,8 @@ fn wait_counts_the_replicas_that_have_everything() {
     });
 }
 
-/// Returns the replies of `WAIT` on connections with different histories, while a replica is
-/// stopped.
+/// While a replica is stopped, returns the replies of `WAIT` on connections that have run different
+/// commands before.
 fn waits(primary: &Server, replica: &Server) -> Vec<(&'static str, Reply)> {
     let mut replies = Vec::new();
     let mut of = |name, reply| replies.push((name, reply));
@@ -385,7 +385,7 @@ fn a_slow_replica_is_disconnected() {
             assert_eq!(client.command(&["SET", "key", &value]), Reply::ok());
             slowest = slowest.max(since.elapsed());
         }
-        // No client waited for as long as the replica sleeps.
+        // No client waited until the end of the replica's sleep.
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
         eventually("it is disconnected", || primary.log().contains("overcoming of output buffer limits"));
         eventually("bytes held for it are freed", || {
@@ -673,7 +673,7 @@ fn restart_and_continue(backend: Backend, stop: fn(&Server)) {
     }
 }
 
-/// As in Redis, `INFO` also counts the bytes of links by themselves.
+/// As in Redis, `INFO` also counts the bytes of replication links separately.
 #[test]
 fn bytes_of_replication_are_counted_apart() {
     const VALUE_BYTES: usize = 1 << 20;

@@ -346,8 +346,9 @@ fn a_command_that_fails_does_not_end_the_link() {
     });
 }
 
-/// On a writable replica, keys to which its clients have given a TTL expire there, even without
-/// access. Keys with a TTL from the primary don't, even if a client's command has modified them.
+/// On a writable replica, keys whose TTL a client of the replica has set expire there, even without
+/// access. Keys whose TTL is from the primary don't, even if a client of the replica has modified
+/// them.
 #[test]
 fn a_writable_replica_expires_its_own_keys() {
     for_each_backend(|backend| {

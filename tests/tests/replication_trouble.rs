@@ -96,9 +96,10 @@ fn a_truncated_stream_continues_after_its_last_whole_command() {
     const COMMANDS: [&str; 6] = ["SELECT 3", "INCR n", "MULTI", "INCR m", "INCR m", "EXEC"];
     for_each_backend(|backend| {
         let all = stream(&COMMANDS);
-        // The links are cut before the last byte of the second command, then within the transaction
-        // (before the last byte of a command, and between two commands). A transaction is applied
-        // as a whole, so the replica asks for it from its `MULTI`.
+        // The first link ends before the last byte of the second command. The others end within the
+        // transaction: before the last byte of a command, and between two commands. A transaction
+        // is applied as a whole, so the replica requests the stream again from the transaction's
+        // `MULTI`.
         let ends = [1, 2, 5].map(|count| stream(&COMMANDS[..count]).len());
         let cuts = [ends[1] - 1, ends[2] - 1, ends[2]];
         let first = [&all[..cuts[0]], &all[ends[0]..cuts[1]], &all[ends[1]..cuts[2]]];
@@ -122,8 +123,8 @@ fn a_truncated_stream_continues_after_its_last_whole_command() {
     });
 }
 
-/// Makes a replica with data follow a primary that runs these scenarios, each of which fails.
-/// Checks that the replica keeps its data, and that its log contains these texts.
+/// Makes a replica with data follow a primary that plays `scenes`, each of which fails. Checks that
+/// the replica keeps its data, and that its log contains `parts`.
 #[track_caller]
 fn keeps_its_data(scenes: Vec<Scene>, args: &[&str], parts: &[&str]) {
     let count = scenes.len();

@@ -340,10 +340,10 @@ fn large_values_are_stored_without_a_copy() {
     });
 }
 
-/// A value of 530 MB, a string that grows until it reaches `maxmemory`, and a list that grows by 64
-/// MB with each command peak at most as high as in redis-server (the first within 1%). Lists of
-/// elements of 200 KiB, and of a million elements per command, peak slightly higher: both servers
-/// stop at nearly the same length, but mimalloc keeps more free blocks.
+/// Three scenarios peak at most as high as in redis-server: a value of 530 MB (within 1%), a string
+/// that grows until it reaches `maxmemory`, and a list that grows by 64 MB with each command. Lists
+/// of elements of 200 KiB, and lists that grow by a million elements per command, peak slightly
+/// higher. Both servers stop at nearly the same length, but mimalloc keeps more free blocks.
 #[test]
 #[ignore = "takes half a gigabyte in each of two servers: run by .ci/nightly"]
 fn peaks_are_at_most_those_of_redis() {
@@ -459,11 +459,13 @@ fn values_that_are_not_copied_behave_like_others() {
     });
 }
 
-/// The first 256 MiB of a small server have no huge pages. A large server has them everywhere.
+/// The first 256 MiB of a small server have no huge pages. All memory of a large server may have
+/// huge pages.
 #[test]
 fn a_large_server_has_huge_pages() {
-    // The file lists mappings with their properties: `Size` in KiB, and flags, where `nh` means
-    // that the mapping has no huge pages. Mappings of less than 128 MiB aren't the allocator's.
+    // The file `smaps` lists mappings with their properties. One is `Size` in KiB. Another is a
+    // list of flags, where `nh` means that the mapping has no huge pages. Mappings of less than 128
+    // MiB aren't the allocator's.
     let without_huge_pages = |server: &Server| {
         let maps = std::fs::read_to_string(format!("/proc/{}/smaps", server.pid())).expect("it runs");
         let (mut size, mut kib) = (0, 0);

@@ -52,8 +52,8 @@ fn rooms_import_only_those_below_them() {
                 wrong.push(format!("{file} imports {above}, a later room"));
             }
         }
-        // `super` in a module of a room's directory is the room; in the room's root it is the
-        // crate.
+        // In a module of a room's directory, `super` is the room. In the root module of the room,
+        // `super` is the crate.
         if file.ends_with("/mod.rs") && file.matches('/').count() == 1 && tidy::has_word(&code, "super::") {
             wrong.push(format!("{file} leaves its room by super"));
         }

@@ -1,5 +1,5 @@
-//! The guarantee of SCAN: a key that exists from the first call to the last is returned, even if
-//! other keys are added and removed meanwhile; a key that never existed is not.
+//! The guarantee of SCAN: it returns every key that exists from the first call to the last, even if
+//! other keys are added and removed meanwhile, and it returns no key that never existed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

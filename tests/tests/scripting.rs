@@ -102,9 +102,9 @@ fn commands_are_rejected_in_scripts_as_in_redis() {
     });
 }
 
-/// A pipeline runs while scripts hold all shards, one script directly after the other. Its commands
-/// don't wait separately: the commands after a waiting command wait together with it. Replies keep
-/// their order, and each command sees the changes of earlier ones.
+/// A pipeline runs while scripts hold all shards, one script directly after the other. The
+/// pipeline's commands don't wait separately: the commands after a waiting command wait together
+/// with it. Replies keep their order, and each command sees the changes of earlier ones.
 #[test]
 fn pipelines_beside_wide_scripts_wait_together() {
     const SCRIPTS: i64 = 4;
@@ -158,7 +158,7 @@ fn pipelines_beside_wide_scripts_wait_together() {
     });
 }
 
-/// Scripts use undeclared keys in different shards, before and after writes, which take effect
+/// Scripts use undeclared keys in different shards, before and after writes. The writes take effect
 /// once.
 #[test]
 fn undeclared_keys_work() {

@@ -89,7 +89,7 @@ fn passwords_are_never_shown() {
         assert!(shown.iter().any(|line| line.contains("\"(redacted)\"")), "{shown:?}");
         assert_hidden("MONITOR", &shown.join("\n"));
         let slow = observer.call("SLOWLOG GET 1000");
-        // It lacks denied calls and the queuing of a transaction's commands.
+        // The slow log lacks denied calls, and the queuing of a transaction's commands.
         assert!(slow.elements().len() > COMMANDS.len() / 2, "{} entries", slow.elements().len());
         for report in REPORTS {
             let reply = observer.call(report);
@@ -157,7 +157,7 @@ fn damaged_private_keys_are_never_shown() {
             assert!(text.contains(&expected) || name == "encrypted", "{name}: {text}");
             assert_no_key(&key, text);
         }
-        // As the certificate's file.
+        // The file of the key is set as the file of the certificate.
         assert!(admin.command(&["CONFIG", "SET", "tls-cert-file", &file]).is_error(), "{name}");
         assert_no_key(&key, &server.log());
     }

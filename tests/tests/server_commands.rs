@@ -203,7 +203,7 @@ fn info_has_the_fields_of_redis() {
     }
 }
 
-/// After the same commands, a field of `INFO memory` is 0 only where redis-server's is 0 too.
+/// After the same commands, a field of `INFO memory` is 0 only if redis-server's field is 0 too.
 #[test]
 fn fields_of_info_memory_are_counted() {
     /// Fields that describe redis-server's allocator, or that vary over time.
@@ -468,8 +468,8 @@ fn time_returns_the_current_time() {
     assert!(reply.elements()[1].text().parse::<u64>().expect("microseconds") < 1_000_000);
 }
 
-/// `FUNCTION FLUSH` works as in Redis while no library is loaded: tools that reset a server send
-/// it.
+/// `FUNCTION FLUSH` works as in Redis while no library is loaded. Tools that reset a server send
+/// this command.
 #[test]
 fn an_empty_library_of_functions_is_flushed() {
     const CALLS: &[&str] = &[

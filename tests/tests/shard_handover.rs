@@ -157,9 +157,9 @@ fn shards_sent_home_in_a_script_are_free_for_others() {
     });
 }
 
-/// The holder's worker also has a script to run, sent after the function's call. When the function
-/// is killed, the worker defers its contended shards to the end of the turn; but in the same turn
-/// it starts the script, and must release the shards before that.
+/// The holder's worker also has a script to run, which was sent after the function's call. When the
+/// function is killed, the worker defers the release of its contended shards to the end of the
+/// turn. But in the same turn it starts the script, and it must release the shards before that.
 #[test]
 fn shards_deferred_before_a_script_are_free_for_others() {
     const CLIENTS: usize = 100;

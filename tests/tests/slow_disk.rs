@@ -11,8 +11,8 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 const MIB: usize = 1 << 20;
 
 /// The server's limit for bytes that wait to be written to the append-only file:
-/// `UNWRITTEN_BYTES_MAX` in `aof/gate.rs`. At this limit, replies to writes, and so the next
-/// commands of these clients, wait until bytes have been written.
+/// `UNWRITTEN_BYTES_MAX` in `aof/gate.rs`. At this limit, replies to writes wait until bytes have
+/// been written. So the next commands of these clients wait, too.
 const UNWRITTEN_BYTES_MAX: u64 = 256 << 20;
 
 fn field(client: &mut Client, section: &str, name: &str) -> u64 {
@@ -163,7 +163,7 @@ fn no_reader_waits_when_the_disk_falls_behind() {
                     true
                 };
                 let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
-                // This query is a read that may wait itself, so it uses its own connection.
+                // The query of `writes_wait` may wait like any read, so it uses its own connection.
                 eventually("the disk is too far behind", || writes_wait(&mut server.connect()));
                 std::thread::sleep(Duration::from_millis(100));
                 is_over.store(true, Ordering::Relaxed);
@@ -403,9 +403,9 @@ fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     });
 }
 
-/// The same for the first rewrite, which starts the thread that writes the file. `CONFIG SET`
-/// itself opens a file, so the disk becomes stuck only after that command. Until then, a slow
-/// snapshot delays the rewrite.
+/// The first rewrite, which starts the thread that writes the file, must not stop a worker either.
+/// `CONFIG SET` itself opens a file, so the disk becomes stuck only after that command. Until then,
+/// a slow snapshot delays the rewrite.
 #[test]
 fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     for_each_backend(|backend| {

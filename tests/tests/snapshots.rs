@@ -88,7 +88,7 @@ fn fill(client: &mut Client) {
 /// Returns everything that a client can read about every key of every database.
 fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
     let mut all = BTreeMap::new();
-    // Dumps are compared below; two compressors may compress the same value differently.
+    // The function compares dumps, and two compressors may compress the same value differently.
     must(client, "CONFIG SET rdbcompression no");
     for db in 0..16 {
         must(client, &format!("SELECT {db}"));

@@ -39,7 +39,7 @@ fn directives_turned_off_are_accepted() {
     assert_eq!(server.connect().call("PING").text(), "PONG");
 }
 
-/// Debian's configuration file, apart from its paths.
+/// Debian's configuration file, without its paths, starts the server.
 #[test]
 fn the_file_of_the_distribution_starts() {
     let Ok(text) = std::fs::read_to_string("/etc/redis/redis.conf") else {
@@ -59,7 +59,7 @@ fn the_log_says_that_maxmemory_leaves_no_room() {
     }
 }
 
-/// `always-show-logo`: without a picture, but with the lines that programs look for.
+/// With `always-show-logo` the log has no picture, but the lines that programs search for.
 #[test]
 fn the_log_shows_mode_port_and_process() {
     for &backend in Backend::all() {

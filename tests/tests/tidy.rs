@@ -39,8 +39,8 @@ fn folder(path: &Path) -> String {
     }
 }
 
-/// Returns whether a file is a table of data, such as a declarative record per command. These may
-/// be long.
+/// Returns whether a file is a table of data, such as a declarative record per command. Such files
+/// may be long.
 fn is_data(path: &str) -> bool {
     path.contains("/records/") || path.contains("/config/table")
 }
@@ -230,8 +230,9 @@ fn tests_named_in_the_semantics_exist() {
     assert!(missing.is_empty() && named > 20, "{named} tests named, missing: {missing:?}");
 }
 
-/// Every row of the tables of attacks in docs/security.md has a test file or a reason for having
-/// none, and a test file contains the number of each attack whose test it is alone.
+/// Every row of the tables of attacks in docs/security.md names its test files, or a reason for
+/// having no test. If a row names only one file, and that is a file of attacks (`known_attacks` or
+/// `escapes`), the file contains the numbers of the row's attacks.
 #[test]
 fn attacks_have_tests() {
     let root = workspace_root();
@@ -256,7 +257,8 @@ fn attacks_have_tests() {
             .split([',', ' '])
             .filter(|number| number.starts_with("20"))
             .all(|number| files.iter().any(|text| text.contains(&format!("CVE-{number}"))));
-        // Other files test a subject as a whole, and name no number.
+        // Files outside of the tests of attacks test a subject as a whole, and contain no number of
+        // an attack.
         let is_of_attacks = files.len() == 1 && (tests.contains("known_attacks") || tests.contains("escapes"));
         if files.is_empty() || files.iter().any(String::is_empty) || (is_of_attacks && !names_all) {
             wrong.push(row);

@@ -83,7 +83,7 @@ fn client_certificates_are_required_optional_or_ignored() {
     for_each_backend(|backend| {
         for (auth, without, stranger) in [("yes", false, false), ("optional", true, false), ("no", true, true)] {
             let encrypted = Encrypted::start(backend, &certificates, auth, &[]);
-            // As with OpenSSL, an authority may also use its own certificate.
+            // As with OpenSSL, a client may also present the authority's own certificate.
             let names = [(None, without), (Some("client"), true), (Some("ca"), true), (Some("stranger"), stranger)];
             for (name, may) in names {
                 let tunnel = Tunnel::open(encrypted.port, certificates.client_config(name), WHOLE);

@@ -50,7 +50,8 @@ fn expired_certificates() {
         let client = tunnel_of("client");
         client.connect().read_to_end();
         assert!(client.failure().contains("expired"));
-        // Another certificate at run time makes it usable; the expired one is accepted again.
+        // With another certificate, set at run time, clients accept the server. `CONFIG SET` also
+        // accepts the expired certificate again.
         assert_eq!(set(&mut admin, &certificates, "server"), Reply::ok());
         assert!(days_left(&server) > 0);
         let mut open = client.connect();
@@ -185,7 +186,7 @@ fn renegotiation_is_rejected() {
             assert_ne!(output.read_line(&mut line).expect("it is text"), 0, "{lines:?}");
             lines.push(line);
         }
-        // openssl takes an input that starts with R as the request for another handshake.
+        // openssl starts another handshake when its input starts with R.
         input.write_all(b"R\n").expect("it reads");
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
@@ -291,8 +292,8 @@ fn auth_clients_changes_without_the_files() {
     assert_eq!(blamed(&rejected), "tls-cert-file");
 }
 
-/// Without any authority a client certificate can be configured for links, if the certificates of
-/// clients are not checked.
+/// If the server doesn't check the certificates of its clients, `tls-client-cert-file`, the
+/// certificate for links to a primary, can be configured without any authority.
 #[test]
 fn a_client_certificate_needs_no_authority() {
     let Some(certificates) = Certificates::make() else { return };

@@ -59,7 +59,8 @@ fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
     got
 }
 
-/// Keys share a tag, so that the scripts and transactions would work in a cluster.
+/// Sessions and their names. The keys share a hash tag, so that the scripts and transactions would
+/// work in a cluster.
 const SESSIONS: &[(&str, &[(usize, &str)])] = &[
     (
         "CLIENT CACHING in a transaction ends with it",

@@ -293,8 +293,8 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
                 std::thread::sleep(Duration::from_millis(40));
                 client.call("WATCH k");
             } else {
-                // Sent together, so that both run in one turn of the worker, whose cached clock
-                // doesn't advance meanwhile.
+                // Sent together, so that both run in one turn of the worker, in which the worker's
+                // cached clock doesn't advance.
                 client.send_together(&[set, vec!["WATCH", "k"]]);
                 (0..2).for_each(|_| assert_eq!(client.receive(), Reply::ok()));
             }
@@ -302,8 +302,8 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
             client.call("MULTI");
             client.call("PING");
             let done = client.call("EXEC") != Reply::Null;
-            // EXEC runs only if the key had already expired at WATCH, because then it hasn't
-            // changed since.
+            // EXEC runs only if the key had already expired at WATCH: only then has the key not
+            // changed since WATCH.
             assert_eq!(done, expires_before);
         }
     });
@@ -378,8 +378,8 @@ fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> b
     client.call("EXEC") != Reply::Null
 }
 
-/// An expired key counts as missing. So a watched key that is missing stays unchanged if SWAPDB
-/// replaces it with an expired key, and if the latter is deleted.
+/// An expired key counts as missing. So a watched key that is missing doesn't change if SWAPDB
+/// replaces it with an expired key, or if that expired key is deleted.
 #[test]
 fn an_expired_key_does_not_change_a_missing_watched_key() {
     const SWAP: &[&str] = &["SWAPDB", "0", "1"];

@@ -26,8 +26,8 @@ const TLS_PASSED_MIN: usize = 7;
 /// Maximum time in which Tcl loads a package.
 const TCL_MAX: Duration = Duration::from_secs(60);
 
-/// Ciphers without forward secrecy, which Redis's tests use and Pantala doesn't have, and their
-/// replacements, which have it.
+/// Pairs of ciphers: one without forward secrecy, which Redis's tests use and Pantala doesn't
+/// support, and its replacement with forward secrecy.
 const SUITES: [(&str, &str); 2] =
     [("AES128-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"), ("AES256-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")];
 

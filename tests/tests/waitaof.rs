@@ -122,7 +122,8 @@ fn it_waits_for_a_stuck_disk() {
         eventually("it is blocked", || other.call("INFO clients").text().contains("blocked_clients:1\r"));
         assert!(set_fault(&mut other, 0));
         assert_eq!(client.receive(), counts(1, 0));
-        // With `appendfsync always`, replies to this client are not held, so they prove nothing.
+        // Replies to this client don't wait for `appendfsync always`, so a reply doesn't prove that
+        // its write is on disk.
         assert_eq!(other.call("CONFIG SET appendfsync always"), Reply::ok());
         assert_eq!(client.call("CLIENT DURABILITY everysec"), Reply::ok());
         assert_eq!(other.call("CLIENT DURABILITY everysec"), Reply::ok());
@@ -135,7 +136,7 @@ fn it_waits_for_a_stuck_disk() {
     });
 }
 
-/// Before the first base is on disk, a start would load none of the effects.
+/// Before the first base is on disk, a restarted server would load none of the effects.
 #[test]
 fn it_waits_for_the_first_base() {
     for_each_backend(|backend| {

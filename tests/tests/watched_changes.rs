@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use pantala_tests::{Reply, Server, for_each_backend};
 
-/// The dataset before each change. `''` is the empty string here and below.
+/// The dataset before each change. `''` stands for the empty string, in this list and in
+/// [`CHANGES`].
 const DATASET: &[&str] = &[
     "SET s 5",
     "SET t hello",
@@ -256,8 +257,8 @@ const CHANGES: &[&str] = &[
     "SET new 1; DEL new",
 ];
 
-/// Returns each line of [`CHANGES`], followed by those of its words that changed as keys: a
-/// transaction that watches such a key aborts. `s` is watched for every line.
+/// Returns each line of [`CHANGES`], followed by those of its words which name a key that the line
+/// changed: a transaction that watches such a key aborts. `s` is watched for every line.
 fn invalidated(server: &Server) -> Vec<String> {
     let mut watchers: Vec<_> = (0..WORDS_MAX).map(|_| server.connect()).collect();
     let mut changer = server.connect();

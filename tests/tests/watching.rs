@@ -162,7 +162,8 @@ fn a_monitor_is_a_client_as_in_redis() {
             let mut replies = vec![Reply::Integer(flags as i64)];
             replies
                 .extend(["GET a", "SET a b", "CLIENT LIST TYPE pubsub", "RESET"].map(|command| monitor.call(command)));
-            // As a monitor it has seen its own commands. After RESET it must see no more commands.
+            // As a monitor, the client has seen its own commands. After RESET it must see no more
+            // commands.
             other.call("SET after reset");
             replies.push(monitor.call("GET after"));
             replies
@@ -585,7 +586,7 @@ fn a_monitor_attached_while_a_script_waits_sees_its_commands_once() {
         );
         let id = client.call("CLIENT ID").integer();
         // While a call waits for its shards, `argv-mem` isn't 0. If the client's call ran before
-        // the holder's, it didn't wait, and both are sent again.
+        // the holder's call, the client's call didn't wait, and the test sends both calls again.
         let is_waiting = |monitor: &mut Client| {
             let line = monitor.call(&format!("CLIENT LIST ID {id}")).text();
             line.contains("cmd=eval") && !line.contains(" argv-mem=0 ")

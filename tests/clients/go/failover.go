@@ -15,7 +15,7 @@ import (
 // pair is the name that Sentinel has for the primary.
 const pair = "pair"
 
-// A writer increments a counter. It notes the largest value that the replica has acknowledged.
+// A writer increments a counter, and records the largest value that the replica has acknowledged.
 type writer struct {
 	key       string
 	confirmed atomic.Int64

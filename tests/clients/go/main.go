@@ -1,4 +1,5 @@
-// Package main uses go-redis as applications do: transactions with WATCH and retries, pipelines, scripts, messages, streams.
+// Package main uses go-redis as applications do: transactions with WATCH and retries, pipelines,
+// scripts, messages, streams.
 package main
 
 import (
@@ -119,7 +120,7 @@ func watchRetries(rdb *redis.Client) {
 		sum += value
 	}
 	must(sum == accounts*100, "the accounts hold %d", sum)
-	// The writers above may happen not to conflict; this one always does.
+	// The writers above may happen not to conflict; this transaction always conflicts.
 	err := rdb.Watch(ctx, func(tx *redis.Tx) error {
 		ok(client(3).Incr(ctx, account(0)).Err())
 		_, err := tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error {

@@ -14,7 +14,7 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLSocketFactory;
 import javax.net.ssl.TrustManagerFactory;
 
-/** What both workloads need: the server's port, a named check, threads that hand on what they threw. */
+/** Shared by both workloads: the server's port, a named check, threads whose errors are rethrown. */
 final class Check {
     static final int PORT = Integer.parseInt(System.getenv("PANTALA_PORT"));
     static final int THREADS = 8;
@@ -25,7 +25,7 @@ final class Check {
         void run() throws Exception;
     }
 
-    /** A thread's work, by its number. */
+    /** The work of a thread, which gets its number. */
     interface Work {
         void run(int number) throws Exception;
     }
@@ -64,7 +64,7 @@ final class Check {
         }
     }
 
-    /** Runs one check; ends the program with 1 where it fails. */
+    /** Runs one check. If it fails, exits with 1. */
     static void check(String name, Body body) {
         long start = System.nanoTime();
         try {
@@ -87,7 +87,7 @@ final class Check {
         must(wanted.equals(is), "is " + is + ", wanted " + wanted);
     }
 
-    /** Runs {@code work} in threads, and throws what one of them threw. */
+    /** Runs {@code work} in threads. If a thread throws an exception, rethrows it. */
     static void together(Work work) throws Exception {
         ExecutorService pool = Executors.newFixedThreadPool(THREADS);
         List<Future<?>> all = new ArrayList<>();

@@ -56,7 +56,7 @@ final class JedisWork {
                 wanted.add(Integer.toString(value));
             }
             Check.same(jedis.lrange("history", 0, -1), wanted);
-            // The threads above may happen not to conflict; this one always does.
+            // The threads above may happen not to conflict; this transaction always conflicts.
             jedis.watch("counter");
             try (Jedis other = client()) {
                 other.incr("counter");

@@ -14,7 +14,7 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.codec.CompositeCodec;
 import org.redisson.config.Config;
 
-/** Redisson: its locks, semaphores, caches and queues are scripts, and messages that wake who waits. */
+/** Redisson: locks, semaphores, caches and queues use scripts, and messages that wake clients. */
 final class RedissonWork {
     private static RedissonClient redisson;
     private static int total;

@@ -1,4 +1,5 @@
-// A job queue as users of BullMQ run it. BullMQ consists mainly of Lua scripts, which build names of keys that they don't declare.
+// A job queue as users of BullMQ run it. BullMQ consists mainly of Lua scripts. These build names
+// of keys that they don't declare.
 import assert from 'node:assert/strict';
 import { FlowProducer, Queue, QueueEvents, UnrecoverableError, Worker } from 'bullmq';
 import IORedis from 'ioredis';
@@ -8,7 +9,7 @@ const JOBS = 300;
 const redis = new IORedis(options);
 await redis.flushall();
 
-/** A queue, its events, and what to close behind a check. */
+/** Opens a queue and its events. Returns them, and what must be closed after a check. */
 async function open(name) {
   const queue = new Queue(name, { connection });
   const events = new QueueEvents(name, { connection });
@@ -149,7 +150,8 @@ await check('repeated jobs, a rate limit, deduplication', async () => {
   const start = Date.now();
   await it.queue.addBulk(Array.from({ length: 12 }, (_, n) => ({ name: `limited ${n}`, data: {} })));
   await until('twelve', () => times.filter(([name]) => name.startsWith('limited')).length === 12);
-  // The jobs need three windows of the limiter. Only the second is certain to last 200 ms: the first may have started before the jobs.
+  // The jobs need three windows of the limiter. Only the second window certainly lasts 200 ms,
+  // because the first may have started before the jobs.
   assert.ok(Date.now() - start >= 190, `twelve jobs at five in 200 ms took ${Date.now() - start} ms`);
   await worker.pause();
   const one = await it.queue.add('once', { n: 1 }, { deduplication: { id: 'same' } });

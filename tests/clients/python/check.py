@@ -29,7 +29,8 @@ def run(*checks):
         except Exception:
             traceback.print_exc()
             print(f"FAILED {check.__name__}", file=sys.stderr)
-            # Threads of a failed check may still wait.
+            # Threads of a failed check may still be waiting, so a normal exit would not end the
+            # process.
             sys.stderr.flush()
             os._exit(1)
         print(f"ok {check.__name__} ({(time.monotonic() - start) * 1000:.0f} ms)", flush=True)

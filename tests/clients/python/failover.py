@@ -22,7 +22,7 @@ is_over = threading.Event()
 
 
 class Writer(threading.Thread):
-    """Increments a counter. Notes the largest value that the replica has acknowledged."""
+    """Increments a counter, and records the largest value that the replica has acknowledged."""
 
     def __init__(self, number):
         super().__init__(daemon=True)
@@ -41,7 +41,7 @@ class Writer(threading.Thread):
                 time.sleep(0.02)
                 continue
             except ResponseError as error:
-                # WAIT is unblocked when the server becomes a replica.
+                # When the server becomes a replica, WAIT returns an error with UNBLOCKED.
                 if "UNBLOCKED" in str(error):
                     continue
                 self.error = error
@@ -109,7 +109,7 @@ def writers_survive_failovers():
     fails_over(writers, asks_sentinel)
     # The former primary follows the new one, so writes are confirmed again.
     fails_over(writers, kills_primary)
-    # Another write of every writer, which no replica can confirm any more.
+    # Each writer writes once more; no replica can confirm these writes.
     master = sentinel.master_for(NAME, socket_timeout=REPLY_MAX_S)
     counters = [writer.key for writer in writers]
     first = master.mget(counters)

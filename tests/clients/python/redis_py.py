@@ -16,7 +16,7 @@ def client(protocol=3):
 
 
 def together(body):
-    """Runs `body(number)` in threads, and raises what one of them raised."""
+    """Runs `body(number)` in threads. If a thread raises an exception, raises it again."""
     raised = []
 
     def guarded(number):
@@ -44,7 +44,7 @@ def both_protocols_have_their_types():
     assert two.smembers("set") == three.smembers("set") == {"m", "n"}
     script = "redis.setresp(3); return redis.call('HGETALL', KEYS[1])"
     assert three.eval(script, 1, "hash") == {"a": "1", "b": "2"}
-    # A client of RESP2 gets the same as a flat array.
+    # A client with RESP2 gets the same data as a flat array.
     assert sorted(two.eval(script, 1, "hash")) == ["1", "2", "a", "b"]
     assert three.execute_command("HELLO")["proto"] == 3
     assert three.info("server")["redis_version"].startswith("7.")
@@ -111,7 +111,7 @@ def watch_retries_lose_nothing():
     assert sum(int(value) for value in mine.mget(keys)) == 1600
     moved = sum(int(value) - 100 for value in mine.mget(keys[4:]))
     assert moved == THREADS * 25, moved
-    # The threads above may happen not to conflict; this one always does.
+    # The threads above may happen not to conflict; this transaction always conflicts.
     with mine.pipeline() as pipeline:
         pipeline.watch(keys[0])
         client().incr(keys[0])
@@ -146,7 +146,7 @@ def transaction_helper_and_errors_inside():
         pipeline.execute()
         raise AssertionError("a transaction with a wrong command ran")
     except ResponseError as error:
-        # redis-py shows the error that the command got as it was queued, or EXEC's.
+        # redis-py raises the error of queueing the command, or the error of EXEC.
         assert "wrong number of arguments" in str(error) or "EXECABORT" in str(error), error
     assert mine.get("never") is None
 
@@ -213,7 +213,7 @@ def blocked_takers_get_each_element_once():
     feeder.start()
     together(take)
     feeder.join()
-    # A taker may receive "stop" before `jobs:a` is empty.
+    # A client that takes jobs may receive "stop" before `jobs:a` is empty.
     rest = [int(value) for value in client().lrange("jobs:a", 0, -1)]
     assert sorted(taken + rest) == list(range(400))
 

@@ -1,6 +1,6 @@
-//! Users' rules, as words of `ACL SETUSER`, as an ACL file and as `user` lines: any bytes are
-//! applied as a whole or not at all, without a panic. The output of `ACL LIST` loads back to users
-//! with the same permissions.
+//! Users' rules from arbitrary bytes, as words of `ACL SETUSER`, as an ACL file and as `user`
+//! lines. They are applied as a whole or not at all, without a panic. Loading the output of
+//! `ACL LIST` results in users with the same permissions.
 
 use std::sync::LazyLock;
 
@@ -96,7 +96,7 @@ fn set_users(users: &Users, text: &[u8]) {
             assert_eq!((users.lines(), users.epoch()), (before, epoch), "a rejected change changes nothing");
         }
         if let Ok(checked) = check_line(catalog(), &line.split(|byte| *byte == b' ').collect::<Vec<_>>()) {
-            // Unknown commands are found when all lines are read.
+            // Unknown commands are detected only after all lines have been read.
             let _ = Users::new(catalog()).add_configured(&[checked]);
         }
     }

@@ -1,6 +1,6 @@
 //! A server that requires a password, and a client that doesn't know it, on arbitrary bytes. The
-//! client may see nothing but errors that reveal no data, and the replies of `QUIT` and `RESET`;
-//! and it may change nothing.
+//! client may receive only errors that reveal no data, and the replies of `QUIT` and `RESET`. It
+//! may change nothing.
 //!
 //! The server is complete: a worker with its event loop serves one end of a pair of sockets.
 
@@ -35,7 +35,7 @@ const ERRORS: &[&str] = &[
     "ERR unknown command ",
     "ERR unknown subcommand ",
     "ERR wrong number of arguments for ",
-    // In a reply of `EXEC`, after `IN_EXEC`.
+    // These follow `IN_EXEC` in a reply of `EXEC`.
     "wrong number of arguments for ",
     "ERR syntax error",
     "ERR Syntax error in HELLO option ",

@@ -1,6 +1,7 @@
 //! The request parser on arbitrary bytes. Whole input and input in pieces must result in the same
-//! commands and the same error; the parser must not panic or move backwards in its input. Replies:
-//! reading arbitrary bytes must not panic, and both readers must agree on the end of a reply.
+//! commands and the same error. The parser must not panic or move backwards in its input. The two
+//! readers of replies also run on these bytes: they must not panic, and must agree on the end of a
+//! reply.
 //!
 //! The first bytes of the input are choices (limits, and the ends of the pieces); the rest is the
 //! stream.
@@ -10,8 +11,8 @@ use pantala_resp::{ArgRange, Args, Limits, Parser, ProtocolError};
 
 const CHOICES: usize = 4;
 /// Maximum length of a line: so low that the fuzzer exceeds it. For a longer line the outcome may
-/// depend on the pieces, as in Redis: the parser accepts the line if it arrives together with its
-/// end.
+/// depend on the pieces, as in Redis: the parser accepts the line if it receives the whole line at
+/// once.
 const LINE_LEN_MAX: usize = 256;
 
 #[derive(Debug, Default, PartialEq)]

@@ -1,8 +1,8 @@
-//! Values of `RESTORE` from arbitrary bytes. The result is an error, or a value that reads the same
-//! after being written again; decoding never panics, and never allocates memory for bytes that the
-//! input declares but doesn't contain. LZF: compressed bytes decompress to the original. A shard
-//! also runs the command itself: commands of every type read and change the stored value, and
-//! deleting the value frees all its memory.
+//! Values of `RESTORE` from arbitrary bytes. The result is an error, or a value that is equal after
+//! it is written and read again. Decoding never panics, and never allocates memory for bytes that
+//! the input declares but doesn't contain. Bytes that are compressed by LZF decompress to the
+//! original. A shard also runs the command `RESTORE` itself: commands of every type then read and
+//! change the stored value, and deleting the value frees all its memory.
 
 use pantala_commands::resolve;
 use pantala_engine::access::SessionView;

@@ -1,6 +1,6 @@
-//! A connection without its socket on arbitrary bytes. However the bytes are split, and whichever
-//! parsed commands have to wait, the connection must return the same commands and the same error,
-//! send all replies, and never panic.
+//! A connection without its socket on arbitrary bytes. The input determines how the bytes are
+//! split, and which parsed commands have to wait. In each case the connection must return the same
+//! commands and the same error, send all replies, and never panic.
 //!
 //! The first bytes of the input are choices, used repeatedly; the rest is the stream.
 
@@ -14,7 +14,7 @@ const CHOICES: usize = 16;
 const FREE_CHOICES_MAX: usize = 20_000;
 
 /// Returns whether the error depends on the pieces, as in Redis: a line above the limit is accepted
-/// if it is received together with its end.
+/// if the whole line is received at once.
 fn is_of_length(outcome: &Outcome) -> bool {
     use ProtocolError::{TooBigBulkCount, TooBigCount, TooBigInline};
     matches!(outcome.error, Some(TooBigInline | TooBigCount | TooBigBulkCount))

@@ -1,8 +1,8 @@
-//! TLS connections without their sockets. A peer that sends arbitrary bytes gets no plaintext
-//! through. Two honest sides exchange records that arrive in arbitrary pieces, or are damaged, lost
-//! or truncated. The plaintext that arrives is always a prefix of the plaintext sent, and all of it
-//! if no record was damaged. The number of bytes that a connection keeps is bounded, and nothing
-//! panics.
+//! TLS connections without their sockets. From a peer that sends arbitrary bytes, no plaintext is
+//! accepted. Two honest sides exchange records that arrive in arbitrary pieces, or are damaged,
+//! lost or truncated. The plaintext that arrives is always a prefix of the plaintext sent, and all
+//! of it if no record was damaged. The number of bytes that a connection keeps is bounded, and
+//! nothing panics.
 
 use std::process::Command;
 use std::sync::LazyLock;

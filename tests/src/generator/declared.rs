@@ -1,6 +1,6 @@
 //! Commands built only from the arguments that redis-server's `COMMAND DOCS` declares, so that
-//! every form is covered. Keys are arbitrary, so most have the wrong type; numbers include every
-//! limit; values may be empty; about one command in six has too few or too many arguments.
+//! every form is covered. Keys are arbitrary, so most have the wrong type. Numbers include every
+//! limit, and values may be empty. About one command in six has too few or too many arguments.
 
 use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
 use super::hashes::walk_of;
@@ -131,9 +131,10 @@ impl Generator {
             0 if args.len() > words => args.truncate(words + self.random.below(args.len() - words)),
             1 => {
                 let more = self.value();
-                // No argument is added after a blocking command's timeout, because it would become
-                // the timeout; to a rank command, whose arity differs since 7.2; or to a command of
-                // `PICKING`, because as its count it could keep redis-server busy forever.
+                // Three kinds of commands get no additional argument. In a blocking command, the
+                // last argument is the timeout, so an additional one would become the timeout. The
+                // arity of rank commands differs since 7.2. In a command of `PICKING`, the
+                // additional argument could become a count that keeps redis-server busy forever.
                 let is_fixed = command.arguments.iter().any(|argument| argument.name == "timeout")
                     || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..])
                     || PICKING.contains(&&command.name[0][..]);

@@ -1,8 +1,8 @@
 //! Hash commands.
 //!
-//! There are two kinds of keys. Ordinary ones are also used by other commands, and their fields are
-//! arbitrary, so that they become hash tables, whose order differs between servers. *Small* hashes
-//! have their own keys and stay listpacks, so that the order of their fields is comparable.
+//! There are two kinds of keys. *Ordinary* hashes are also used by other commands. Their fields are
+//! arbitrary, so they become hash tables, whose order differs between servers. *Small* hashes have
+//! their own keys and stay listpacks, so the order of their fields is comparable.
 
 use super::{Check, Generator, Step};
 

@@ -2,8 +2,8 @@
 //! differential test sends to Pantala and to redis-server.
 //!
 //! Both servers must give the same replies, although they run the commands at slightly different
-//! times. So the TTLs of a stream are far in the future and differ much from each other: no key
-//! expires on one server only, and `GT` and `LT` have the same result on both. Keys that expire
+//! times. So the TTLs of a stream are long and differ much from each other. Then no key expires on
+//! one server only, and `GT` and `LT` have the same result on both servers. Keys that expire
 //! immediately (with a time in the past) are common.
 //!
 //! A *step* is a command with a [`Check`], which says how exactly the two replies must agree. Some
@@ -46,7 +46,7 @@ pub enum Check {
     Pairs,
     /// For `SCAN` and the like: the cursor is followed to the end on each server, and the elements
     /// of all pages must be equal. Cursors and repeated elements may differ between servers. Such a
-    /// step starts at cursor 0 and isn't followed by another step that must come directly after it.
+    /// step starts at cursor 0, and no other step has to follow it directly.
     Walk,
     /// As `Walk`, with pairs as elements.
     WalkOfPairs,

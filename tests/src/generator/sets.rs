@@ -1,8 +1,8 @@
 //! Set commands.
 //!
-//! There are three kinds of keys. Ordinary ones are also used by other commands and have any
-//! members; *wide* sets have so many integers that some exceed `set-max-intset-entries`; *small*
-//! sets have so few integers that they stay sorted, so that their order is comparable.
+//! There are three kinds of keys. *Ordinary* sets are also used by other commands and have any
+//! members. *Wide* sets have so many integers that some sets exceed `set-max-intset-entries`.
+//! *Small* sets have so few integers that they stay sorted, so their order is comparable.
 
 use super::hashes::ALL;
 use super::{Check, Generator, Step, words};

@@ -20,8 +20,8 @@ pub const PLACES_MAX: usize = 200_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The order contains each client's events in the order sent, even if the client sent them
-    /// without waiting for replies. This is a constraint between independent keys, so all events
-    /// are searched together.
+    /// without waiting for replies. This constraint connects keys that are otherwise independent,
+    /// so all events are searched together.
     Connection,
     /// The order contains each client's events on each key in the order sent.
     Key,
@@ -141,9 +141,8 @@ impl<'e> Search<'e> {
             .into_iter()
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
-        // If one of the possible events changes nothing at any moment, the search may choose it
-        // without loss of generality: every order that continues with another event is still
-        // possible after it.
+        // If one of the possible events changes nothing at any moment, the search may always choose
+        // that event: every order that continues with another event is still possible afterwards.
         let changes_nothing = |(_, index, after): &(usize, usize, State)| {
             let event = &self.events[*index];
             // An expiry of a TTL that no key has any more changes nothing either, because no key

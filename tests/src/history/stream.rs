@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Command, Operation};
 use crate::effects::{Effect, show_effect};
 
-/// Maximum number of windows that are remembered. The stream lags behind the clients by fewer
-/// windows.
+/// Maximum number of windows that are remembered. The stream is always fewer windows behind the
+/// clients.
 const WINDOWS_MAX: usize = 2000;
 
 /// The client of an operation, and the operation's index in the client's plan.

@@ -55,7 +55,7 @@ pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
     let status = Command::new("cp").args(["-r", "-P"]).arg(&source).arg(&own).status().expect("cp starts");
     assert!(status.success(), "the suite can't be copied: {status}");
     let script = own.join("src/redis-server");
-    // It is a link. Writing to it would change the program that it points to.
+    // The file is a link. Writing to it would change the program to which the link points.
     fs::remove_file(&script).expect("the link is removed");
     // The program replaces the shell, because the suite sends signals to the process it started.
     let text = format!("#!/bin/sh\nexec '{}' \"$@\" {}\n", program.display(), args.join(" "));
@@ -112,8 +112,8 @@ fn source_lists(etc: &Path, to: &Path) {
     }
 }
 
-/// Converts a line of a list of package sources, in either of apt's two formats, from binary to
-/// source packages.
+/// Converts a line of a list of package sources, in either of apt's two formats, so that the list
+/// names source packages instead of binary packages.
 fn as_source_line(line: &str) -> String {
     if line.starts_with("Types:") {
         "Types: deb-src".into()

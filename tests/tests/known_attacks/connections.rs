@@ -19,7 +19,7 @@ fn send_in_pieces(client: &mut Client, random: &mut Random, mut bytes: &[u8]) {
 }
 
 /// CVE-2023-41056 and CVE-2025-49112: query and reply buffers that are resized while they contain
-/// bytes, also after a pause, when those of idle clients shrink.
+/// bytes. Clients also pause, because the buffers of idle clients shrink.
 #[test]
 fn buffers_that_grow_and_shrink_keep_their_bytes() {
     const CLIENTS: usize = 6;
@@ -63,8 +63,8 @@ fn buffers_that_grow_and_shrink_keep_their_bytes() {
     });
 }
 
-/// CVE-2026-23479, and a similar defect that Redis 8.10.1 mended: clients that are blocked on a key
-/// are evicted while the same command serves other clients of that key.
+/// CVE-2026-23479, and a similar defect that Redis 8.10.1 fixed: clients that are blocked on a key
+/// are evicted while the same command serves other clients that are blocked on that key.
 #[test]
 fn blocked_clients_are_evicted_while_others_are_served() {
     const CLIENTS: usize = 30;

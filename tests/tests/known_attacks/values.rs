@@ -189,8 +189,9 @@ fn commands_take_very_many_ids() {
     });
 }
 
-/// CVE-2022-24736: a script that ends its function, so that the rest runs while it is loaded, and
-/// raises an error that is no text. Redis used the text without a check.
+/// CVE-2022-24736: a script whose text ends the function that Redis puts around it, so the rest of
+/// the text runs while the script is loaded. That rest raises an error that is not a text. Redis
+/// used the text of the error without a check.
 #[test]
 fn errors_without_text_get_replies() {
     for_each_backend(|backend| {
