@@ -95,8 +95,8 @@ fn read_text(from: &mut impl Read) -> String {
     String::from_utf8_lossy(&bytes).replace('\r', "\n")
 }
 
-/// Prints on standard error that something isn't tested, and why. It doesn't use `eprintln!`, whose
-/// output the test runner hides if the test passes.
+/// Prints on standard error that something isn't tested, and why. Doesn't use `eprintln!`, because
+/// the test runner hides its output if the test passes.
 pub fn skipped(why: impl std::fmt::Display) {
     // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");

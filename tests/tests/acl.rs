@@ -1,5 +1,6 @@
-//! Users and permissions: rules, logins, and permission checks wherever a command can be executed
-//! (pipeline, transaction, script, blocked, queued for a shard).
+//! Users and permissions: rules, logins, and permission checks in every way in which a command can
+//! run: in a pipeline, a transaction or a script, after it was blocked, and after it waited for a
+//! shard (a part of the key space, which one worker holds at a time).
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -628,9 +628,9 @@ fn an_expired_key_exists_for_later_commands() {
     assert_eq!(client.call("OBJECT IDLETIME k"), Reply::Integer(0));
 }
 
-/// Commands of the file are applied like those of a primary, although clients may not send them: an
-/// approximate trim, which the server has written with an exact bound and `LIMIT`, and a string
-/// that is longer than `proto-max-bulk-len` now allows.
+/// Commands of the file are applied like commands from a primary, even if clients may not send
+/// them. Tested are an approximate trim, which the server has written with an exact bound and
+/// `LIMIT`, and a string that is longer than `proto-max-bulk-len` now allows.
 #[test]
 fn commands_that_clients_could_not_send_are_loaded() {
     const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";

@@ -1,10 +1,14 @@
 //! Commands over several shards are atomic, and other clients see the effects of one connection in
-//! the order in which it sent them. Tested with concurrent clients on every backend, with both
-//! executions (`inline`, `owner`).
+//! the order in which it sent its commands. A *shard* is a part of the key space, which one worker
+//! (a thread with an event loop) holds at a time.
+//!
+//! The tests run concurrent clients on every backend (io_uring, epoll) with both executions: the
+//! client's worker runs a command (`inline`), or the worker to which the key's shard belongs
+//! (`owner`).
 //!
 //! A scenario consists of writers, and of readers that check an invariant. Each scenario also runs
 //! with *broken* writers, which do the same work with commands that aren't atomic, or in the wrong
-//! order: the readers must detect that, otherwise the scenario checks nothing.
+//! order. The readers must detect that; otherwise the scenario checks nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;

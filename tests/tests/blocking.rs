@@ -545,7 +545,8 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
         let (key, other) = (random.below(KEYS), random.below(KEYS));
         match random.below(9) {
             7 => {
-                // `CLIENT UNBLOCK` races with a second one and with a push; exactly one wins.
+                // `CLIENT UNBLOCK` races with another `CLIENT UNBLOCK` and with a push. Exactly one
+                // of these takes effect.
                 let line = client.call("CLIENT LIST").text();
                 let waiting = line.lines().find(|line| line.contains(" flags=b ")).unwrap_or_default();
                 let id = waiting.split([' ', '=']).nth(1).unwrap_or("0");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pantala_tests::transcript::assert_as;
 use pantala_tests::{Backend, Client, Reply, Server, binary, tool};
 
-/// Several shards per worker.
+/// Arguments of a cluster's node, with several shards (parts of the key space) per worker.
 const CLUSTER_ARGS: [&str; 6] = ["--cluster-enabled", "yes", "--workers", "2", "--shards", "40"];
 
 /// Maximum wait until redis-server reports that the cluster is up, which takes two seconds after

@@ -132,7 +132,7 @@ fn plain_and_encrypted_ends_do_not_mix() {
     assert_eq!(info(&replica.server, "replication", "role"), "master");
 }
 
-/// A handover of the role, after which the former primary follows over TLS.
+/// After a failover, the former primary follows the new one over TLS.
 #[test]
 fn roles_are_handed_over_on_encrypted_links() {
     let Some(certificates) = Certificates::make() else { return };

@@ -1,5 +1,5 @@
-//! Keys expire on access and by the active cycle, never early, and keep their TTL when they are
-//! moved.
+//! Keys expire on access and by the active cycle (the server's periodic deletion of expired keys),
+//! never early. They keep their TTL when they are moved.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;

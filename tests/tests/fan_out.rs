@@ -211,8 +211,8 @@ impl Audience {
     }
 }
 
-/// In each turn the server sends a message to only some of very many subscribers: commands of other
-/// clients run in between.
+/// In each turn (iteration of a worker's event loop) the server sends a message to only some of
+/// very many subscribers, so commands of other clients run in between.
 #[test]
 fn a_message_to_many_delays_no_client() {
     const LISTENERS: usize = 3000;

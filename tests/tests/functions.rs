@@ -4,8 +4,8 @@
 use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// Several shards per worker: the keys of one function are in several shards, and these belong to
-/// several workers.
+/// Several shards (parts of the key space) per worker, so that the keys of one function are in
+/// several shards, which belong to several workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// A library with functions of every kind.
@@ -219,8 +219,8 @@ fn invalid_payloads_are_rejected_as_in_redis() {
     }
 }
 
-/// A library is loaded once for all workers: each uses it, and its next version, whichever worker
-/// loaded it.
+/// A library is loaded once for all workers: all workers use it, and later its next version, no
+/// matter which worker loaded them.
 #[test]
 fn all_workers_see_libraries_change_at_once() {
     for_each_backend(|backend| {

@@ -1,6 +1,6 @@
-//! Keyspace notifications: with random commands of every family, events and their order are the
-//! same as from redis-server. Events follow the order of changes and the time of expiry, and depend
-//! on `notify-keyspace-events`.
+//! Keyspace notifications. For random commands of every family, events and their order are the same
+//! as from redis-server. Other tests check that events are in the order of changes, that expired
+//! keys publish events in time, and that `notify-keyspace-events` is obeyed.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -54,8 +54,8 @@ fn set_classes(client: &mut Client, classes: &str) {
 #[test]
 fn random_commands_publish_the_events_of_redis() {
     let test = "random_commands_publish_the_events_of_redis";
-    // Only with `--execution inline`: with `owner`, the pipelined commands on different keys may
-    // run in another order, and so may their events.
+    // This comparison needs `--execution inline`, the default. With `owner`, pipelined commands on
+    // different keys may run in another order, and so their events may have another order.
     let layouts: [&[&str]; 2] = [&["--workers", "1", "--shards", "1"], &["--workers", "3", "--shards", "40"]];
     let announced = Random::seed(test);
     for args in layouts {

@@ -1,5 +1,5 @@
-//! Placement of workers on a host with several NUMA nodes, with made-up topologies of this host's
-//! CPUs.
+//! Placement of workers (threads with an event loop) on a host with several NUMA nodes. The tests
+//! describe a topology with several nodes to the server, and use the CPUs of this host.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -14,7 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
 /// More than the socket buffers of both sides of a connection hold, bytes.
 const STUCK_BYTES: usize = 16 * MIB;
-/// A server with a small output limit that runs commands inline.
+/// Arguments of a server with a small output limit, whose workers run the commands of their own
+/// clients (`inline`).
 const NARROW: [&str; 6] =
     ["--workers", "2", "--execution", "inline", "--client-output-buffer-limit", "normal 100000 0 0"];
 

@@ -1,5 +1,5 @@
-//! Adversarial clients: floods, resets, unread replies, a contended shard. Also failed allocations.
-//! None of them affects other clients.
+//! Adversarial clients, which must not affect other clients: floods, resets, unread replies, and
+//! many commands on one shard (a part of the key space). Also tests failed allocations.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};

@@ -77,9 +77,9 @@ fn run(ecosystem: &Ecosystem) {
     }
 }
 
-/// Runs a workload whose client asks Sentinel for the primary. It moves the primary's role to the
-/// replica by `SENTINEL FAILOVER`, then kills the replica, so that the first server is the primary
-/// at the end.
+/// Runs a workload whose client asks Sentinel for the primary. The workload moves the primary's
+/// role to the replica by `SENTINEL FAILOVER`. Then it kills that replica, which is the primary
+/// now, so the first server is the primary again at the end.
 fn run_across_failovers(ecosystem: &Ecosystem, line: &[&str]) {
     let Some(folder) = ecosystem.installed() else { return };
     for_each_backend(|backend| {

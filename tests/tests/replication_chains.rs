@@ -1,7 +1,7 @@
 //! Replicas of replicas, and changes of topology: a Pantala replica passes its primary's bytes on,
 //! keeps a backlog of them, and continues the history when it is promoted. So replicas that lag
-//! behind continue without a full sync, whichever server they attach to. Everything is tested with
-//! redis-server in every role.
+//! behind continue without a full sync, no matter to which server they attach. Everything is tested
+//! with redis-server in every role.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -104,8 +104,8 @@ fn assert_one_history(root: &Server, others: &[&Server]) {
     }
 }
 
-/// The primary dies when one replica has its whole stream, and another only a part. The former is
-/// promoted and sends the latter the rest from its backlog.
+/// The primary dies when one replica has its whole stream, and another replica has only a part. The
+/// first replica is promoted, and sends the rest from its backlog to the other one.
 #[test]
 fn a_replica_that_is_behind_continues_with_the_promoted_one() {
     for_each_backend(|backend| {
@@ -278,8 +278,8 @@ fn a_replica_under_load_has_replicas_of_its_own() {
     });
 }
 
-/// Five servers of both kinds in random trees, whose root changes. Some are disconnected while the
-/// root writes. No server needs a second full sync.
+/// Five servers (Pantala and redis-server) form random trees, whose root changes. Some servers are
+/// disconnected while the root writes. No server needs a second full sync.
 #[test]
 fn no_change_of_topology_needs_a_full_sync() {
     const ROUNDS: usize = 6;

@@ -652,7 +652,8 @@ fn pantala_follows_pantala_and_is_followed() {
     });
 }
 
-/// The role and the setting `replicaof` change together, whichever command takes effect last.
+/// The role and the setting `replicaof` change together: both are those of the command that takes
+/// effect last.
 #[test]
 fn concurrent_changes_of_the_role_leave_one_primary() {
     const ROUNDS: usize = 300;

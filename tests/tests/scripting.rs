@@ -15,7 +15,8 @@ mod escapes;
 
 use corpus::CORPUS;
 
-/// Several shards per worker: a script's keys are in several shards, owned by several workers.
+/// Several shards (parts of the key space) per worker, so that a script's keys are in several
+/// shards, which belong to several workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// Commands that create the dataset of the scripts.

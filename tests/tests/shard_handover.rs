@@ -1,7 +1,8 @@
-//! Shards that arrive at a worker while it runs a script are released immediately, because the
-//! worker can't use them before the script ends. No script in these tests becomes busy before
-//! `kill_function` (`busy-reply-threshold 0`), so a shard that isn't released would be held
-//! forever.
+//! A *shard* is a part of the key space, which one worker (a thread with an event loop) holds at a
+//! time. Other workers may hand shards over to a worker. If such shards arrive while the worker
+//! runs a script, the worker releases them immediately, because it can't use them before the script
+//! ends. No script in these tests becomes busy before `kill_function` (`busy-reply-threshold 0`),
+//! so a shard that isn't released would be held forever.
 
 use std::time::Duration;
 

@@ -74,8 +74,8 @@ fn fill_places(random: &mut Random, pair: &mut Pair, len: usize) {
         words.push(format!("member:{member}"));
     }
     pair.both(&words.into_iter().map(String::into_bytes).collect::<Vec<_>>());
-    // The middle itself, and the point opposite to it on the globe: due to rounding, the distance
-    // of the latter may be NaN.
+    // The middle itself, and the point opposite to it on the globe. Due to rounding, the distance
+    // of the opposite point may be NaN.
     pair.call(&format!("GEOADD places {} {} middle", center.0, center.1));
     let opposite = if center.0 > 0 { center.0 - 180 } else { center.0 + 180 };
     pair.call(&format!("GEOADD places {opposite} {} opposite:1 {opposite} {} opposite:2", -center.1, -center.1));

@@ -1,6 +1,6 @@
-//! Client-side caching (`CLIENT TRACKING`): replies and invalidations equal redis-server's; caches
-//! are never stale, whichever client writes; the server's table of tracked keys is bounded, and so
-//! is the pending output of a client that doesn't read.
+//! Client-side caching (`CLIENT TRACKING`). Replies and invalidations equal redis-server's. Caches
+//! are never stale, no matter which client writes. The server's table of tracked keys is bounded,
+//! and so is the pending output of a client that doesn't read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -769,8 +769,8 @@ fn a_client_that_does_not_read_its_invalidations_is_closed() {
     });
 }
 
-/// With `REDIRECT`, the target receives the invalidation of each change, whichever workers the
-/// reader and the writer are on.
+/// With `REDIRECT`, the target receives the invalidation of each change, no matter which workers
+/// serve the reader and the writer.
 #[test]
 fn redirected_invalidations_come_from_every_worker() {
     for_each_backend(|backend| {

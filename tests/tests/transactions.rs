@@ -1,5 +1,5 @@
-//! Transactions: replies are equal to redis-server's; watches; isolation over shards, the parts of
-//! the key space that workers acquire separately (see also `atomicity.rs`).
+//! Transactions: replies, which are equal to redis-server's; watches; isolation over several shards
+//! (parts of the key space that workers acquire separately; see also `atomicity.rs`).
 
 use std::time::{Duration, Instant};
 

@@ -21,7 +21,7 @@ pub fn model_name(key: Key) -> String {
     format!(":{key}")
 }
 
-/// Replaces the names of keys in a reply by those that the model uses. Only names contain a colon.
+/// Replaces the names of keys in a reply by the model's names. Only names contain a colon.
 fn in_model(reply: Reply) -> Reply {
     match reply {
         Reply::Bulk(bytes) if bytes.contains(&b':') => Reply::bulk(model_name(key_of(&bytes))),
