@@ -1,6 +1,6 @@
-//! Users and permissions: rules, logins, and permission checks in every way in which a command can
-//! run: in a pipeline, a transaction or a script, after it was blocked, and after it waited for a
-//! shard (a part of the key space, which one worker holds at a time).
+//! Users and permissions: rules, logins, and permission checks. Commands are checked in every way
+//! in which they can run: in a pipeline, a transaction or a script, after they were blocked, and
+//! after they waited for a shard (a part of the key space, which one worker holds at a time).
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

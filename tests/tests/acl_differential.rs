@@ -1,6 +1,6 @@
-//! Random users, rules and calls on Pantala and on redis-server: both must accept the same rules,
-//! list them alike, and allow, deny and log the same calls, both in `ACL DRYRUN` and when the calls
-//! run.
+//! Random users, rules and calls on Pantala and on redis-server. Both servers must accept the same
+//! rules and list them in the same form. They must allow, deny and log the same calls, in
+//! `ACL DRYRUN` and when the calls run.
 //!
 //! Commands go to both servers in long pipelines, of which every reply is compared.
 

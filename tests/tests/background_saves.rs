@@ -283,7 +283,7 @@ fn a_snapshot_without_changed_entries_is_detected() {
 }
 
 /// A change to a large collection makes the server encode the changed element at once, not the
-/// whole collection: the number of bytes that changes had to wait for stays small.
+/// whole collection. So the number of bytes whose encoding delayed changes stays small.
 #[test]
 fn changes_of_large_collections_do_not_wait_for_their_encoding() {
     const ELEMENTS: usize = 30_000;
@@ -325,9 +325,9 @@ fn changes_of_large_collections_do_not_wait_for_their_encoding() {
     });
 }
 
-/// Commands that remove, replace or move the large collections of [`TYPES`]: `KEY` stands for the
-/// type's name and the number of the list of commands; `CHANGE` and `EMPTY` stand for commands of
-/// the type.
+/// Lists of commands that remove, replace or move a large collection of each type of [`TYPES`].
+/// `KEY` stands for the key, which is named by the type and the number of the list. `CHANGE` and
+/// `EMPTY` stand for commands of the type.
 const REMOVALS: [&[&str]; 9] = [
     &["DEL KEY"],
     &["UNLINK KEY"],

@@ -1,8 +1,8 @@
 //! A bank: concurrent clients move money between accounts (numbers) and coins between purses
-//! (lists), by many kinds of commands. A client that reads all of them at one moment must find the
-//! initial sums, and so must a reader of the stream of effects after each *unit* (the effects of a
-//! transaction, or a single effect). The server's threads pause at critical moments (`DEBUG FAULT`,
-//! in builds with debug assertions).
+//! (lists), by many kinds of commands. A client that reads all accounts or purses at one moment
+//! must find the initial sum. A reader of the stream of effects must find it after each *unit* (the
+//! effects of a transaction, or a single effect). The server's threads pause at critical moments
+//! (`DEBUG FAULT`, in builds with debug assertions).
 //!
 //! | variable | meaning |
 //! | --- | --- |

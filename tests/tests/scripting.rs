@@ -236,16 +236,17 @@ fn counts_of_scripts(server: &Server, _: u8) -> Vec<String> {
     lines
 }
 
-/// The counters of `INFO` are those of Redis, which runs each script once: a script that is rolled
-/// back and rerun counts once, and so do its calls and their errors.
+/// The counters of `INFO` equal those of Redis, which runs each script once. So a script that is
+/// rolled back and rerun counts once, and so do its calls and their errors.
 #[test]
 fn calls_of_scripts_are_counted_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, counts_of_scripts);
 }
 
-/// A script changes more keys than the undo log reserves space for, twice each, with values of many
-/// lengths, and then a value that is too large for the undo log. When it is rerun, all keys must
-/// have their original values. The next script on that worker must roll back only its own changes.
+/// A script changes more keys than the undo log (the former values, for a rollback) reserves space
+/// for. It changes each key twice, with values of many lengths, and then a value that is too large
+/// for the undo log. When it is rerun, all keys must have their original values. The next script on
+/// that worker must roll back only its own changes.
 #[test]
 fn many_keys_are_rolled_back() {
     for_each_backend(|backend| {

@@ -51,8 +51,9 @@ fn a_client_that_never_reads_is_closed_at_its_limit() {
         }
         eventually("the silent client is closed", || !other.call("CLIENT LIST").text().contains("name=silent"));
         let grown = server.resident_bytes().saturating_sub(before);
-        // Up to the limit, the replies to the client are in memory; the rest of the growth is the
-        // replies that one turn may add before the limit is checked, and the allocator's caches.
+        // Memory contains the replies to the client up to the limit, the replies that one turn
+        // (iteration of the event loop) may add before the limit is checked, and the allocator's
+        // caches.
         assert!(grown < 100 * MIB, "memory grew by {} MiB", grown / MIB);
         assert_eq!(other.call("PING").text(), "PONG");
         server.assert_sound();

@@ -1,8 +1,8 @@
-//! Checks the order of a stream of effects against the plans of the clients. After each *unit* (the
-//! effects of a transaction, or a single effect), the stream so far must contain each operation as
-//! a whole or not at all, and each write of a connection only after that connection's earlier
-//! writes. An effect is assigned to its operation by the value that it writes, which is unique in
-//! its window.
+//! Checks the order of a stream of effects against the plans of the clients. A *unit* is the
+//! effects of a transaction, or a single effect. After each unit, the stream so far must contain
+//! each operation as a whole or not at all. It must contain each write of a connection only after
+//! that connection's earlier writes. An effect is assigned to its operation by the value that it
+//! writes, which is unique in its window.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
