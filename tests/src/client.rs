@@ -216,7 +216,7 @@ impl Client {
     }
 
     /// Returns all bytes up to the end of the connection, including received bytes that aren't part
-    /// of a returned reply. A reset counts as the end, because the kernel sends one if a server
+    /// of a returned reply. A reset counts as the end, because the kernel sends a reset if a server
     /// closes a socket with unread bytes.
     ///
     /// # Panics
@@ -291,9 +291,9 @@ impl Client {
         result.expect("a socket takes a timeout");
     }
 
-    /// Limits the kernel's receive buffer of this client. By default the kernel lets it grow for a
-    /// client that reads much data, up to 32 MiB on some hosts, so a test of output limits would
-    /// need more data.
+    /// Limits the kernel's receive buffer of this client. By default the kernel lets this buffer
+    /// grow for a client that reads much data, up to 32 MiB on some hosts. A test of output limits
+    /// would then need more data.
     ///
     /// # Panics
     /// If the kernel rejects the size.

@@ -84,7 +84,7 @@ fn commands_before_a_protocol_error_run_once() {
             assert_eq!(client.call("GET text"), Reply::bulk("x"), "{text}");
             assert!(replica.log().contains(text), "no {text} in {}", replica.log());
             // As in Redis, the replica doesn't continue the stream of a primary that sends such
-            // data, but asks for a full sync again.
+            // data, but requests a full sync again.
             assert_eq!(finish(&mut client, primary), [FULL, FULL], "{text}");
             replica.assert_sound();
         }

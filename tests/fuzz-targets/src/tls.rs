@@ -87,8 +87,8 @@ impl Way {
         }
     }
 
-    /// Delivers at most `count` bytes; records of the other direction go to `back`. Returns whether
-    /// the receiver accepted the bytes.
+    /// Delivers at most `count` bytes. Records that the receiver sends are appended to `back`.
+    /// Returns whether the receiver accepted the bytes.
     fn deliver(&mut self, to: &mut Connection, count: usize, back: &mut Vec<u8>) -> bool {
         let mut piece: Vec<u8> = self.flying.drain(..count.min(self.flying.len())).collect();
         let is_well = to.receive(&mut piece, &mut Out { plain: &mut self.got, reply: back }).is_ok();
@@ -121,7 +121,7 @@ fn converse(server: &Server, choices: &[u8]) {
         drop_late(&mut up, &mut down);
         let way = if kind & 1 == 0 { &mut up } else { &mut down };
         match kind / 2 % 9 {
-            // Whole flights, so that handshakes finish.
+            // Delivers whole flights of handshake messages, so that handshakes finish.
             0 | 1 => {
                 let count = usize::MAX;
                 is_well &= up.deliver(&mut server, count, &mut down.flying);

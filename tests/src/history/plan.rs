@@ -12,7 +12,7 @@ pub enum Kind {
     Texts,
     /// `SET` of any key.
     Writes,
-    /// `MSET`, `MGET`, `DEL` of several.
+    /// `MSET`, `MGET`, `DEL` of several keys.
     Several,
     /// `RENAME`.
     Rename,
@@ -106,7 +106,7 @@ pub struct Planner {
     mix: Mix,
     random: Random,
     /// The number of the last value. Every value is unique in its window, so that a reply shows
-    /// which write it saw.
+    /// which write the command has read.
     next_value: u64,
     /// The number of the next TTL in the window.
     next_expiry: u8,

@@ -63,7 +63,7 @@ impl Order {
     /// Checks the next unit of the stream.
     ///
     /// # Errors
-    /// The unit is at a wrong position in the stream.
+    /// If the unit is at a wrong position in the stream.
     pub fn look(&self, unit: &[Effect]) -> Result<(), String> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.unit += 1;
