@@ -1,5 +1,5 @@
 //! The declarative record of a command. The command table, `COMMAND`, ACL categories, key
-//! extraction and arity all derive from it. A record names its handler.
+//! extraction and arity checks all use the record. The record also contains the command's handler.
 
 use bitflags::bitflags;
 
@@ -46,7 +46,7 @@ bitflags! {
         const SKIP_MONITOR = 1 << 9;
         /// Not recorded by `SLOWLOG`.
         const SKIP_SLOWLOG = 1 << 10;
-        /// Implicit ASKING in a cluster.
+        /// Runs as if the client had sent `ASKING` before it (in a cluster).
         const ASKING = 1 << 11;
         /// O(1) or O(log N).
         const FAST = 1 << 12;
@@ -60,7 +60,7 @@ bitflags! {
         const NO_ASYNC_LOADING = 1 << 16;
         /// Not allowed in MULTI.
         const NO_MULTI = 1 << 17;
-        /// Key positions cannot be described by first/last/step. Never set in a record:
+        /// Key positions cannot be described by first/last/step. No record sets this flag:
         /// [`Command::shown_flags`] derives it.
         const MOVABLEKEYS = 1 << 18;
         /// Allowed while a script is busy.
@@ -76,9 +76,10 @@ bitflags! {
         /// Requires the setting `enable-debug-command` if [`Flags::DEBUGS`] is set, otherwise
         /// `enable-module-command`.
         const PROTECTED = 1 << 30;
-        /// A container whose subcommands have records here but not in Redis (`DEBUG`), or one of
-        /// these subcommands. `COMMAND` does not show these subcommands. The container's own
-        /// handler replies if a subcommand has no record or a wrong number of arguments.
+        /// A container (a command with subcommands) whose subcommands have records here but not in
+        /// Redis (`DEBUG`), or one of these subcommands. `COMMAND` does not show these subcommands.
+        /// If a subcommand has no record or a wrong number of arguments, the container's own
+        /// handler replies.
         const OWN_SUBCOMMANDS = 1 << 31;
         /// Runs immediately between `MULTI` and `EXEC` instead of being queued.
         const UNQUEUED = 1 << 32;
@@ -86,34 +87,33 @@ bitflags! {
         const DISCARDS = 1 << 33;
         /// Allowed on a RESP2 connection that has subscriptions.
         const WHILE_SUBSCRIBED = 1 << 34;
-        /// Ends subscriptions of its client, or its `MONITOR`.
+        /// Ends subscriptions of its client, or the client's `MONITOR`.
         const UNSUBSCRIBES = 1 << 35;
-        /// Its replies, except errors, count as messages, which `CLIENT REPLY` does not suppress.
+        /// Its replies, except errors, count as messages. `CLIENT REPLY` does not suppress
+        /// messages.
         const ANSWERS_MESSAGES = 1 << 36;
         /// Reports memory usage or sets its limits. Before the command runs, its worker adds the
         /// memory usage of shards that no thread holds to the global counter.
         const MEASURES = 1 << 37;
         /// Needs no shard outside of a transaction, but all shards within one (`CLIENT PAUSE`).
         const ALL_SHARDS_QUEUED = 1 << 38;
-        /// May change a key in another database than the selected one (`COPY`, `MOVE`). Its route
-        /// still contains only the shards of its keys, because a key has the same shard in all
-        /// databases.
+        /// May change a key in a database other than the selected one (`COPY`, `MOVE`). Its route
+        /// contains only the shards of its keys, because a key has the same shard in all databases.
         const OTHER_DATABASES = 1 << 39;
         /// Blocks only with the option `BLOCK`, which scripts must not use.
         const BLOCK_OPTION = 1 << 40;
-        /// Does not consume `CLIENT CACHING`, which applies to the next command.
+        /// Is ignored by `CLIENT CACHING`, which applies to the next command without this flag.
         const KEEPS_CACHING = 1 << 41;
         /// Part of `DEBUG`: `DEBUG SET-DISABLE-DENY-SCRIPTS` lets scripts run it.
         const DEBUGS = 1 << 42;
-        /// Rejected like a write while writes cannot be persisted (`PING`), so that health checks
-        /// notice the failure.
+        /// Rejected like a write while writes cannot be persisted. Set for `PING`, so that health
+        /// checks notice the failure.
         const NEEDS_DISK = 1 << 43;
     }
 }
 
 impl Flags {
-    /// The names of the flags that have one in Redis, in the order of their bits. Redis has the
-    /// same order.
+    /// The flags' names in Redis, in the order of the bits, which is Redis's order.
     pub const NAMES: [&'static str; 20] = [
         "write",
         "readonly",
@@ -144,7 +144,7 @@ impl Flags {
     }
 }
 
-/// Returns the names of the set bits among the lowest `names.len()`.
+/// Returns the names of the set bits among the first `names.len()` bits.
 fn names_of_bits(bits: u64, names: &'static [&'static str]) -> impl Iterator<Item = &'static str> + Clone {
     names.iter().enumerate().filter(move |(bit, _)| bits & (1 << bit) != 0).map(|(_, name)| *name)
 }
@@ -179,7 +179,7 @@ bitflags! {
 }
 
 impl Acl {
-    /// The names of the categories, in the order of their bits. Redis has the same order.
+    /// The names of the categories, in the order of their bits, which is Redis's order.
     pub const NAMES: [&'static str; 21] = [
         "keyspace",
         "read",
@@ -221,10 +221,10 @@ impl Acl {
 pub enum BeginSearch {
     /// At an argument index.
     Index(i32),
-    /// After a keyword. The search starts at this argument index; if the index is negative, it
-    /// counts from the end and the search goes backwards.
+    /// After a keyword. The number is the argument index at which the search for the keyword
+    /// starts. A negative index counts from the end, and the search continues towards the start.
     Keyword(&'static str, i32),
-    /// Cannot be described.
+    /// The start cannot be described.
     Unknown,
 }
 
@@ -241,7 +241,7 @@ pub enum FindKeys {
         /// unless `last` is negative.
         limit: i32,
     },
-    /// A number of keys. An argument before the keys contains the number.
+    /// A number of keys. The number is itself an argument, before the keys.
     KeyNum {
         /// Index of the count, relative to the start.
         keynum: i32,
@@ -250,7 +250,7 @@ pub enum FindKeys {
         /// Distance from one key to the next.
         step: i32,
     },
-    /// Cannot be described.
+    /// The extent cannot be described.
     Unknown,
 }
 
@@ -298,8 +298,8 @@ impl KeySpec {
     }
 }
 
-/// Finds the keys of a call. Calls the second argument with the argument index of each key and the
-/// index of its specification in [`Command::key_specs`].
+/// Finds the keys of a call. Calls the function in the second argument for each key, with the key's
+/// argument index and the index of its specification in [`Command::key_specs`].
 pub type OwnKeys = fn(&Args<'_>, &mut dyn FnMut(usize, usize));
 
 /// Returns whether the argument of a call at an index is a secret.
@@ -349,18 +349,18 @@ pub struct Command {
     pub handler: Handler,
     /// Finds the keys of a call, if key specifications cannot describe them.
     pub own_keys: Option<OwnKeys>,
-    /// Finds keys that the command uses, but that, as in Redis, neither the key specifications nor
-    /// [`Command::own_keys`] contain. Permissions are checked for these keys too.
+    /// Finds the keys that the command uses but that neither the key specifications nor
+    /// [`Command::own_keys`] contain, as in Redis. Permissions are checked for these keys too.
     pub unnamed_keys: Option<OwnKeys>,
-    /// Returns whether an argument is a secret, which no log may show.
+    /// Returns whether an argument is a secret. No log may show secrets.
     pub secrets: Option<Secrets>,
     /// Returns the flags that apply to the key in this call. Used if the key specification has the
     /// flag `variable_flags` (SET, with and without the option GET).
     pub key_flags: Option<fn(&Args<'_>) -> &'static [&'static str]>,
 }
 
-/// Returns whether a number of arguments (including the names of command and subcommand) fits an
-/// arity. A positive arity is the exact number, a negative one is a minimum.
+/// Returns whether a number of arguments fits an arity. The names of command and subcommand count
+/// as arguments. A positive arity is the exact number, a negative one is a minimum.
 #[inline]
 pub fn arity_accepts(arity: i32, arguments: usize) -> bool {
     let wanted = arity.unsigned_abs() as usize;
@@ -395,8 +395,8 @@ impl Command {
         key_flags: None,
     };
 
-    /// Returns whether a number of arguments (including the names of command and subcommand) fits
-    /// the arity.
+    /// Returns whether a number of arguments fits the arity. The names of command and subcommand
+    /// count as arguments.
     #[inline]
     pub fn accepts(&self, arguments: usize) -> bool {
         arity_accepts(self.arity, arguments)
@@ -410,8 +410,8 @@ impl Command {
     }
 
     /// Returns whether a call with this number of arguments is timed individually when it runs as a
-    /// request. It is if the command is not plain ([`Command::is_plain`]), or may block. Other
-    /// plain calls share the time measured for their window (the commands that a worker runs
+    /// request. This is the case if the command may block or is not plain ([`Command::is_plain`]).
+    /// The other calls share the time measured for their window (the commands that a worker runs
     /// together).
     pub fn is_timed_individually(&self, arguments: usize) -> bool {
         !self.is_plain(arguments) || self.flags.contains(Flags::BLOCKING)
@@ -424,8 +424,8 @@ impl Command {
         self.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// Returns the name shown to clients: the container's name if it handles its subcommands
-    /// itself.
+    /// Returns the name shown to clients. For a subcommand that is not shown, because its container
+    /// handles it, this is the container's name.
     pub fn shown_name(&self) -> &'static str {
         match self.full_name.split_once('|') {
             Some((container, _)) if self.flags.contains(Flags::OWN_SUBCOMMANDS) => container,

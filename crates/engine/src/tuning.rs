@@ -25,7 +25,7 @@ pub enum AccessPolicy {
     Lfu = 1,
 }
 
-/// Time between two looks at whether `DEBUG SLEEP` is interrupted.
+/// The interval at which `DEBUG SLEEP` checks whether it was interrupted.
 const SLEEP_SLICE: Duration = Duration::from_millis(10);
 
 /// Whether commands can be observed and timed (`MONITOR`, `SLOWLOG`, `LATENCY`, client-side
@@ -33,18 +33,18 @@ const SLEEP_SLICE: Duration = Duration::from_millis(10);
 /// what they cost while unused. It is not for production.
 pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
-/// Bit of [`Tuning::events`]: effects are recorded (`effect`). This bit and the bits declared after
-/// it are above the bits of keyspace events.
+/// Bit of [`Tuning::events`]: effects are recorded for the journal (see `effect`). The lower bits
+/// of the word are classes of keyspace events.
 const JOURNALED: u32 = 1 << 27;
-/// The server rejects some commands ([`refusal`]).
+/// Bit: the server rejects some commands ([`refusal`]).
 const REFUSES: u32 = 1 << 26;
-/// Memory is limited (`maxmemory`).
+/// Bit: memory is limited (`maxmemory`).
 const LIMITED: u32 = 1 << 28;
-/// There are monitors.
+/// Bit: there are monitors.
 const MONITORS: u32 = 1 << 29;
-/// Clients track the keys that they read.
+/// Bit: clients track the keys that they read.
 const TRACKS: u32 = 1 << 30;
-/// Clients receive invalidations by prefix.
+/// Bit: clients receive invalidations by prefix.
 const BROADCASTS: u32 = 1 << 31;
 /// All of these bits except [`REFUSES`].
 pub(crate) const WATCHED: u32 = JOURNALED | LIMITED | MONITORS | TRACKS | BROADCASTS;
@@ -106,8 +106,8 @@ pub struct Tuning {
     pub active_expire_effort: AtomicU32,
     /// `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expire: AtomicBool,
-    /// Whether clients of a writable replica may have given keys a TTL. The replica itself deletes
-    /// such keys when they expire.
+    /// Whether clients of this writable replica may have given keys a TTL. The replica deletes such
+    /// keys itself when they expire.
     pub has_own_ttls: AtomicBool,
     /// `hll-sparse-max-bytes`: a HyperLogLog that would need more becomes dense.
     pub hll_sparse_max_bytes: AtomicU64,
@@ -127,9 +127,9 @@ pub struct Tuning {
     pub slowlog_max_len: AtomicU64,
     /// Whether every command is timed individually, even a plain one.
     pub times_all: AtomicBool,
-    /// The enabled classes of `notify-keyspace-events` (none while nothing is published: see
-    /// `events::notify`), and the bits of the other observers of commands and changes. A single
-    /// word, so that one load checks all of them.
+    /// The enabled classes of `notify-keyspace-events`, and bits such as `MONITORS` for the other
+    /// observers of commands and changes. Without `K` or `E` nothing is published, so no class is
+    /// enabled here. One load of this word checks for all observers.
     pub(crate) events: AtomicU32,
     /// `tracking-table-max-keys`; 0: no limit.
     pub tracking_table_max_keys: AtomicU64,
@@ -140,20 +140,19 @@ pub struct Tuning {
     pub skips_checksums: AtomicBool,
     /// `DEBUG AOF-FLUSH-SLEEP`: delay before each write to the append-only file, µs.
     pub aof_flush_delay_us: AtomicU64,
-    /// `DEBUG SLEEP`: while a worker runs it, no worker serves clients.
+    /// Whether a worker runs `DEBUG SLEEP`. Meanwhile no worker serves clients.
     pub is_asleep: AtomicBool,
     /// Number of interruptions of `DEBUG SLEEP`.
     interruptions: AtomicU64,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
-    /// End of all pauses, including lasting ones (Unix time, ms; 0: not paused). The former end
-    /// stays set when a pause has expired. Only [`crate::tuning::pause`] writes it.
+    /// The time at which the last pause ends (Unix time, ms; 0: not paused), including lasting
+    /// pauses. Keeps its value when the pause has expired. Only [`crate::tuning::pause`] writes it.
     pub paused_until_ms: AtomicI64,
-    /// Like `paused_until_ms`, but only for the pauses by clients. Ignores lasting pauses, which
-    /// the server starts.
+    /// Like `paused_until_ms`, but ignores lasting pauses, which the server starts.
     pub clients_paused_until_ms: AtomicI64,
-    /// The remaining state of pauses. Locked while `paused_until_ms`, `clients_paused_until_ms` and
-    /// `pause_all` are written.
+    /// The remaining state of pauses. Its lock is held while `paused_until_ms`,
+    /// `clients_paused_until_ms` and `pause_all` are written.
     pub(crate) pauses: Mutex<Pauses>,
     /// Whether the pauses by clients hold back all commands or only writes.
     pub pause_all: AtomicBool,
@@ -221,7 +220,8 @@ impl Tuning {
         }
     }
 
-    /// Stops all workers for this time (`DEBUG SLEEP`), or until [`Tuning::interrupt_sleep`].
+    /// Stops all workers for this time, or until [`Tuning::interrupt_sleep`] is called (`DEBUG
+    /// SLEEP`).
     pub fn sleep(&self, time: Duration) {
         let before = self.interruptions.load(Relaxed);
         let started = Instant::now();
@@ -236,8 +236,8 @@ impl Tuning {
         self.is_asleep.store(false, Relaxed);
     }
 
-    /// Ends a running `DEBUG SLEEP`, so that a shutdown doesn't wait for it. In Redis, the signal
-    /// interrupts it.
+    /// Ends a running `DEBUG SLEEP`, so that a shutdown doesn't wait for it. (In Redis, the
+    /// shutdown signal interrupts the sleep.)
     pub fn interrupt_sleep(&self) {
         self.interruptions.fetch_add(1, Relaxed);
     }
@@ -252,13 +252,12 @@ impl Tuning {
         }
     }
 
-    /// Returns whether there are monitors or clients that track keys (`CLIENT TRACKING`), memory is
-    /// limited (`maxmemory`), or effects are recorded. Usually none of these is the case, so a
-    /// single check saves time.
+    /// Returns whether there are monitors, clients that track keys (`CLIENT TRACKING`), a memory
+    /// limit (`maxmemory`), or readers of the journal. One load checks for all of them.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        // Relaxed, like all accesses here. If a command sets a bit, the delivery of its reply
-        // orders the store before the client's later commands.
+        // Relaxed, like all accesses to `events`. If a command sets a bit, the delivery of the
+        // command's reply orders the store before the client's later commands.
         const ALL: u32 = if WATCHING { JOURNALED | LIMITED | MONITORS | TRACKS } else { JOURNALED | LIMITED };
         self.events.load(Relaxed) & ALL != 0
     }
@@ -278,14 +277,15 @@ impl Tuning {
         EvictionPolicy::from_bits(self.eviction_policy.load(Relaxed))
     }
 
-    /// Sets the eviction policy, and the content of access words that the policy needs.
+    /// Sets the eviction policy, and with it the content of access words.
     pub fn set_eviction_policy(&self, policy: EvictionPolicy) {
         self.eviction_policy.store(policy.bits(), Relaxed);
         self.set_access_policy(if policy.rank() == Some(Rank::Lfu) { AccessPolicy::Lfu } else { AccessPolicy::Lru });
     }
 
-    /// Returns whether Redis would share the objects of small integers among keys. Redis does not
-    /// share them if memory is limited and the policy needs the access time or count of each key.
+    /// Returns whether Redis would share the objects of small integers among keys. If memory is
+    /// limited and the policy needs the access time or count of each key, Redis does not share
+    /// them.
     #[inline]
     pub fn shares_integers(&self) -> bool {
         !self.is_limited() || !matches!(self.eviction_policy().rank(), Some(Rank::Lru | Rank::Lfu))
@@ -302,7 +302,8 @@ impl Tuning {
     }
 
     /// Returns whether a change with events of these classes may have an observer outside its
-    /// shard: the journal, readers of prefixes, or, if one of the classes is enabled, subscribers.
+    /// shard. Such an observer is the journal, a client that receives invalidations by prefix, or,
+    /// if one of the classes is enabled, a subscriber.
     #[inline]
     pub(crate) fn hears(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | JOURNALED | classes) != 0
@@ -314,8 +315,8 @@ impl Tuning {
         self.events.load(Relaxed) & (BROADCASTS | classes) != 0
     }
 
-    /// Like [`Tuning::is_watched`], but ignores the journal, and includes clients that receive
-    /// invalidations by prefix.
+    /// Like [`Tuning::is_watched`], but ignores the journal, and also returns `true` if clients
+    /// receive invalidations by prefix.
     #[inline]
     pub(crate) fn is_watched_beside_journal(&self) -> bool {
         self.events.load(Relaxed) & (WATCHED & !JOURNALED) != 0

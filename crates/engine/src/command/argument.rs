@@ -76,7 +76,7 @@ pub struct Argument {
     pub arguments: &'static [Argument],
 }
 
-/// Builders, so that a record reads like the command's synopsis.
+/// Builders, with which a record reads like the command's synopsis.
 impl Argument {
     /// Returns an argument of a kind.
     pub const fn new(name: &'static str, kind: ArgumentKind) -> Self {
@@ -161,8 +161,7 @@ impl Argument {
         self
     }
 
-    /// Assigns an argument that is not a key, but a pattern of keys, to the command's key
-    /// specification number `key_spec`.
+    /// Assigns a pattern of keys to the command's key specification number `key_spec`.
     pub const fn of_keys(mut self, key_spec: u8) -> Self {
         self.key_spec = Some(key_spec);
         self

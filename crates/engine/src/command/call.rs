@@ -32,8 +32,8 @@ pub struct SessionView {
     pub version: Version,
     /// Whether `CLIENT NO-TOUCH` is on.
     pub no_touch: bool,
-    /// Whether the command comes from the primary or from the append-only file. Such commands see
-    /// expired keys until the primary, or the file, deletes them.
+    /// Whether the primary or the append-only file has sent the command. Such commands see expired
+    /// keys until the primary, or the file, deletes them.
     pub of_primary: bool,
     /// Whether a script runs the command.
     pub in_script: bool,
@@ -42,8 +42,8 @@ pub struct SessionView {
 }
 
 /// The epoch in which a permission check ([`crate::acl`]) succeeded, and whether the user was
-/// unrestricted. No rules have changed since the check if the epoch is still the current one. A
-/// single word, because permits are copied into requests.
+/// unrestricted. If the current epoch is the same, no rules have changed since the check. A permit
+/// is a single word, because it is copied into requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permit(u64);
 

@@ -1,9 +1,9 @@
 //! Handlers of commands, and the shards that they need.
 //!
-//! A record contains its handler, whose signature has types of higher layers. For each kind of
-//! handler, a trait has these types as associated types ([`Keyed`], [`Local`]). The higher layers
-//! implement both traits for [`Handlers`]. So this module does not depend on higher layers, and a
-//! handler is a plain function pointer.
+//! The signature of a handler has types of higher layers, on which this module must not depend. So
+//! each kind of handler has a trait ([`Keyed`], [`Local`]) with these types as associated types.
+//! The higher layers implement both traits for [`Handlers`]. A handler is still a plain function
+//! pointer.
 
 use pantala_resp::{Args, Reply};
 

@@ -6,8 +6,9 @@ use pantala_resp::Args;
 
 use super::{BeginSearch, Command, FindKeys, KeySpec};
 
-/// Error: the key specifications do not fit the arguments. For example, a count is not a number or
-/// is too large, a key is missing, or a specification describes nothing ([`FindKeys::Unknown`]).
+/// Error: the key specifications do not fit the arguments. Examples: a count is not a number or is
+/// too large, a key is missing, or a specification cannot describe its keys
+/// ([`FindKeys::Unknown`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidKeys;
 
@@ -21,20 +22,21 @@ pub struct LegacyRange {
     pub last: i32,
     /// Distance from one key to the next.
     pub step: i32,
-    /// Whether the three other fields do not describe all keys: the flag `movablekeys`.
+    /// Whether the command has keys that the other three fields do not describe (`movablekeys`).
     pub movable: bool,
 }
 
 impl Command {
-    /// Returns the index of the argument that is probably a member or a field, for a command on a
-    /// set or a hash. The result is only used to prefetch the entry, so a wrong index does no harm.
+    /// Returns the index of the argument that is probably a member (command on a set) or a field
+    /// (command on a hash). The index is only used to prefetch the entry, so a wrong index does no
+    /// harm.
     #[inline]
     pub fn member_argument(&self) -> Option<usize> {
         (matches!(self.group, "set" | "hash") && self.arity.unsigned_abs() > 2).then_some(2)
     }
 
     /// Returns the argument index of the key if the command has exactly one key, at a fixed index.
-    /// Most commands that clients send have one such key.
+    /// This is the case for most commands that clients send.
     ///
     /// The caller must have checked the arity, which ensures that the argument exists.
     #[inline]
@@ -177,8 +179,8 @@ fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize
             let last = match (last >= 0, limit) {
                 (true, _) => Some(first + back),
                 (false, 0 | 1) => count.checked_sub(back),
-                // The keys are only the first part of the remaining arguments. For example, the
-                // streams of XREAD are followed by as many IDs.
+                // The keys are only the first part of the remaining arguments. In XREAD, for
+                // example, as many IDs follow the streams.
                 (false, limit) => {
                     (first + count.saturating_sub(first) / limit.unsigned_abs() as usize).checked_sub(back)
                 }
@@ -275,7 +277,7 @@ mod tests {
             assert_eq!(keys(&[COUNTED], hostile), Err(InvalidKeys), "{hostile}");
         }
         assert_eq!(keys(&[COUNTED], "eval s 9223372036854775807 a"), Err(InvalidKeys));
-        // The command also has a destination. If one specification fails, both do.
+        // ZUNIONSTORE also has a destination. If one specification fails, no key is found.
         const BOTH: &[KeySpec] = &[KeySpec::at(1, &["OW"]), COUNTED];
         assert_eq!(keys(BOTH, "zunionstore d 2 a b weights 1 2"), Ok(vec![1, 3, 4]));
         assert_eq!(keys(BOTH, "zunionstore d 9 a b"), Err(InvalidKeys));

@@ -18,8 +18,8 @@ pub enum Slots {
 }
 
 impl Slots {
-    /// Returns the slots of a call's keys, or of the channels of `SSUBSCRIBE` and its variants. As
-    /// in Redis, returns [`Slots::None`] if the arguments do not fit the key specifications. The
+    /// Returns the slots of a call's keys, or of the channels of `SSUBSCRIBE` and its variants.
+    /// Returns [`Slots::None`] if the arguments do not fit the key specifications. As in Redis, the
     /// command then runs, and its handler reports the error.
     pub fn of(command: &Command, args: &Args<'_>) -> Self {
         let mut slots = Slots::None;

@@ -1,15 +1,15 @@
 //! Pauses (`CLIENT PAUSE`): which commands are held back, and until when.
 //!
-//! Each command is checked before it runs. Commands that have passed the check may still be in
-//! flight when a pause starts. The pausing client receives its reply when these commands have run
-//! (`server/dispatch/pause.rs`). Until then the pause is *held*: it has no end. When it is
-//! *released*, its duration begins.
+//! Each command is checked before it runs. When a pause starts, commands that have already passed
+//! the check may still be in flight. The pausing client receives its reply when these commands have
+//! run (`server/dispatch/pause.rs`). Until then the pause is *held*: it has no end. Then the pause
+//! is *released*: its duration starts.
 //!
 //! The server starts a *lasting* pause of writes for a failover, a promotion or a shutdown. Clients
 //! cannot end it. The pause that `REPLICAOF` starts is treated like a pause of clients.
 //!
-//! Commands read the atomics of [`Tuning`]. These are written only under the lock of [`Pauses`], so
-//! that pauses from several workers do not overwrite each other's end.
+//! Commands read the atomics of [`Tuning`]. The atomics are written only under the lock of
+//! [`Pauses`], so that pauses from several workers do not overwrite each other's end.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
@@ -26,22 +26,22 @@ pub(crate) struct Pauses {
     held: u32,
     /// Number of held pauses of clients that hold back all commands.
     held_all: u32,
-    /// Whether a pause of clients that is not held holds back all commands.
+    /// Whether a pause of clients that has an end (is not held) holds back all commands.
     kept_all: bool,
     /// Number of pauses that have started.
     starts: u64,
     /// Number of lasting pauses.
     lasting: u32,
-    /// End of the pauses of clients (Unix time, ms; 0: there is none; [`HELD_MS`]: one is held).
+    /// End of the pauses of clients (Unix time, ms; 0: no pause; [`HELD_MS`]: a pause is held).
     until_ms: i64,
     /// The latest end of the pauses that were released while others were held.
     released_until_ms: i64,
     /// Number of times that clients have ended all pauses (`CLIENT UNPAUSE`). A pause that started
-    /// before the last time has no effect.
+    /// before the last of these times has no effect.
     ends: u64,
 }
 
-/// A pause that has started, but whose client has not received the reply yet.
+/// A pause whose client has not received the reply yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     timeout_ms: i64,
@@ -49,7 +49,7 @@ pub struct Pause {
     all: bool,
     /// [`Pauses::until_ms`] after the pause started.
     until_ms: i64,
-    /// [`Pauses::until_ms`] and [`Pauses::kept_all`] before the pause started. The latter is
+    /// [`Pauses::until_ms`] and [`Pauses::kept_all`] before the pause started. The second value is
     /// `false` if no pause was in force.
     before: (i64, bool),
     /// [`Pauses::starts`] after the pause started.
@@ -84,8 +84,8 @@ impl Tuning {
         let mut pauses = self.pauses();
         let is_paused = pauses.until_ms > now_ms;
         let before = (pauses.until_ms, is_paused && pauses.kept_all);
-        // `end_of` returns an end before `HELD_MS` even for a very long timeout, so that the pause
-        // is not taken for a held one.
+        // `end_of` returns an end before `HELD_MS` even for a very long timeout. So the pause is
+        // not mistaken for a held one.
         let own_until_ms = if timeout_ms == 0 { 0 } else { end_of(timeout_ms, now_ms) };
         pauses.until_ms = if is_paused { own_until_ms.max(before.0) } else { own_until_ms };
         pauses.kept_all = all || before.1;
@@ -94,16 +94,16 @@ impl Tuning {
         Pause { timeout_ms, all, until_ms: pauses.until_ms, before, number: pauses.starts, ends: pauses.ends }
     }
 
-    /// Holds a pause that has just started: it lasts until it is released or a client ends it. Does
-    /// nothing if a client has already ended it.
+    /// Holds a pause that has just started. The pause then lasts until it is released or a client
+    /// ends it. Does nothing if a client has already ended the pause.
     pub fn hold_pause(&self, pause: &Pause) {
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
             pauses.held += 1;
             pauses.held_all += u32::from(pause.all);
-            // `held_all` now records the mode of this pause, so `kept_all` returns to its value
-            // before the pause. If another pause has started meanwhile, `kept_all` contains that
-            // pause's mode and must stay.
+            // `held_all` now contains the mode of this pause, so `kept_all` returns to its value
+            // before the pause. But if another pause has started meanwhile, `kept_all` contains
+            // that pause's mode and stays.
             if pauses.starts == pause.number {
                 pauses.kept_all = pause.before.1;
             }
@@ -116,8 +116,9 @@ impl Tuning {
     /// now. Does nothing if a client has ended the pause meanwhile (`CLIENT UNPAUSE`).
     pub fn start_pause_time(&self, pause: &Pause, now_ms: i64) {
         let own_until_ms = end_of(pause.timeout_ms, now_ms);
-        // If no earlier pause was held when this pause started, `pause.until_ms` includes the end
-        // of the earlier pauses, which remains in force.
+        // If an earlier pause was held when this pause started, `pause.until_ms` is `HELD_MS`.
+        // Otherwise `pause.until_ms` is not before the end of any earlier pause, which must remain
+        // in force.
         let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
@@ -126,8 +127,8 @@ impl Tuning {
         }
     }
 
-    /// Releases a held pause as if it had never started. Called if the command that started the
-    /// pause is rejected, because a busy script holds shards.
+    /// Releases a held pause as if it had never started. The caller does this if a busy script
+    /// holds shards, so that the command that started the pause is rejected.
     pub fn cancel_pause(&self, pause: &Pause) {
         let mut pauses = self.pauses();
         if pause.ends != pauses.ends {
@@ -137,8 +138,8 @@ impl Tuning {
         self.release_pause(&mut pauses, pause, if until_ms == HELD_MS { 0 } else { until_ms });
     }
 
-    /// Releases a held pause, which then ends at `until_ms`. When no held pause is left, the latest
-    /// end of the pauses that were released meanwhile applies.
+    /// Releases a held pause, which then ends at `until_ms`. If no other pause is held, all
+    /// released pauses end at the latest of their ends.
     fn release_pause(&self, pauses: &mut Pauses, pause: &Pause, until_ms: i64) {
         pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
         pauses.held -= 1;
@@ -149,8 +150,8 @@ impl Tuning {
         self.publish_pauses(pauses);
     }
 
-    /// Ends all pauses except lasting ones (`CLIENT UNPAUSE`). Returns whether the end of any pause
-    /// was set, even of a lasting or an expired one.
+    /// Ends all pauses except lasting ones (`CLIENT UNPAUSE`). Returns whether `paused_until_ms`
+    /// was set, which is also the case after a pause has expired and during a lasting pause.
     pub fn end_pause(&self) -> bool {
         let mut pauses = self.pauses();
         let was_paused = self.paused_until_ms.load(Relaxed) != 0;
@@ -161,8 +162,8 @@ impl Tuning {
         was_paused
     }
 
-    /// Holds back writes until [`Tuning::release_lasting_pause`], whether or not clients end their
-    /// pauses. For a failover, a promotion or a shutdown.
+    /// Holds back writes until [`Tuning::release_lasting_pause`], even if clients end their pauses.
+    /// Used by a failover, a promotion or a shutdown.
     pub fn hold_lasting_pause(&self) {
         let mut pauses = self.pauses();
         pauses.lasting += 1;
@@ -248,8 +249,8 @@ mod tests {
         assert!(tuning.is_paused(3059) && !tuning.is_paused(3060));
     }
 
-    /// A former bug: when a pause of all commands was canceled while one of writes was held, all
-    /// commands stayed paused.
+    /// A former bug: after a pause of all commands was canceled while a pause of writes was held,
+    /// all commands stayed paused.
     #[test]
     fn a_canceled_pause_leaves_the_mode_of_the_others() {
         let tuning = Tuning::new();

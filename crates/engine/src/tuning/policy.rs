@@ -18,13 +18,13 @@ pub enum Rank {
 pub enum EvictionPolicy {
     /// Evicts nothing.
     Nothing,
-    /// Evicts keys with a TTL.
+    /// Evicts only keys with a TTL.
     Volatile(Rank),
-    /// Evicts any keys.
+    /// Evicts keys with or without a TTL.
     All(Rank),
 }
 
-/// The ranks by their numbers. The two low bits of [`EvictionPolicy::bits`] contain the number.
+/// The ranks, indexed by the two low bits of [`EvictionPolicy::bits`].
 const RANKS: [Rank; 4] = [Rank::Lru, Rank::Lfu, Rank::Ttl, Rank::Random];
 const EVICTS: u8 = 1 << 2;
 const OF_ALL: u8 = 1 << 3;
