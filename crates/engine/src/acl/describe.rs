@@ -104,8 +104,8 @@ impl Selector {
         let catalog = self.catalog();
         let is_additive = !self.allowed.has_future();
         let mut rules = vec![if is_additive { b"-@all".to_vec() } else { b"+@all".to_vec() }];
-        // `made` is the result of the rules so far. `left` starts as the selector. After a category
-        // is chosen, its commands are marked in `left` as if they needed no rule.
+        // `made` is the result of the rules so far. `left` starts as a copy of the selector. After
+        // a category is chosen, its commands are marked in `left` as if they needed no rule.
         let mut made = Selector::new(catalog, false);
         let mut left = self.clone();
         if !is_additive {
@@ -125,8 +125,8 @@ impl Selector {
                 made.allow(number, is_allowed);
                 rules.push(format!("{}{}", if is_allowed { '+' } else { '-' }, entry.name).into_bytes());
             }
-            // A rule for a command removes the command's first arguments, so the rules for first
-            // arguments must follow it.
+            // A rule for a command removes all rules for first arguments of this command. So the
+            // rules for its first arguments must follow.
             if !is_allowed && let Some((_, arguments)) = self.first_args.iter().find(|(known, _)| *known == number) {
                 let name = entry.name.as_bytes();
                 rules.extend(arguments.iter().map(|arg| [b"+", name, b"|", arg].concat()));
@@ -142,11 +142,12 @@ impl Selector {
     }
 }
 
-/// Returns the index of the unused category that is best for the next rule. If rules add commands,
-/// a command needs a rule if it is in `left`; otherwise, if it is not in `left`. The category must
+/// Returns the index of the unused category that is best for the next rule. A command needs a rule
+/// if it is in `left` (`is_additive`) or if it is not in `left` (otherwise). The category must
 /// contain more commands that need a rule than other commands. Of such categories, the best one
-/// contains the fewest other commands, and among equal ones the most commands that need a rule.
-/// Ignores commands added after Redis 7.0, so that the same categories are chosen as in Redis.
+/// contains the fewest other commands. Among equal ones, the best one contains the most commands
+/// that need a rule. Ignores commands added after Redis 7.0, so that the same categories are chosen
+/// as in Redis.
 fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &[Acl]) -> Option<usize> {
     let mut best: Option<(usize, usize, usize)> = None;
     for (at, category) in unused.iter().enumerate() {

@@ -46,8 +46,8 @@ pub fn merge_selectors<'w>(words: &[&'w [u8]]) -> Result<Words, &'w [u8]> {
     }
 }
 
-/// Checks the words after `user` in a line of redis.conf. Accepts unknown commands, because, as in
-/// Redis, they are looked up only after all lines have been read
+/// Checks the words after `user` in a line of redis.conf. Accepts unknown commands: as in Redis,
+/// they are looked up only after all lines have been read
 /// ([`Users::add_configured`](super::Users::add_configured)).
 ///
 /// # Errors
@@ -113,9 +113,9 @@ pub fn parse_file(
     Err(errors)
 }
 
-/// Applies the rules of a line and appends errors to `errors`. Each rule with an unknown command is
-/// quoted in its error. Of the other errors, only the first is appended, without the rule, which
-/// may be a password.
+/// Applies the rules of a line and appends errors to `errors`. An error about an unknown command
+/// quotes the rule. Of all other errors, only the first is appended. It does not quote the rule,
+/// which may be a password.
 fn apply_all(made: &mut Rules, rules: &Words, place: &str, errors: &mut String) {
     let mut is_told = false;
     for rule in rules {

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 /// Number of the latest entries that are searched for an entry of similar events, as in Redis.
 const SEARCHED_ENTRIES_MAX: usize = 10;
 
-/// Maximum time in ms between an event and the latest similar event with which it shares an entry.
+/// Events share an entry if at most this time in ms separates an event from the entry's latest
+/// event.
 const SAME_MS_MAX: i64 = 60_000;
 
 /// The denied object.

@@ -17,15 +17,15 @@
 //!
 //! # Permission checks
 //!
-//! The connection's worker checks a command before the command runs or is queued, by the rules that
-//! the session has cached. The session first compares its epoch with that of [`Users`] and updates
-//! its rules if they differ, so a change applies to the next command on every worker. `EXEC` checks
-//! each queued command again, and a script checks each call.
+//! The connection's worker checks a command before the command runs or is queued. It uses the rules
+//! that the session has cached. The session first compares its epoch with that of [`Users`] and
+//! updates its rules if the epochs differ. So a change of rules applies to the next command on
+//! every worker. `EXEC` checks each queued command again, and a script checks each call.
 //!
 //! An allowed command may still wait for its shards, for a key, or for the end of a pause. The
 //! command carries its permit. The thread that runs the command compares the permit's epoch with
-//! the current one, and checks again if they differ (`Keyspace::refuses`). So a command does not
-//! run if its permission was revoked while it waited.
+//! the current one, and repeats the check if the epochs differ (`Keyspace::refuses`). So a command
+//! does not run if its permission was revoked while it waited.
 //!
 //! # What it costs
 //!

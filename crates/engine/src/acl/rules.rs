@@ -231,8 +231,8 @@ impl Rules {
         Some(self.selectors.iter().any(|selector| selector.allows_number(number)))
     }
 
-    /// Returns whether a call is allowed by a selector that also allows reading every key. `SORT`
-    /// needs this for `BY` and `GET`, whose keys are not among the arguments.
+    /// Returns whether one selector allows both this call and reading every key. `SORT` needs this
+    /// for `BY` and `GET`, whose keys are not among the arguments.
     pub fn reads_all_keys(&self, command: &Command, args: &Args<'_>) -> bool {
         let mut keys: Option<Keys> = None;
         let fits = |selector: &Selector| selector.check(command, args, &mut keys).is_ok() && selector.reads_all_keys();

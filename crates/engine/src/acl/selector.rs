@@ -28,8 +28,8 @@ impl Allowed {
         if is_allowed { *word |= bit } else { *word &= !bit }
     }
 
-    /// Returns whether unknown future commands are allowed. They are if `+@all` was applied, and no
-    /// `-@all` after it.
+    /// Returns whether unknown future commands are allowed. This is the case after `+@all`, until
+    /// `-@all` is applied.
     pub(super) fn has_future(&self) -> bool {
         self.contains(Self::FUTURE)
     }
@@ -42,8 +42,8 @@ pub(super) struct KeyPattern {
     pub(super) access: KeyAccess,
 }
 
-/// The argument indexes of a call's keys, with the access to each key. Found once for all
-/// selectors.
+/// The argument indexes of a call's keys, with the access to each key. They are determined once for
+/// all selectors.
 pub(super) type Keys = SmallVec<[(usize, KeyAccess); 4]>;
 
 /// Returns the access to a key that the flags of its key specification describe.
@@ -56,8 +56,9 @@ fn access_of(flags: &[&str]) -> KeyAccess {
 }
 
 /// Returns the keys of a call. If the arguments do not fit a key specification, returns the keys of
-/// the specifications before it. Redis finds no keys in this case. For example, Redis doesn't check
-/// the destination of a `PFMERGE` that has no sources, although the command writes this key.
+/// the preceding specifications. Redis returns no keys in this case, so it doesn't check, for
+/// example, the destination of a `PFMERGE` that has no sources, although the command writes this
+/// key.
 fn keys_of(command: &Command, args: &Args<'_>) -> Keys {
     let mut keys = Keys::new();
     if hides_keys(command) {

@@ -155,7 +155,7 @@ fn keys_are_checked_by_access() {
         ("copy r w", Ok(())),
         ("copy r r", Err(Denied::Key(2))),
         ("copy w b", Err(Denied::Key(1))),
-        // The count of keys is not a number, but the key before the count is checked.
+        // The count of keys is not a number, but the key before the count is still checked.
         ("many r x", Err(Denied::Key(1))),
         ("many w 1 w", Err(Denied::Key(3))),
         ("many w 1 r", Ok(())),

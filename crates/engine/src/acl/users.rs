@@ -107,8 +107,8 @@ impl Users {
     }
 
     /// Returns the epoch. The caller must have registered a subscription before the call. A thread
-    /// that changes rules after this epoch sees the subscription, and closes the connection if the
-    /// new rules do not allow it.
+    /// that changes rules after this epoch sees the subscription. It closes the connection if the
+    /// new rules do not allow the subscription.
     pub fn epoch_after(&self) -> u64 {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.epoch()
@@ -119,8 +119,8 @@ impl Users {
         self.catalog
     }
 
-    /// Returns a new unrestricted user, as which the link to a primary runs commands. The list of
-    /// users does not contain this user, so no client can log in as it.
+    /// Returns a new unrestricted user. The link to a primary runs commands as this user. The list
+    /// of users does not contain this user, so no client can log in as it.
     pub fn superuser(&self) -> Arc<User> {
         User::new(b"(superuser)", Rules::of_default_user(self.catalog))
     }
@@ -231,7 +231,8 @@ impl Users {
 
     /// Replaces all users by those of a file. Returns the former users except the default user,
     /// even those that the file defines again. As in Redis, the caller must close the connections
-    /// of the returned users. Connections of the default user stay open, with its new rules.
+    /// of the returned users. Connections of the default user stay open, and its new rules apply to
+    /// them.
     pub fn replace(&self, mut new: BTreeMap<Vec<u8>, Rules>) -> Vec<Arc<User>> {
         let mut users = self.lock();
         let rules = new.remove(DEFAULT_USER).unwrap_or_else(|| Rules::of_default_user(self.catalog));

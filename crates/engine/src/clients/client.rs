@@ -130,12 +130,13 @@ pub struct Client {
     /// The last command; null: see [`Client::command`].
     command: AtomicPtr<Command>,
     names: Mutex<Names>,
-    /// The user as which the client has logged in. `None` before a login: the client has the
+    /// The user as which the client has logged in. `None`: the client has not logged in and has the
     /// default user.
     user: Mutex<Option<Arc<User>>>,
     /// The waiter, while the client is blocked.
     waiter: Mutex<Option<Arc<Waiter>>>,
-    /// The session's watch. The reference can be upgraded while the session watches keys.
+    /// The session's watch: a flag that is raised when a watched key changes. The reference can be
+    /// upgraded while the session watches keys.
     watch: Mutex<Weak<Watch>>,
 }
 
@@ -210,8 +211,8 @@ impl Client {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the user as which the client has logged in. Returns `None` before a login, when the
-    /// client has the default user.
+    /// Returns the user as which the client has logged in. `None`: the client has not logged in and
+    /// has the default user.
     pub fn user(&self) -> Option<Arc<User>> {
         self.lock_user().clone()
     }
@@ -239,7 +240,7 @@ impl Client {
         self.user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the waiter and returns it. It is `Some` while the client is blocked.
+    /// Returns the waiter, locked. The value is `Some` while the client is blocked.
     pub fn waiter(&self) -> MutexGuard<'_, Option<Arc<Waiter>>> {
         self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -254,7 +255,7 @@ impl Client {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).upgrade().is_some_and(|watch| watch.is_changed())
     }
 
-    /// Returns [`Client::memory_bytes`] without output that is shared with other clients.
+    /// Returns [`Client::memory_bytes`] less the output that is shared with other clients.
     pub fn unshared_bytes(&self) -> u64 {
         self.memory_bytes().saturating_sub(self.shared_bytes.load(Relaxed))
     }
@@ -324,7 +325,7 @@ impl Clients {
     pub fn remove(&self, id: u64) {
         let removed = self.lock().remove(&id);
         // The client is removed from the list first, because a thread that sets the limit accounts
-        // for all listed clients. That thread must not account for this client again.
+        // for all listed clients, and must not account for this client again.
         if let Some(client) = removed {
             self.memory.forget(&client);
         }

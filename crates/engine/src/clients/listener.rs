@@ -14,7 +14,7 @@ pub enum Kind {
 /// All kinds, in the order of their numbers.
 pub const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
 
-/// The address of a connection, for messages from other threads.
+/// The address of a connection. Other threads send messages to this address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// Worker of the connection.

@@ -1,8 +1,8 @@
 //! The link of a replica to its primary, as seen by the worker that owns the link's connection.
 //!
-//! Offsets count bytes of the primary's stream. All commands before the *applied* offset have run.
-//! A partial resync continues at this offset. The commands of a transaction count as applied once
-//! its `EXEC` has run.
+//! Offsets count bytes of the primary's stream of commands. All commands before the *applied*
+//! offset have run. A partial resync continues at this offset. The commands of a transaction count
+//! as applied once its `EXEC` has run.
 //!
 //! The link *rests* while the server's own work, such as a snapshot, holds all shards. No command
 //! of the stream runs then.
@@ -63,8 +63,8 @@ pub struct PrimaryLink {
     acknowledged_ms: i64,
     /// Whether a report of the offset must be sent to the primary at the end of the worker's turn.
     pub wants_ack: bool,
-    /// The state of the sync of the append-only file that a report to the primary needs. `WAITAOF`
-    /// on the primary waits for the report.
+    /// The state of a sync of the append-only file. The next report sends the synced offset to the
+    /// primary, where `WAITAOF` waits for it.
     pub syncing: Syncing,
     is_broken: bool,
     progress: Arc<Progress>,
@@ -211,8 +211,8 @@ pub struct NewPrimary {
     pub db: u32,
     /// The link.
     pub link: PrimaryLink,
-    /// Whether the worker that receives this value must take over the link itself. Otherwise it
-    /// first chooses the worker, and sends this value there.
+    /// Whether the worker that receives this value must take over the link itself. Otherwise that
+    /// worker chooses a worker for the link and sends this value to it.
     pub is_placed: bool,
 }
 

@@ -69,8 +69,8 @@ pub struct Waiter {
     pub(crate) worker: u32,
     /// The token by which the worker finds the connection.
     pub connection: u64,
-    /// The keys on which the command blocks, without duplicates and ordered by shard, each as the
-    /// index of its argument and its place.
+    /// The keys on which the command blocks, without duplicates and ordered by shard. Each key is
+    /// represented by the index of its argument and by its place.
     keys: SmallVec<[(usize, KeyPlace); 1]>,
     /// Place of the destination key.
     pub(crate) destination: Option<KeyPlace>,
@@ -79,7 +79,7 @@ pub struct Waiter {
     pub timeout_ms: i64,
 }
 
-/// The client of a new waiter, and the waiter's ticket.
+/// The client of a new waiter, and the waiter's ticket (its place in the order of all waiters).
 pub(crate) struct Origin {
     pub(crate) ticket: u64,
     pub(crate) worker: u32,
@@ -167,7 +167,7 @@ impl Waiter {
     }
 
     /// Returns whether the waiter is in any queue. The connection's worker calls this after the
-    /// waiter was answered. An answered waiter is added to no further queue.
+    /// waiter was answered. From then on the waiter is added to no queue.
     pub(crate) fn is_queued(&self) -> bool {
         self.queues.load(Ordering::Acquire) > 0
     }
@@ -198,7 +198,7 @@ pub struct Woken {
     pub waiter: Arc<Waiter>,
     /// The reply, encoded.
     pub reply: Vec<u8>,
-    /// [Stamp](crate::effect) of the latest effect that the reply may depend on. Later effects of
-    /// the connection receive higher stamps.
+    /// [Stamp](crate::effect) of the latest effect that the reply may depend on. The connection's
+    /// later effects receive higher stamps.
     pub effect_clock: u64,
 }

@@ -1,4 +1,4 @@
-//! The flag of a client that watches keys (`WATCH`).
+//! The flag that a change of a watched key raises (`WATCH`).
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

@@ -2,12 +2,13 @@
 //! clients when this sum reaches `maxmemory-clients`.
 //!
 //! While there is a limit, each worker maintains the accounted size (*weight*) of its connections.
-//! It updates changed sizes at the end of each turn. Clients of similar size share a *bucket*, as
-//! in Redis. The clients in the bucket of the largest sizes are evicted first, in the order in
-//! which they entered the bucket. Without a limit, neither weights nor buckets are maintained.
+//! At the end of each turn the worker updates the weights that have changed. Clients of similar
+//! size share a *bucket*, as in Redis. The clients in the bucket of the largest sizes are evicted
+//! first, in the order in which they entered the bucket. Without a limit, neither weights nor
+//! buckets are maintained.
 //!
-//! The links to replicas and to the primary have the weight 0 and no bucket, as in Redis:
-//! replication must not be interrupted because of the clients' memory.
+//! The links to replicas and to the primary have the weight 0 and no bucket, as in Redis: memory of
+//! clients must not interrupt replication.
 //!
 //! | what | changed by |
 //! | --- | --- |
@@ -16,7 +17,7 @@
 //! | the buckets | the same threads, under a lock, but only when a client changes its bucket |
 //!
 //! Each writer replaces the weight in one atomic exchange, and changes the sum by the difference.
-//! So the sum is the total of all weights, whatever the order of writers.
+//! So the sum stays the total of all weights, in whatever order threads write.
 //!
 //! The evicting thread holds the lock of the buckets. It subtracts the weight of an evicted client
 //! from the sum before the client's worker closes the connection. So no other client is evicted for
@@ -32,8 +33,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Client;
 
 /// Redis's bounds of the buckets: numbers of significant bits of a size. Clients of less than 2^15
-/// bytes share the bucket of the smallest sizes, and clients of at least 2^32 bytes that of the
-/// largest.
+/// bytes share the bucket of the smallest sizes. Clients of at least 2^32 bytes share the bucket of
+/// the largest sizes.
 const SMALLEST_LOG: u32 = 15;
 const LARGEST_LOG: u32 = 33;
 
@@ -43,8 +44,8 @@ const BUCKET_SHIFT: u32 = 56;
 /// Minimum limit as in Redis, bytes. With a lower limit no client could connect.
 pub const LIMIT_BYTES_MIN: u64 = 128 * 1024;
 
-/// A client's bucket in the high bits, and in the low bits a number that ascends with each entry
-/// into a bucket; 0: no bucket.
+/// A client's bucket (high bits), and a number that ascends with each entry into a bucket (low
+/// bits). 0: no bucket.
 type Place = u64;
 
 /// Returns the bucket of a size. Bucket 0 contains the largest clients.
@@ -60,7 +61,7 @@ struct Buckets {
 }
 
 impl Buckets {
-    /// Moves a client to the end of a bucket, or removes it.
+    /// Moves a client to the end of a bucket. `None`: removes the client from its bucket.
     fn put(&mut self, client: &Arc<Client>, bucket: Option<u64>) {
         self.by_place.remove(&client.place.load(Relaxed));
         // A client that is being closed stays out of all buckets.
@@ -78,7 +79,7 @@ impl Buckets {
 #[derive(Default)]
 pub struct ClientMemory {
     limit_bytes: AtomicU64,
-    /// The sum. May be negative (wrapped) for a moment, if differences arrive out of order.
+    /// The sum. May be negative (wrapped) for a moment, if threads add differences out of order.
     total_bytes: AtomicU64,
     buckets: Mutex<Buckets>,
     /// Clients evicted since the last reset.
@@ -92,7 +93,7 @@ impl ClientMemory {
     }
 
     /// Sets the limit, bytes; 0: no limit. If there was no limit before, calls `account_all`, which
-    /// must pass each client to its argument. No client may be removed meanwhile.
+    /// must call its argument with each client. No client may be removed meanwhile.
     pub(super) fn set_limit(&self, limit_bytes: u64, account_all: impl FnOnce(&dyn Fn(&Arc<Client>))) {
         let limit_bytes = if limit_bytes == 0 { 0 } else { limit_bytes.max(LIMIT_BYTES_MIN) };
         let before = self.limit_bytes.swap(limit_bytes, Relaxed);
@@ -124,8 +125,9 @@ impl ClientMemory {
         }
         let before = client.accounted_bytes.swap(bytes, SeqCst);
         // Another thread may evict the client at this moment. Then one of the two threads must
-        // subtract the weight that was just stored. With sequentially consistent accesses, at least
-        // one thread sees the other's write, and `swap(0)` returns the weight to only one of them.
+        // subtract the weight that was just stored. All accesses are sequentially consistent, so at
+        // least one thread sees the write of the other, and `swap(0)` returns the weight to only
+        // one thread.
         let subtracted = if client.killed.load(SeqCst) {
             // The evicting thread subtracts the weight under the lock. If this thread took the
             // weight first, without the lock, the evicting thread would find nothing to subtract.
