@@ -1,9 +1,9 @@
 //! `LATENCY`: events of each kind that took at least `latency-monitor-threshold`.
 //!
 //! Each worker writes to its own list. Only `LATENCY` commands contend with the worker for the
-//! list's lock. These commands merge the lists. They do not stop other work. The duration of a
-//! command costs no clock reading here, because commands are timed for `SLOWLOG` and `INFO
-//! commandstats` anyway.
+//! list's lock. These commands merge the lists. They do not stop other work. Recording the duration
+//! of a command needs no additional clock reading, because commands are timed for `SLOWLOG` and
+//! `INFO commandstats` anyway.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;

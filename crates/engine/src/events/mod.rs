@@ -2,7 +2,8 @@
 //! records for operators (`SLOWLOG`, `LATENCY`).
 //!
 //! Code that runs commands calls this layer while it holds the shards. [`Workers`] delivers the
-//! messages to *listeners*: connections, each addressed by its worker and that worker's token.
+//! messages to *listeners*. A listener is a connection, addressed by its worker and by a token with
+//! which the worker finds the connection.
 
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ use tracking::Tracking;
 pub trait Workers: Send + Sync {
     /// Sends a published message to a worker, for its subscribers.
     fn publish(&self, worker: u32, published: Arc<Published>);
-    /// Sends a short message as [`Workers::publish`] does, packed together with other messages that
-    /// the worker has not taken yet.
+    /// Sends a short message as [`Workers::publish`] does, but packs it together with other
+    /// messages that the worker has not taken yet.
     fn publish_packed(&self, worker: u32, published: &Published);
     /// Closes a subscriber for exceeding its output limit.
     fn close_over_limit(&self, subscriber: Listener);

@@ -75,9 +75,10 @@ impl Events {
         self.show_from(command, args, &self.address_of(client), db);
     }
 
-    /// Sends a command that a script runs to all monitors, like [`Events::show`]. Sends nothing in
-    /// a run that may be rolled back ([`hold_events`]). Such a run starts only while there are no
-    /// monitors. A monitor that is added during the run is treated as if added after the run.
+    /// Sends the command of a script to all monitors, like [`Events::show`]. Sends nothing in a run
+    /// that may be rolled back ([`hold_events`]). Such a run starts only while there are no
+    /// monitors. A monitor that is added during the run is treated as if it were added after the
+    /// run.
     ///
     /// [`hold_events`]: crate::events::notify::hold_events
     #[cold]
@@ -87,8 +88,8 @@ impl Events {
         }
     }
 
-    /// Sends a command that calls a script or function to all monitors, before the commands that
-    /// the script runs. Unlike [`Events::show`], ignores flags that hide the command.
+    /// Sends a command that calls a script or function to all monitors. The caller must call this
+    /// before the script runs. Unlike [`Events::show`], ignores flags that hide the command.
     #[cold]
     pub fn show_script(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
         self.show_from(command, args, &self.address_of(client), db);

@@ -77,7 +77,7 @@ const LETTERS: [(u8, u32); 14] = [
     (b'E', KEYEVENT),
     (b'm', EventClass::Miss as u32),
 ];
-/// Number of [`LETTERS`], from the start, that `A` includes or hides.
+/// Number of [`LETTERS`], from the start, that are not written together with `A`.
 const HIDDEN_BY_ALL: usize = 11;
 
 impl EventClasses {
@@ -123,9 +123,9 @@ impl Tuning {
 }
 
 thread_local! {
-    /// Deferred events, while [`hold_events`] runs on this thread; otherwise `None`. They cannot be
-    /// kept in the shards like pending invalidations, because the code that raises an event often
-    /// has no reference to a shard.
+    /// Deferred events, while [`hold_events`] runs on this thread; otherwise `None`. The events
+    /// cannot be stored in the shards, where pending invalidations are, because the code that
+    /// raises an event often has no reference to a shard.
     static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
 }
 
@@ -151,8 +151,8 @@ impl HeldEvent {
         self.class == EventClass::Expired as u32
     }
 
-    /// Returns whether the event is a lookup that found no key. A rollback drops such an event,
-    /// although no change raised it, because the rerun raises it again.
+    /// Returns whether the event is a lookup that found no key. No change raises such an event, but
+    /// a rollback drops it nevertheless, because the rerun raises it again.
     pub(crate) fn is_miss(&self) -> bool {
         self.class == EventClass::Miss as u32
     }

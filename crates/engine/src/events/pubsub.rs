@@ -8,18 +8,18 @@
 //! | the number of subscribers by name and worker | the *board*: channels in stripes, and all patterns in order |
 //! | a connection's subscriptions | its session ([`Subscriptions`]) |
 //!
-//! A publisher reads the board, adds up the counts of each worker, and sends one message to each
-//! worker that has subscribers, however many they are
+//! A publisher reads the board and adds up the counts of each worker. It sends one message to each
+//! worker that has subscribers, whatever their number
 //! ([`Workers::publish`](crate::events::Workers::publish)). The worker encodes the message once for
 //! each protocol version and copies it to its connections' outputs. Long messages are shared
 //! instead (docs/decisions/0010-shared-messages.md). Consecutive messages on one channel are
 //! encoded and delivered together.
 //!
-//! A connection's commands run one after the other and mailboxes keep order. So messages of one
-//! connection arrive everywhere in the order in which the connection published them, and only after
-//! its earlier writes have taken effect. If subscribers of several workers receive a message, the
-//! publisher holds a lock of the channel's stripe while it sends the message to these workers. So
-//! all subscribers receive the messages on a channel in the same order.
+//! A connection's commands run one after the other, and mailboxes keep order. So all receivers get
+//! the messages of one connection in the order in which the connection published them, and after
+//! the connection's earlier writes have taken effect. If a message has subscribers on several
+//! workers, the publisher holds a lock of the channel's stripe while it sends the message to these
+//! workers. So all subscribers receive the messages on a channel in the same order.
 //!
 //! The messages in flight to a worker count towards the output limits of its subscribers
 //! (`backlog`). Short messages to a worker that does not keep up are packed ([`Packed`]).
@@ -107,9 +107,9 @@ pub struct Address<'m> {
 }
 
 impl Address<'_> {
-    /// Returns whether a message to this address and a following one to `next` can be delivered
-    /// together: every receiver of one also receives the other, once and with no other message in
-    /// between. So both must be on one channel, and no pattern may match.
+    /// Returns whether a message to this address and the following message, to `next`, can be
+    /// delivered together. They can if each receiver receives both messages, each once and one
+    /// directly after the other. So both must be on one channel, and no pattern may match.
     pub fn can_combine_with(self, next: Address<'_>) -> bool {
         let is_alone = |one: Address<'_>| one.patterns.is_empty();
         is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel
@@ -137,8 +137,8 @@ impl Published {
 /// Number of subscribers to one name, by worker.
 type Counts = Box<[u32]>;
 
-/// The connections of a worker that have subscribed to a name, in the order in which they
-/// subscribed.
+/// For each name, the connections of a worker that have subscribed to the name, in the order in
+/// which they subscribed.
 type Room = HashMap<Name, Vec<u64>>;
 
 /// The subscriptions of all connections. See the head of this module.
@@ -147,7 +147,8 @@ pub struct PubSub {
     hasher: RandomState,
     /// Channels by kind (channels, then shard channels) and stripe.
     board: [Vec<RwLock<HashMap<Name, Counts>>>; 2],
-    /// Locks by kind and stripe. Held while a message is sent to more than one worker.
+    /// Locks by kind and stripe. A publisher holds the lock while it sends a message to several
+    /// workers.
     order: [Vec<Mutex<()>>; 2],
     patterns: RwLock<Patterns>,
     /// Rooms by worker and kind.
@@ -185,8 +186,8 @@ impl PubSub {
         }
         let worker = listener.worker as usize;
         let name: Name = name.into();
-        // Once the board counts the subscriber, messages must reach it. Therefore the room is
-        // updated first.
+        // Once the board counts the subscriber, messages must reach it. So the room is updated
+        // first.
         lock(&self.rooms[worker][kind as usize]).entry(Arc::clone(&name)).or_default().push(listener.connection);
         match kind {
             Kind::Pattern => {
@@ -358,7 +359,8 @@ mod tests {
         assert!(first.can_combine_with(&published(Kind::Channel, "a", &[])));
         assert!(!first.can_combine_with(&published(Kind::Channel, "b", &[])));
         assert!(!first.can_combine_with(&published(Kind::Shard, "a", &[])));
-        // A subscriber by name and by pattern receives each message twice before the next one.
+        // A connection that has subscribed by name and by pattern receives each message twice
+        // before the next one.
         let by_pattern = published(Kind::Channel, "a", &["a*"]);
         assert!(
             !first.can_combine_with(&by_pattern)

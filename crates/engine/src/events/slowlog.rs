@@ -46,8 +46,8 @@ pub struct SlowRun {
     /// Duration, µs.
     pub duration_us: i64,
     /// The index of an argument of which only the start is left, and the number of missing bytes.
-    /// `None` if all arguments are complete. A command that stores a large value takes over the
-    /// value's buffer, and only a copy of the value's start is left for the log.
+    /// `None`: all arguments are complete. A command that stores a large value takes over the
+    /// value's buffer, and leaves only a copy of the value's start for the log.
     pub cut: Option<(usize, usize)>,
 }
 

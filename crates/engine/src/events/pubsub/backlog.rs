@@ -1,12 +1,16 @@
-//! The messages in flight to a worker's subscribers. A worker that runs a long command or script
-//! takes no messages meanwhile. If many bytes are in flight to it, the *backlog* is long, and the
-//! publishers count the bytes for each connection. They count like pending output, which they
-//! become when the worker takes the messages: a connection with more bytes in flight than its limit
-//! will be closed. A message for no other connection is dropped. So the messages in flight to a
-//! worker count about [`LONG_BYTES_MIN`] and the limit of each subscriber at most. Their memory
-//! usage is not much larger, because short messages are packed if the backlog has at least
-//! [`PACKED_BACKLOG_BYTES_MIN`]; except while a `MONITOR` client of the worker gets a line between
-//! any two of them.
+//! The messages in flight to a worker's subscribers, limited like pending output.
+//!
+//! A worker that runs a long command or script takes no messages meanwhile. The messages in flight
+//! to a worker are its *backlog*. If the backlog is long, publishers count the bytes in flight to
+//! each connection. A connection with more bytes in flight than its output limit will be closed:
+//! the bytes become pending output when the worker takes the messages. A message is dropped if all
+//! its receivers will be closed. So the length of a backlog is at most about the sum of
+//! [`LONG_BYTES_MIN`] and the limit of each subscriber.
+//!
+//! The memory usage of a backlog is not much larger than its length, because short messages are
+//! packed if the backlog has at least [`PACKED_BACKLOG_BYTES_MIN`]. The exception is a worker with
+//! a `MONITOR` client: two messages with a line for the client between them are not packed
+//! together.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,17 +21,17 @@ use super::{Address, PubSub, Published, lock};
 use crate::clients::listener::Listener;
 use crate::events::Events;
 
-/// Minimum length of a long backlog, bytes. Workers that keep up have shorter ones, and publishing
-/// then costs one addition.
+/// Minimum length of a long backlog, bytes. Workers that keep up have shorter backlogs, for which
+/// publishing costs only one addition.
 const LONG_BYTES_MIN: u64 = 32 * 1024 * 1024;
 
-/// Minimum length of a backlog to which short messages are packed, bytes. Short messages up to this
-/// length take some 3 MB. Workers that keep up have shorter backlogs, and each message is delivered
-/// from its own memory.
+/// Minimum length of a backlog to which short messages are packed, bytes. Unpacked short messages
+/// of this total length take some 3 MB. Workers that keep up have shorter backlogs, and each
+/// message is delivered from its own memory.
 const PACKED_BACKLOG_BYTES_MIN: u64 = 256 * 1024;
 
-/// Part of the length of an encoded message that is not its channel or its payload, at least: that
-/// of `*3`, `$7`, `message` and two lengths of one digit, with their line ends.
+/// Minimum length of an encoded message without its channel and payload, bytes. It consists of
+/// `*3`, `$7`, `message` and two lengths of one digit, with all line ends.
 const HEADER_BYTES_MIN: usize = 29;
 
 /// The backlog of a worker.
@@ -35,9 +39,11 @@ const HEADER_BYTES_MIN: usize = 29;
 pub(super) struct Backlog {
     /// Bytes in flight.
     bytes: AtomicU64,
-    /// Whether the backlog is long, or was and has not become short since.
+    /// Set when the backlog becomes long, and cleared when it falls below half of
+    /// [`LONG_BYTES_MIN`].
     is_long: AtomicBool,
-    /// The messages in flight to each connection that were sent while the backlog was long.
+    /// The messages in flight to each connection. Counts only messages sent while the backlog was
+    /// long.
     by_connection: Mutex<HashMap<u64, InFlight>>,
 }
 
@@ -50,12 +56,14 @@ struct InFlight {
 }
 
 impl Backlog {
-    /// Stops counting the messages in flight to a connection that has ended a subscription, because
-    /// they may no longer be for it when they are delivered, and would stay counted. Few are for
-    /// its other subscriptions: the worker has delivered all earlier messages before the command.
+    /// Stops counting the messages in flight to a connection that has ended a subscription. When
+    /// these messages are delivered, the connection may no longer be a receiver, so their bytes
+    /// would never be subtracted. Few of them are for the connection's other subscriptions, because
+    /// the worker delivered all earlier messages before it ran the command.
     pub(super) fn forget(&self, connection: u64) {
-        // Relaxed: a publisher that found the connection in its room before the connection left it
-        // has set the flag before, and the room's lock orders both.
+        // Relaxed: a publisher that counts bytes for the connection sets the flag before it finds
+        // the connection in the room. The lock of the room orders this before the connection leaves
+        // the room.
         if self.is_long.load(Relaxed)
             && let Entry::Occupied(entry) = lock(&self.by_connection).entry(connection)
             && !entry.get().is_closing
@@ -76,7 +84,8 @@ pub(super) enum Way {
     Dropped,
 }
 
-/// Returns the minimum length of an encoded message, with the list of its patterns, bytes.
+/// Returns the minimum length of the encoded message plus the size of its list of patterns, in
+/// bytes.
 fn bytes_of(address: Address<'_>, payload: &[u8]) -> u64 {
     (address.channel.len() + payload.len() + HEADER_BYTES_MIN + size_of_val(address.patterns)) as u64
 }
@@ -101,7 +110,8 @@ impl PubSub {
         }
     }
 
-    /// Counts a message for each of its receivers. Closes those whose limit it exceeds.
+    /// Counts a message for each of its receivers, and closes the receivers that exceed their
+    /// limit. Returns `false` if all receivers were about to be closed before.
     fn has_room(&self, events: &Events, worker: usize, published: &Published) -> bool {
         let (backlog, bytes) = (&self.backlogs[worker], bytes_of(published.address(), &published.payload));
         let bytes_max = events.tuning.pubsub_bytes_max.load(Relaxed);
@@ -126,7 +136,7 @@ impl PubSub {
         has_room
     }
 
-    /// Subtracts messages that a worker has delivered.
+    /// Subtracts messages that a worker has delivered from the worker's backlog.
     #[inline]
     pub fn count_delivered<'m>(&self, worker: u32, address: Address<'_>, payloads: impl Iterator<Item = &'m [u8]>) {
         let backlog = &self.backlogs[worker as usize];
@@ -230,8 +240,8 @@ mod tests {
         assert_eq!(pubsub.backlogs[1].bytes.load(Relaxed), 0);
         assert!(lock(&pubsub.backlogs[1].by_connection).is_empty());
         assert_eq!(publish(b"a", 31), (31, 2));
-        // A lower limit closes the connections that already exceed it, and drops nothing before. In
-        // this test the closed connections stay subscribed, so they are closed again.
+        // A lower limit closes the connections that already exceed it. No message is dropped
+        // before. In this test the closed connections stay subscribed, so they are closed again.
         events.tuning.pubsub_bytes_max.store(u64::MAX, Relaxed);
         assert_eq!(publish(b"a", 10), (41, 2));
         events.tuning.pubsub_bytes_max.store(MIB as u64, Relaxed);
@@ -250,7 +260,7 @@ mod tests {
             (0..count).for_each(|_| assert_eq!(pubsub.publish(&events, Kind::Channel, b"a", payload), 1));
             (lock(&sent.messages).len(), *lock(&sent.packed))
         };
-        // A message of two bytes counts 31.
+        // A message of two bytes (channel and payload) counts 31 bytes.
         let alone = PACKED_BACKLOG_BYTES_MIN as usize / 31;
         assert_eq!(publish(b"x", alone), (alone, 0));
         assert_eq!(publish(b"x", 10), (alone + 10, 10));

@@ -1,31 +1,30 @@
 //! Short messages in flight to a worker, packed into one buffer.
 //!
 //! A message that is sent on its own takes some 290 bytes besides its payload: a mailbox node, a
-//! reference count and three allocations. If a worker takes no messages for long, for example
-//! because it runs a script that publishes, this is ten times what its subscribers' output would
-//! take. So short messages to a worker with many bytes in flight are packed.
+//! reference count and three allocations. For a short message this is ten times the size of the
+//! output that it becomes. A worker may take no messages for long, for example because it runs a
+//! script that publishes. So short messages to a worker with many bytes in flight are packed.
 //!
-//! A record is the length of the payload and a bit that shows whether a run starts (two bytes), for
-//! the first record of a run its address, and the payload. A *run* is a list of messages that are
-//! delivered together ([`Address::can_combine_with`]). A message of a run thus takes two bytes
-//! besides its payload.
+//! A *run* is a list of messages that are delivered together ([`Address::can_combine_with`]). Each
+//! message is a record. Its first two bytes contain the payload's length, and a bit that is set in
+//! the first record of a run. The address follows, but only in the first record of a run. The
+//! payload is last. So each further message of a run takes two bytes besides its payload.
 
 use super::{Address, Kind, Name, Published};
 
 /// Maximum length of a buffer, bytes: a power of two, so that a full buffer has no spare capacity.
-/// The messages of a buffer are encoded at once: a million of one byte, with their headers, would
-/// be 30 MB.
+/// The worker encodes all messages of a buffer at once, which limits the length: a million messages
+/// of one byte would be 30 MB with their headers.
 const PACKED_BYTES: usize = 64 * 1024;
 
-/// Maximum length of a message that is packed, channel and payload, bytes. Longer messages take at
-/// most a tenth more than their length if they are sent on their own, and workers share them.
+/// Maximum length of a packed message (channel and payload), bytes. A longer message that is sent
+/// on its own takes at most a tenth more memory than its length, and workers share it.
 pub(super) const PACKED_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 
 /// Maximum length of a record besides its channel and its payload, bytes.
 const RECORD_BYTES: usize = 7;
 
-/// Number of lists of patterns, the last ones of a buffer, among which the list of a new run is
-/// looked up.
+/// A new run reuses a list of patterns only if the list is among this number of latest lists.
 const RECENT_PATTERNS: usize = 8;
 
 /// Messages in the order of publication.
@@ -41,9 +40,9 @@ pub struct Packed {
 
 /// Messages of one run.
 pub struct Run<'p> {
-    /// Their receivers.
+    /// The receivers of the messages.
     pub address: Address<'p>,
-    /// Their payloads.
+    /// The payloads of the messages.
     pub payloads: Payloads<'p>,
 }
 

@@ -1,4 +1,5 @@
-//! The subscribed patterns, found by name and iterated in the order of their first subscription.
+//! The subscribed patterns. They are found by name, and iterated in the order in which they were
+//! added.
 //!
 //! A publisher iterates over all patterns for each message. Adding or removing a pattern holds a
 //! lock that all publishers need. Therefore adding and removing take logarithmic time, even if
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{Counts, Name};
 
-/// The subscribed patterns, each with its subscribers by worker.
+/// The subscribed patterns, each with its number of subscribers by worker.
 #[derive(Default)]
 pub(super) struct Patterns {
     /// Patterns by number.

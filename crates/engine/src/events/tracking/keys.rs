@@ -1,4 +1,5 @@
-//! The tracked keys of one shard. Only the shard's owner accesses them.
+//! The tracked keys of one shard, each with its *readers*: clients that may have cached the key.
+//! Only the shard's owner accesses them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ const FEW_READERS_MAX: usize = 16;
 enum Readers {
     One(Arc<Reader>),
     Few(Vec<Arc<Reader>>),
-    /// Readers by the address of their `Arc`. When the number of readers reaches the second field,
-    /// readers that are no longer live are removed.
+    /// Readers by the address of their `Arc`. The number is a threshold: when there are that many
+    /// readers, those that are no longer live are removed.
     Many(HashMap<usize, Arc<Reader>>, usize),
 }
 
@@ -155,8 +156,8 @@ impl TrackedKeys {
         self.pending.take()
     }
 
-    /// Tracks a key for a reader. Returns whether the key was added to the table: `false` if it was
-    /// tracked before, or if the table is full.
+    /// Tracks a key for a reader. Returns whether the key was added to the table. Returns `false`
+    /// if the key was tracked before, or if the table is full.
     pub(crate) fn read(&mut self, hash: u64, name: &[u8], reader: &Arc<Reader>) -> bool {
         let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
         if let Some(at) = keys.find(hash as u32, |tracked| *tracked.name == *name) {
@@ -185,7 +186,7 @@ impl TrackedKeys {
     }
 
     /// Invalidates an expired key, like [`TrackedKeys::changed`]. For clients that track prefixes,
-    /// an expiry is not the change of any client, so `NOLOOP` excludes none of them.
+    /// no client has caused an expiry. So `NOLOOP` excludes none of them.
     pub(crate) fn expired(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(NOBODY));
     }

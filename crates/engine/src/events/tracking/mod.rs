@@ -6,7 +6,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | reader | a client that tracks keys, from `CLIENT TRACKING ON` to `OFF` ([`Reader`]) |
-//! | tracked key | a key's name, as in Redis in any database, and its readers ([`keys`]) |
+//! | tracked key | the name of a key, and its readers ([`keys`]). As in Redis, the name stands for the keys of all databases |
 //! | pending | invalidations that wait in the shard until their command has written its reply |
 //! | notification | an event about keys for one connection ([`Notification`]) |
 //! | prefix | the start of keys for which a client receives invalidations without reading them (`BCAST`) |
@@ -84,14 +84,14 @@ impl From<&SessionView> for Changer {
     }
 }
 
-/// A client that tracks keys. The keys that the client has read share this value.
+/// A client that tracks keys. All keys that the client has read refer to this value.
 pub struct Reader {
     client: Arc<Client>,
     /// True until `CLIENT TRACKING OFF` or a disconnect.
     is_live: AtomicBool,
     /// `NOLOOP`: the client receives no invalidations of its own changes.
     pub(crate) no_loop: AtomicBool,
-    /// Whether `redirect` is set.
+    /// Whether `redirect` contains a client. Saves taking its lock.
     redirects: AtomicBool,
     redirect: Mutex<Option<Arc<Client>>>,
 }
@@ -178,8 +178,8 @@ impl Invalid {
 pub struct Notification {
     /// Token of the connection in its worker.
     pub connection: u64,
-    /// The client that tracks the keys: the receiver, or a client that redirects its invalidations
-    /// to the receiver.
+    /// The client that tracks the keys. It is the receiver, or it redirects its invalidations to
+    /// the receiver.
     pub reader: Arc<Reader>,
     /// The event.
     pub subject: Subject,

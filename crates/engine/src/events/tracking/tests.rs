@@ -71,7 +71,7 @@ fn noloop_suppresses_own_changes_but_not_expiry() {
     assert!(keys.evict(&mut Random::from_seed(1)));
     assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
     assert!(!keys.evict(&mut Random::from_seed(1)));
-    // A script's changes count as changes by its client, but not for the readers of prefixes.
+    // A script's changes count as changes by its client. For readers of prefixes they do not.
     read(&mut keys);
     keys.changer.in_script = true;
     keys.changed(7, b"a", true);
