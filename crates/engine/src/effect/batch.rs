@@ -38,8 +38,8 @@ impl Batch {
         }
     }
 
-    /// Adds a command, given as words. It counts as a deletion until [`Batch::append`] moves it to
-    /// another batch with `is_deletion` false.
+    /// Adds a command, given as words. Its effect counts as a deletion. [`Batch::append`] to
+    /// another batch can change this.
     pub(crate) fn push(&mut self, db: u32, words: &[&[u8]]) {
         encode(&mut self.bytes, words.len(), words.iter().copied());
         self.end(db, true);

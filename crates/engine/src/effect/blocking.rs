@@ -8,7 +8,7 @@
 //! | waiter | a blocked command: its arguments and its client ([`Waiter`]) |
 //! | queue | the waiters of one key, in the order in which they blocked |
 //! | ready | a changed key whose waiters will be served after the current command |
-//! | claimed | a waiter that one thread, the winner of a compare-and-swap, may answer |
+//! | claimed | a waiter that may be answered only by one thread, the winner of a compare-and-swap |
 //!
 //! # For handlers
 //!
@@ -49,24 +49,25 @@
 //!
 //! A waiter is shared by the queues of its keys and by the worker of its connection, which enforces
 //! the timeout. Each queue is owned by its key's shard. Only two atomics of a waiter are mutable.
-//! An answered waiter is removed at once from the queues of the shards that are held. The worker
-//! removes it from the other queues (`Executor::withdraw`) as soon as it can take the shards of
-//! these queues.
+//! An answered waiter is removed at once from the queues of the shards that are held. The
+//! connection's worker removes the waiter from its other queues (`Executor::withdraw`) as soon as
+//! the worker can take their shards.
 //!
 //! # Order
 //!
-//! A waiter draws its ticket while the shards of all its keys are held. So tickets ascend in every
-//! queue, and clients are served in ticket order. If the shard of a waiter's destination is busy,
-//! the queue is stopped until a request holds both shards. So the waiter keeps its place.
+//! A waiter draws its ticket (a number) while the shards of all its keys are held. So tickets
+//! ascend in every queue, and clients are served in ticket order. If a waiter has a destination key
+//! whose shard is busy, the queue is stopped until a request holds the queue's shard and the
+//! destination's shard. So the waiter keeps its place.
 //!
 //! A transaction or script may make several keys ready. As in Redis, they are served in the order
 //! in which they became ready.
 //!
 //! # What it costs
 //!
-//! In a shard without waiters, each change costs one branch, and so does the end of each command. A
-//! waiter uses about 300 bytes plus the length of its arguments, and no CPU time until it is
-//! served.
+//! In a shard without waiters, each change costs one branch, and the end of each command costs one
+//! branch. A waiter uses about 300 bytes plus the length of its arguments, and no CPU time until it
+//! is served.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -87,7 +88,7 @@ const KINDS: usize = 4;
 
 /// An entry of a queue.
 struct Place {
-    /// Copy of the waiter's ticket, so that a search need not read the waiters that it skips.
+    /// Copy of the waiter's ticket, with which a search skips waiters without reading them.
     ticket: u64,
     waiter: Arc<Waiter>,
 }
@@ -234,7 +235,7 @@ impl Waiters {
         }
     }
 
-    /// Marks a database's keys as ready if they have waiters, because any key may have changed.
+    /// Marks all keys of a database that have waiters as ready, because any key may have changed.
     pub(crate) fn note_all(&mut self, db: u32) {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
         for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.is_ready) {
@@ -244,7 +245,7 @@ impl Waiters {
     }
 
     /// Marks keys of all databases as ready if they have waiters that every change wakes
-    /// ([`WakesOn::AnyChange`]), because any key may have been deleted.
+    /// ([`WakesOn::AnyChange`]). The caller may have deleted any keys.
     pub(crate) fn note_gone(&mut self) {
         for (db, queues) in &mut self.by_database {
             let wanted =
@@ -256,8 +257,8 @@ impl Waiters {
         }
     }
 
-    /// Removes and returns the ready key that became ready first, with its number: of the keys that
-    /// one thread has made ready, a later one has a higher number, whatever their shards.
+    /// Removes and returns the key that became ready first, with its number. Of the keys that one
+    /// thread has made ready, in whatever shards, a later key has a higher number.
     pub(crate) fn take_ready(&mut self) -> Option<(u64, ReadyKey)> {
         let (number, ready) = self.ready.pop_front()?;
         if let Some(queue) = self.queue(&ready) {

@@ -1,4 +1,5 @@
-//! Changes of keys, and the single place that notifies all sinks of changes.
+//! Changes of keys, and the single place that notifies the *sinks* of changes: blocked clients,
+//! watches, tracking and the journal.
 //!
 //! A value can be written only by functions that receive a [`Change`], as an argument or from a
 //! closure: [`Db::change_as`](crate::store::db::Db::change_as),
@@ -7,8 +8,8 @@
 //!
 //! # Sinks
 //!
-//! Every change, including expiry, ends in [`commit`], which notifies the sinks by the change's
-//! kind:
+//! Every change, including expiry, ends in [`commit`]. The kind of the change determines which
+//! sinks are notified:
 //!
 //! | kind | blocked clients | `WATCH` | tracking | journal | typical source |
 //! | --- | --- | --- | --- | --- | --- |
@@ -97,8 +98,8 @@ use crate::effect::blocking::Waiters;
 use crate::events::Events;
 use crate::events::notify::{Event, EventClass};
 
-/// Maximum size in bytes of the values that debug builds compare before and after a command that
-/// reports no change.
+/// Debug builds check that a command that reports no change has indeed changed nothing. They
+/// compare only values of at most this size in bytes.
 pub(crate) const CHECKED_BYTES_MAX: usize = 1024;
 
 /// The panic message of debug builds if a command that reported no change has changed a value.
@@ -159,16 +160,16 @@ impl Change {
         Change::with_event(Kind::Value, event)
     }
 
-    /// Returns a change of the key's value that has no event in Redis (`PFCOUNT` that stores its
-    /// count).
+    /// Returns a change of the key's value that has no event in Redis. An example is `PFCOUNT`,
+    /// which may store its count.
     #[inline]
     pub const fn without_event() -> Self {
         Change::of(Kind::Value)
     }
 
     /// Returns a change of data that Redis does not count as the key's value: groups and IDs of a
-    /// stream. It is propagated, but raises no watches, wakes no clients and invalidates no cached
-    /// keys. [`Change::and`] adds its event, if any.
+    /// stream. The change is propagated, but raises no watches, wakes no clients and invalidates no
+    /// cached keys. [`Change::and`] adds an event to the change, if there is one.
     #[inline]
     pub const fn metadata() -> Self {
         Change::of(Kind::Metadata)
@@ -181,8 +182,8 @@ impl Change {
         Change::of(Kind::GroupDeleted)
     }
 
-    /// Returns a change that Redis does not report, not even to replicas: another encoding of the
-    /// same value.
+    /// Returns a change that Redis does not report, not even to replicas: the same value in another
+    /// encoding.
     #[inline]
     pub const fn unnoticed() -> Self {
         Change::of(Kind::Unnoticed)
@@ -225,7 +226,7 @@ impl Change {
         self
     }
 
-    /// Returns this change if `is_made` is true, and otherwise [`Change::none`].
+    /// Returns this change if `is_made` is true. Otherwise returns [`Change::none`].
     #[inline]
     pub const fn when(self, is_made: bool) -> Self {
         if is_made { self } else { Change::none() }
@@ -276,7 +277,7 @@ impl Change {
     }
 }
 
-/// Commits a change of a key whose shard is held: notifies all sinks that it concerns.
+/// Commits a change of a key whose shard is held: notifies the sinks that the change concerns.
 #[inline(always)]
 pub(crate) fn commit(hub: &Events, waiters: &mut Waiters, db: u32, key: &Key<'_>, change: Change) {
     if has_sink(hub, waiters, &change) {

@@ -10,17 +10,17 @@
 //! Both locks are rarely contended. A worker takes the logs' lock only to wake the thread for the
 //! first units of an epoch, and to warn readers ([`HANDED_OVER_BYTES_MAX`]).
 //!
-//! Attendance and epoch are a Dekker pair. A worker that wakes writes its attendance and then reads
-//! the epoch again. The thread writes the epoch and then reads the attendance. All operations are
-//! sequentially consistent, so at least one of the two sees the other's write. Therefore no worker
-//! runs commands in an epoch that the thread considers ended.
+//! Attendance and epoch work as in Dekker's algorithm. A worker that wakes writes its attendance
+//! and then reads the epoch again. The thread writes the epoch and then reads the attendance. All
+//! operations are sequentially consistent, so the worker or the thread sees the other's write.
+//! Therefore no worker runs commands in an epoch that the thread considers ended.
 //!
 //! # Memory
 //!
-//! A reader's bound is the maximum number of bytes that it may be behind. It covers unread bytes of
-//! the log and bytes that workers have handed over since the last merge. So memory stays bounded
-//! even while a long turn delays the end of an epoch. If every reader exceeds its bound, workers
-//! drop the units that they have recorded.
+//! A reader's *bound* is the maximum number of bytes that it may be behind. The bound covers unread
+//! bytes of the log, and bytes that workers have handed over since the last merge. So memory stays
+//! bounded even while a long turn delays the end of an epoch. If every reader exceeds its bound,
+//! workers drop the units that they have recorded.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,7 +46,7 @@ pub use logs::Which;
 use merger::Merger;
 
 /// Number of low bits of a stamp. These bits count the units of an epoch. If an epoch has more
-/// units than they can count, the stamps of the further units reach into the next epoch. This
+/// units than the bits can count, the stamps of the further units reach into the next epoch. This
 /// delays the delivery of these units and has no other effect.
 const EPOCH_SHIFT: u32 = 24;
 
@@ -62,7 +62,7 @@ const ATTENDANCE_POLL: Duration = Duration::from_micros(50);
 /// Number of attendance checks between two checks of the readers' bounds.
 const POLLS_PER_BOUND: u32 = 20;
 
-/// Length of a worker's segment, in bytes, from which the worker itself warns readers that are far
+/// A worker whose segment has at least this length in bytes itself warns readers that are far
 /// behind, because the journal's thread may be slower than the workers.
 const HANDED_OVER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -72,7 +72,7 @@ const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 /// State behind the journal's lock.
 struct Control {
     logs: Logs,
-    /// How many of the bytes in [`Shared::handed_over`] have been merged or dropped.
+    /// Number of the bytes in [`Shared::handed_over`] that have been merged or dropped.
     merged_bytes: u64,
     is_stopping: bool,
     thread: Option<JoinHandle<()>>,
@@ -90,7 +90,7 @@ struct Mark {
     reached: Box<dyn FnOnce(u64) + Send>,
 }
 
-/// Command in the stream that shows replicas a live link.
+/// Command in the stream that shows replicas that the link is alive.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// Command in the stream that asks replicas for an acknowledgement.
@@ -123,7 +123,7 @@ struct Shared {
     pool: Arc<BufferPool>,
     /// Bytes that the thread has taken from the segments and not yet appended to the log.
     merging_bytes: AtomicU64,
-    /// Whether the current epoch must end even if there are no units ([`Journal::demand`]).
+    /// Whether the current epoch must end even if it has no units ([`Journal::demand`]).
     is_demanded: AtomicBool,
 }
 
@@ -174,13 +174,12 @@ impl Journal {
 
     /// Returns the smallest stamp of the current epoch.
     pub(crate) fn epoch_floor(&self) -> u64 {
-        // Relaxed: a worker that has attended an epoch has read it from this word, and later loads
-        // of the same thread return no earlier value.
+        // Relaxed: a worker that has attended an epoch has read it from this word. Later loads of
+        // the same thread return no earlier value.
         self.shared.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT
     }
 
-    /// Sets the interval between the `PING`s in the stream. They show replicas that the link is
-    /// alive.
+    /// Sets the interval between `PING`s, which show replicas that the link is alive.
     pub fn set_ping_period(&self, period: Duration) {
         // With the lock held, the thread cannot miss the change between its check and its wait.
         let _control = lock(&self.shared.control);
@@ -217,37 +216,36 @@ impl Journal {
         self.shared.work.notify_one();
     }
 
-    /// Returns an offset up to which the stream has all effects with stamps below `before`; `None`
-    /// if some may still be pending.
+    /// Returns an offset before which the stream contains all effects with stamps below `before`.
+    /// Returns `None` if some of these effects may still be pending.
     pub fn offset_behind(&self, before: u64) -> Option<u64> {
         lock(&self.shared.control).logs.of(Which::Stream).offset_behind(before)
     }
 
-    /// Sets the size in bytes of the backlog, which is kept if [`Journal::keep`] says so.
+    /// Sets the size of the backlog in bytes. [`Journal::keep`] sets whether the backlog is kept.
     pub fn set_backlog(&self, bytes: u64) {
         lock(&self.shared.control).logs.of_mut(Which::Stream).set_backlog(bytes);
     }
 
-    /// Sets the maximum number of bytes that a replica may be behind before it is cut off.
+    /// Sets the maximum number of bytes that a replica may be behind without being cut off.
     pub fn set_replica_bound(&self, bytes_max: u64) {
         self.shared.replica_bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Returns the maximum number of bytes that a replica may be behind. The shared value follows
-    /// the setting.
+    /// Returns the limit that [`Journal::set_replica_bound`] sets, shared with the journal.
     pub fn replica_bound(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.shared.replica_bytes_max)
     }
 
-    /// Returns the range of offsets of the stream that are held, and whether the stream has
+    /// Returns the range of stream offsets that are held in memory, and whether the stream has
     /// readers. Without readers nothing is held, and offsets do not advance.
     pub fn held(&self) -> (Range<u64>, bool) {
         lock(&self.shared.control).logs.held()
     }
 
     /// Returns the offset of the stream's end plus the number of bytes that workers have handed
-    /// over and that are not merged yet. So the effects of every command whose reply a client has
-    /// seen are included. The `SELECT`s that merging will add are not. Returns exactly the end if
+    /// over and that are not merged yet. This includes the effects of every command whose reply a
+    /// client has seen, but not the `SELECT`s that merging will add. Returns exactly the end if
     /// nothing is pending, if the stream has no reader, or if the stream is a primary's.
     pub fn end_with_pending(&self) -> u64 {
         let (end, merged_bytes) = {
@@ -289,8 +287,8 @@ impl Journal {
         lock(&self.shared.control).logs.of(Which::Stream).memory_bytes()
     }
 
-    /// Returns the memory usage in bytes of effects that the append-only file has not received, or
-    /// of the stream if that is larger. A sum would count shared memory twice.
+    /// Returns the memory usage in bytes of the effects that the append-only file has not received,
+    /// or of the stream, whichever is larger. A sum would count shared memory twice.
     pub fn unread_memory_bytes(&self) -> u64 {
         let control = lock(&self.shared.control);
         control.logs.of(Which::Effects).memory_bytes().max(control.logs.of(Which::Stream).memory_bytes())
@@ -306,9 +304,9 @@ impl Journal {
         self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
-    /// Serializes changes of the function libraries, which hold no shard, with each other and with
-    /// cuts. A change holds the lock until its unit is committed, a cut until the libraries are
-    /// copied for its snapshot. The lock must be taken after shards, never before.
+    /// Locks the function libraries, whose changes hold no shard. The lock orders changes and cuts.
+    /// A change holds it until its unit is committed, a cut until the libraries are copied for its
+    /// snapshot. The lock must be taken after shards, never before.
     pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
         lock(&self.shared.libraries)
     }
@@ -319,8 +317,8 @@ impl Journal {
         (self.shared.epoch.load(Ordering::SeqCst) + 1) << EPOCH_SHIFT
     }
 
-    /// Makes the current epoch end soon. Called when a reply waits for a sync of the units that it
-    /// depends on.
+    /// Makes the current epoch end soon. Called when a reply waits until the units on which it
+    /// depends are synced to disk.
     pub fn demand(&self) {
         if !self.shared.is_demanded.swap(true, Ordering::AcqRel) {
             let _control = lock(&self.shared.control);
@@ -363,15 +361,15 @@ impl Journal {
         let shared = &*self.shared;
         // Relaxed: if a worker still sees `false`, it drops only units that no reader needs. A
         // reader that joins at the end of an epoch needs only later units. A reader that joins at a
-        // cut needs the units after the cut. Such a unit held a shard, or the lock of
-        // `order_libraries`, after the cutting thread had released it, so its worker sees the
-        // store.
+        // cut needs the units after the cut. The worker of such a unit acquired a shard, or the
+        // lock of `order_libraries`, after the cutting thread had released it. So the worker sees
+        // the store.
         if !shared.is_wanted.load(Ordering::Relaxed) {
             return stream.segment.clear();
         }
         let handed_over = {
             let mut segment = lock(&shared.segments[worker as usize]);
-            // Relaxed: the lock orders it before the thread counts these bytes as merged.
+            // Relaxed: the segment's lock orders this before the thread counts the bytes as merged.
             shared.handed_over[worker as usize].fetch_add(stream.segment.len_bytes() as u64, Ordering::Relaxed);
             segment.append(&mut stream.segment, &shared.pool);
             segment.len_bytes() as u64
@@ -381,7 +379,7 @@ impl Journal {
         }
         if !shared.has_units.load(Ordering::Acquire) && !shared.has_units.swap(true, Ordering::AcqRel) {
             // While the lock is held, the thread is either before its check or already waiting. So
-            // it misses no notification.
+            // it does not miss the notification.
             let _control = lock(&shared.control);
             shared.work.notify_one();
         }
@@ -389,8 +387,8 @@ impl Journal {
 }
 
 impl Journal {
-    /// Calls the warnings of readers that are too far behind. Handed-over bytes count as unread,
-    /// although the thread has not merged them.
+    /// Warns the readers that are too far behind. Handed-over bytes count as unread, although the
+    /// thread has not merged them.
     #[cold]
     fn warn(&self, handed_over: u64) {
         let merging = self.shared.merging_bytes.load(Ordering::Relaxed);
@@ -410,9 +408,9 @@ pub struct Reader {
 
 impl Reader {
     /// Appends parts of the stream to `into` until these parts contain at least `bytes` bytes, or
-    /// the stream ends. Returns the state of the stream after the parts. If it is
-    /// [`Ahead::Nothing`], the reader is woken when there is more. The concatenated parts are whole
-    /// units in RESP, but a part may end within a unit.
+    /// the stream ends. Returns the state of the stream after the parts. If the state is
+    /// [`Ahead::Nothing`], the reader is woken when there is more to read. The concatenated parts
+    /// are whole units in RESP, but a part may end within a unit.
     pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let (ahead, aftermath) = {
             let mut control = lock(&self.shared.control);
@@ -446,9 +444,9 @@ impl Reader {
         (ahead, before)
     }
 
-    /// Sets whether the reader is eager. For an eager reader, an epoch ends as soon as the reader
-    /// has read everything, and the reader is woken at each end. Otherwise at most one epoch ends
-    /// in a millisecond.
+    /// Sets whether the reader is eager. When an eager reader has read everything, the current
+    /// epoch ends at once, and the reader is woken at the end of each epoch. Without eager readers,
+    /// at most one epoch ends in a millisecond.
     pub fn set_eager(&self, is_eager: bool) {
         lock(&self.shared.control).logs.of_mut(self.which).set_eager(self.id, is_eager);
     }
@@ -459,9 +457,9 @@ impl Reader {
     }
 
     /// Makes the journal call `warn` repeatedly while the reader is more than `bytes` behind. Bytes
-    /// that workers have handed over count. `warn` must be cheap and take no lock. A call may be
-    /// late, after the reader has read everything. The reader is woken after such a call, so that
-    /// it checks for the warning again.
+    /// that workers have handed over count as unread. `warn` must be cheap and take no lock. A late
+    /// call may occur when the reader has already read everything. The reader is woken after such a
+    /// call, so that it checks for the warning again.
     pub fn warn_beyond(&self, bytes: u64, warn: &Wake) {
         lock(&self.shared.control).logs.of_mut(self.which).warn_beyond(self.id, bytes, warn);
     }
@@ -531,15 +529,15 @@ impl Journal {
         end
     }
 
-    /// Makes the stream a primary's from `offset` on: [`Journal::relay`] then adds to it. If
-    /// `is_same` is true (the held bytes belong to the primary's stream) and they end at `offset`,
-    /// they are kept. Otherwise they are dropped and their readers cut off.
+    /// Makes the stream consist of a primary's bytes from `offset` on, which [`Journal::relay`]
+    /// appends. Keeps the held bytes if they belong to the primary's stream (`is_same`) and end at
+    /// `offset`. Otherwise drops them and cuts off their readers.
     pub fn relay_from(&self, tuning: &Tuning, offset: u64, is_same: bool) {
         self.change(tuning, |logs| logs.relay_from(offset, is_same));
     }
 
-    /// Makes the stream consist of this server's units again from the end of an epoch on, which is
-    /// soon. [`Journal::has_own_stream`] then returns true. Until then no unit may be committed.
+    /// Makes the stream consist of this server's units again, from the end of an epoch on. At that
+    /// time, soon, [`Journal::has_own_stream`] becomes true. Until then no unit may be committed.
     ///
     /// # Errors
     /// The journal's thread cannot be started.
@@ -572,7 +570,7 @@ impl Journal {
 
     /// Publishes whether units are to be recorded, and wakes the thread.
     fn settle(&self, tuning: &Tuning, control: &Control) {
-        // The thread ends the next epoch only after both are set, as it needs the caller's lock.
+        // The thread needs the caller's lock to end the next epoch. So both flags are set before.
         if control.logs.want_units() {
             self.shared.is_wanted.store(true, Ordering::Relaxed);
             tuning.set_journaled(true);

@@ -36,8 +36,8 @@ pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of epochs whose ends are known ([`Log::offset_behind`]).
 const ENDS_MAX: usize = 1024;
 
-/// The end that stands for a forgotten one is later by at most a 16th of its own age, in stamps. So
-/// [`ENDS_MAX`] entries suffice for the epochs of years.
+/// When an end is forgotten, the next remaining end stands for it. This end is later by at most a
+/// 16th of its own age, in stamps. So [`ENDS_MAX`] entries suffice for the epochs of years.
 const LATENESS_RATIO: u64 = 16;
 
 /// Number of a reader, unique for as long as the server runs.
@@ -50,7 +50,7 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 /// The start of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// At the end of the next epoch, where no unit is partly recorded. From there the stream starts
+    /// At the end of the next epoch, where no unit is partly recorded. The reader's stream starts
     /// with a `SELECT`.
     Now,
     /// At a cut: after all units with at most this stamp and before all others. The caller must
@@ -121,8 +121,8 @@ struct Place {
     /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
     /// new bytes.
     is_eager: bool,
-    /// A limit in bytes, and the callback if the reader is further behind: called at the end of
-    /// each epoch, repeatedly in a long epoch, and by workers that have handed over many bytes.
+    /// A limit in bytes, and a callback while the reader is further behind. It is called at each
+    /// epoch's end, repeatedly in a long epoch, and by workers that have handed over many bytes.
     warning: Option<(u64, Wake)>,
 }
 
@@ -164,7 +164,7 @@ pub(crate) struct Log {
     /// Stamp below which all units are in the log.
     complete_before: u64,
     /// The ends of former epochs, in order. Empty unless a backlog is kept. If there are more than
-    /// [`ENDS_MAX`], some are forgotten. The next remaining end stands for a forgotten one.
+    /// [`ENDS_MAX`], some are forgotten, and the next remaining end stands for each forgotten one.
     ends: VecDeque<End>,
     /// Memory of chunks, including chunks that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
@@ -233,7 +233,7 @@ impl Log {
         self.places.iter().any(|place| !matches!(place.state, State::CutOff(_)))
     }
 
-    /// Returns whether any reader has started. From then on the held bytes have no gap.
+    /// Returns whether any reader has started. While one has, the held bytes have no gap.
     pub(crate) fn has_readers(&self) -> bool {
         self.places.iter().any(|place| matches!(place.state, State::At(_)))
     }
@@ -265,8 +265,8 @@ impl Log {
         Ok(self.add(state, bytes_max, wake, false))
     }
 
-    /// Adds a reader that discards everything as soon as it is appended. Because of this reader the
-    /// stream is recorded, and its backlog kept, even without other readers.
+    /// Adds a reader that discards everything as soon as it is appended. Its presence makes the log
+    /// record the stream and keep the backlog, even without other readers.
     pub(crate) fn join_discarding(&mut self) -> ReaderId {
         self.add(State::Joining(false), Arc::new(AtomicU64::new(u64::MAX)), Arc::new(|| {}), true)
     }
@@ -298,8 +298,8 @@ impl Log {
         self.places.iter_mut().filter(|place| place.id == id).for_each(|place| place.is_eager = is_eager);
     }
 
-    /// Sets a callback that is called while a reader is more than `bytes` behind. It is called with
-    /// the log locked, so it must be cheap and take no lock.
+    /// Sets a callback that is called while a reader is more than `bytes` behind. The log is then
+    /// locked, so the callback must be cheap and take no lock.
     pub(crate) fn warn_beyond(&mut self, id: ReaderId, bytes: u64, warn: &Wake) {
         let place = self.places.iter_mut().find(|place| place.id == id);
         place.into_iter().for_each(|place| place.warning = Some((bytes, Arc::clone(warn))));
@@ -339,7 +339,7 @@ impl Log {
         }
     }
 
-    /// Forgets ends that are close to the next end, compared with their age ([`LATENESS_RATIO`]).
+    /// Forgets ends that are close to the next end, relative to their age ([`LATENESS_RATIO`]).
     fn thin_ends(&mut self) {
         let newest = self.ends.back().map_or(0, |end| end.before);
         let following: Vec<u64> = self.ends.iter().skip(1).map(|end| end.before).collect();
@@ -355,9 +355,9 @@ impl Log {
         }
     }
 
-    /// Returns an offset up to which the stream has all units with stamps below `before`; `None` if
-    /// some may still be pending. For units of long ago, the offset may be some epochs later than
-    /// necessary.
+    /// Returns an offset before which the stream contains all units with stamps below `before`.
+    /// Returns `None` if some of these units may still be pending. For old units, the offset may be
+    /// some epochs later than necessary.
     pub(crate) fn offset_behind(&self, before: u64) -> Option<u64> {
         if before > self.complete_before {
             return None;
@@ -376,7 +376,7 @@ impl Log {
         (self.position(id)? == self.end).then_some(self.complete_before)
     }
 
-    /// Records that an epoch starts to end. Readers that have joined may start at its end.
+    /// Records that an epoch starts to end. Readers that have joined before may start at its end.
     pub(crate) fn note_epoch_ending(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {
@@ -385,8 +385,8 @@ impl Log {
         }
     }
 
-    /// Appends the whole units of an epoch. Starts the readers that joined before it started to
-    /// end. Returns whether any reader started.
+    /// Appends the whole units of an epoch. Starts the readers that joined before the epoch started
+    /// to end. Returns whether any reader started.
     pub(crate) fn append(&mut self, pieces: Vec<Piece>) -> (bool, DeferredWork) {
         self.append_and_start(pieces, |state| state == State::Joining(true))
     }
@@ -462,7 +462,7 @@ impl Log {
         self.end = offset;
     }
 
-    /// Drops all bytes of the log, because later bytes will not adjoin them. No offset is reused.
+    /// Drops all bytes, because the next bytes will not directly follow them. No offset is reused.
     fn restart(&mut self) {
         self.chunks.clear();
         self.tail.clear();
@@ -491,8 +491,8 @@ impl Log {
         aftermath
     }
 
-    /// Cuts off readers that exceed their bound, and calls the warnings of readers that are too far
-    /// behind. `pending_bytes` are recorded but not yet appended, and count as unread.
+    /// Cuts off readers that exceed their bound, and warns readers that are too far behind. Counts
+    /// `pending_bytes` as unread, which are recorded but not yet appended.
     pub(crate) fn cut_off(&mut self, pending_bytes: u64) {
         for place in &mut self.places {
             let behind_bytes = match place.state {
@@ -509,9 +509,9 @@ impl Log {
         }
     }
 
-    /// Calls the warnings of started readers that are too far behind, counting `pending_bytes` that
-    /// may not be appended yet. Returns the wakes of these readers. If the pending bytes were
-    /// appended and read meanwhile, only this wake makes such a reader check for the warning.
+    /// Warns started readers that are too far behind. Counts `pending_bytes` as unread. Returns the
+    /// wakes of these readers: a reader that has meanwhile read the pending bytes checks for the
+    /// warning only after a wake.
     #[must_use]
     pub(crate) fn warn(&self, pending_bytes: u64) -> Vec<Wake> {
         let is_behind = |place: &&Place| match place.state {

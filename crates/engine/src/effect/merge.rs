@@ -11,18 +11,19 @@ use pantala_base::{BufferPool, PooledBuffer};
 use crate::effect::piece::{Piece, is_worth_pooling};
 use crate::effect::segment::{PART_BYTES, Part, SPARE_BYTES, Segment, StampedUnit, append_select};
 
-/// Length in bytes from which a piece of the merged stream takes no further unit.
+/// A piece of the merged stream with at least this length in bytes takes no further unit.
 const PIECE_BYTES: usize = PART_BYTES;
 
-/// Length in bytes from which a run of units is not copied: the merged stream refers to the memory
-/// in which the worker recorded it. Copying a shorter run costs less than a separate piece.
+/// A run of units with at least this length in bytes is not copied: the merged stream refers to the
+/// memory in which the worker recorded the run. Copying a shorter run costs less than a separate
+/// piece.
 const SHARED_RUN_BYTES_MIN: usize = 4 * 1024;
 
 /// Units of a worker that are due.
 struct Due {
     worker: usize,
     parts: Vec<Part>,
-    /// The buffer of each part with large units, to which the merged stream will refer.
+    /// For each part with large units, the buffer of the part. The merged stream will refer to it.
     shared: Vec<Option<Arc<PooledBuffer>>>,
     /// The next part, and the next unit within it.
     at: (usize, usize),
@@ -45,8 +46,8 @@ impl Due {
         Some((self.parts.get(part)?.units[unit].stamp, self.worker))
     }
 
-    /// Returns the next units of one part whose stamps are before `other`, the head of another
-    /// worker.
+    /// Returns the index of a part, and the range of the next units in this part whose stamps
+    /// precede `other`. `other` is the head of another worker.
     fn next_run(&mut self, other: Option<(u64, usize)>) -> (usize, Range<usize>) {
         let (part, from) = self.at;
         let units = &self.parts[part].units;
@@ -56,7 +57,8 @@ impl Due {
         (part, from..to)
     }
 
-    /// Returns whether the merged stream needs no `SELECT` in or before these units.
+    /// Returns whether the merged stream needs no `SELECT` in or before these units if it has
+    /// selected `db`.
     fn is_within(&self, db: Option<u32>) -> bool {
         let mut units = self.parts.iter().flat_map(|part| &part.units);
         units.all(|unit| Some(unit.first_db) == db && Some(unit.last_db) == db)
@@ -65,10 +67,9 @@ impl Due {
 
 /// Removes the units with stamps below `end` from the segments. Returns them in ascending order, in
 /// pieces of whole units. `selected` is the database that the stream has selected, if known. Memory
-/// comes from `pool`.
-///
-/// Units with equal stamps share neither a shard nor a connection, so their order does not matter.
-/// The unit of the worker with the lower number comes first.
+/// Removes the units with stamps below `end` from the segments. Returns them in ascending order, in
+/// pieces of whole units. `selected` is the database that the stream has selected, if known. Memory
+/// is taken from `pool`.
 pub(crate) fn merge(
     segments: &mut [Segment],
     end: u64,
@@ -336,7 +337,8 @@ mod tests {
         assert!(pool.spare_bytes() >= spare_bytes + 400_000, "{spare_bytes}, then {}", pool.spare_bytes());
     }
 
-    /// A worker that has written nothing hands over nothing, even while an earlier unit waits.
+    /// A worker without new units hands over nothing, even while an earlier unit of the worker
+    /// waits.
     #[test]
     fn an_empty_segment_hides_no_later_unit() {
         let (mut stream, mut segments, pool) = (Stream::default(), [Segment::default()], BufferPool::default());

@@ -4,12 +4,12 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | effect | one command of the propagated stream, with its database |
+//! | effect | one propagated command, with its database |
 //! | unit | the effects of one command, transaction or script, propagated together or not at all |
 //! | pending effects | the effects of a shard since its owner last committed ([`Pending`]) |
 //! | stream | units in order: those of one worker, or those of all workers, merged ([`journal`]) |
 //! | stamp | a unit's place in the merged order of all streams |
-//! | epoch | a period that the journal's thread ends. The high bits of a stamp are its number |
+//! | epoch | a period whose end the journal's thread determines. The high bits of a stamp are the epoch's number |
 //! | log | the merged stream in memory, by offset ([`log`]) |
 //! | segment | the units that a worker has committed and the journal has not merged |
 //! | reader | a consumer of the log at its own position: a replica, the append-only file |
@@ -42,9 +42,9 @@
 //!
 //! The journal's thread raises the epoch. It then waits until each worker has been seen asleep or
 //! between two turns. After that no unit can get a stamp of an earlier epoch. So the units of
-//! earlier epochs, sorted by stamp, are a prefix of the merged order. The merged order respects the
-//! order of each shard and each connection, and contains whole units. Each worker reports its state
-//! in its own atomic word ([`journal`]).
+//! earlier epochs, sorted by stamp, are a prefix of the merged order. The merged order contains
+//! whole units, and respects the order of each shard and each connection. Each worker reports its
+//! state in its own atomic word ([`journal`]).
 //!
 //! # What it costs
 //!

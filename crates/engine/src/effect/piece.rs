@@ -19,7 +19,8 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    /// Returns the piece, in a shorter buffer if its own is less than half full and can be pooled.
+    /// Returns the piece. If its buffer is large enough for the pool but less than half full, moves
+    /// the bytes to a shorter buffer.
     fn compact(self, pool: &BufferPool) -> Piece {
         match self {
             Piece::Own(bytes) if bytes.capacity() >= POOLED_BYTES_MIN && !is_worth_pooling(&bytes) => {
@@ -32,8 +33,8 @@ impl Piece {
         }
     }
 
-    /// Returns two pieces with the same bytes, for two logs. They share the memory unless it is
-    /// small.
+    /// Returns two pieces with the same bytes, for two logs. The pieces share the memory unless it
+    /// is small.
     pub(crate) fn into_two(self, pool: &Arc<BufferPool>) -> (Piece, Piece) {
         match self.compact(pool) {
             Piece::Own(bytes) if bytes.capacity() < POOLED_BYTES_MIN => (Piece::Own(bytes.clone()), Piece::Own(bytes)),
@@ -70,8 +71,8 @@ impl Deref for Piece {
 }
 
 /// Returns whether a buffer is large enough for the pool, and at least half full. Readers and the
-/// backlog may hold the buffer for long, and only its length counts towards their bounds, so little
-/// of its capacity may be unused.
+/// backlog may hold the buffer for a long time, and only its length counts towards their bounds. So
+/// little of its capacity may be unused.
 pub(crate) fn is_worth_pooling(bytes: &Vec<u8>) -> bool {
     bytes.capacity() >= POOLED_BYTES_MIN && bytes.len() >= bytes.capacity() / 2
 }

@@ -12,15 +12,16 @@ use crate::effect::batch::{Batch, encode, encoded_bytes_max};
 /// Capacity that an emptied part keeps, bytes: a few milliseconds of writes.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Length in bytes of a part of a segment, unless it has a single longer unit. With
-/// [`SPARE_BYTES`], it is the capacity of a pooled buffer.
+/// Length in bytes for which a part of a segment is allocated, in addition to [`SPARE_BYTES`]. A
+/// longer unit has a longer part. The sum of the two constants is the capacity of a pooled buffer.
 pub(crate) const PART_BYTES: usize = 124 * 1024;
 
-/// Capacity in bytes that a part, or a piece of the merged stream, has beyond [`PART_BYTES`]: for
-/// the rest of the last unit, and for `SELECT`s.
+/// Capacity in bytes that a part, or a piece of the merged stream, has in addition to
+/// [`PART_BYTES`]. It is for the rest of the last unit, and for `SELECT`s.
 pub(crate) const SPARE_BYTES: usize = 4 * 1024;
 
-/// Length in bytes from which a segment's only part is moved to another segment instead of copied.
+/// If a segment's only part has at least this length in bytes, the part is moved to another segment
+/// instead of copied.
 const MOVED_BYTES_MIN: usize = 64 * 1024;
 
 /// Number of units for which an emptied part keeps capacity: the number of short units that fit
@@ -91,18 +92,18 @@ impl Part {
 }
 
 /// Units of one worker with ascending stamps, encoded as in the merged stream. A unit of several
-/// effects is enclosed in `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing: merging
-/// adds it, because it depends on the preceding unit of the merged order.
+/// effects is enclosed in `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing. Merging
+/// adds it if the preceding unit of the merged order has selected another database.
 ///
-/// Memory comes from the journal's pool, and returns to it when no log needs the merged bytes any
-/// more. A segment that has become empty keeps one part for the next units.
+/// Memory is taken from the journal's pool, and returns to the pool when no log needs the merged
+/// bytes any more. A segment that has become empty keeps one part for the next units.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
-    /// A part without units occurs only as the only part.
+    /// A part without units is always the only part.
     pub(crate) parts: Vec<Part>,
     bytes: usize,
     /// Length in bytes of the units when all parts were last moved to another segment. The next
-    /// units are likely to need as much.
+    /// units are likely to need as much capacity.
     moved_bytes: usize,
 }
 
@@ -116,8 +117,8 @@ impl Segment {
         self.bytes
     }
 
-    /// Returns the part for the next `bytes` bytes. Only short parts grow. The allocator returns
-    /// large blocks to the kernel, so a long part that grew would cost page faults.
+    /// Returns the part for the next `bytes` bytes. Only a short part grows. Growing a long part
+    /// would cost page faults, because the allocator returns large blocks to the kernel.
     #[inline]
     fn part_for(&mut self, bytes: usize, pool: &BufferPool) -> &mut Part {
         let has_room = self.parts.last().is_some_and(|last| {
@@ -149,8 +150,9 @@ impl Segment {
         }
     }
 
-    /// Adds a unit of one effect, given as a command that must be encoded first: an inline command,
-    /// or one that another worker has run, whose request has only the arguments.
+    /// Adds a unit of one effect, given as a command that must be encoded first. This is an inline
+    /// command, or a command that another worker has run, because a request contains only the
+    /// arguments.
     fn push_decoded(&mut self, stamp: u64, db: u32, args: &Args<'_>, pool: &BufferPool) {
         let part = self.part_for(encoded_bytes_max(args), pool);
         let before = part.bytes.len();
@@ -187,7 +189,8 @@ impl Segment {
         self.bytes += part.bytes.len() - before;
     }
 
-    /// Appends all units of another segment, whose stamps must be later. Memory comes from `pool`.
+    /// Appends all units of another segment, whose stamps must be later. Memory is taken from
+    /// `pool`.
     pub(crate) fn append(&mut self, other: &mut Segment, pool: &BufferPool) {
         if other.is_empty() {
             // The other segment may have an empty part, which would hide the units after it from
@@ -226,7 +229,7 @@ impl Segment {
     }
 
     /// Keeps a merged part's capacity for the next units if the segment has no part. Otherwise
-    /// returns its buffer to the pool.
+    /// returns the part's buffer to the pool.
     pub(crate) fn keep(&mut self, mut part: Part, pool: &BufferPool) {
         if self.parts.is_empty() {
             part.clear();
@@ -265,12 +268,12 @@ pub(crate) fn append_select(bytes: &mut Vec<u8>, db: u32) {
     encode(bytes, 2, [&b"SELECT"[..], db.to_string().as_bytes()].into_iter());
 }
 
-/// The units that a reply depends on. While `appendfsync` is `always`, the reply is not sent before
-/// they are durable.
+/// The units that a reply depends on. While `appendfsync` is `always`, the reply is sent only when
+/// these units are durable.
 ///
-/// A single word, because every request carries it. It contains a stamp and a bit. The stamp is the
-/// latest of the units that the commands have made or whose results they have read (0: none). The
-/// bit is set if the commands have made a unit.
+/// Contains a stamp and a bit in a single word, because every request carries this value. The stamp
+/// is that of the latest unit that the commands have made or whose results they have read (0:
+/// none). The bit is set if the commands have made a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen(u64);
 
@@ -319,7 +322,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Returns an empty stream whose memory comes from a pool.
+    /// Returns an empty stream that takes its memory from a pool.
     pub(crate) fn new(pool: &Arc<BufferPool>) -> Self {
         Stream { pool: Arc::clone(pool), ..Stream::default() }
     }

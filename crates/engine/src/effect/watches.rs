@@ -1,5 +1,5 @@
-//! The watches (`WATCH`) of one shard's keys. A change of a key *raises* its watches: it marks
-//! them, and the `EXEC` of a client with a marked watch fails.
+//! The watches (`WATCH`) of one shard's keys. A change of a key *raises* the key's watches: the
+//! `EXEC` of a client with a raised watch fails.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -57,7 +57,7 @@ impl Watches {
         self.entries == 0
     }
 
-    /// Adds a watch of a key. `existed` tells whether the key exists and has not expired.
+    /// Adds a watch of a key. `existed`: the key exists and has not expired.
     pub(crate) fn add(&mut self, db: u32, key: &[u8], watch: &Arc<Watch>, existed: bool) {
         if self.entries >= self.sweep_at.max(SWEEP_FROM) || self.name_bytes >= self.sweep_at_bytes.max(SWEEP_FROM_BYTES)
         {
@@ -75,7 +75,7 @@ impl Watches {
         self.entries += 1;
     }
 
-    /// Raises the watches of a changed key and removes them, because raising them once suffices.
+    /// Raises the watches of a changed key. Removes them, because raising a watch once suffices.
     pub(crate) fn changed(&mut self, db: u32, key: &[u8]) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         let Some(watches) = keys.remove(key) else { return };
@@ -150,8 +150,8 @@ impl Watches {
         }
     }
 
-    /// Removes ended watches if there are too few entries for [`Watches::add`] to sweep. Otherwise
-    /// a few entries in each of many shards would add up. Called about once a second.
+    /// Removes ended watches if there are too few entries for [`Watches::add`] to sweep. Without
+    /// this, few entries in each of many shards would add up. Called about once a second.
     pub(crate) fn sweep_few(&mut self) {
         if (1..SWEEP_FROM).contains(&self.entries) {
             self.sweep();

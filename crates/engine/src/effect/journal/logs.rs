@@ -35,14 +35,14 @@ pub enum Which {
 enum Source {
     /// The units of this server.
     Own,
-    /// The units of this server from the end of an epoch on, where no unit is partly recorded.
+    /// Like `Relayed` until the end of an epoch, where no unit is partly recorded, and then `Own`.
     /// `true`: the thread has already started to end that epoch.
     Joining(bool),
     /// The bytes of a primary.
     Relayed,
 }
 
-/// See the head of this module.
+/// The two logs. See the head of this module.
 pub(super) struct Logs {
     effects: Log,
     stream: Log,
@@ -89,8 +89,8 @@ impl Logs {
         self.source == Source::Own && self.stream.has_readers()
     }
 
-    /// Returns whether a reader waits to start, or the stream waits to consist of this server's
-    /// units again.
+    /// Returns whether a reader waits to start, or the stream waits for the end of an epoch to
+    /// consist of this server's units again.
     pub(super) fn have_joining(&self) -> bool {
         self.effects.has_joining() || self.stream.has_joining() || matches!(self.source, Source::Joining(_))
     }
@@ -100,7 +100,8 @@ impl Logs {
         self.effects.next_cut().into_iter().chain(self.stream.next_cut()).min()
     }
 
-    /// Returns the offsets of the stream that are held, and whether it is recorded.
+    /// Returns the range of stream offsets that are held in memory, and whether the stream is
+    /// recorded.
     pub(super) fn held(&self) -> (Range<u64>, bool) {
         (self.stream.held(), self.stream.has_readers())
     }
@@ -159,8 +160,9 @@ impl Logs {
     }
 
     /// Appends the whole units of an epoch. Starts the readers that joined before
-    /// [`Logs::note_epoch_ending`] was called for this epoch, and the stream of this server's units
-    /// if it was resumed before that call. Returns whether anything started.
+    /// [`Logs::note_epoch_ending`] was called for this epoch. If the stream was resumed before that
+    /// call, it consists of this server's units from now on. Returns whether a reader or the stream
+    /// has started.
     pub(super) fn append(&mut self, units: Vec<Piece>) -> (bool, DeferredWork) {
         let (units, streamed) = self.share(units);
         let (has_reader, mut aftermath) = self.effects.append(units);
@@ -224,9 +226,9 @@ impl Logs {
         self.stream.held().end
     }
 
-    /// Makes the stream a primary's from `offset` on. Keeps the held bytes if they belong to the
-    /// primary's stream (`is_same`) and end at `offset`. Otherwise drops them and cuts off their
-    /// readers.
+    /// Makes the stream consist of a primary's bytes, starting at `offset`. Keeps the held bytes if
+    /// they belong to the primary's stream (`is_same`) and end at `offset`. Otherwise drops them
+    /// and cuts off their readers.
     pub(super) fn relay_from(&mut self, offset: u64, is_same: bool) -> DeferredWork {
         self.source = Source::Relayed;
         self.keep();
@@ -246,7 +248,7 @@ impl Logs {
         }
     }
 
-    /// Makes the stream consist of this server's units again, from the end of an epoch on.
+    /// Makes the stream consist of this server's units again, starting at the end of an epoch.
     pub(super) fn resume(&mut self) {
         if self.source == Source::Relayed {
             self.source = Source::Joining(false);

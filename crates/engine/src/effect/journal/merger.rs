@@ -20,7 +20,7 @@ pub(super) struct Merger<'s> {
     shared: &'s Shared,
     /// Units of each worker that are not in the log yet.
     segments: Vec<Segment>,
-    /// The database that the stream has selected last.
+    /// The last database that the stream has selected.
     selected: Option<u32>,
     /// When readers were last sent a `PING`.
     pinged: Instant,
@@ -63,9 +63,9 @@ impl<'s> Merger<'s> {
         }
     }
 
-    /// Waits until [`EPOCH_TIME`] after the last delivery so that more units are collected, unless
-    /// an eager reader has read everything. So a unit after a pause is delivered at once. A `PING`
-    /// and a mark count as deliveries.
+    /// Waits until [`EPOCH_TIME`] has passed since the last delivery, so that more units are
+    /// collected. Does not wait if an eager reader has read everything. A unit that follows a pause
+    /// is delivered at once. A `PING` and a mark count as deliveries.
     fn gather(&self) {
         let rest = EPOCH_TIME.saturating_sub(self.delivered.elapsed());
         let control = lock(&self.shared.control);
@@ -80,7 +80,8 @@ impl<'s> Merger<'s> {
     }
 
     /// Waits until there are units, readers that join, marks or a demand, or until a `PING` is due.
-    /// Purges its heap meanwhile, if that is requested. Returns `false` if the server stops.
+    /// Meanwhile purges the thread's heap if that is requested. Returns `false` if the server
+    /// stops.
     fn wait_for_work(&mut self) -> bool {
         let shared = self.shared;
         let mut control = lock(&shared.control);
@@ -162,8 +163,8 @@ impl<'s> Merger<'s> {
         aftermath.settle();
     }
 
-    /// If no reader needs the recorded units, drops them, and makes workers drop theirs. This is
-    /// the case after all readers were cut off, until their owners remove them.
+    /// Drops the recorded units if no reader needs them, and makes workers drop their units. This
+    /// is the case after all readers were cut off, until their owners remove them.
     fn drop_unwanted(&self, control: &mut Control) {
         if !control.logs.want_units() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);
@@ -176,8 +177,8 @@ impl<'s> Merger<'s> {
     }
 
     /// For each cut before `end` at which a reader waits, appends the units up to the cut and
-    /// starts the reader there. Cuts are made within workers' turns. The epoch has ended, so no
-    /// further cut before `end` can be made.
+    /// starts the reader there. A cut is made within a worker's turn. Because the epoch has ended,
+    /// no further cut before `end` can be made.
     fn deliver_cuts(&mut self, end: u64) {
         loop {
             let next = lock(&self.shared.control).logs.next_cut();
@@ -226,8 +227,8 @@ impl<'s> Merger<'s> {
         self.reach_marks();
     }
 
-    /// Calls the callbacks of the marks that the stream has reached. If one of these marks asks for
-    /// it, first appends a request for acknowledgements by replicas.
+    /// Calls the callbacks of the marks that the stream has reached. If one of these marks asks
+    /// replicas for an acknowledgement, first appends the request.
     fn reach_marks(&self) {
         let (reached, end, aftermath) = {
             let mut control = lock(&self.shared.control);

@@ -7,8 +7,8 @@ use super::*;
 /// Maximum time for the thread to end an epoch.
 const EPOCH_MAX: Duration = Duration::from_secs(20);
 
-/// A worker counts pending bytes, and the reader has read them and sleeps when the worker calls its
-/// warning. The reader must be woken, or it would not see the warning.
+/// A worker counts pending bytes, and then calls the reader's warning. Before that call the reader
+/// has read these bytes and sleeps. The reader must be woken, or it would not see the warning.
 #[test]
 fn a_late_warning_is_followed_by_a_wake() {
     let (journal, tuning) = (Journal::new(1), Tuning::default());

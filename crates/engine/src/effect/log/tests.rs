@@ -157,7 +157,8 @@ fn the_warning_is_called_beyond_its_limit() {
     assert_eq!(warnings.load(Relaxed), 2);
 }
 
-/// A worker counts pending bytes that the reader has already read when the worker warns it.
+/// A worker counts pending bytes that the reader has already read before the worker warns the
+/// reader.
 #[test]
 fn a_reader_that_is_warned_of_late_is_woken() {
     let mut watched = Watched::new();
