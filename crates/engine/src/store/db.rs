@@ -48,11 +48,11 @@ pub enum Expire {
     At(i64),
 }
 
-/// Returns a found entry, if it has not expired. The treatment of an expired entry depends on
-/// pauses and the role (`Expired`): the command finds it nevertheless, or it is hidden, or it is
-/// deleted and the change committed. If it is hidden or deleted, `$gone` is evaluated, which must
-/// return from the function. A function instead of this macro would borrow the whole view for as
-/// long as the entry.
+/// Evaluates to a found entry unless it has expired. The treatment of an expired entry depends on
+/// pauses and on the server's role (`Expired`): the command finds the entry nevertheless, or the
+/// entry is hidden, or it is deleted and the change committed. If the entry is hidden or deleted,
+/// evaluates `$gone`, which must return from the function. A function instead of this macro would
+/// borrow the whole view for as long as the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $gone:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
@@ -413,7 +413,7 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Continues a scan (see [`Dict::scan`]). Expired keys are skipped.
+    /// Continues a scan (see [`Dict::scan`]). Skips expired keys.
     pub fn scan(&self, cursor: u64, buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, Value>)) -> u64 {
         let now_ms = self.now_ms;
         self.dict.scan(cursor, buckets, &mut |entry| {
@@ -453,8 +453,8 @@ impl<'s> Db<'s> {
         let _ = self.find(&Key { bytes, place });
     }
 
-    /// Returns a random key that has not expired. Tries at most 100 keys; looking up an expired one
-    /// deletes it. Returns `None` if all tried keys have expired or there are no keys.
+    /// Returns a random key that has not expired. Tries at most 100 keys, and deletes an expired
+    /// key that it finds. Returns `None` if all tried keys have expired or there are no keys.
     pub fn random(&mut self) -> Option<Box<[u8]>> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {

@@ -1,9 +1,9 @@
 //! Active expiry within one shard: deletes expired keys that no command looks up. `shard::expire`
-//! calls it with the shard held.
+//! calls this module while it holds the shard.
 //!
 //! Redis keeps a second table of the keys with a TTL and samples it. Pantala marks these keys by a
-//! bit in the dictionary's slots, so a walk over the slots (8 bytes a key, in order) finds them
-//! without reading other entries.
+//! bit in the dictionary's slots. So a walk over the slots (8 bytes a key, in order) finds these
+//! keys without reading other entries.
 
 use crate::command::Key;
 use crate::effect::blocking::Waiters;

@@ -2,9 +2,9 @@
 //!
 //! Before a command on some fields of a hash runs, the expired fields among them are deleted
 //! ([`Db::expire_fields`]), together with a bounded number of other expired fields. Active expiry
-//! deletes the rest. The deletion is a change of its own, which precedes the command's change: a
-//! hash that loses its last field is deleted with its TTL, and the command finds no key. A command
-//! that then fails propagates only the deletion.
+//! deletes the rest. The deletion is a change of its own, which precedes the command's change. A
+//! hash that loses its last field is deleted with its TTL, and the command finds no key. If the
+//! command then fails, only the deletion is propagated.
 //!
 //! # Active expiry
 //!
@@ -112,7 +112,8 @@ impl Watched {
         self.hashes.any(is_met)
     }
 
-    /// Visits the keys of at most `most` hashes. Removes those for which `keeps` returns `false`.
+    /// Visits the keys of at most `most` hashes. Removes the keys for which `keeps` returns
+    /// `false`.
     fn walk(&mut self, most: usize, figures: &DatabaseStats, keeps: impl FnMut(&[u8]) -> bool) {
         figures.timed_hashes.sub(self.hashes.walk(most, keeps) as u64);
     }
@@ -172,8 +173,8 @@ impl Db<'_> {
         self.change_as(key, missing, work)
     }
 
-    /// Deletes the expired fields among `fields` of the hash at a key, and the key with its last
-    /// field. Does nothing if the key holds no hash.
+    /// Deletes the expired fields among `fields` of the hash at a key. If no field is left, deletes
+    /// the key. Does nothing if the key holds no hash.
     #[cold]
     pub fn expire_fields(&mut self, key: &Key<'_>, fields: Fields<'_, '_>) {
         let (store, now_ms) = (self.store, self.now_ms);

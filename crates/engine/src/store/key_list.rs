@@ -35,8 +35,8 @@ impl KeyList {
         self.keys.iter().any(|keys| (0..keys.len()).any(|at| is_met(keys.get(at).as_slice())))
     }
 
-    /// Visits at most `most` keys. Removes those for which `keeps` returns `false`, and returns
-    /// their number.
+    /// Visits at most `most` keys. Removes the keys for which `keeps` returns `false`. Returns the
+    /// number of removed keys.
     pub(crate) fn walk(&mut self, most: usize, mut keeps: impl FnMut(&[u8]) -> bool) -> usize {
         let Some(keys) = &mut self.keys else { return 0 };
         let mut removed = 0;

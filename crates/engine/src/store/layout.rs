@@ -46,7 +46,7 @@ impl Layout {
 
     /// Returns the home of a partition's shard.
     pub(crate) fn home(&self, partition: u32) -> u32 {
-        // Homes have contiguous ranges too, so that a worker's shards are neighbours.
+        // Homes have contiguous ranges of shards, so that a worker's shards are neighbours.
         (u64::from(self.shard_of(partition)) * u64::from(self.homes) / u64::from(self.shards)) as u32
     }
 }

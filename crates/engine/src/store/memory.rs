@@ -1,24 +1,24 @@
 //! Memory accounting of all data, and its limit (`maxmemory`).
 //!
-//! Each shard counts its own memory usage. If there is a limit, after each command the shard's
-//! owner *flushes* the count: it adds the change of the shard's usage to a global counter. A change
-//! of at most a *step* stays unflushed, so that workers do not contend for the counter's cache
-//! line. `used_memory` also includes memory other than data: the server's memory at the start, and
-//! the clients' memory, which workers flush a few times a second.
+//! Each shard counts its own memory usage. If there is a limit, the shard's owner *flushes* the
+//! count after each command: it adds the change of the shard's usage to a global counter. A change
+//! of at most a *step* (a number of bytes) stays unflushed, so that workers do not contend for the
+//! counter's cache line. `used_memory` also includes memory other than data: the server's memory at
+//! the start, and the clients' memory, which workers flush a few times a second.
 //!
 //! While usage exceeds the limit, each command evicts keys, but only for a limited time. The
-//! *ceiling* is the usage above which this time limit does not apply. So usage cannot grow without
-//! bound.
+//! *ceiling* is a usage above the limit. While usage exceeds the ceiling, eviction has no time
+//! limit. So usage cannot grow without bound.
 //!
 //! | what | changed by |
 //! | --- | --- |
 //! | flushed bytes ([`DatabaseStats`]) | the shard's owner; the command that turns the limit on |
-//! | the counter | the same |
+//! | the counter | the same threads |
 //! | limit, step, ceiling | the command that sets the limit; eviction lowers the ceiling too |
 //!
 //! A flush atomically replaces the shard's flushed bytes by its current usage, and adds the
-//! difference to the counter. So the counter is the sum of all flushed bytes, whatever the order of
-//! writers.
+//! difference to the counter. So the counter is the sum of all flushed bytes, in whatever order
+//! threads write.
 //!
 //! Without a limit no command reads the counter. Shards then flush about once a second, and before
 //! a command reads the memory usage or sets a limit.
@@ -42,8 +42,8 @@ const STEP_BYTES_MAX: u64 = 64 * 1024;
 /// Minimum of the ceiling, as an excess over the limit. Given as a shift: a sixteenth of the limit.
 const EXCESS_SHIFT: u32 = 4;
 
-/// Up to this excess, commands may run although all keys to evict are in shards held by other
-/// threads. Given as a shift: a quarter of the limit.
+/// Maximum excess over the limit at which commands may run although all keys to evict are in shards
+/// held by other threads. Given as a shift: a quarter of the limit.
 const BUSY_EXCESS_SHIFT: u32 = 2;
 
 /// The time limit of eviction by `maxmemory-eviction-tenacity`, as in Redis: linear up to a
@@ -70,12 +70,12 @@ pub(crate) fn time_limit(tenacity: u32) -> Duration {
 pub struct Memory {
     began: Instant,
     limit_bytes: AtomicU64,
-    /// Usage up to which eviction stops at its time limit.
+    /// Usage up to which eviction may stop at its time limit.
     ceiling_bytes: AtomicU64,
-    /// Maximum change in bytes that stays unflushed, of each database in each shard.
+    /// Maximum change of the memory of one database in one shard that stays unflushed, bytes.
     step_bytes: AtomicU64,
-    /// Memory of the data, bytes. May be negative (wrapped) for a moment, if the flush of a release
-    /// reaches the counter before the flush of the allocation.
+    /// Memory of the data, bytes. May be negative (wrapped) for a moment, if the flush of a
+    /// deallocation reaches the counter before the flush of the allocation.
     data_bytes: CachePadded<AtomicU64>,
     /// All other memory. May be negative too.
     other_bytes: AtomicU64,
@@ -84,8 +84,8 @@ pub struct Memory {
     span: AtomicI64,
     /// Bytes evicted in this time slice, by workers that evict only from their own shards.
     freed_bytes: AtomicU64,
-    /// Start of the current period in which usage exceeds the limit in spite of eviction, in µs
-    /// since `began`. 0 if usage does not exceed the limit.
+    /// Start of the current period in which usage stays above the limit after eviction, in µs since
+    /// `began`. 0 if usage does not exceed the limit.
     exceeded_since_us: AtomicI64,
     /// Total length of earlier such periods, µs.
     exceeded_us: AtomicU64,
@@ -227,8 +227,8 @@ fn tolerated_bytes(limit_bytes: u64) -> u64 {
 }
 
 impl Store {
-    /// Sets the memory limit in bytes; 0: no limit. If usage exceeds it, the following commands and
-    /// turns of the workers evict keys.
+    /// Sets the memory limit in bytes; 0: no limit. If usage exceeds the limit, the following
+    /// commands and turns of the workers evict keys.
     pub fn limit_memory(&self, limit_bytes: u64) {
         let memory = self.memory();
         let before_bytes = memory.limit_bytes.swap(limit_bytes, Relaxed);
@@ -257,8 +257,8 @@ impl Store {
         }
     }
 
-    /// Accounts for a command's changes to the memory of a shard, in one database (by its logical
-    /// number) or in all. Flushes changes larger than the step.
+    /// Accounts for a command's changes to the memory of a shard. `db` is the logical number of the
+    /// changed database; `None`: all databases. Flushes changes larger than the step.
     pub(crate) fn meter(&self, number: u32, shard: &mut Shard, db: Option<u32>) {
         let step_bytes = self.memory().step_bytes.load(Relaxed);
         let databases = &mut shard.databases;

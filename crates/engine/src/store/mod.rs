@@ -1,8 +1,8 @@
 //! The databases of a shard, the operations of a shard's owner on them, and the state shared by all
 //! shards ([`Store`]).
 //!
-//! This layer takes no shards. Its callers hold a shard and pass the shard's [`state::Shard`]. A
-//! shard is a partition here ([the crate's page](crate) has the words).
+//! This layer takes no shards. Its callers hold a shard and pass the shard's [`state::Shard`]. In
+//! this layer a shard is a partition (see the words on [the crate's page](crate)).
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub struct Store {
     used: Box<[AtomicBool]>,
     /// Physical database by logical database, the number that clients use. `SWAPDB` exchanges two
     /// physical databases while it holds all shards, so the mapping is stable for the owner of any
-    /// shard. A prefetch owns no shard. It may use an outdated number, and is then useless but
+    /// shard. A prefetch owns no shard and may use an outdated number. It is then useless but
     /// harmless.
     physical: Box<[AtomicU32]>,
     lazy: LazyFree,
@@ -241,8 +241,8 @@ impl Store {
         Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
     }
 
-    /// Returns the mean remaining TTL that active expiry last saw in a database, in ms; 0 if it saw
-    /// none.
+    /// Returns the mean remaining TTL that the last round of active expiry saw in a database, in
+    /// ms; 0 if the round saw none.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
         let (sum, samples) = self.database_stats(db).iter().fold((0u64, 0), |(sum, samples), figures| {
             (sum.saturating_add(figures.ttl_sum_ms.get()), samples + figures.ttl_samples.get())

@@ -83,7 +83,7 @@ impl Databases {
 #[repr(C)]
 pub struct Shard {
     pub(crate) databases: Databases,
-    /// Commands blocked on its keys.
+    /// Blocked commands, watches, tracked keys and pending effects of the shard.
     pub(crate) waiters: Waiters,
     /// Candidates for eviction. `None` until the first eviction.
     pub(crate) eviction: Option<Box<Pool>>,
@@ -149,7 +149,7 @@ pub struct DatabaseStats {
     pub timed_hashes: Gauge,
     /// Sum in ms of the remaining TTLs that the last round of active expiry saw.
     pub ttl_sum_ms: Gauge,
-    /// Number of TTLs in this sum.
+    /// Number of TTLs in `ttl_sum_ms`.
     pub ttl_samples: Gauge,
     /// Bytes of the dictionary (entries, segments, directory), without large values.
     pub dict_bytes: Gauge,

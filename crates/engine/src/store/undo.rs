@@ -40,7 +40,7 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// Maximum capacity in keys or events that is kept between runs.
 const KEPT_ENTRIES_MAX: usize = 256;
 
-/// Error: a value, or all values together, are too large to be recorded.
+/// Error: a value is, or all values together are, too large to be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
@@ -92,7 +92,8 @@ pub struct Undo {
     /// Concatenated names of keys, and values that were inside their entries.
     bytes: Vec<u8>,
     /// Watches (`WATCH`) of the recorded keys, each with the key's index in `noted`. They are held
-    /// back during the run: a commit raises the watches of changed keys, a rollback raises none.
+    /// back during the run: a commit raises the watches of changed keys, and a rollback raises
+    /// none.
     watches: Vec<(u32, HeldWatches)>,
     /// Events of keys, in order.
     events: Vec<HeldEvent>,

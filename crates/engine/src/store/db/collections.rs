@@ -49,8 +49,8 @@ impl Db<'_> {
     /// [`Missing::Skip`].
     ///
     /// `work` must leave the collection valid, whatever it returns, because nothing is rolled back.
-    /// If it returns [`Change::none`], it must have left the collection unchanged, which debug
-    /// builds check for small collections.
+    /// If `work` returns [`Change::none`], the collection must be unchanged. Debug builds check
+    /// this for small collections.
     ///
     /// # Errors
     /// [`WrongType`] if the key holds another type. `work` is not called then.
@@ -154,8 +154,8 @@ impl Db<'_> {
 struct HeapChange<R> {
     change: Change,
     result: R,
-    /// Whether the value is a hash that now has its first fields with a TTL. Active expiry must
-    /// visit it then.
+    /// Whether the value is a hash that had no fields with a TTL before and has some now. Active
+    /// expiry must then visit the hash.
     has_first_times: bool,
 }
 

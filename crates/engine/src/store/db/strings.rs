@@ -25,8 +25,8 @@ impl From<OutOfMemory> for EditError {
 }
 
 impl Db<'_> {
-    /// Changes the string of a key, or an empty string if the key is missing. The caller has looked
-    /// up the key, so this neither counts nor touches it.
+    /// Changes the string of a key, or an empty string if the key is missing. The caller has
+    /// already looked up the key, so this function neither counts a lookup nor touches the key.
     ///
     /// # Errors
     /// Nothing has changed in case of an error. `work` must leave the string unchanged if it fails.
@@ -61,9 +61,9 @@ impl Db<'_> {
     }
 
     /// Changes the bytes of the string of a key, or of an empty string if the key is missing. The
-    /// string is first extended with zeros to at least `len_min` bytes. `work` also receives the
-    /// former length. Touches the key. Needs one lookup in the dictionary if the string is long
-    /// enough and inside its entry.
+    /// string is first extended with zeros to at least `len_min` bytes. `work` receives the bytes
+    /// and the length before the extension. Touches the key. If the string is inside its entry and
+    /// not extended, needs only one lookup in the dictionary.
     ///
     /// # Errors
     /// Nothing has changed in case of an error, and `work` was not called.
@@ -94,9 +94,9 @@ impl Db<'_> {
         })
     }
 
-    /// Replaces the value of a key, which may be missing, by the integer that `work` returns. Needs
-    /// one lookup in the dictionary if the key holds an integer. Touches the key, and keeps its
-    /// TTL.
+    /// Replaces the value of a key, which may be missing, by the integer that `work` returns.
+    /// Touches the key, and keeps its TTL. If the key holds an integer, needs only one lookup in
+    /// the dictionary.
     ///
     /// # Errors
     /// The error that `work` returns. Nothing has changed then.
@@ -111,8 +111,8 @@ impl Db<'_> {
             None => work(None)?,
             Some(mut entry) => {
                 let value = work(Some(entry.as_ref().held()))?;
-                // Not changed in place if there are flags, which describe the former number or its
-                // bytes.
+                // Flags describe the former number or its bytes. If there are any, the value is not
+                // changed in place.
                 if entry.user_flags() == 0 && entry.set_int(value) {
                     self.commit(key, change);
                     return Ok(value);

@@ -29,7 +29,8 @@ pub(crate) enum Content {
     Bytes(Vec<u8>),
     Packed(PackedForm, Vec<u8>),
     Heap(Value),
-    /// A value on the heap that is not copied. It stays at its key until nothing can fail any more.
+    /// A value on the heap that is not copied. It stays at its source until the move can no longer
+    /// fail.
     Stays,
 }
 
@@ -87,7 +88,7 @@ impl Db<'_> {
                     (NewPayload::Heap(Value::from_packed(form, bytes)), 0)
                 }
             }
-            // Does not occur: `move_value` has replaced it by the value.
+            // Does not occur: `move_value` has replaced this variant by the value.
             Content::Stays => return Ok(()),
         };
         self.store(key, payload, flags, expire_at_ms.map_or(Expire::Clear, Expire::At));

@@ -1,7 +1,7 @@
 //! Chooses the keys to evict: a random shard in proportion to its keys ([`Weights`]), and the best
 //! candidate of that shard's pool ([`Pool`]).
 //!
-//! `shard::eviction` calls this with the shard held.
+//! `shard::eviction` calls this module while it holds the shard.
 
 mod pool;
 
@@ -45,9 +45,9 @@ pub(crate) struct Weights {
     pub(crate) refreshed_ms: i64,
     /// Time of the last search for emptied dictionaries that found none.
     pub(crate) release_failed_ms: i64,
-    /// Number of dictionaries that commands could have checked since that failed search. In the
-    /// same millisecond, the next search starts only when this reaches the number of all
-    /// dictionaries.
+    /// Grows with each command since that failed search. In the same millisecond, the next search
+    /// starts only when this number reaches the number of all dictionaries. So the cost of a search
+    /// is shared by many commands.
     pub(crate) release_credit: u64,
     /// Whether the last eviction ran out of time, so that the next one should follow soon.
     pub(crate) has_more_to_evict: bool,
@@ -99,8 +99,8 @@ impl Weights {
         }
     }
 
-    /// Returns whether this worker has evicted its share of this time slice. The homes of other
-    /// shards evict the rest.
+    /// Returns whether this worker has evicted its share of this time slice. Other workers evict
+    /// the rest from their home shards.
     pub(crate) fn has_evicted_its_share(&self, memory: &Memory) -> bool {
         if self.others == 0 {
             return false;

@@ -1,9 +1,10 @@
 //! Eviction candidates: for each shard, the sampled keys that the policy would evict first.
 //!
-//! As in Redis, each eviction samples a few keys and remembers the best of them. So the evicted key
-//! is the best of many keys, not only of the last sample. Each shard has its own pool, and shards
-//! are picked at random in proportion to their keys. Keys are distributed over the shards at
-//! random, so the best key of one shard's pool is as good as the best key of a pool of all shards.
+//! As in Redis, each eviction samples a few keys and remembers the best candidates among them. So
+//! the evicted key is the best of many keys, not only of the last sample. Each shard has its own
+//! pool, and shards are picked at random in proportion to their keys. Keys are distributed over the
+//! shards at random. So the best key of one shard's pool is as good as the best key of a pool of
+//! all shards.
 //!
 //! A pool holds hashes of keys, not copies. A score may be out of date, so it is checked again
 //! before the key is evicted.
@@ -63,9 +64,9 @@ fn score(entry: &EntryRef<'_, Value>, rank: Rank, store: &Store, now_ms: i64) ->
 }
 
 impl Pool {
-    /// Chooses a key: samples a few keys of database `physical`, and returns the physical database
-    /// and the hash of the best candidate, which may be in another database. Returns `None` if it
-    /// found no candidate.
+    /// Chooses a key. Samples a few keys of database `physical`. Returns the physical database and
+    /// the hash of the best candidate, which an earlier sample may have found in another database.
+    /// Returns `None` if there is no candidate.
     pub(crate) fn choose(
         &mut self,
         store: &Store,

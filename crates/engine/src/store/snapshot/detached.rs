@@ -48,7 +48,7 @@ enum Place {
 }
 
 impl Detached {
-    /// Starts a snapshot. The values of the previous one have been read.
+    /// Starts a snapshot. All values of the previous snapshot must have been read.
     pub(super) fn begin(&self, output: &Arc<Output>) {
         *lock(&self.output) = Arc::downgrade(output);
     }
@@ -92,7 +92,7 @@ impl Detached {
         values.remove(at)
     }
 
-    /// Puts a value back that has not been read completely.
+    /// Adds a value again that has not been read completely.
     pub(crate) fn put_back(&self, loose: Loose) {
         lock(&self.values).push_back(loose);
     }
@@ -117,7 +117,7 @@ impl Loose {
                 let entry = database.and_then(|Database { dict, .. }| dict.find(place.hash, key));
                 match entry.map(|entry| entry.payload()) {
                     Some(Payload::Heap(value)) if cut_id(value) == Some(*cut) => value,
-                    // The value was moved again or removed, which has added it to the list again.
+                    // The value was moved again or removed. That has added it to the list again.
                     _ => return Step::Ended,
                 }
             }

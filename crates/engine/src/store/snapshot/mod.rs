@@ -8,12 +8,13 @@
 //! the snapshot's thread    Input        any order; each part selects its database
 //! ```
 //!
-//! Each dictionary has a *keeper*, which encodes every entry: when the walk reaches the entry, or
-//! before a command changes the entry (*forced*). The keeper collects encoded entries in *parts*,
-//! which it sends to the snapshot's thread. A large collection is encoded by the walk in pieces,
-//! even if commands change it meanwhile. For this, its value starts a *cut* (`pantala_types`),
-//! which keeps the elements that change. If a command removes the value or moves it to another key,
-//! the walk continues with the removed value or at the new key ([`detached`]).
+//! Each dictionary has a *keeper*, which encodes every entry. It does so when the walk reaches the
+//! entry, or before a command changes the entry (*forced*). The keeper collects encoded entries in
+//! *parts*, which it sends to the snapshot's thread. A large collection is encoded by the walk in
+//! pieces, even if commands change it meanwhile. For this, its value starts a *cut*
+//! (`pantala_types`), which keeps the elements that change. If a command removes the value, the
+//! walk continues with the removed value. If a command moves the value to another key, the walk
+//! continues there ([`detached`]).
 //!
 //! | data | bound |
 //! | --- | --- |
@@ -43,7 +44,7 @@ use crate::store::state::{Databases, Shard};
 
 pub(crate) mod detached;
 
-/// Bytes of parts waiting for the snapshot's thread above which the walk pauses.
+/// The walk pauses while parts of more than this number of bytes wait for the snapshot's thread.
 pub const QUEUED_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Size at which a part is handed over, in bytes.
@@ -52,7 +53,7 @@ const PART_BYTES: usize = 32 * 1024;
 /// Capacity of a new part in bytes, including room for the entry that makes the part full.
 const PART_CAPACITY: usize = PART_BYTES + 4 * 1024;
 
-/// Maximum wait of the snapshot's thread for a part, after which it checks whether it was aborted.
+/// Maximum wait of the snapshot's thread for a part. The thread then checks whether it was aborted.
 const WAIT: Duration = Duration::from_millis(20);
 
 /// Minimum memory usage in bytes of a collection that is encoded in pieces.
@@ -136,19 +137,19 @@ impl Progress {
         self.is_discarding.store(true, Relaxed);
     }
 
-    /// Makes the snapshot's thread see the end although the walk has not ended, because no worker
-    /// walks any more.
+    /// Makes the snapshot's thread see the end of the snapshot although the walk has not ended.
+    /// Called when no worker walks any more.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Relaxed);
     }
 
-    /// Returns whether elements of an entry could not be encoded. If so, there is a bug, and the
-    /// snapshot must not be used.
+    /// Returns whether elements of an entry could not be encoded. This is a bug, and the snapshot
+    /// must not be used.
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete.load(Relaxed)
     }
 
-    /// Returns whether more than twice [`QUEUED_BYTES_MAX`] of parts wait, which changes can cause
+    /// Returns whether parts of more than twice [`QUEUED_BYTES_MAX`] wait. Changes can cause this
     /// even while the walk pauses. The snapshot's thread must not pause then.
     pub fn is_flooded(&self) -> bool {
         self.queued_bytes.load(Relaxed) > 2 * QUEUED_BYTES_MAX
@@ -349,9 +350,10 @@ impl Keeper<Value> for DictKeeper {
 }
 
 impl DictKeeper {
-    /// Keeps a large collection in pieces: starts its cut on the first call, and encodes a piece if
-    /// the walk has reached the entry. Returns whether the dictionary need not pass the entry to
-    /// the keeper again, or `None` if the entry must be encoded as a whole.
+    /// Keeps a large collection in pieces. Starts its cut on the first call, and encodes a piece if
+    /// the walk has reached the entry. Returns `None` if the entry must be encoded as a whole.
+    /// Otherwise returns whether the keeper is done with the entry: if not, the dictionary passes
+    /// it to the keeper again.
     fn keep_in_pieces(&self, entry: EntryRef<'_, Value>, value: &Value, reason: Reason) -> Option<bool> {
         let Output { encoder, .. } = &*self.output;
         // The size is checked only before the cut starts, because a collection may shrink
@@ -471,8 +473,8 @@ pub(crate) fn walk(store: &Store, shard: &mut Shard, buckets: usize) -> Step {
     Step::More
 }
 
-/// Keeps a dictionary that a flush has taken out of a database (`physical`) for the snapshot that
-/// runs on it. Returns the dictionary if no snapshot runs.
+/// Takes over a dictionary that a flush has taken out of a database (`physical`), if a snapshot
+/// runs on the dictionary. Returns the dictionary if no snapshot runs.
 pub(crate) fn keep_taken(shard: &mut Shard, physical: usize, dict: Dict<Value>) -> Option<Dict<Value>> {
     if !dict.is_in_snapshot() {
         return Some(dict);
