@@ -44,8 +44,8 @@ impl<'a> Access<'a> {
     }
 
     /// Returns whether a key with this deadline (Unix time in ms) must be deleted instead of
-    /// stored. Never true on a replica, because its primary deletes the key, nor while the
-    /// append-only file is loaded, as in Redis.
+    /// stored. As in Redis, this is never the case on a replica, whose primary deletes the key, or
+    /// while the append-only file is loaded.
     pub fn is_past(&self, at_ms: i64) -> bool {
         at_ms <= self.now_ms && !self.session.of_primary && !self.keyspace.tuning.is_replica()
     }
@@ -55,10 +55,10 @@ impl<'a> Access<'a> {
         self.keyspace
     }
 
-    /// Returns the place of the maximum length of a reply, including pending replies before it in
-    /// the same buffer: the encoder aborts a longer reply, because its connection will be closed
-    /// ([`pantala_resp::Reply::limited`]). `None`: no limit, because the reply isn't output of a
-    /// client: a script or the primary has called the command.
+    /// Returns a reference to the maximum length of a reply, including pending replies before it in
+    /// the same buffer. The encoder aborts a longer reply, because the connection will be closed
+    /// ([`pantala_resp::Reply::limited`]). Returns `None` (no limit) if a script or the primary has
+    /// called the command, because the reply is then not sent to a client.
     #[inline]
     pub(crate) fn reply_limit(&self) -> Option<&'a AtomicU64> {
         let is_output = !(self.session.in_script | self.session.of_primary);
@@ -79,8 +79,8 @@ impl<'a> Access<'a> {
     }
 
     /// Returns the maximum length of a string in bytes: `proto-max-bulk-len`. As in Redis, commands
-    /// that come from a primary or from an append-only file have no limit, because the server that
-    /// ran them first has accepted them.
+    /// from a primary or an append-only file have no limit, because the server that ran them first
+    /// has accepted them.
     pub fn string_bytes_max(&self) -> u64 {
         if self.session.of_primary { i64::MAX as u64 } else { self.keyspace.tuning.proto_max_bulk_len.load(Relaxed) }
     }
@@ -91,8 +91,8 @@ impl<'a> Access<'a> {
         Key { bytes, place: self.keyspace.place(bytes) }
     }
 
-    /// Returns the command's first key, at `args[index]`, like [`Access::key`] but without hashing
-    /// it again.
+    /// Returns the command's first key, at `args[index]`, like [`Access::key`]. Does not hash the
+    /// key again.
     #[inline(always)]
     pub fn first_key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
         let bytes = args.at(index);
@@ -267,7 +267,7 @@ impl<'a> Access<'a> {
         self.keyspace.shard(&mut self.owned[index])
     }
 
-    /// Returns the index of a shard among the held shards, which are sorted.
+    /// Returns the index of a shard in `owned`, which is sorted.
     #[inline(always)]
     fn index_of(&self, shard: u32) -> usize {
         // Nearly every command holds one shard.

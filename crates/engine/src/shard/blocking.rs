@@ -58,8 +58,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Blocks the command, which writes no reply. A woken command stays blocked even without this
-    /// call.
+    /// Blocks the command. Its handler must then write no reply. A woken command stays blocked even
+    /// without this call.
     ///
     /// # Panics
     /// If the command must not block.

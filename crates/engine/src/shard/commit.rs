@@ -113,7 +113,7 @@ impl Executor<'_> {
         let (command, owned) = (call.command, &mut *access.owned);
         self.gather_deletions(owned);
         let keyspace = self.keyspace();
-        // Every mark must be cleared, so this is not `any`, which would stop at the first mark.
+        // All marks must be cleared, so this is not `any`, which would stop at the first mark.
         let is_changed = owned.iter_mut().fold(false, |is_changed, ownership| {
             is_changed | std::mem::take(&mut keyspace.shard(ownership).waiters.pending.is_changed)
         });
@@ -175,8 +175,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Commits a unit with the effect of a command without shards. Its stamp is higher than those
-    /// of all earlier units of this kind, which no shard orders.
+    /// Commits a unit with the effect of a command without shards. No shard orders such units, so
+    /// the unit's stamp is higher than the stamps of all earlier such units.
     #[cold]
     fn commit_unit_without_shards(&mut self, owned: &mut [Ownership]) {
         self.stream.observe(self.keyspace.journal().latest_without_shards());
@@ -185,7 +185,7 @@ impl Executor<'_> {
     }
 
     /// Calls `run` outside of the current transaction or script: the effects of `run` do not become
-    /// part of its unit.
+    /// part of the current unit.
     #[inline]
     pub(crate) fn outside_unit<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
         if self.unit.depth == 0 {
@@ -220,8 +220,8 @@ impl Executor<'_> {
         self.unit = unit;
     }
 
-    /// Commits the deletions of expired and evicted keys in shards that are about to be released,
-    /// each as a separate unit.
+    /// Commits the deletions of expired and evicted keys in shards that are about to be released.
+    /// Each deletion becomes a separate unit.
     #[inline]
     pub(crate) fn commit_deletions(&mut self, owned: &mut [Ownership]) {
         if self.keyspace().tuning.is_journaled() {
@@ -243,8 +243,8 @@ impl Executor<'_> {
         self.stream.push_each(stamp, batch);
         batch.clear();
         let last = self.stream.clock();
-        // Sets only the stamp and not the bit for writes, because the commands themselves may have
-        // only read data.
+        // Sets only the stamp and not the bit for writes, because the commands themselves may only
+        // have read data.
         self.seen.set_stamp(last);
         self.set_clocks(owned, last);
     }
@@ -261,7 +261,7 @@ impl Executor<'_> {
     fn commit_unit(&mut self, owned: &mut [Ownership]) {
         let stamp = self.stamp(owned);
         if self.unit.batch.is_empty() {
-            // Later writes of this worker's connections may depend on the values just read, so the
+            // Later writes of this worker's connections may depend on the values just read. So the
             // stamps of these writes must be higher than the stamps of these shards.
             self.stream.observe(stamp - 1);
             return;

@@ -33,15 +33,16 @@ const KEYS_PER_CLOCK_READ: u64 = 16;
 /// shards is free and has a key to evict, all shards are tried in turn.
 const TRIES: usize = 8;
 
-/// Number of consecutive failed searches for a key after which eviction stops. A walk through all
-/// keys takes far fewer.
+/// Eviction stops after this number of consecutive failed searches for a key. A walk through all
+/// keys takes far fewer searches.
 const MISSES_MAX: u64 = 100_000;
 
 /// Time in ms for which the weights of shards (their numbers of evictable keys) are used before
 /// they are recomputed.
 const WEIGHTS_KEPT_MS: i64 = 100;
 
-/// Average number of dictionaries that a command checks for unused memory while memory is short.
+/// Number of dictionaries per command, on average, that are checked for unused memory while memory
+/// is short.
 const DICTS_CHECKED: u64 = 1024;
 
 /// Result of an attempt to get below the limit.

@@ -51,7 +51,7 @@ pub struct RanQueued {
 }
 
 impl Exec {
-    /// Returns a transaction that has not run, from one that can travel
+    /// Wraps a transaction that has not run. The transaction must be able to travel
     /// ([`Transaction::can_travel`]).
     pub fn new(
         transaction: Box<Transaction>,

@@ -70,7 +70,7 @@ pub enum Ran {
 pub struct Call<'a> {
     /// The command, which must have a keyed handler.
     pub command: &'static Command,
-    /// Its arguments.
+    /// Arguments of the command.
     pub args: Args<'a>,
     /// The place of the command's first key, if it has one.
     pub first_key: Option<KeyPlace>,
@@ -270,11 +270,11 @@ impl<'k> Executor<'k> {
     ///
     /// # Errors
     /// If not all shards could be taken, returns a request that holds the shards taken (none with
-    /// `--execution owner`). Pass it to [`Executor::resume`]. Later it arrives, with all shards, as
-    /// [`Message::Gathered`](crate::shard::message::Message::Gathered) or through
-    /// [`Executor::take_gathered`]. With `may_be_rejected` it may instead arrive rejected. If the
-    /// caller attaches a transaction to it ([`Request::run_exec`]), the thread that takes the last
-    /// shard runs the transaction. The request then arrives as an answer.
+    /// `--execution owner`). Pass the request to [`Executor::resume`]. Later it arrives, with all
+    /// shards, as [`Message::Gathered`](crate::shard::message::Message::Gathered) or through
+    /// [`Executor::take_gathered`]. With `may_be_rejected` it may arrive rejected. If the caller
+    /// attaches a transaction ([`Request::run_exec`]), the thread that takes the last shard runs
+    /// the transaction. The request then arrives as an answer.
     pub fn gather(
         &mut self,
         shards: &[u32],
@@ -485,7 +485,7 @@ impl Executor<'_> {
         set_changer(keyspace, access.owned, Changer::from(&call.session));
         if keyspace.tuning.is_journaled() {
             // A command that started before the journal was switched on may have left marks of its
-            // changes. They do not belong to this command.
+            // changes. These marks do not belong to the current command.
             for ownership in access.owned.iter_mut() {
                 keyspace.shard(ownership).waiters.pending.forget_command();
             }

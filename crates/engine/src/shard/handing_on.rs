@@ -10,9 +10,9 @@
 //!   ([`Executor::free_evicted`]).
 //!
 //! A request that has gathered its shards cannot run, because its transaction or script needs the
-//! worker. It is *reset*: it releases all its shards, and takes them again, from the lowest on, in
-//! the worker's next turn. A reset request loses its places in the gates, so a series of scripts
-//! could hold it up for ever. Therefore each reset doubles the time for which the request then
+//! worker. It is *reset*: it releases all its shards, and takes them again in the worker's next
+//! turn, starting with the lowest. A reset request loses its places in the gates, so a series of
+//! scripts could delay it forever. Therefore each reset doubles the time for which the request then
 //! keeps its shards. At some point a script ends within that time, and the request runs.
 
 use std::collections::VecDeque;
@@ -62,8 +62,8 @@ impl Executor<'_> {
     }
 
     /// Resets the requests in `brought` that hold their shards and may be reset at `now_ms`
-    /// (monotonic clock). Called while the worker runs a script. Returns these requests, for
-    /// [`Executor::resume`] in the worker's next turn. The others stay in `brought`.
+    /// (monotonic clock). Called while the worker runs a script. Returns the reset requests, for
+    /// [`Executor::resume`] in the worker's next turn. The other requests stay in `brought`.
     pub fn reset_gathered(&mut self, brought: &mut VecDeque<RequestNode>, now_ms: i64) -> Vec<RequestNode> {
         let is_reset = |parcel: &mut RequestNode| {
             let request = &mut parcel.value;
@@ -86,7 +86,7 @@ impl Executor<'_> {
         reset_gathered
     }
 
-    /// Releases the shards from which keys were evicted while others were held
+    /// Releases the shards from which keys were evicted while other shards were held
     /// ([`Executor::make_room`]). Must not be called while a request runs.
     pub fn free_evicted(&mut self) {
         self.free_all();

@@ -65,8 +65,8 @@ struct OwnedState(UnsafeCell<Owned>);
 unsafe impl Sync for OwnedState {}
 
 /// A shard with its gate and statistics. The gate shares a cache line with the statistics that each
-/// command writes, because most of the cost of a one-key command is fetching a cache line that
-/// another core has modified.
+/// command writes. Most of the cost of a one-key command is fetching cache lines that another core
+/// has modified.
 #[repr(C)]
 pub(crate) struct ShardCell {
     gate: Gate<Request>,
@@ -263,8 +263,8 @@ impl Keyspace {
     pub fn changes(&self) -> u64 {
         (0..self.partition_count()).map(|shard| self.shard_stats(shard).changes.get()).sum()
     }
-    /// Records that a script held all shards for `took`, until `now_ms` (monotonic clock), if that
-    /// was long.
+    /// Records that a script held all shards for `took`, until `now_ms` (monotonic clock). Ignores
+    /// a short `took`.
     pub fn note_all_held(&self, took: Duration, now_ms: i64) {
         if took >= ALL_HELD_LONG {
             self.all_held_ms.store(now_ms, Relaxed);
@@ -391,19 +391,19 @@ impl Keyspace {
         &self.shards[shard as usize].gate
     }
 
-    /// Returns the state of the shard of an ownership.
+    /// Returns the state of the shard that `ownership` owns.
     #[inline]
     pub(crate) fn shard<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Shard {
         self.cell(ownership.shard()).state(ownership)
     }
 
-    /// Returns the backlog of the shard of an ownership.
+    /// Returns the backlog of the shard that `ownership` owns.
     #[inline]
     pub(crate) fn backlog<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Backlog {
         self.cell(ownership.shard()).backlog(ownership)
     }
 
-    /// Returns the state of the shard of an ownership, for reading.
+    /// Returns the state of the shard that `ownership` owns, for reading.
     pub(crate) fn shard_ref<'o>(&'o self, ownership: &'o Ownership) -> &'o Shard {
         assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
         #[cfg(loom)]

@@ -12,9 +12,9 @@
 //!
 //! The right to a shard is a value: [`Ownership`]. It cannot be copied, is created only where the
 //! word changes from null to mark, and is consumed only where the word changes from mark to null.
-//! In between it may move from thread to thread inside a request. So at most one `Ownership` of a
-//! shard exists at any time, and its holder has exclusive access to the shard. The `unsafe` code in
-//! [`crate::shard::keyspace::ShardCell`] relies on this only.
+//! Between these changes it may move from thread to thread inside a request. So at most one
+//! `Ownership` of a shard exists at any time, and its holder has exclusive access to the shard. The
+//! `unsafe` code in [`crate::shard::keyspace::ShardCell`] relies only on this property.
 //!
 //! Freeing and enqueueing use the same word, so no wake-up can be lost. If a thread with a request
 //! finds the word null, it becomes the owner. Otherwise it replaces the mark by its node. The
@@ -22,7 +22,8 @@
 //!
 //! Rejected alternative: a spin lock beside a separate mailbox. In that design a requester pushes
 //! and then checks whether the shard is free, and an owner frees the shard and then checks whether
-//! a request was pushed. These orders need a sequentially consistent fence in every command.
+//! a request was pushed. Keeping the order of these two steps needs a sequentially consistent fence
+//! in every command.
 
 use std::marker::PhantomData;
 

@@ -145,9 +145,9 @@ impl Keyspace {
 
 impl Executor<'_> {
     /// Checks a call's permissions for a second time, with its shards held, if ACL rules have
-    /// changed since the first check. If the call is now denied, logs and returns the denial. So a
-    /// client that has received the reply to a change of rules, and then writes a key, knows that
-    /// no revoked client reads what it has written.
+    /// changed since the first check. If the call is now denied, logs and returns the denial. So if
+    /// a client writes a key after it has received the reply to a change of rules, no client whose
+    /// permission was revoked can read the new value.
     #[inline]
     pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
         let changed = self.keyspace.changed_rules(&call.session)?;

@@ -1,10 +1,10 @@
 //! The way to send messages to a worker.
 //!
-//! Most messages are nodes of the worker's mailbox. Packed messages ([`Packed`]) are in a queue
-//! beside it, and for each buffer of the queue there is a [`Message::Packed`] in the mailbox, in
-//! the same order. Only the last buffer can be open, and it takes messages only while its
-//! `Message::Packed` is the last message in the mailbox: the sender of any other message closes it.
-//! So a published message never overtakes a message that was sent before it, such as the
+//! Most messages are nodes of the worker's mailbox. Packed messages are in buffers ([`Packed`]),
+//! which are in a separate queue. For each buffer, the mailbox contains a [`Message::Packed`], in
+//! the order of the queue. Only the last buffer can be open. It takes messages only while its
+//! `Message::Packed` is the last message in the mailbox: the sender of any other message closes the
+//! buffer. So a published message never overtakes a message that was sent before it, such as the
 //! invalidation of a key.
 
 use std::collections::VecDeque;
@@ -48,8 +48,9 @@ impl WorkerPort {
     pub fn send(&self, message: Message) {
         let must_ring = self.inbox.mailbox.send(Node::new(message));
         // Relaxed: if the `Message::Packed` of an open buffer precedes this message in the mailbox,
-        // the flag was set before that message was sent, and sending synchronizes with it. If it
-        // follows this message, so do the messages in the buffer.
+        // its sender set the flag before it sent the `Message::Packed`, and sending synchronizes
+        // the two senders. If the `Message::Packed` follows this message, the buffer's messages
+        // follow it too.
         if self.inbox.is_open.load(Relaxed) {
             self.close_packed();
         }
@@ -84,8 +85,8 @@ impl WorkerPort {
         }
     }
 
-    /// Takes the messages of a [`Message::Packed`]. Only the worker itself may call it, once for
-    /// each such message.
+    /// Takes the messages of a [`Message::Packed`]. Only the worker itself may call this, once for
+    /// each `Message::Packed`.
     pub fn take_packed(&self) -> Packed {
         let mut queue = self.lock_packed();
         let packed = queue.pop_front();
@@ -135,7 +136,8 @@ mod tests {
         port.send_packed(&Published { kind: Kind::Channel, channel, payload: payload.into(), patterns: Vec::new() });
     }
 
-    /// Receives all messages: the payloads of those that are packed, and `-` for each other one.
+    /// Receives all messages. Returns the payload of each packed message, and `-` for each other
+    /// one.
     fn received(port: &WorkerPort) -> String {
         let mut received = String::new();
         for node in port.mailbox().receive() {

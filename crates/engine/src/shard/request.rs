@@ -3,13 +3,15 @@
 //! takes the last of its shards runs it.
 //!
 //! A command becomes a request if a shard that it needs is busy. With `--execution owner`, it also
-//! becomes one if it needs several shards, or if its shard's home is another worker. Several
+//! becomes a request if it needs several shards, or if its shard's home is another worker. Several
 //! single-key commands of a pipeline may become one request. With `--execution owner`, these are
 //! commands whose shards have the same home. Otherwise, they are commands of a connection that
-//! would wait for a script that holds all shards. The connection is *parked*: none of its later
-//! commands runs until the replies have arrived. This keeps the order of commands, and bounds the
-//! requests of a connection: one or, with `--execution owner`, one per home. A blocked client may
-//! have further requests (`Task::Withdraw`, `Task::Serve`).
+//! would wait for a script that holds all shards.
+//!
+//! The connection is *parked*: none of its later commands runs until the replies have arrived. This
+//! keeps the order of commands. It also limits the requests of a connection: to one or, with
+//! `--execution owner`, to one per home. A blocked client may have further requests
+//! (`Task::Withdraw`, `Task::Serve`).
 //!
 //! The other words (home, waiter, stamp, unit) are on [the crate's page](crate).
 
@@ -89,7 +91,7 @@ pub struct Request {
     /// How often the request was reset after it had gathered its shards, and when it may be reset
     /// next (`shard::handing_on`).
     pub(crate) patience: Patience,
-    /// The error if the request was rejected. It then holds no shards.
+    /// The error if the request was rejected. A rejected request holds no shards.
     pub refused: Option<&'static str>,
     /// The transaction to run instead of steps.
     pub exec: Option<Box<Exec>>,
@@ -158,7 +160,7 @@ impl Request {
 
     /// Advances the request's time to that of the clock (Unix time, ms). Called when the request
     /// has its shards, because a TTL counts from the execution of the command, not from its
-    /// sending. The time never goes backwards.
+    /// sending. The time never decreases.
     pub(crate) fn catch_up(&mut self, clock_ms: i64) {
         self.now_ms = self.now_ms.max(clock_ms);
     }
@@ -256,7 +258,7 @@ impl Spare {
     }
 
     /// Keeps a request whose reply was written. Frees large replies and transactions now, because
-    /// the next request may be far off.
+    /// it may take long until the next request.
     pub(crate) fn keep_request(&mut self, mut node: RequestNode) {
         if self.requests.len() < SPARE_MAX {
             node.value.clear();
@@ -264,7 +266,8 @@ impl Spare {
         }
     }
 
-    /// Keeps the vector of a request that ran on this worker, unless it is large. It must be empty.
+    /// Keeps the vector of a request that ran on this worker, unless it is large. The vector must
+    /// be empty.
     pub(crate) fn keep_owned(&mut self, owned: Vec<Ownership>) {
         debug_assert!(owned.is_empty(), "a request has not released its shards");
         if self.owned.len() < SPARE_MAX && owned.capacity() * size_of::<Ownership>() <= KEPT_BYTES_MAX {
@@ -272,7 +275,7 @@ impl Spare {
         }
     }
 
-    /// Adds a shard to those that a request has taken.
+    /// Adds a shard to the shards that a request has taken.
     pub(crate) fn add_owned(&mut self, request: &mut Request, ownership: Ownership) {
         if request.owned.capacity() == 0 {
             request.owned = self.owned.pop().unwrap_or_default();

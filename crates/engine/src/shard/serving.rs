@@ -30,8 +30,8 @@ impl Executor<'_> {
     /// of the command that made the keys ready. A key that has expired since then counts as
     /// missing, as in Redis.
     ///
-    /// Passes over the shards, because a served key may make keys of any held shard ready, and may
-    /// add shards. The last pass finds no key.
+    /// Repeats a pass over the shards, because a served key may make keys of any held shard ready,
+    /// and may add shards. The last pass finds no key.
     pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
         let keyspace = self.keyspace();
         loop {
@@ -125,8 +125,8 @@ impl Executor<'_> {
         true
     }
 
-    /// Takes another shard while some are held, if it is free. Waiting for it could cause a
-    /// deadlock.
+    /// Takes another shard while shards are held, but only if it is free. Waiting for it could
+    /// cause a deadlock.
     fn take_too(&mut self, owned: &mut Vec<Ownership>, shard: u32) -> bool {
         let Err(at) = owned.binary_search_by_key(&shard, Ownership::shard) else { return true };
         match self.take_if_ours(shard) {

@@ -21,16 +21,16 @@ const BUCKETS_PER_STEP: usize = 64;
 /// Maximum time for which the walk holds a shard without releasing it.
 const HELD_MAX: Duration = Duration::from_micros(50);
 
-/// The time of a busy worker's other work, divided by the time of its walk. An idle worker walks
-/// all the time.
+/// A busy worker's other work takes this many times as long as its walk. An idle worker walks all
+/// the time.
 const WORK_PER_WALK: u32 = 8;
 
-/// Maximum time of an idle worker's other work in a turn: the turn has run no command and only
-/// looked for events.
+/// A worker is idle if its other work in a turn takes at most this time. The turn has then run no
+/// command and only looked for events.
 const IDLE_MAX: Duration = Duration::from_micros(10);
 
-/// Minimum duration of a turn's walk. A worker whose share of a turn is shorter saves it for a
-/// later turn ([`Walker::credit`]).
+/// Minimum duration of a turn's walk. If a worker's share of a turn is shorter, the share is added
+/// to that of a later turn ([`Walker::credit`]).
 const TURN_MIN: Duration = Duration::from_micros(25);
 /// Maximum duration of a turn's walk.
 const TURN_MAX: Duration = Duration::from_micros(200);
@@ -72,7 +72,8 @@ pub struct Walker {
     shards: Vec<u32>,
     /// End of the last turn.
     ended: Option<Instant>,
-    /// The time for which the worker may still walk, in proportion to its other work.
+    /// The time for which the worker may still walk. It grows in proportion to the worker's other
+    /// work.
     credit: Duration,
 }
 
@@ -111,7 +112,7 @@ impl Walker {
         ahead
     }
 
-    /// Reads values that have left their entries. Called before the walk over the shards, because
+    /// Reads values that have left their entries. Done before the walk over the shards, because
     /// reading these values frees memory.
     fn walk_detached(executor: &mut Executor<'_>, until: Instant) -> Ahead {
         let (keyspace, worker) = (executor.keyspace(), executor.worker());

@@ -17,12 +17,12 @@ use crate::shard::message::Message;
 use crate::shard::ownership::Ownership;
 
 /// Maximum number of keys that one turn evicts from a tracking table that exceeds its limit.
-/// Evicting them takes a few hundred microseconds. Redis instead increases its effort with each
-/// try.
+/// Evicting this many takes a few hundred microseconds. Redis instead increases its effort with
+/// each try.
 const EVICTIONS_PER_TURN: usize = 1000;
 
-/// After this many failed attempts in a row to evict a tracked key, because a shard was busy or had
-/// none, the worker stops evicting until its next turn.
+/// If this many attempts in a row to evict a tracked key fail, because a shard is busy or has no
+/// tracked key, the worker stops evicting until its next turn.
 const SHARD_TRIES: usize = 8;
 
 /// Records in held shards which client is about to change them, so that with `NOLOOP` a client
@@ -255,8 +255,8 @@ impl Executor<'_> {
         is_done
     }
 
-    /// Picks a random shard that this worker may take, with a probability proportional to its
-    /// number of tracked keys. Returns `None` if there are none.
+    /// Picks a random shard that this worker may take, with a probability proportional to the
+    /// shard's number of tracked keys. Returns `None` if there are no tracked keys.
     fn shard_to_evict_from(&self) -> Option<u32> {
         let keyspace = self.keyspace();
         let is_inline = keyspace.layout().execution == Execution::Inline;

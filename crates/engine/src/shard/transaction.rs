@@ -8,8 +8,9 @@
 //!
 //! If all shards are free, this thread is the connection's worker. If some are busy and the shards
 //! of all commands follow from their keys, it is the thread that frees the last busy shard
-//! ([`crate::shard::exec`]). Otherwise the shards are gathered for the connection's worker, because
-//! only that worker can run commands that need no shard (`SELECT`, `PUBLISH`).
+//! ([`crate::shard::exec`]). Otherwise some command needs no shard (`SELECT`, `PUBLISH`) or all
+//! shards. The shards are then gathered for the connection's worker, because only that worker can
+//! run commands that need no shard.
 //!
 //! # Watching
 //!
@@ -154,8 +155,8 @@ impl Transaction {
         (Needs::Keys(begin..self.shards.len()), first_key)
     }
 
-    /// Clears the transaction and keeps its memory for the next one. Returns `false` if this memory
-    /// is too large to keep.
+    /// Clears the transaction and keeps its memory for the next transaction. Returns `false` if
+    /// this memory is too large to keep.
     pub fn clear(&mut self) -> bool {
         let Transaction { queue, bytes, ranges, shards, flags, aborted } = self;
         queue.clear();
@@ -269,7 +270,7 @@ impl Watching {
         self.watch.is_changed()
     }
 
-    /// Returns the flag that a change of a key raises while the watch lasts.
+    /// Returns the flag that a change of a watched key raises.
     pub fn watch(&self) -> Weak<Watch> {
         Arc::downgrade(&self.watch)
     }

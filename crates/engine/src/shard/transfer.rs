@@ -10,7 +10,7 @@ use crate::store::db::transfer::Content;
 
 impl Access<'_> {
     /// Moves the value of `from` to `to` with its TTL and access word (LRU or LFU data), replacing
-    /// any value at `to`. As in Redis, which deletes a former key `to`, `to` counts as a new key.
+    /// any value at `to`. `to` counts as a new key, because Redis deletes a former key `to` first.
     /// Commits the change `left` at `from`, and then the change `arrived` at `to`. Returns `false`
     /// if `from` is missing.
     ///

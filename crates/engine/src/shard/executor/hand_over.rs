@@ -24,7 +24,7 @@ impl Executor<'_> {
             return None;
         }
         let ownership = self.take_spinning(shard)?;
-        // The journal is turned on while all shards are held, so from here on the answer holds.
+        // The journal is turned on only while all shards are held, so the check stays valid.
         if is_seen() || keyspace.changed_rules(session).is_some() {
             self.free(ownership);
             return None;
@@ -57,8 +57,8 @@ impl Executor<'_> {
 }
 
 impl Access<'_> {
-    /// Returns the value that the executor hands over to the handler. Returns `None` if there is
-    /// none, and after the first call.
+    /// Returns the value that the executor hands over to the handler. Returns `None` if no value is
+    /// handed over, and after the first call.
     pub fn take_value(&self) -> Option<RawString> {
         match self.blocking {
             Blocking::HandedOver(value) => value.take(),

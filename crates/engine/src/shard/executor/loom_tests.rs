@@ -442,8 +442,8 @@ impl Seen {
     }
 }
 
-/// Runs workers concurrently, whose connections each send one piece of work, and checks the outcome
-/// of every interleaving.
+/// Runs workers concurrently, and checks the outcome of every interleaving. Each connection of a
+/// worker sends one piece of work.
 fn explore(execution: Execution, shards: u32, workers: &'static [&'static [Work]]) -> Arc<Seen> {
     let all_seen = Arc::new(Seen::default());
     let seen = Arc::clone(&all_seen);
@@ -513,7 +513,7 @@ fn a_shard_is_handed_over_to_its_home() {
     assert!(is_seen(&explore(Inline, 1, &[&[Single(0)], &[Single(0), Single(0)], &[Single(0)]]).handed_over));
 }
 
-/// The same with several shards. Worker 0 is the home of the first shard.
+/// Like the previous model, with several shards. Worker 0 is the home of the first shard.
 #[test]
 fn a_shard_that_is_handed_over_is_one_of_several() {
     assert!(is_seen(&explore(Inline, 2, &[&[Single(0)], &[Many(&[0, 1])], &[Many(&[0, 1])]]).handed_over));

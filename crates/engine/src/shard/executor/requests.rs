@@ -25,10 +25,11 @@ use crate::tuning::WATCHING;
 /// shard with further requests to the shard's home (the worker that does the shard's periodic
 /// work). If the owner is the home, it defers the shard to its next turn.
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
-/// Maximum time for which an owner runs such requests. The limit that is reached first applies.
+/// Maximum time for which an owner runs such requests. The limit of number or time applies that is
+/// reached first.
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
-/// Duration of a request's steps after which the clock is read again.
+/// If the steps of a request have taken this time, the clock is read again.
 const TIME_AGE_MAX: Duration = Duration::from_millis(1);
 
 impl Executor<'_> {
@@ -266,7 +267,8 @@ impl Executor<'_> {
         parcel.value.seen = self.seen;
         faults::pause(Fault::PauseReplying);
         // The reply is sent before the shards are released. If a step has blocked, waking it needs
-        // one of these shards, so the reply to the woken command cannot overtake this one.
+        // one of these shards, so the reply to the woken command cannot overtake the reply to this
+        // request.
         if parcel.value.worker == self.worker {
             self.answers.push(parcel);
         } else {
@@ -295,9 +297,10 @@ impl Executor<'_> {
                 step.reply_end = reply.len();
                 continue;
             }
-            // Memory may have filled up while the request waited. This worker evicts, because with
-            // `--execution owner` no other worker can evict from these shards.
-            // The commands of a replica's primary must not be lost.
+            // Memory may have filled up while the request waited. This worker evicts keys, because
+            // with `--execution owner` no other worker can evict from these shards. For a replica's
+            // primary nothing is evicted, and no command is rejected, because its commands must not
+            // be lost.
             let is_limited = self.keyspace.tuning.is_limited() && !request.session.of_primary;
             if is_limited && !self.has_room(step.command.flags, owned, request.now_ms) {
                 Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
