@@ -11,23 +11,24 @@
 //! | `command` | the record of a command: flags, arguments, positions of its keys |
 //! | `faults` | fault injection: deliberate violations of isolation, which tests must detect |
 //! | `acl` | users and their rules; the log of denied calls |
-//! | `clients` | the shared state of a client; blocked commands; the flag of a `WATCH` |
+//! | `clients` | the shared state of a client; blocked commands; the flag that a change of a watched key raises |
 //! | `events` | pub/sub, `MONITOR`, notifications, client-side caching; `SLOWLOG`, `LATENCY` |
 //! | `effect` | the sinks of key changes: blocked clients, watches, the journal |
 //! | `store` | the databases of a shard: changes, expiry, eviction, memory, rollback |
 //! | `shard` | gates, requests, the executor: which thread runs a command on a shard |
 //! | `session` | the state of a connection, and the server's interface for commands |
 //!
-//! Three dependencies would point from a lower layer to a higher one, and are inverted:
+//! Three dependencies would point from a lower layer to a higher one. For each of them, the lower
+//! layer declares a trait, which the higher layer implements:
 //!
-//! | dependency | inverted by |
+//! | dependency | traits |
 //! | --- | --- |
 //! | a record contains a handler of a higher layer | [`command::Keyed`], [`command::Local`] |
-//! | an event is sent to a worker's mailbox | the trait `events::Workers` |
-//! | a rollback changes keys of shards that are held | the trait `store::undo::HeldShards` |
+//! | an event is sent to a worker's mailbox | `events::Workers` |
+//! | a rollback changes keys of shards that are held | `store::undo::HeldShards` |
 //!
-//! A [`Keyspace`](keyspace::Keyspace) is a [`Store`] with gates and mailboxes. A `Store` is the
-//! state shared by all databases, and contains the [`Events`]: subscribers, monitors and settings.
+//! A [`Keyspace`](keyspace::Keyspace) is a [`Store`] with gates and mailboxes. A `Store` contains
+//! the state shared by all databases, and the [`Events`]: subscribers, monitors and settings.
 //! `Keyspace` dereferences to `Store`, and `Store` to `Events`, so a function can take the
 //! narrowest type that it needs.
 //!
@@ -36,22 +37,25 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | worker | a thread with an event loop. It owns the connections that it has accepted |
-//! | turn | one round of a worker's loop: it reads input, runs commands and sends replies |
-//! | window | commands that a worker has parsed and runs together: one or more windows per turn |
-//! | shard | a partition of the slots and all state of its keys ([`state::Shard`]). For users, a shard is a group of partitions: see [`keyspace`] |
-//! | gate | the atomic word that holds a shard's ownership and queue ([`ownership`]) |
+//! | turn | one iteration of a worker's event loop: it reads input, runs commands and sends replies |
+//! | window | commands that a worker has parsed and runs together. A turn has one or more windows |
+//! | partition | a range of slots, and all state of its keys ([`state::Shard`]): the unit of ownership. Nearly all code calls it a shard ([`keyspace`] says why) |
+//! | shard | for users, a group of partitions with one home. In nearly all code, a partition |
+//! | gate | the atomic word of a shard that shows whether the shard is held, and refers to queued requests ([`ownership`]) |
 //! | ownership | the right to run code on a shard: a value that can't be copied |
 //! | request | a command that waits for a busy shard, and that any thread may run ([`request`]) |
 //! | parked | a connection with a request in flight: its later commands wait |
-//! | backlog | the requests that a shard's owner has taken from the gate and must still run. The backlog of the journal is another one: see [`effect`] |
-//! | keyed, local | a keyed command's handler runs on shards, a local command's without shards |
+//! | backlog | the requests that a shard's owner has taken from the gate and must still run. The journal has another backlog: see [`effect`] |
+//! | keyed, local | a keyed command's handler runs on shards, a local command's handler without shards |
 //! | home | the worker that a shard is assigned to. It does the shard's periodic work and, with `--execution owner`, runs all commands on the shard |
 //! | waiter | a command blocked on a key: `BLPOP` and its variants ([`blocking`]) |
-//! | user | a name with rules that say which commands its connections may run ([`acl`]) |
-//! | hint | a handle through which a worker prefetches from a shard that it does not own |
+//! | user | a name with rules that say which commands the user's connections may run ([`acl`]) |
+//! | hint | a handle for prefetching from a shard that the worker does not own |
 //! | sink | a part of the engine that is notified of changed keys ([`effect::change`]) |
-//! | effect, unit, stamp | what a command has changed, in the form that replicas receive ([`effect`]) |
-//! | physical database | the database stored behind a client's number. `SWAPDB` swaps two |
+//! | effect | a change made by a command, in the form that replicas receive ([`effect`]) |
+//! | unit | the effects of one command, transaction or script |
+//! | stamp | a number that determines a unit's place in the order of all units |
+//! | physical database | stored data that clients see under a database number. `SWAPDB` exchanges the numbers of two physical databases |
 //! | access word | a number in each entry that records when or how often the key was read |
 //! | touch | update the access word of a key, because a command has read or written the key |
 //!
@@ -68,9 +72,9 @@
 //! # The path of a command
 //!
 //! [`executor::Executor::run_single`] takes the shard, calls the handler with an
-//! [`access::Access`], and frees the shard. Without contention, taking and freeing the shard cost
-//! one atomic instruction each, on the shard's own cache line. The head of [`executor`] has a
-//! diagram.
+//! [`access::Access`], and frees the shard. Without contention, taking the shard costs one atomic
+//! instruction, and freeing it costs another, both on the shard's own cache line. The head of
+//! [`executor`] has a diagram.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod acl;
@@ -93,7 +97,7 @@ pub use shard::{
 pub use store::{Store, db, fields, lazyfree, memory, state, undo};
 pub use tuning::pause;
 
-/// Clients, their sessions, and the interface of the server.
+/// Clients, their sessions, and the interface of the server for commands.
 pub mod client {
     pub use crate::clients::client::{Client, ClientMemory, Clients, Endpoint, LIMIT_BYTES_MIN, Names};
     pub use crate::clients::primary::{NewPrimary, PrimaryLink, Progress};

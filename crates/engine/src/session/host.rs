@@ -126,9 +126,11 @@ pub trait Host: Send + Sync {
     /// pending shutdown instead. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
     /// Returns whether the client of such a shutdown is blocked while the server determines the end
-    /// of its stream: on a replica, which waits a limited time for the end of the link to its
-    /// primary; on a primary whose stream is recorded, which waits for the admitted commands and
-    /// then, for up to `shutdown-timeout`, for its replicas; and if another shutdown is pending.
+    /// of its stream. This is the case if another shutdown is pending, and also:
+    ///
+    /// - on a replica, which waits a limited time for the end of the link to its primary;
+    /// - on a primary whose stream is recorded. It waits for the admitted commands, and then for
+    ///   its replicas, up to `shutdown-timeout`.
     fn drains_before(&self, how: Shutdown) -> bool;
     /// Returns whether the server saves a snapshot before a shutdown with these options.
     fn saves_before(&self, how: Shutdown) -> bool;

@@ -181,7 +181,7 @@ impl Session {
         self.client.is_replica.store(true, Relaxed);
     }
 
-    /// Makes the client no longer a replica, if it is one.
+    /// Ends the client's role as a replica, if it has this role.
     pub fn leave_effects(&mut self, keyspace: &Keyspace) {
         if let Some(mut following) = self.follows.take() {
             self.client.is_replica.store(false, Relaxed);
@@ -229,7 +229,7 @@ impl Session {
         listened + watched + self.tracking.as_ref().map_or(0, |tracking| tracking.bytes())
     }
 
-    /// Returns whether the client has logged in and the session has its user's rules as of this
+    /// Returns whether the client has logged in and the session's cached rules are those of this
     /// epoch of [`Users`]. If so, [`Session::check`] is the only permission check that a command
     /// needs.
     #[inline]
@@ -275,8 +275,8 @@ impl Session {
         self.client.db.store(db, Relaxed);
     }
 
-    /// Makes the session's database visible to other workers again, after a script has selected
-    /// another database for its own calls.
+    /// Makes the session's database visible to other workers again. Called after a script has
+    /// selected another database for its own calls.
     pub fn select_shown(&self) {
         self.client.db.store(self.db, Relaxed);
     }

@@ -28,9 +28,8 @@ impl Session {
         &self.user
     }
 
-    /// Logs the client in as a user. The caller must read `epoch` before it looks up the user. Then
-    /// the next command notices any change made after the lookup, because the change raises the
-    /// epoch.
+    /// Logs the client in as a user. The caller must read `epoch` before it looks up the user. A
+    /// change after the lookup raises the epoch, so the next command notices the change.
     pub fn log_in(&mut self, user: Arc<User>, epoch: u64) {
         self.authenticated = true;
         self.client.set_user(Arc::clone(&user));

@@ -11,8 +11,8 @@ use crate::shard::keyspace::Keyspace;
 /// The next step of a replica's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The value says whether the stream has more to read now or only later, or whether the reader
-    /// was cut off from the stream.
+    /// The value says whether the stream has more to read, now or later, or whether the reader was
+    /// cut off from the stream.
     Ahead(Ahead),
     /// The connection must be closed after all output has been sent.
     End,
@@ -31,8 +31,9 @@ pub trait Following: Send {
     /// Returns the number of unread bytes of the stream.
     fn behind_bytes(&self) -> u64;
 
-    /// Returns the reason for closing the connection, if for too long the replica has acknowledged
-    /// nothing, or no part of the snapshot could be sent. Called a few times a second.
+    /// Returns the reason for closing the connection if the replica has acknowledged nothing for
+    /// too long, or no part of the snapshot could be sent for too long. Called a few times a
+    /// second.
     fn timed_out(&mut self) -> Option<String>;
 
     /// Ends the output, because the connection is closed or the client has sent `RESET`.
@@ -43,7 +44,7 @@ pub trait Following: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
     /// Minimum number of replicas that must have acknowledged the stream up to the client's last
-    /// command. For `WAITAOF`, they must have the stream on disk up to this command.
+    /// command. For `WAITAOF`, these replicas must have the stream on disk up to this command.
     pub replicas: u64,
     /// `None` for `WAIT`. For `WAITAOF`, whether this server must have the effects on disk.
     pub local: Option<bool>,
