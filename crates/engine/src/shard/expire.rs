@@ -21,8 +21,8 @@ const TIME_PERCENT: u32 = 25;
 /// expired. Each step of effort subtracts one. The values are Redis's.
 const ACCEPTABLE_STALE_PERCENT: u64 = 10;
 
-/// Minimum number of visited entries in a shard before a small share of expired ones ends the
-/// visit. Redis also samples 20.
+/// Minimum number of entries that a visit to a shard checks before a small share of expired entries
+/// can end the visit. Redis also samples 20.
 const SAMPLED_ENTRIES_MIN: u64 = 20;
 
 /// Number of turns between two measurements of the memory of a worker's shards.

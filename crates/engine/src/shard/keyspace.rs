@@ -119,8 +119,8 @@ impl ShardCell {
         self.touched.with_mut(|_| ());
         // SAFETY: at most one Ownership of a shard exists (module `ownership`), and the assertion
         // above shows that `ownership` is that of this cell's shard (IDs of gates are unique in the
-        // process). It is borrowed mutably for as long as the returned reference lives, so no
-        // second reference to the state can be created meanwhile. The gate's acquire made the
+        // process). `ownership` is borrowed mutably for as long as the returned reference lives, so
+        // no second reference to the state can be created meanwhile. The gate's acquire made the
         // previous owner's writes visible.
         unsafe { &mut *self.state.0.get() }
     }
@@ -408,9 +408,10 @@ impl Keyspace {
         assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
         #[cfg(loom)]
         self.shards[ownership.shard() as usize].touched.with(|_| ());
-        // SAFETY: at most one Ownership of a shard exists. It belongs to this keyspace, as asserted
-        // above, and is borrowed for as long as the returned reference lives. So no mutable
-        // reference to the state can be created meanwhile, and shared references do not conflict.
+        // SAFETY: at most one Ownership of a shard exists. `ownership` belongs to this keyspace, as
+        // asserted above, and is borrowed for as long as the returned reference lives. So no
+        // mutable reference to the state can be created meanwhile, and shared references do not
+        // conflict.
         unsafe { &(*self.shards[ownership.shard() as usize].state.0.get()).state }
     }
 }

@@ -35,7 +35,8 @@ pub enum Message {
     /// A shard with pending requests. Its last owner has run as many requests as it may in
     /// succession. This worker, the shard's home, continues.
     Shard(Ownership),
-    /// A new connection that another worker has accepted, and the number of the listener.
+    /// A new connection that another worker has accepted, and the kind of its listening socket (TCP
+    /// or TLS) as a number.
     Socket(OwnedFd, u32),
     /// Closes the connection of a client (token, client ID).
     Kill(u64, u64),
@@ -64,12 +65,13 @@ pub enum Message {
     Synced,
     /// Makes this worker return its freed memory to the kernel.
     Purge,
-    /// A snapshot has started. This worker may have shards to walk, whose entries it encodes for
-    /// the snapshot.
+    /// A snapshot has started, or a value that it has not read was moved. This worker walks its
+    /// home shards, and encodes their entries for the snapshot.
     Snapshot,
     /// Makes this worker acquire all shards and run the server's queued work that needs them.
     Whole,
-    /// Saves a snapshot and stops all workers, because of a signal.
+    /// Acquires all shards, saves a snapshot and ends the server. Sent for a signal, or for a
+    /// `SHUTDOWN` that has waited for replicas or for the end of the link to the primary.
     Save,
     /// Takes over the link to the primary that this replica follows.
     Primary(Box<NewPrimary>),

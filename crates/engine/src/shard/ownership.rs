@@ -17,8 +17,8 @@
 //! `unsafe` code in [`crate::shard::keyspace::ShardCell`] relies only on this property.
 //!
 //! Freeing and enqueueing use the same word, so no wake-up can be lost. If a thread with a request
-//! finds the word null, it becomes the owner. Otherwise it replaces the mark by its node. The
-//! owner's exchange of mark for null then fails, and the owner finds the request.
+//! finds the word null, it becomes the owner. Otherwise it pushes its node. The owner's exchange of
+//! mark for null then fails, and the owner finds the request.
 //!
 //! Rejected alternative: a spin lock beside a separate mailbox. In that design a requester pushes
 //! and then checks whether the shard is free, and an owner frees the shard and then checks whether

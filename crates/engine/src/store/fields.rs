@@ -182,7 +182,7 @@ impl Db<'_> {
         if self.of_primary {
             return;
         }
-        // Checked through a shared view first, because a mutable one makes a running snapshot
+        // Checked through a shared view first, because a mutable view makes a running snapshot
         // encode the entry.
         let found = self.find(key);
         if !found.is_some_and(|entry| entry.held().view::<Hash>().is_some_and(|hash| hash.has_expired(now_ms))) {
@@ -221,7 +221,7 @@ impl Db<'_> {
         self.watched.walk(KEYS_PER_VISIT, figures, |key| {
             let key = Key { bytes: key, place: store.place(key) };
             let Some(mut entry) = dict.find_mut(key.place.hash, key.bytes) else { return false };
-            // Checked through a shared view first, because a mutable one makes a running snapshot
+            // Checked through a shared view first, because a mutable view makes a running snapshot
             // encode the entry.
             let Some(hash) = entry.as_ref().held().view::<Hash>() else { return false };
             if hash.has_expiring_fields() && !hash.has_expired(now_ms) {

@@ -3,7 +3,7 @@
 /// Which thread runs a command whose shard is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
-    /// The worker that parsed it.
+    /// The worker that parsed the command.
     Inline,
     /// The shard's home: the worker that does the shard's periodic work.
     Owner,

@@ -241,8 +241,8 @@ impl Store {
         Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
     }
 
-    /// Returns the mean remaining TTL that the last round of active expiry saw in a database, in
-    /// ms; 0 if the round saw none.
+    /// Returns the mean remaining TTL in a database, in ms, of the entries that active expiry saw
+    /// in its last visit to each shard; 0 if it saw none.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
         let (sum, samples) = self.database_stats(db).iter().fold((0u64, 0), |(sum, samples), figures| {
             (sum.saturating_add(figures.ttl_sum_ms.get()), samples + figures.ttl_samples.get())

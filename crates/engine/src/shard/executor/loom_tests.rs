@@ -14,10 +14,10 @@
 //! three bounds ([`SPINS_MAX`], [`COMBINE_MAX`], [`COMBINE_TIME_MAX`]). With these, workers do not
 //! spin on a busy shard, and a shard is handed over after one request of another worker has run.
 //!
-//! The models contain a worker's loop. It runs its connections' commands, and then handles its
-//! messages once while other workers still run. When all workers have finished, it handles messages
-//! until there are none. Not modelled: the doorbell (`pantala_base::mailbox` has a model of it),
-//! watches and tracking, statistics, and the server above the executor.
+//! The models contain a worker's loop. Each worker runs its connections' commands, and then handles
+//! its messages once while other workers still run. When all workers have finished, each handles
+//! messages until there are none. Not modelled: the doorbell (`pantala_base::mailbox` has a model
+//! of it), watches and tracking, statistics, and the server above the executor.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;

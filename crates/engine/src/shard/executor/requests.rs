@@ -25,8 +25,7 @@ use crate::tuning::WATCHING;
 /// shard with further requests to the shard's home (the worker that does the shard's periodic
 /// work). If the owner is the home, it defers the shard to its next turn.
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
-/// Maximum time for which an owner runs such requests. The limit of number or time applies that is
-/// reached first.
+/// Maximum time for which an owner runs such requests. The limit that is reached first applies.
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
 /// If the steps of a request have taken this time, the clock is read again.
@@ -299,8 +298,8 @@ impl Executor<'_> {
             }
             // Memory may have filled up while the request waited. This worker evicts keys, because
             // with `--execution owner` no other worker can evict from these shards. For a replica's
-            // primary nothing is evicted, and no command is rejected, because its commands must not
-            // be lost.
+            // primary nothing is evicted, and no command is rejected, because the primary's
+            // commands must not be lost.
             let is_limited = self.keyspace.tuning.is_limited() && !request.session.of_primary;
             if is_limited && !self.has_room(step.command.flags, owned, request.now_ms) {
                 Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);

@@ -6,8 +6,8 @@ use pantala_types::{OutOfMemory, RawString, Value};
 
 use crate::command::Key;
 
-/// User flag of an entry: a short string with the encoding `raw`, because `APPEND` or `SETRANGE`
-/// created it.
+/// User flag of an entry: a string with the encoding `raw` although it is short, because a command
+/// such as `APPEND`, `SETBIT` or `PFADD` created it.
 pub const FLAG_RAW: u8 = 1;
 
 /// User flag of an entry: a small integer that Redis would not share with other keys, because

@@ -1,5 +1,5 @@
-//! In-place changes of strings in all forms of storage. A changed string has the encoding `raw`.
-//! Its TTL remains.
+//! Changes of strings in all forms of storage, in place if possible. A string whose bytes were
+//! changed has the encoding `raw`. The functions named `edit_…` keep the key's TTL.
 
 use pantala_base::number::Decimal;
 use pantala_dict::NewPayload;
