@@ -53,9 +53,10 @@ pub struct Names {
     pub library_version: Vec<u8>,
 }
 
-/// The state of a client that every worker may read. Only the client's own worker writes it, except
-/// for `killed` and the client memory accounting ([`ClientMemory`]). Accesses are relaxed unless a
-/// comment says otherwise.
+/// The state of a client that every worker may read. Only the client's own worker writes it.
+/// Exceptions are `killed`, `queued` (while another thread logs a denied call of a transaction) and
+/// the client memory accounting ([`ClientMemory`]). Accesses are relaxed unless a comment says
+/// otherwise.
 pub struct Client {
     /// ID, ascending in the order in which clients connect.
     pub id: u64,
@@ -108,8 +109,8 @@ pub struct Client {
     pub query_bytes: AtomicU64,
     /// Capacity of the query buffer, bytes.
     pub query_capacity_bytes: AtomicU64,
-    /// Number of free bytes in the query buffer, as last recorded by the worker. The buffer is the
-    /// client's own, or one of the event loop.
+    /// Number of free bytes in the query buffer, as last recorded by the worker. The buffer belongs
+    /// to the client or to the event loop.
     pub query_free_bytes: AtomicU64,
     /// Bytes of unsent replies.
     pub output_bytes: AtomicU64,
@@ -260,8 +261,8 @@ impl Client {
         self.memory_bytes().saturating_sub(self.shared_bytes.load(Relaxed))
     }
 
-    /// Returns the client's memory usage in bytes, as last recorded by its worker. It includes
-    /// buffers, queued commands and other state.
+    /// Returns the client's memory usage in bytes, as last recorded by its worker. The result
+    /// includes buffers, queued commands and other state.
     pub fn memory_bytes(&self) -> u64 {
         let parts = [
             &self.query_capacity_bytes,

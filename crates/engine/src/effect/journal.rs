@@ -7,8 +7,8 @@
 //! | a worker's segment, behind a lock | that worker, at the end of a turn | the thread |
 //! | the two logs ([`logs`]), behind a lock | the thread, the primary's link | readers |
 //!
-//! Both locks are rarely contended. A worker takes the logs' lock only to wake the thread for the
-//! first units of an epoch, and to warn readers ([`HANDED_OVER_BYTES_MAX`]).
+//! Both locks are rarely contended. To hand over units, a worker takes the logs' lock only for the
+//! first units of an epoch (to wake the thread) or to warn readers ([`HANDED_OVER_BYTES_MAX`]).
 //!
 //! Attendance and epoch work as in Dekker's algorithm. A worker that wakes writes its attendance
 //! and then reads the epoch again. The thread writes the epoch and then reads the attendance. All
@@ -62,8 +62,8 @@ const ATTENDANCE_POLL: Duration = Duration::from_micros(50);
 /// Number of attendance checks between two checks of the readers' bounds.
 const POLLS_PER_BOUND: u32 = 20;
 
-/// A worker whose segment has at least this length in bytes itself warns readers that are far
-/// behind, because the journal's thread may be slower than the workers.
+/// If a worker's segment has at least this length in bytes, the worker itself warns readers that
+/// are far behind. The journal's thread may be too slow for that.
 const HANDED_OVER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Default interval between `PING`s in the stream, ms (`repl-ping-replica-period`).
@@ -232,7 +232,7 @@ impl Journal {
         self.shared.replica_bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Returns the limit that [`Journal::set_replica_bound`] sets, shared with the journal.
+    /// Returns a shared reference to the limit that [`Journal::set_replica_bound`] sets.
     pub fn replica_bound(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.shared.replica_bytes_max)
     }
@@ -244,8 +244,8 @@ impl Journal {
     }
 
     /// Returns the offset of the stream's end plus the number of bytes that workers have handed
-    /// over and that are not merged yet. This includes the effects of every command whose reply a
-    /// client has seen, but not the `SELECT`s that merging will add. Returns exactly the end if
+    /// over and that are not merged yet. The sum includes the effects of every command whose reply
+    /// a client has seen, but not the `SELECT`s that merging will add. Returns exactly the end if
     /// nothing is pending, if the stream has no reader, or if the stream is a primary's.
     pub fn end_with_pending(&self) -> u64 {
         let (end, merged_bytes) = {
@@ -304,9 +304,9 @@ impl Journal {
         self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
-    /// Locks the function libraries, whose changes hold no shard. The lock orders changes and cuts.
-    /// A change holds it until its unit is committed, a cut until the libraries are copied for its
-    /// snapshot. The lock must be taken after shards, never before.
+    /// Locks the function libraries, whose changes hold no shard. The lock serializes changes and
+    /// cuts. A change holds it until its unit is committed, a cut until the libraries are copied
+    /// for its snapshot. The lock must be taken after shards, never before.
     pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
         lock(&self.shared.libraries)
     }
@@ -536,8 +536,8 @@ impl Journal {
         self.change(tuning, |logs| logs.relay_from(offset, is_same));
     }
 
-    /// Makes the stream consist of this server's units again, from the end of an epoch on. At that
-    /// time, soon, [`Journal::has_own_stream`] becomes true. Until then no unit may be committed.
+    /// Makes the stream consist of this server's units again, from the end of an epoch (soon). From
+    /// then on [`Journal::has_own_stream`] returns true. Until then no unit may be committed.
     ///
     /// # Errors
     /// The journal's thread cannot be started.
@@ -570,7 +570,8 @@ impl Journal {
 
     /// Publishes whether units are to be recorded, and wakes the thread.
     fn settle(&self, tuning: &Tuning, control: &Control) {
-        // The thread needs the caller's lock to end the next epoch. So both flags are set before.
+        // The thread needs the caller's lock to end the next epoch, so both flags are set before
+        // that.
         if control.logs.want_units() {
             self.shared.is_wanted.store(true, Ordering::Relaxed);
             tuning.set_journaled(true);

@@ -44,7 +44,7 @@ const LATENESS_RATIO: u64 = 16;
 pub(crate) type ReaderId = u64;
 
 /// Called when a reader that had read everything has more to read or was cut off. The journal's
-/// thread calls it, so it must be cheap and must not read.
+/// thread calls this function, so it must be cheap and must not read.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// The start of a reader.
@@ -121,8 +121,8 @@ struct Place {
     /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
     /// new bytes.
     is_eager: bool,
-    /// A limit in bytes, and a callback while the reader is further behind. It is called at each
-    /// epoch's end, repeatedly in a long epoch, and by workers that have handed over many bytes.
+    /// A limit in bytes, and a callback for a reader that is further behind: called at each epoch's
+    /// end, repeatedly in a long epoch, and by workers that have handed over many bytes.
     warning: Option<(u64, Wake)>,
 }
 
@@ -492,7 +492,7 @@ impl Log {
     }
 
     /// Cuts off readers that exceed their bound, and warns readers that are too far behind. Counts
-    /// `pending_bytes` as unread, which are recorded but not yet appended.
+    /// `pending_bytes` (recorded but not yet appended) as unread.
     pub(crate) fn cut_off(&mut self, pending_bytes: u64) {
         for place in &mut self.places {
             let behind_bytes = match place.state {

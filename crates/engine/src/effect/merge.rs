@@ -67,8 +67,6 @@ impl Due {
 
 /// Removes the units with stamps below `end` from the segments. Returns them in ascending order, in
 /// pieces of whole units. `selected` is the database that the stream has selected, if known. Memory
-/// Removes the units with stamps below `end` from the segments. Returns them in ascending order, in
-/// pieces of whole units. `selected` is the database that the stream has selected, if known. Memory
 /// is taken from `pool`.
 pub(crate) fn merge(
     segments: &mut [Segment],

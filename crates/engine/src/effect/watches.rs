@@ -84,7 +84,7 @@ impl Watches {
         watches.iter().for_each(Watcher::raise);
     }
 
-    /// Raises the watches of an expired key that started while the key existed.
+    /// Raises those watches of an expired key that started while the key existed.
     pub(crate) fn expired(&mut self, db: u32, key: &[u8]) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         let Some(watches) = keys.get_mut(key) else { return };
