@@ -56,7 +56,7 @@
 //! | unit | the effects of one command, transaction or script |
 //! | stamp | a number that determines a unit's place in the order of all units |
 //! | physical database | stored data that clients see under a database number. `SWAPDB` exchanges the numbers of two physical databases |
-//! | access word | a number in each entry that records when or how often the key was read |
+//! | access word | a number in each entry that records when or how often the key was accessed |
 //! | touch | update the access word of a key, because a command has read or written the key |
 //!
 //! # Who owns what

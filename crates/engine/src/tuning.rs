@@ -15,7 +15,7 @@ use pause::Pauses;
 use policy::{EvictionPolicy, Rank};
 
 /// The content of an entry's access word (a number that records when or how often the key was
-/// accessed), by `maxmemory-policy`. `OBJECT IDLETIME` and `OBJECT FREQ` show it.
+/// accessed). `maxmemory-policy` determines it. `OBJECT IDLETIME` and `OBJECT FREQ` show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AccessPolicy {
@@ -46,7 +46,7 @@ const MONITORS: u32 = 1 << 29;
 const TRACKS: u32 = 1 << 30;
 /// Bit: clients receive invalidations by prefix.
 const BROADCASTS: u32 = 1 << 31;
-/// All of these bits except [`REFUSES`].
+/// All bits declared above, except [`REFUSES`].
 pub(crate) const WATCHED: u32 = JOURNALED | LIMITED | MONITORS | TRACKS | BROADCASTS;
 /// The bits that don't depend on `notify-keyspace-events`.
 pub(crate) const KEPT: u32 = WATCHED | REFUSES;
@@ -75,7 +75,7 @@ pub struct Tuning {
     pub lazyfree_lazy_user_flush: AtomicBool,
     /// `maxmemory-policy` as an [`AccessPolicy`].
     access_policy: AtomicU8,
-    /// `maxmemory-policy`, by [`EvictionPolicy::bits`].
+    /// `maxmemory-policy`, encoded by [`EvictionPolicy::bits`].
     eviction_policy: AtomicU8,
     /// `maxmemory-samples`, at least 1.
     pub maxmemory_samples: AtomicU32,
@@ -109,7 +109,7 @@ pub struct Tuning {
     /// Whether clients of this writable replica may have given keys a TTL. The replica deletes such
     /// keys itself when they expire.
     pub has_own_ttls: AtomicBool,
-    /// `hll-sparse-max-bytes`: a HyperLogLog that would need more becomes dense.
+    /// `hll-sparse-max-bytes`: a HyperLogLog whose sparse form would be longer becomes dense.
     pub hll_sparse_max_bytes: AtomicU64,
     /// `rdbcompression`: compresses long strings in snapshots and in replies to `DUMP`.
     pub rdb_compression: AtomicBool,
@@ -125,7 +125,8 @@ pub struct Tuning {
     pub slowlog_slower_than_us: AtomicI64,
     /// `slowlog-max-len`.
     pub slowlog_max_len: AtomicU64,
-    /// Whether every command is timed individually, even a plain one.
+    /// Whether every command is timed individually, even a plain one
+    /// ([`Command::is_plain`](crate::command::Command::is_plain)).
     pub times_all: AtomicBool,
     /// The enabled classes of `notify-keyspace-events`, and bits such as `MONITORS` for the other
     /// observers of commands and changes. Without `K` or `E` nothing is published, so no class is

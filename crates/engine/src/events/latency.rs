@@ -18,7 +18,7 @@ pub const FAST_COMMAND: &str = "fast-command";
 pub const COMMAND: &str = "command";
 /// One turn of active expiry.
 pub const EXPIRE_CYCLE: &str = "expire-cycle";
-/// The deletion of an expired key that was looked up.
+/// The deletion of an expired key.
 pub const EXPIRE_DEL: &str = "expire-del";
 /// The evictions of one command or of one turn.
 pub const EVICTION_CYCLE: &str = "eviction-cycle";

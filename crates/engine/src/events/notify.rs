@@ -114,7 +114,7 @@ impl EventClasses {
 impl Tuning {
     /// Sets which events are published.
     pub fn set_events(&self, classes: EventClasses) {
-        // Nothing is published without a kind of channel (`K`, `E`). All bits are then cleared, so
+        // Without a kind of channel (`K`, `E`) nothing is published. All bits are then cleared, so
         // that testing the bit of a class suffices.
         let has_sink = classes.0 & (KEYSPACE | KEYEVENT) != 0;
         let heard = if has_sink { classes.0 } else { 0 };

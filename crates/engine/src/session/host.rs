@@ -125,8 +125,8 @@ pub trait Host: Send + Sync {
     /// Stops the server without saving a snapshot or waiting for replicas. With `ABORT`, cancels a
     /// pending shutdown instead. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
-    /// Returns whether the client of such a shutdown is blocked while the server determines the end
-    /// of its stream. This is the case if another shutdown is pending, and also:
+    /// Returns whether the client of a shutdown with these options is blocked while the server
+    /// determines the end of its stream. This is the case if another shutdown is pending, and also:
     ///
     /// - on a replica, which waits a limited time for the end of the link to its primary;
     /// - on a primary whose stream is recorded. It waits for the admitted commands, and then for
@@ -139,7 +139,8 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// The complete error reply.
     fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str>;
-    /// Counts the clients with `CLIENT DURABILITY always`: one more if `asks`, otherwise one fewer.
+    /// Counts the clients with `CLIENT DURABILITY always`: adds one if `asks`, otherwise subtracts
+    /// one.
     fn note_asks_always(&self, asks: bool);
     /// Returns the Unix time in seconds at which the last snapshot was saved. If none was saved
     /// since the server started, returns the time of the start.

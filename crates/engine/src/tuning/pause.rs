@@ -2,8 +2,8 @@
 //!
 //! Each command is checked before it runs. When a pause starts, commands that have already passed
 //! the check may still be in flight. The pausing client receives its reply when these commands have
-//! run (`server/dispatch/pause.rs`). Until then the pause is *held*: it has no end. Then the pause
-//! is *released*: its duration starts.
+//! run (`crates/server/src/dispatch/pause.rs`). Until then the pause is *held*: it has no end. Then
+//! the pause is *released*: its duration starts.
 //!
 //! The server starts a *lasting* pause of writes for a failover, a promotion or a shutdown. Clients
 //! cannot end it. The pause that `REPLICAOF` starts is treated like a pause of clients.
@@ -117,8 +117,8 @@ impl Tuning {
     pub fn start_pause_time(&self, pause: &Pause, now_ms: i64) {
         let own_until_ms = end_of(pause.timeout_ms, now_ms);
         // If an earlier pause was held when this pause started, `pause.until_ms` is `HELD_MS`.
-        // Otherwise `pause.until_ms` is not before the end of any earlier pause, which must remain
-        // in force.
+        // Otherwise `pause.until_ms` is at least the end of each earlier pause. Those pauses must
+        // remain in force.
         let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
@@ -127,8 +127,8 @@ impl Tuning {
         }
     }
 
-    /// Releases a held pause as if it had never started. The caller does this if a busy script
-    /// holds shards, so that the command that started the pause is rejected.
+    /// Releases a held pause as if it had never started. Used if the command that started the pause
+    /// is rejected because a busy script holds shards.
     pub fn cancel_pause(&self, pause: &Pause) {
         let mut pauses = self.pauses();
         if pause.ends != pauses.ends {
@@ -138,8 +138,8 @@ impl Tuning {
         self.release_pause(&mut pauses, pause, if until_ms == HELD_MS { 0 } else { until_ms });
     }
 
-    /// Releases a held pause, which then ends at `until_ms`. If no other pause is held, all
-    /// released pauses end at the latest of their ends.
+    /// Releases a held pause, which then ends at `until_ms`. When no pause is held any more, the
+    /// latest end of the released pauses applies to all of them.
     fn release_pause(&self, pauses: &mut Pauses, pause: &Pause, until_ms: i64) {
         pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
         pauses.held -= 1;
@@ -201,7 +201,7 @@ mod tests {
         assert!(tuning.is_paused(5000), "a held pause has no end");
         tuning.start_pause_time(&pause, 5000);
         assert_eq!(state(&tuning), (5100, false));
-        // The earlier pause ends later, so its end stays.
+        // The earlier pause ends later, so its end stays in force.
         let pause = tuning.pause(10, true, 5000);
         tuning.hold_pause(&pause);
         tuning.start_pause_time(&pause, 5050);

@@ -15,7 +15,8 @@ bitflags::bitflags! {
     pub struct Refusals: u32 {
         /// The server is a replica and `replica-read-only` is set.
         const READ_ONLY = 1 << 0;
-        /// The server is a replica without a link, and `replica-serve-stale-data` is not set.
+        /// The server is a replica without a link to its primary, and `replica-serve-stale-data` is
+        /// not set.
         const STALE = 1 << 1;
         /// The dataset of a primary is being loaded.
         const LOADING = 1 << 2;

@@ -2,10 +2,10 @@
 //!
 //! A worker that runs a long command or script takes no messages meanwhile. The messages in flight
 //! to a worker are its *backlog*. If the backlog is long, publishers count the bytes in flight to
-//! each connection. A connection with more bytes in flight than its output limit will be closed:
-//! the bytes become pending output when the worker takes the messages. A message is dropped if all
-//! its receivers will be closed. So the length of a backlog is at most about the sum of
-//! [`LONG_BYTES_MIN`] and the limit of each subscriber.
+//! each connection. The bytes become pending output when the worker takes the messages. So a
+//! connection with more bytes in flight than its output limit will be closed. A message is dropped
+//! if all its receivers will be closed. So the length of a backlog is at most about the sum of
+//! [`LONG_BYTES_MIN`] and the limits of all subscribers.
 //!
 //! The memory usage of a backlog is not much larger than its length, because short messages are
 //! packed if the backlog has at least [`PACKED_BACKLOG_BYTES_MIN`]. The exception is a worker with
@@ -58,12 +58,13 @@ struct InFlight {
 impl Backlog {
     /// Stops counting the messages in flight to a connection that has ended a subscription. When
     /// these messages are delivered, the connection may no longer be a receiver, so their bytes
-    /// would never be subtracted. Few of them are for the connection's other subscriptions, because
-    /// the worker delivered all earlier messages before it ran the command.
+    /// would never be subtracted. Few of the messages are for other subscriptions of the
+    /// connection, because the worker delivered all earlier messages before it ran the
+    /// unsubscribing command.
     pub(super) fn forget(&self, connection: u64) {
-        // Relaxed: a publisher that counts bytes for the connection sets the flag before it finds
-        // the connection in the room. The lock of the room orders this before the connection leaves
-        // the room.
+        // Relaxed: a publisher that counts bytes for the connection sets the flag and then finds
+        // the connection in the room. The room's lock orders both steps before the connection's
+        // removal from the room.
         if self.is_long.load(Relaxed)
             && let Entry::Occupied(entry) = lock(&self.by_connection).entry(connection)
             && !entry.get().is_closing
@@ -111,7 +112,7 @@ impl PubSub {
     }
 
     /// Counts a message for each of its receivers, and closes the receivers that exceed their
-    /// limit. Returns `false` if all receivers were about to be closed before.
+    /// limit. Returns `false` if every receiver was already about to be closed.
     fn has_room(&self, events: &Events, worker: usize, published: &Published) -> bool {
         let (backlog, bytes) = (&self.backlogs[worker], bytes_of(published.address(), &published.payload));
         let bytes_max = events.tuning.pubsub_bytes_max.load(Relaxed);

@@ -1,9 +1,9 @@
 //! Short messages in flight to a worker, packed into one buffer.
 //!
 //! A message that is sent on its own takes some 290 bytes besides its payload: a mailbox node, a
-//! reference count and three allocations. For a short message this is ten times the size of the
-//! output that it becomes. A worker may take no messages for long, for example because it runs a
-//! script that publishes. So short messages to a worker with many bytes in flight are packed.
+//! reference count and three allocations. For a short message this is ten times the size of its
+//! encoded form in the output. A worker may take no messages for long, for example because it runs
+//! a script that publishes. So short messages to a worker with many bytes in flight are packed.
 //!
 //! A *run* is a list of messages that are delivered together ([`Address::can_combine_with`]). Each
 //! message is a record. Its first two bytes contain the payload's length, and a bit that is set in
@@ -24,7 +24,7 @@ pub(super) const PACKED_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 /// Maximum length of a record besides its channel and its payload, bytes.
 const RECORD_BYTES: usize = 7;
 
-/// A new run reuses a list of patterns only if the list is among this number of latest lists.
+/// A new run searches this number of latest lists of patterns for an equal list to reuse.
 const RECENT_PATTERNS: usize = 8;
 
 /// Messages in the order of publication.
