@@ -142,12 +142,12 @@ impl Selector {
     }
 }
 
-/// Returns the index of the unused category that is best for the next rule. A command needs a rule
-/// if it is in `left` (`is_additive`) or if it is not in `left` (otherwise). The category must
-/// contain more commands that need a rule than other commands. Of such categories, the best one
-/// contains the fewest other commands. Among equal ones, the best one contains the most commands
-/// that need a rule. Ignores commands added after Redis 7.0, so that the same categories are chosen
-/// as in Redis.
+/// Returns the index of the unused category that is best for the next rule. If `is_additive` is
+/// set, the commands in `left` need a rule. Otherwise, the commands that are not in `left` need
+/// one. The category must contain more commands that need a rule than other commands. Of such
+/// categories, the best one contains the fewest other commands. Among equal ones, the best one
+/// contains the most commands that need a rule. Ignores commands added after Redis 7.0, so that the
+/// same categories are chosen as in Redis.
 fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &[Acl]) -> Option<usize> {
     let mut best: Option<(usize, usize, usize)> = None;
     for (at, category) in unused.iter().enumerate() {

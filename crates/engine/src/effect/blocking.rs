@@ -12,11 +12,11 @@
 //!
 //! # For handlers
 //!
-//! A blocking command is an ordinary keyed handler. If it finds nothing and
+//! A blocking command is an ordinary keyed handler. If the handler finds nothing and
 //! [`Access::may_block`](crate::shard::access::Access::may_block) returns true, it calls
-//! [`Access::block`](crate::shard::access::Access::block) and writes no reply. If it may not block,
-//! it replies as after a timeout. When one of the command's keys changes, *the same handler* is
-//! called again with only the shards of that key and of [`Block::destination`].
+//! [`Access::block`](crate::shard::access::Access::block) and writes no reply. If `may_block`
+//! returns false, it replies as after a timeout. When one of the command's keys changes, *the same
+//! handler* is called again with only the shards of that key and of [`Block::destination`].
 //! [`Access::woken_by`](crate::shard::access::Access::woken_by) then returns the key, and the
 //! handler must look at that key only. There are three cases:
 //!

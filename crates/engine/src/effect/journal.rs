@@ -137,7 +137,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Journal {
-    /// Returns a journal without readers. Its thread is started for the first reader.
+    /// Returns a journal without readers. The journal's thread is started for the first reader.
     pub(crate) fn new(workers: usize) -> Self {
         let pool = Arc::default();
         let shared = Shared {

@@ -98,7 +98,7 @@ struct End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The reader starts at the end of an epoch. `true`: the thread has already started to end that
-    /// epoch. `false`: it is the next epoch that the thread starts to end.
+    /// epoch. `false`: that epoch is the next one that the thread ends.
     Joining(bool),
     /// The reader starts after the last unit with at most this stamp.
     Before(u64),

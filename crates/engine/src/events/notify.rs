@@ -123,9 +123,9 @@ impl Tuning {
 }
 
 thread_local! {
-    /// Deferred events, while [`hold_events`] runs on this thread; otherwise `None`. The events
-    /// cannot be stored in the shards, where pending invalidations are, because the code that
-    /// raises an event often has no reference to a shard.
+    /// Deferred events, while [`hold_events`] runs on this thread; otherwise `None`. Unlike pending
+    /// invalidations, the events cannot be stored in the shards, because the code that raises an
+    /// event often has no reference to a shard.
     static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
 }
 

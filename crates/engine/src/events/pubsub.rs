@@ -4,8 +4,8 @@
 //!
 //! | data | place |
 //! | --- | --- |
-//! | a worker's subscribers by name | the worker's *room*, behind a lock that other threads rarely take |
-//! | the number of subscribers by name and worker | the *board*: channels in stripes, and all patterns in order |
+//! | the subscribers of a worker, by name of the channel or pattern | the worker's *room*, behind a lock that other threads rarely take |
+//! | the number of subscribers, by name and worker | the *board*: the channels, divided into *stripes* with a lock each, and all patterns in order |
 //! | a connection's subscriptions | its session ([`Subscriptions`]) |
 //!
 //! A publisher reads the board and adds up the counts of each worker. It sends one message to each

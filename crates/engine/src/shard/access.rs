@@ -1,4 +1,5 @@
-//! A keyed command's view of the keyspace: the shards that it holds, and the databases in them.
+//! The view that a keyed command (one that runs on shards) has of the keyspace: the shards that it
+//! holds, and the databases in them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

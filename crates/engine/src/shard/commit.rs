@@ -303,8 +303,8 @@ impl Executor<'_> {
         self.stream.clock()
     }
 
-    /// Returns a stamp that is later than the stamps of all effects of former epochs, and of all
-    /// effects that this worker's connections have made or have seen the results of.
+    /// Returns a stamp later than that of every effect of a former epoch, and of every effect that
+    /// this worker's connections have made or whose results they have seen.
     pub fn stream_stamp(&self) -> u64 {
         (self.stream.clock() + 1).max(self.keyspace.journal().epoch_floor())
     }
@@ -332,8 +332,8 @@ impl Executor<'_> {
     pub fn flush_stream(&mut self) {
         if !self.stream.is_empty() {
             self.keyspace.journal().take(self.worker(), &mut self.stream);
-            // While the journal is on but neither the append-only file nor replicas read it, no
-            // caller takes `seen`, and the bit of `seen` for written units would stay set.
+            // If the journal is on, but neither the append-only file nor replicas read it, no
+            // caller takes `seen`. The bit of `seen` for written units would then stay set.
             self.seen.forget_writes();
         }
     }

@@ -524,8 +524,8 @@ impl Executor<'_> {
             access.shard(shard).waiters.add(shard, &waiter);
         }
         if keyspace.tuning.is_journaled() {
-            // The waiter's effects will be stamped by these shards' clocks. Their stamps must be
-            // later than those of the connection's earlier effects, so the clocks are raised.
+            // The waiter's effects will be stamped by these shards' clocks, and must get later
+            // stamps than the connection's earlier effects. So the clocks are raised.
             self.raise_clocks(access.owned);
         }
         Some(waiter)

@@ -3,8 +3,8 @@
 //!
 //! Three kinds of shards are released:
 //!
-//! - shards deferred to the worker's next turn, or sent to it as their home: their pending requests
-//!   are served immediately;
+//! - shards deferred to the worker's next turn (iteration of its event loop), or sent to it as
+//!   their home: their pending requests are served immediately;
 //! - shards that requests have gathered for connections of the worker;
 //! - shards from which keys were evicted before a script whose shards had to be gathered
 //!   ([`Executor::free_evicted`]).

@@ -247,7 +247,7 @@ impl Keyspace {
     #[inline]
     pub fn snapshots(&self) -> u64 {
         // Relaxed: each worker is sent a message after the change, and sees the change once it has
-        // received that message. Its later reads of the shards are ordered by their gates.
+        // received that message. The gates order the worker's later reads of the shards.
         self.snapshots.load(Relaxed)
     }
 

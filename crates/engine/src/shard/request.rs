@@ -5,8 +5,8 @@
 //! A command becomes a request if a shard that it needs is busy. With `--execution owner`, it also
 //! becomes a request if it needs several shards, or if its shard's home is another worker. Several
 //! single-key commands of a pipeline may become one request. With `--execution owner`, these are
-//! commands whose shards have the same home. Otherwise, they are commands of a connection that
-//! would wait for a script that holds all shards.
+//! commands whose shards have the same home. With `--execution inline`, they are commands of a
+//! connection that would wait for a script that holds all shards.
 //!
 //! The connection is *parked*: none of its later commands runs until the replies have arrived. This
 //! keeps the order of commands. It also limits the requests of a connection: to one or, with

@@ -1,7 +1,7 @@
 //! Snapshots in the background. The holder of all shards starts one. Then each worker *walks* its
-//! home shards (those whose periodic work it does), a part in each turn: it encodes the entries
-//! that no command has encoded yet. [`crate::store::snapshot`] explains why the result is the state
-//! at the start.
+//! home shards (those whose periodic work it does), for a part of each turn (iteration of its event
+//! loop). The walk encodes the entries that no command has encoded yet. [`crate::store::snapshot`]
+//! explains why the result is the state at the start.
 
 use std::time::{Duration, Instant};
 

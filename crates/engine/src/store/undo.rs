@@ -2,8 +2,9 @@
 //! script owns an [`Undo`].
 //!
 //! A script that holds only the shards of its declared keys may use another key after it has
-//! written. It must then be rerun with all shards, as if it had never started. Its changes are
-//! rolled back while its shards are still held, so no other thread sees them.
+//! written. The script must then be rerun with all shards, as if it had never started. Its changes
+//! are rolled back while the first run's shards are still held, so no other thread sees the
+//! changes.
 //!
 //! Only small values are recorded. A script that changes a large value is rerun with all shards
 //! instead, which costs less than a copy. Events (`notify-keyspace-events`) of the script's changes

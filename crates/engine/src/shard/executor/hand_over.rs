@@ -14,9 +14,9 @@ use crate::shard::ownership::Ownership;
 
 impl Executor<'_> {
     /// Takes the shard of a command whose value is to be handed over. Returns `None` if the shard
-    /// is busy, with `--execution owner`, if commands are shown or recorded with all their
-    /// arguments (`MONITOR`, the journal), or if ACL rules have changed since the session's check.
-    /// The caller then runs the command like any other.
+    /// is busy, if `--execution` is `owner`, if `MONITOR` or the journal needs all arguments of
+    /// commands, or if ACL rules have changed since the session's check. The caller then runs the
+    /// command like any other.
     pub fn take_for_hand_over(&mut self, shard: u32, session: &SessionView) -> Option<Ownership> {
         let keyspace = self.keyspace;
         let is_seen = || keyspace.monitors().are_there() || keyspace.tuning.is_journaled();
@@ -24,7 +24,8 @@ impl Executor<'_> {
             return None;
         }
         let ownership = self.take_spinning(shard)?;
-        // The journal is turned on only while all shards are held, so the check stays valid.
+        // The journal may be turned on after this check. But its readers start at a cut, for which
+        // all shards are held, so they don't need the effect of this command.
         if is_seen() || keyspace.changed_rules(session).is_some() {
             self.free(ownership);
             return None;
@@ -33,7 +34,7 @@ impl Executor<'_> {
     }
 
     /// Runs a command like [`Executor::run_single`], on a shard from
-    /// [`Executor::take_for_hand_over`], for a handler that calls [`Access::take_value`] instead of
+    /// [`Executor::take_for_hand_over`]. The handler must call [`Access::take_value`] instead of
     /// reading its argument.
     pub fn run_handing_over(
         &mut self,

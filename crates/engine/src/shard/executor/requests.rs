@@ -1,5 +1,7 @@
-//! Requests: commands that wait for shards in gates and backlogs. An owner that releases a shard
-//! grants it to the next request. [`crate::shard::request`] explains the life of a request.
+//! Requests: commands that wait for busy shards. A request waits in the gate of a shard (its atomic
+//! word), or in the shard's backlog (the requests that the owner has taken from the gate). An owner
+//! that releases a shard grants it to the next request. [`crate::shard::request`] explains the life
+//! of a request.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -20,10 +22,10 @@ use crate::shard::transaction::discarded;
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
 
-/// Maximum number of requests that an owner runs before it continues with its own connections,
-/// which would otherwise wait for the commands of all other workers. After that the owner passes a
-/// shard with further requests to the shard's home (the worker that does the shard's periodic
-/// work). If the owner is the home, it defers the shard to its next turn.
+/// Maximum number of requests that an owner runs in succession. Without this limit, its own
+/// connections would have to wait for the commands of all other workers. At the limit, the owner
+/// passes a shard with further requests to the shard's home (the worker that does the shard's
+/// periodic work). If the owner is the home, it defers the shard to its next turn.
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
 /// Maximum time for which an owner runs such requests. The limit that is reached first applies.
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };

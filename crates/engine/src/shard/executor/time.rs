@@ -1,9 +1,10 @@
 //! The time that commands see.
 //!
-//! Workers read the clock once per turn, at different instants. A worker with a newer time may
-//! delete an expired key before another worker's time has reached the deadline. Each shard records
-//! the time of its last expiry, and every command on the shard sees at least that time. So after a
-//! client has found a key expired, it never finds a key with an earlier deadline alive.
+//! Workers read the clock once per turn (iteration of the event loop), at different instants. A
+//! worker with a newer time may delete an expired key before another worker's time has reached the
+//! deadline. Each shard records the time of its last expiry, and every command on the shard sees at
+//! least that time. So after a client has found a key expired, it never finds a key with an earlier
+//! deadline alive.
 
 use pantala_base::Clock;
 

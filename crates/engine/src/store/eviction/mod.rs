@@ -1,5 +1,5 @@
-//! Chooses the keys to evict: a random shard in proportion to its keys ([`Weights`]), and the best
-//! candidate of that shard's pool ([`Pool`]).
+//! Chooses the keys to evict: picks a random shard, with a probability proportional to its number
+//! of keys ([`Weights`]), and then the best candidate of that shard's pool ([`Pool`]).
 //!
 //! `shard::eviction` calls this module while it holds the shard.
 
