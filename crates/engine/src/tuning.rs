@@ -310,14 +310,15 @@ impl Tuning {
         self.events.load(Relaxed) & (BROADCASTS | JOURNALED | classes) != 0
     }
 
-    /// Like [`Tuning::hears`], but ignores the journal.
+    /// Returns whether such a change may have an observer other than the journal
+    /// ([`Tuning::hears`]).
     #[inline]
     pub(crate) fn has_observer_beside_journal(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | classes) != 0
     }
 
-    /// Like [`Tuning::is_watched`], but ignores the journal, and also returns `true` if clients
-    /// receive invalidations by prefix.
+    /// Returns whether there are monitors, clients that track keys or receive invalidations by
+    /// prefix, or a memory limit. Unlike [`Tuning::is_watched`], ignores the journal.
     #[inline]
     pub(crate) fn is_watched_beside_journal(&self) -> bool {
         self.events.load(Relaxed) & (WATCHED & !JOURNALED) != 0

@@ -111,7 +111,8 @@ pub fn for_each_key(
     for_each_in(command, args, |spec| !spec.flags.contains(&"not_key"), visit)
 }
 
-/// Like [`for_each_key`], but includes arguments that determine the slot without being keys.
+/// Calls `visit` like [`for_each_key`], and also for arguments that determine the slot without
+/// being keys.
 pub(super) fn for_each_slotted(
     command: &Command,
     args: &Args<'_>,

@@ -38,7 +38,7 @@ pub trait Storage: Send + Sync {
     /// The complete error reply.
     fn save_in_background(&self, access: &mut Access<'_>, schedules: bool) -> Result<Background, &'static str>;
 
-    /// Called by `FLUSHALL` when all databases are empty.
+    /// Notes that `FLUSHALL` has emptied all databases.
     fn note_flushed(&self, whole: &mut Whole<'_>);
 
     /// Runs `DEBUG RELOAD`.

@@ -176,7 +176,7 @@ impl<'s> Merger<'s> {
         }
     }
 
-    /// For each cut before `end` at which a reader waits, appends the units up to the cut and
+    /// Appends, for each cut before `end` at which a reader waits, the units up to the cut, and
     /// starts the reader there. A cut is made within a worker's turn. Because the epoch has ended,
     /// no further cut before `end` can be made.
     fn deliver_cuts(&mut self, end: u64) {
