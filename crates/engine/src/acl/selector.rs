@@ -56,9 +56,8 @@ fn access_of(flags: &[&str]) -> KeyAccess {
 }
 
 /// Returns the keys of a call. If the arguments do not fit a key specification, returns the keys of
-/// the preceding specifications. Redis returns no keys in this case, so it doesn't check, for
-/// example, the destination of a `PFMERGE` that has no sources, although the command writes this
-/// key.
+/// the preceding specifications. Redis returns no keys in this case. So Redis doesn't check, for
+/// example, the destination of a `PFMERGE` without sources, although the command writes this key.
 fn keys_of(command: &Command, args: &Args<'_>) -> Keys {
     let mut keys = Keys::new();
     if hides_keys(command) {

@@ -317,8 +317,8 @@ impl Journal {
         (self.shared.epoch.load(Ordering::SeqCst) + 1) << EPOCH_SHIFT
     }
 
-    /// Makes the current epoch end soon. Called when a reply waits until the units on which it
-    /// depends are synced to disk.
+    /// Makes the current epoch end soon. Called when a reply, or the writer of the append-only
+    /// file, waits for units of this epoch.
     pub fn demand(&self) {
         if !self.shared.is_demanded.swap(true, Ordering::AcqRel) {
             let _control = lock(&self.shared.control);

@@ -25,8 +25,8 @@ struct Watcher {
 type ByKey = HashMap<Box<[u8]>, Vec<Watcher>>;
 
 /// The watches of a key whose former state a running script has recorded for a rollback. If the
-/// script's changes are committed, the watches of a changed key are raised. If they are rolled
-/// back, the watches are restored.
+/// script's changes are committed, the watches of a changed key are raised. If the changes are
+/// rolled back, the watches are restored.
 pub(crate) struct HeldWatches {
     held: Vec<Watcher>,
     /// Substitutes in the shard, which record changes of the key until the script ends. The first

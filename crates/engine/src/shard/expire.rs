@@ -84,8 +84,8 @@ impl ActiveExpiry {
         keyspace.note_latency(worker, latency::EXPIRE_CYCLE, now_ms, took);
     }
 
-    /// Runs one turn on a replica: visits the keys to which its clients have given a TTL. All other
-    /// keys are deleted by commands of the primary.
+    /// Runs one turn on a replica: visits the keys to which the replica's clients gave a TTL. All
+    /// other keys are deleted by commands of the primary.
     pub fn turn_of_replica(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
         let keyspace = executor.keyspace();
         let is_on = keyspace.tuning.active_expire.load(Relaxed) && keyspace.tuning.has_own_ttls.load(Relaxed);

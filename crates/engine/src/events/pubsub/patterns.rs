@@ -2,8 +2,8 @@
 //! added.
 //!
 //! A publisher iterates over all patterns for each message. Adding or removing a pattern holds a
-//! lock that all publishers need. Therefore adding and removing take logarithmic time, even if
-//! clients add and remove a hundred thousand patterns one by one.
+//! lock that all publishers need. So both operations must be fast: they take logarithmic time, even
+//! if clients add and remove a hundred thousand patterns one by one.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,6 +1,7 @@
-//! Large values of a running snapshot that have left the entry in which their cut started, so that
-//! the walk over the dictionary does not reach them any more. A *cut* is a value as it was when the
-//! snapshot started, encoded in pieces while commands change the value ([`super`]).
+//! A *cut* is a large value as it was when the running snapshot started. The walk over the
+//! dictionary encodes the cut in pieces while commands change the value ([`super`]). If a command
+//! removes the value or moves it to another key, the walk does not reach the value any more. This
+//! module has the list of these values.
 //!
 //! A removed value ([`Store::dispose`]) is kept until the walk has read its cut. A value that was
 //! moved to another key is looked up at that key, because commands can still change or remove it.
@@ -53,7 +54,8 @@ impl Detached {
         *lock(&self.output) = Arc::downgrade(output);
     }
 
-    /// Keeps a removed value if the snapshot still has to read its cut. Otherwise returns it.
+    /// Keeps a removed value if the snapshot still has to read its cut. Otherwise returns the
+    /// value.
     pub(crate) fn keep(&self, value: Value) -> Option<Value> {
         let Some(cut) = cut_id(&value) else { return Some(value) };
         // Without a running snapshot, the cut is left over from a failed snapshot.
