@@ -2,7 +2,7 @@
 //!
 //! | data | written by | read by |
 //! | --- | --- | --- |
-//! | the epoch | the journal's thread | workers, once a turn and at each stamp |
+//! | the epoch | the journal's thread | workers, once a turn and for each stamp |
 //! | a worker's attendance: the epoch that it last saw between two turns, or [`ASLEEP`] | that worker | the thread |
 //! | a worker's segment, behind a lock | that worker, at the end of a turn | the thread |
 //! | the two logs ([`logs`]), behind a lock | the thread, the primary's link | readers |

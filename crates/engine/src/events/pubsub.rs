@@ -12,7 +12,7 @@
 //! worker that has subscribers, whatever their number
 //! ([`Workers::publish`](crate::events::Workers::publish)). The worker encodes the message once for
 //! each protocol version and copies it to its connections' outputs. Long messages are shared
-//! instead (docs/decisions/0010-shared-messages.md). Consecutive messages on one channel are
+//! instead (`docs/decisions/0010-shared-messages.md`). Consecutive messages on one channel are
 //! encoded and delivered together.
 //!
 //! A connection's commands run one after the other, and mailboxes keep order. So all receivers get
