@@ -41,9 +41,9 @@ use state::{Database, DatabaseStats};
 /// accounting, and the [`Events`] with the settings.
 pub struct Store {
     layout: Layout,
-    /// Statistics of each database in each partition, at the index `physical database * partitions
-    /// + partition`. The statistics of a database that was never used are zero and use no resident
-    /// memory.
+    /// Statistics of each database in each partition. The index is the number of the physical
+    /// database times the number of partitions, plus the partition. The statistics of a database
+    /// that was never used are zero and use no resident memory.
     figures: Box<[DatabaseStats]>,
     /// Home of each partition.
     homes: Box<[u32]>,
