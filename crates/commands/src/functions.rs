@@ -138,7 +138,7 @@ pub fn dump(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     let mut bytes = Vec::new();
     for library in context.host.functions().libraries() {
         bytes.push(LIBRARY);
-        Writer::new(&mut bytes, compress).string(&library.text);
+        Writer::new(&mut bytes, compress).put_string(&library.text);
     }
     payload::seal(&mut bytes);
     reply.bulk(&bytes);

@@ -106,7 +106,7 @@ pub fn lcs_len(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<usize, LcsErr
     for &byte in a {
         step(&mut row, masks.of(byte));
     }
-    Ok(ones_of(&row))
+    Ok(increments_of(&row))
 }
 
 /// Returns the longest common subsequence (`LCS a b`). `table_bytes_max` is `proto-max-bulk-len`.
@@ -218,7 +218,7 @@ fn step(row: &mut [u64], mask: &[u64]) {
 /// Returns the last length in a row. This is the number of the row's zero bits, because each zero
 /// bit marks an increment by 1. Bits after the end of `b` are never 0, because no mask has them
 /// set.
-fn ones_of(row: &[u64]) -> usize {
+fn increments_of(row: &[u64]) -> usize {
     row.iter().map(|word| word.count_zeros() as usize).sum()
 }
 
@@ -246,7 +246,7 @@ impl<'a> Table<'a> {
             }
             step(row, masks.of(byte));
         }
-        let len = rows.len().checked_sub(width).map_or(0, |last| ones_of(&rows[last..]));
+        let len = rows.len().checked_sub(width).map_or(0, |last| increments_of(&rows[last..]));
         Ok(Table { a, b, words: width, rows, len })
     }
 

@@ -83,7 +83,7 @@ impl Value {
     /// Returns the approximate number of the value's heap blocks, a measure of the cost of freeing
     /// the value. Takes constant time.
     #[must_use]
-    pub fn pieces(&self) -> usize {
+    pub fn heap_blocks(&self) -> usize {
         match self {
             Value::String(_) => 1,
             Value::List(list) => list.view().runs(),

@@ -286,9 +286,9 @@ impl Store {
         /// Freeing a smaller value takes less time than sending it to the background thread.
         const WORTH_SENDING_BYTES: usize = 64 * 1024;
         /// A value with more pieces than this is sent, as in Redis.
-        const WORTH_SENDING_PIECES: usize = 64;
+        const WORTH_SENDING_BLOCKS: usize = 64;
         let Some(value) = self.detached.keep(value) else { return };
-        if lazy && (value.pieces() > WORTH_SENDING_PIECES || value.allocated_bytes() >= WORTH_SENDING_BYTES) {
+        if lazy && (value.heap_blocks() > WORTH_SENDING_BLOCKS || value.allocated_bytes() >= WORTH_SENDING_BYTES) {
             self.lazy.send(Garbage::Value(value), 1);
         }
     }

@@ -186,7 +186,7 @@ impl Manifest {
 
     /// Skips the sequence numbers that another manifest has used, so that new files don't overwrite
     /// the files in that manifest.
-    pub fn exclude_time(&mut self, other: &Manifest) {
+    pub fn skip_numbers_of(&mut self, other: &Manifest) {
         self.base_seq = self.base_seq.max(other.base_seq);
         self.increment_seq = self.increment_seq.max(other.increment_seq);
     }

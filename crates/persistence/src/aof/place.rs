@@ -134,7 +134,7 @@ impl<D: Disk> Place<D> {
     fn adopt<T>(&mut self, next: Manifest, written: io::Result<T>) -> io::Result<T> {
         match written {
             Ok(_) => self.manifest = next,
-            Err(_) => self.manifest.exclude_time(&next),
+            Err(_) => self.manifest.skip_numbers_of(&next),
         }
         written
     }

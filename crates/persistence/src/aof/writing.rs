@@ -35,7 +35,7 @@ use super::place::{NewBase, Place};
 pub struct Writing<D: Disk> {
     output: Output<D::File>,
     /// Parts after the cut that were read together with parts before it.
-    behind_cut: Vec<(Outgoing, Range<usize>)>,
+    after_cut: Vec<(Outgoing, Range<usize>)>,
     /// Whether the increment for the effects after the last cut is open, or could not be opened.
     is_rotated: bool,
     /// The error of opening that increment. Without the increment, the snapshot can't become the
@@ -76,7 +76,7 @@ impl<D: Disk> Writing<D> {
     fn with(output: Output<D::File>) -> Self {
         Writing {
             output,
-            behind_cut: Vec::new(),
+            after_cut: Vec::new(),
             is_rotated: true,
             rotation_error: None,
             is_unlisted: false,
@@ -101,25 +101,25 @@ impl<D: Disk> Writing<D> {
             let start = at;
             at += len as u64;
             match cut {
-                Some(cut) if cut <= start => self.behind_cut.push((part, 0..len)),
+                Some(cut) if cut <= start => self.after_cut.push((part, 0..len)),
                 Some(cut) if cut < at => {
                     let split = (cut - start) as usize;
                     self.output.add(part.bytes()[..split].to_vec().into(), 0..split, now_s);
-                    self.behind_cut.push((part, split..len));
+                    self.after_cut.push((part, split..len));
                 }
                 _ => self.output.add(part, 0..len, now_s),
             }
         }
         // The stamp must not advance while parts after the cut are not in the batch.
-        if let (Some(before), true) = (before, self.behind_cut.is_empty()) {
+        if let (Some(before), true) = (before, self.after_cut.is_empty()) {
             self.read_before = before;
         }
     }
 
     /// Returns the number of bytes that are taken and not written.
     pub fn pending_bytes(&self) -> u64 {
-        let behind_cut: usize = self.behind_cut.iter().map(|(_, range)| range.len()).sum();
-        self.output.pending_bytes() + behind_cut as u64
+        let after_cut: usize = self.after_cut.iter().map(|(_, range)| range.len()).sum();
+        self.output.pending_bytes() + after_cut as u64
     }
 
     /// Returns whether the batch is written, so that more can be taken.
@@ -220,7 +220,7 @@ impl<D: Disk> Writing<D> {
                 Err(error)
             }
         };
-        for (part, range) in std::mem::take(&mut self.behind_cut) {
+        for (part, range) in std::mem::take(&mut self.after_cut) {
             self.output.add(part, range, now_s);
         }
         rotated

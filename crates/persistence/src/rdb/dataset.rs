@@ -17,7 +17,7 @@ use super::{MAGIC_REDIS, opcode};
 
 /// The content of a file besides the keys, and options for writing the file.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct HeadFields {
     /// Version of Redis that the server emulates.
     pub redis_version: String,
     /// Memory in use, bytes.
@@ -152,17 +152,17 @@ impl EntryForm {
 }
 
 /// Writes all entries of the shards, as of the time at which the shards were acquired. Omits
-/// expired keys unless `facts.keeps_expired`. Returns the version, and whether the sink has taken
+/// expired keys unless `fields.keeps_expired`. Returns the version, and whether the sink has taken
 /// all bytes.
-pub fn write_dataset(whole: &mut Whole<'_>, facts: &Facts, sink: &mut dyn Sink) -> (Version, bool) {
-    let mut form = EntryForm::new(&whole.keyspace().tuning, facts.compresses, whole.now_ms());
-    form.keeps_expired = facts.keeps_expired;
-    if facts.keeps_expired {
+pub fn write_dataset(whole: &mut Whole<'_>, fields: &HeadFields, sink: &mut dyn Sink) -> (Version, bool) {
+    let mut form = EntryForm::new(&whole.keyspace().tuning, fields.compresses, whole.now_ms());
+    form.keeps_expired = fields.keeps_expired;
+    if fields.keeps_expired {
         whole.show_expired();
     }
-    let head = Head::of(whole, facts);
+    let head = Head::of(whole, fields);
     let version = head.version;
-    let mut writer = Writer::behind(head.to_bytes(&[]), facts.compresses, facts.checks, sink);
+    let mut writer = Writer::after_head(head.to_bytes(&[]), fields.compresses, fields.checks, sink);
     for db in 0..whole.databases() {
         if whole.size(db).0 == 0 {
             continue;
@@ -187,7 +187,7 @@ pub struct Head {
     /// The version of the file.
     pub version: Version,
     now_ms: i64,
-    facts: Facts,
+    fields: HeadFields,
     /// Databases that have keys: number of the database, count of keys, count of keys with an
     /// expiry.
     databases: Vec<(u32, u64, u64)>,
@@ -195,11 +195,11 @@ pub struct Head {
 
 impl Head {
     /// Returns the head of a file of all current entries of the shards.
-    pub fn of(whole: &mut Whole<'_>, facts: &Facts) -> Self {
+    pub fn of(whole: &mut Whole<'_>, fields: &HeadFields) -> Self {
         let version = if whole.has_expiring_fields() { Version::Redis7_4 } else { Version::Redis7_0 };
         let sizes = (0..whole.databases()).map(|db| (db, whole.size(db)));
         let databases = sizes.filter(|(_, (keys, _))| *keys > 0).map(|(db, (keys, expiring))| (db, keys, expiring));
-        Head { version, now_ms: whole.now_ms(), facts: facts.clone(), databases: databases.collect() }
+        Head { version, now_ms: whole.now_ms(), fields: fields.clone(), databases: databases.collect() }
     }
 
     /// Returns the number of keys, including expired ones.
@@ -213,29 +213,29 @@ impl Head {
     pub fn to_bytes(&self, more: &[(&str, String)]) -> Vec<u8> {
         let mut bytes = MAGIC_REDIS.to_vec();
         bytes.extend_from_slice(format!("{:04}", self.version.number()).as_bytes());
-        let mut writer = rdb_value::Writer::new(&mut bytes, self.facts.compresses);
+        let mut writer = rdb_value::Writer::new(&mut bytes, self.fields.compresses);
         let mut aux = |name: &str, value: &str| {
             writer.put(&[opcode::AUX]);
-            writer.string(name.as_bytes());
-            writer.string(value.as_bytes());
+            writer.put_string(name.as_bytes());
+            writer.put_string(value.as_bytes());
         };
-        aux("redis-ver", &self.facts.redis_version);
+        aux("redis-ver", &self.fields.redis_version);
         aux("redis-bits", &usize::BITS.to_string());
         aux("ctime", &(self.now_ms / 1000).to_string());
-        aux("used-mem", &self.facts.used_bytes.to_string());
-        self.facts.more.iter().for_each(|(name, value)| aux(name, value));
+        aux("used-mem", &self.fields.used_bytes.to_string());
+        self.fields.more.iter().for_each(|(name, value)| aux(name, value));
         more.iter().for_each(|(name, value)| aux(name, value));
-        aux("aof-base", if self.facts.is_aof_base { "1" } else { "0" });
-        for text in &self.facts.libraries {
+        aux("aof-base", if self.fields.is_aof_base { "1" } else { "0" });
+        for text in &self.fields.libraries {
             writer.put(&[opcode::FUNCTION]);
-            writer.string(text);
+            writer.put_string(text);
         }
         for (db, keys, expiring) in &self.databases {
             writer.put(&[opcode::SELECT_DB]);
-            writer.length((*db).into());
+            writer.put_length((*db).into());
             writer.put(&[opcode::RESIZE_DB]);
-            writer.length(*keys);
-            writer.length(*expiring);
+            writer.put_length(*keys);
+            writer.put_length(*expiring);
         }
         bytes
     }
@@ -246,7 +246,7 @@ impl Head {
 pub fn append_select(db: u32, part: &mut Vec<u8>) {
     let mut writer = rdb_value::Writer::new(part, false);
     writer.put(&[opcode::SELECT_DB]);
-    writer.length(db.into());
+    writer.put_length(db.into());
 }
 
 /// Computes the end of a file: the end marker, and the checksum of all bytes up to and including

@@ -27,7 +27,7 @@ mod tests;
 mod writer;
 
 pub use check::{Check, Findings};
-pub use dataset::{EntryForm, Facts, Head, Tail, append_select, write_dataset};
+pub use dataset::{EntryForm, Head, HeadFields, Tail, append_select, write_dataset};
 pub use entry::Entry;
 pub use error::{Error, Fault};
 pub use reader::{Next, Piece, Reader};

@@ -60,11 +60,11 @@ impl<'s> Writer<'s> {
         let mut out = Vec::new();
         out.extend_from_slice(MAGIC_REDIS);
         out.extend_from_slice(format!("{:04}", version.number()).as_bytes());
-        Writer::behind(out, compresses, checks, sink)
+        Writer::after_head(out, compresses, checks, sink)
     }
 
     /// Continues a file after its head.
-    pub fn behind(head: Vec<u8>, compresses: bool, checks: bool, sink: &'s mut dyn Sink) -> Self {
+    pub fn after_head(head: Vec<u8>, compresses: bool, checks: bool, sink: &'s mut dyn Sink) -> Self {
         Writer { out: head, checksum: checks.then_some(0), compresses, is_wanted: true, sink }
     }
 
@@ -78,8 +78,8 @@ impl<'s> Writer<'s> {
     pub fn aux(&mut self, name: &[u8], value: &[u8]) {
         self.write(|writer| {
             writer.put(&[opcode::AUX]);
-            writer.string(name);
-            writer.string(value);
+            writer.put_string(name);
+            writer.put_string(value);
         });
     }
 
@@ -87,7 +87,7 @@ impl<'s> Writer<'s> {
     pub fn function(&mut self, text: &[u8]) {
         self.write(|writer| {
             writer.put(&[opcode::FUNCTION]);
-            writer.string(text);
+            writer.put_string(text);
         });
     }
 
@@ -95,10 +95,10 @@ impl<'s> Writer<'s> {
     pub fn database(&mut self, number: u32, keys: u64, expiring: u64) {
         self.write(|writer| {
             writer.put(&[opcode::SELECT_DB]);
-            writer.length(number.into());
+            writer.put_length(number.into());
             writer.put(&[opcode::RESIZE_DB]);
-            writer.length(keys);
-            writer.length(expiring);
+            writer.put_length(keys);
+            writer.put_length(expiring);
         });
     }
 
@@ -106,7 +106,7 @@ impl<'s> Writer<'s> {
     pub fn select(&mut self, number: u32) {
         self.write(|writer| {
             writer.put(&[opcode::SELECT_DB]);
-            writer.length(number.into());
+            writer.put_length(number.into());
         });
     }
 
@@ -155,11 +155,11 @@ pub(super) fn append_head(writer: &mut rdb_value::Writer<'_>, key: &[u8], value:
     }
     if let Some(idle_s) = attributes.idle_s {
         writer.put(&[opcode::IDLE]);
-        writer.length(idle_s);
+        writer.put_length(idle_s);
     }
     if let Some(frequency) = attributes.frequency {
         writer.put(&[opcode::FREQUENCY, frequency]);
     }
     writer.put(&[kind_of(value)]);
-    writer.string(key);
+    writer.put_string(key);
 }

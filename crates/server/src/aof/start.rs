@@ -26,7 +26,7 @@ use super::writer::{self, Inbox, Order};
 use crate::config::Settings;
 use crate::host::Server;
 use crate::process;
-use crate::snapshot::facts;
+use crate::snapshot::snapshot_header;
 
 /// Number of attempts of [`restart`], as in Redis.
 const RESTARTS_MAX: u32 = 10;
@@ -99,7 +99,7 @@ fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
     let uses_rdb = server.config().settings().aof.uses_rdb;
     let mut text = Text::default();
     if uses_rdb {
-        write_dataset(whole, &facts(server, true), &mut text);
+        write_dataset(whole, &snapshot_header(server, true), &mut text);
     }
     (text.0, uses_rdb)
 }

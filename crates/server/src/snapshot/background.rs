@@ -29,7 +29,7 @@ use pantala_replication::Filter;
 use pantala_types::{CutState, Value};
 
 use super::pace::Pace;
-use super::save::facts;
+use super::save::snapshot_header;
 use crate::host::Server;
 use crate::process::yield_to_workers;
 
@@ -326,11 +326,11 @@ pub fn start_filtered(
     // This lock keeps the libraries from changing between the copy of the libraries and the cut of
     // the journal.
     let order = server.keyspace().journal().order_libraries();
-    let mut facts = facts(server, purpose == Purpose::Rewrite);
+    let mut header = snapshot_header(server, purpose == Purpose::Rewrite);
     if filter.without_functions {
-        facts.libraries.clear();
+        header.libraries.clear();
     }
-    let head = Head::of(whole, &facts);
+    let head = Head::of(whole, &header);
     let running = background.begin(purpose, head.keys())?;
     let failed = |error| {
         server.snapshots().background.end(None);
@@ -359,13 +359,13 @@ pub fn start_filtered(
     let form = |compresses| EntryForm::new(tuning, compresses, whole.now_ms()).keeping_expired(keeps_expired);
     let encoder: Box<dyn Encoder> = match filter.without_keys {
         true => Box::new(NoKeys),
-        false => Box::new(Parts { walked: form(facts.compresses), forced: form(false) }),
+        false => Box::new(Parts { walked: form(header.compresses), forced: form(false) }),
     };
     let input = whole.begin_snapshot(encoder);
     // Can't fail: only this line sets it.
     let _ = running.progress.set(Arc::clone(input.progress()));
     // Can't fail: the thread is waiting for the work.
-    let _ = hand_over.send(Work { head, tail: Tail::new(facts.checks), input, running });
+    let _ = hand_over.send(Work { head, tail: Tail::new(header.checks), input, running });
     Ok(reader)
 }
 

@@ -51,7 +51,7 @@ pub use bgsave::{Saves, reject_writes_on_error, save_if_due};
 pub use check::{Arguments, check_rdb, check_start};
 pub use load::{Duty, LoadError, Loaded, has_snapshot, load, load_at_start, restore_libraries};
 pub use loading::{Loading, Watched};
-pub use save::facts;
+pub use save::snapshot_header;
 
 /// State of the files that contain the dataset (`INFO persistence`).
 pub struct Snapshots {

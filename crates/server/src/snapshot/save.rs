@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use pantala_engine::client::Host;
 use pantala_engine::functions::Functions;
 use pantala_engine::whole::Whole;
-use pantala_persistence::rdb::{Facts, Sink, Version, write_dataset};
+use pantala_persistence::rdb::{HeadFields, Sink, Version, write_dataset};
 
 use super::file::{Failed, Target, Unfinished};
 use crate::cli::REDIS_VERSION;
@@ -47,7 +47,7 @@ pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
 
 fn write(server: &Server, whole: &mut Whole<'_>, target: Target) -> Result<Version, Failed> {
     let more = server.replication().saved_position(server);
-    let facts = Facts { keeps_expired: !more.is_empty(), more, ..facts(server, false) };
+    let header = HeadFields { keeps_expired: !more.is_empty(), more, ..snapshot_header(server, false) };
     std::thread::scope(|scope| {
         let (full, chunks) = mpsc::sync_channel(CHUNKS_MAX);
         let (recycled, empty) = mpsc::channel();
@@ -56,7 +56,7 @@ fn write(server: &Server, whole: &mut Whole<'_>, target: Target) -> Result<Versi
             .spawn_scoped(scope, move || write_chunks(target.create()?, &chunks, &recycled))
             .map_err(|error| Failed::during("starting a thread", error))?;
         let mut pipe = Pipe { full, empty };
-        let (version, is_whole) = write_dataset(whole, &facts, &mut pipe);
+        let (version, is_whole) = write_dataset(whole, &header, &mut pipe);
         drop(pipe);
         let written = writing.join().unwrap_or_else(|_| Err(Failed::during("writing", io::ErrorKind::Other.into())))?;
         if !is_whole {
@@ -88,9 +88,9 @@ pub(super) fn note_version(version: Version) {
 }
 
 /// Returns the content of a snapshot besides its keys, and the options for writing it.
-pub fn facts(server: &Server, is_aof_base: bool) -> Facts {
+pub fn snapshot_header(server: &Server, is_aof_base: bool) -> HeadFields {
     let settings = server.config().settings();
-    Facts {
+    HeadFields {
         redis_version: REDIS_VERSION.to_owned(),
         used_bytes: server.memory().used_bytes,
         libraries: server.libraries().iter().map(|library| library.text.to_vec()).collect(),

@@ -8,7 +8,7 @@ use crate::parse_i64;
 /// Maximum size of a [`Head`], in bytes.
 const HEAD_BYTES_MAX: usize = 9;
 /// Maximum size of the length at an entry's end, in bytes.
-pub(super) const BACK_BYTES_MAX: usize = 5;
+pub(super) const END_LENGTH_BYTES_MAX: usize = 5;
 
 /// The value of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Head {
 /// Returns the size of the length `len` at an entry's end, in bytes. The thresholds are those of
 /// Redis's listpack, in which 16,383 takes 3 bytes and 2,097,151 takes 4, although 2 and 3 bytes
 /// would suffice.
-pub(crate) fn back_bytes(len: usize) -> usize {
+pub(crate) fn end_length_bytes(len: usize) -> usize {
     match len {
         0..=127 => 1,
         128..=16_382 => 2,
@@ -119,8 +119,8 @@ pub(crate) fn back_bytes(len: usize) -> usize {
 
 /// Writes a length that is read backwards: seven bits per byte, with the lowest bits in the last
 /// byte. All bytes but the first have their top bit set. Returns the number of bytes.
-pub(super) fn write_back(len: usize, out: &mut [u8; BACK_BYTES_MAX]) -> usize {
-    let bytes = back_bytes(len);
+pub(super) fn write_end_length(len: usize, out: &mut [u8; END_LENGTH_BYTES_MAX]) -> usize {
+    let bytes = end_length_bytes(len);
     for (at, byte) in out[..bytes].iter_mut().enumerate() {
         let bits = (len >> (7 * (bytes - 1 - at))) as u8 & 0x7f;
         *byte = if at == 0 { bits } else { bits | 0x80 };
@@ -132,8 +132,8 @@ pub(super) fn write_back(len: usize, out: &mut [u8; BACK_BYTES_MAX]) -> usize {
 pub(crate) struct Encoded<'a> {
     head: Head,
     tail: &'a [u8],
-    back: [u8; BACK_BYTES_MAX],
-    back_len: usize,
+    back: [u8; END_LENGTH_BYTES_MAX],
+    end_len: usize,
 }
 
 impl<'a> Encoded<'a> {
@@ -150,15 +150,15 @@ impl<'a> Encoded<'a> {
             Element::Bytes(bytes) => bytes,
         };
         let head = Head::of(element);
-        let mut back = [0; BACK_BYTES_MAX];
-        let back_len = if W::HAS_LENGTHS { write_back(head.len + tail.len(), &mut back) } else { 0 };
-        Encoded { head, tail, back, back_len }
+        let mut back = [0; END_LENGTH_BYTES_MAX];
+        let end_len = if W::HAS_LENGTHS { write_end_length(head.len + tail.len(), &mut back) } else { 0 };
+        Encoded { head, tail, back, end_len }
     }
 
     /// Returns the size of the whole entry in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.head.len + self.tail.len() + self.back_len
+        self.head.len + self.tail.len() + self.end_len
     }
 
     /// Writes the entry to `room`, whose length must be [`Self::len`].
@@ -168,7 +168,7 @@ impl<'a> Encoded<'a> {
         head.copy_from_slice(self.head.as_bytes());
         let (tail, back) = rest.split_at_mut(self.tail.len());
         tail.copy_from_slice(self.tail);
-        back.copy_from_slice(&self.back[..self.back_len]);
+        back.copy_from_slice(&self.back[..self.end_len]);
     }
 }
 
@@ -211,8 +211,8 @@ pub(crate) fn write_body(element: Element<'_>, out: &mut Vec<u8>) {
 
 /// Returns whether an entry ends with the length `body`, the size of its encoding and data.
 pub(crate) fn ends_with_length(entry: &[u8], body: usize) -> bool {
-    let mut back = [0; BACK_BYTES_MAX];
-    let len = write_back(body, &mut back);
+    let mut back = [0; END_LENGTH_BYTES_MAX];
+    let len = write_end_length(body, &mut back);
     entry.get(body..) == Some(&back[..len])
 }
 

@@ -37,9 +37,9 @@ use crate::OutOfMemory;
 mod entry;
 
 pub use entry::Element;
-use entry::{BACK_BYTES_MAX, Head, checked_body_len, integer_bytes, write_back};
+use entry::{END_LENGTH_BYTES_MAX, Head, checked_body_len, integer_bytes, write_end_length};
 pub(crate) use entry::{
-    Encoded, back_bytes, ends_with_length, integer_entry_bytes, splice_entry, write_body, write_entry,
+    Encoded, end_length_bytes, ends_with_length, integer_entry_bytes, splice_entry, write_body, write_entry,
 };
 
 /// Bytes before the first entry.
@@ -155,7 +155,7 @@ impl<'a, W: Direction> PackRef<'a, W> {
     #[inline]
     pub fn next(self, at: usize) -> usize {
         let len = self.body_len(at);
-        at + len + if W::HAS_LENGTHS { back_bytes(len) } else { 0 }
+        at + len + if W::HAS_LENGTHS { end_length_bytes(len) } else { 0 }
     }
 
     /// Returns the position of the entry before `at`, as [`Self::previous`] does. The pack must be
@@ -252,9 +252,9 @@ impl<'a, W: Direction> PackRef<'a, W> {
             let len = self.body_len(at);
             out.extend_from_slice(&self.bytes[at..at + len]);
             if V::HAS_LENGTHS {
-                let mut back = [0; BACK_BYTES_MAX];
-                let back_len = write_back(len, &mut back);
-                out.extend_from_slice(&back[..back_len]);
+                let mut back = [0; END_LENGTH_BYTES_MAX];
+                let end_len = write_end_length(len, &mut back);
+                out.extend_from_slice(&back[..end_len]);
             }
             at = self.next(at);
         }
@@ -322,10 +322,10 @@ pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
     let (mut at, mut count, mut unique) = (0, 0, true);
     while at < bytes.len() {
         let len = checked_body_len(&bytes[at..])?;
-        let mut back = [0; BACK_BYTES_MAX];
-        let back_len = write_back(len, &mut back);
+        let mut back = [0; END_LENGTH_BYTES_MAX];
+        let end_len = write_end_length(len, &mut back);
         // The body ends within the bytes, so the sum doesn't overflow.
-        if !bytes[at + len..].starts_with(&back[..back_len]) {
+        if !bytes[at + len..].starts_with(&back[..end_len]) {
             return None;
         }
         let element = pack.get(at);
@@ -334,7 +334,7 @@ pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
             Element::Bytes(text) => Element::of(text),
         };
         unique = unique && shortest == element && bytes[at..].starts_with(Head::of(shortest).as_bytes());
-        at += len + back_len;
+        at += len + end_len;
         count += 1;
     }
     Some(CheckedEntries { bytes, count, unique })

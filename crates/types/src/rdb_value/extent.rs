@@ -125,14 +125,14 @@ impl Walk<'_> {
     }
 
     /// Walks over a stream. The arguments describe the version of the stream's form. `counters`
-    /// numbers follow the length of the stream. `group_figures` numbers follow the last id of a
+    /// numbers follow the length of the stream. `group_numbers` numbers follow the last id of a
     /// group. `times` bytes are between the name and the pending entries of a consumer.
-    fn stream(&mut self, counters: u32, group_figures: u32, times: u64) -> Result<(), Stop> {
+    fn stream(&mut self, counters: u32, group_numbers: u32, times: u64) -> Result<(), Stop> {
         self.each(2, |walk| walk.strings(2))?;
         (0..1 + counters).try_for_each(|_| self.length().map(drop))?;
         self.each(5, |walk| {
             walk.strings(1)?;
-            (0..2 + group_figures).try_for_each(|_| walk.length().map(drop))?;
+            (0..2 + group_numbers).try_for_each(|_| walk.length().map(drop))?;
             walk.each(RAW_ID_BYTES + WORD_BYTES + 1, |walk| {
                 walk.skip(RAW_ID_BYTES + WORD_BYTES)?;
                 walk.length().map(drop)

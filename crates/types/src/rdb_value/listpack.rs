@@ -48,7 +48,7 @@ pub(super) fn of(entries: &[u8], count: usize) -> Vec<u8> {
 }
 
 /// Returns whether the entries are pairs with distinct first elements.
-pub(super) fn is_of_different_pairs(pack: PackRef<'_>) -> bool {
+pub(super) fn has_distinct_keys(pack: PackRef<'_>) -> bool {
     let len = pack.len();
     if !len.is_multiple_of(2) {
         return false;

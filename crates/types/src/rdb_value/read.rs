@@ -56,7 +56,7 @@ pub(super) fn element<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Erro
 
 /// Reads the number of elements, each of at least `bytes_min` bytes. Returns [`Error::Empty`] if
 /// there are none.
-pub(super) fn some(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize, Error> {
+pub(super) fn nonzero_count(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize, Error> {
     match reader.count(bytes_min)? {
         0 => Err(EMPTY),
         count => Ok(count),
@@ -65,7 +65,7 @@ pub(super) fn some(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize, E
 
 fn list_of_elements(reader: &mut Reader<'_>, limits: &Limits) -> Result<List, Error> {
     let mut list = List::empty();
-    for _ in 0..some(reader, 1)? {
+    for _ in 0..nonzero_count(reader, 1)? {
         list.push(End::Right, &element(reader)?, limits.list_node);
     }
     Ok(list)
@@ -81,7 +81,7 @@ fn list_of_ziplist(reader: &mut Reader<'_>, limits: &Limits) -> Result<List, Err
 /// Reads a list of nodes. `listpacks` selects the newer form, in which each node has a type.
 fn list_of_nodes(reader: &mut Reader<'_>, limits: &Limits, listpacks: bool) -> Result<List, Error> {
     let mut list = List::empty();
-    for _ in 0..some(reader, if listpacks { 2 } else { 1 })? {
+    for _ in 0..nonzero_count(reader, if listpacks { 2 } else { 1 })? {
         let container = if listpacks { reader.length()? } else { NODE_PACKED };
         let node = element(reader)?;
         if node.is_empty() {
@@ -104,7 +104,7 @@ fn list_of_nodes(reader: &mut Reader<'_>, limits: &Limits, listpacks: bool) -> R
 
 fn set_of_members(reader: &mut Reader<'_>, limits: &Limits) -> Result<Set, Error> {
     let mut set = Set::empty();
-    for _ in 0..some(reader, 1)? {
+    for _ in 0..nonzero_count(reader, 1)? {
         if !set.add(&element(reader)?, limits.set_intset_entries_max) {
             return Err(Error::Corrupt("duplicate member"));
         }
@@ -119,7 +119,7 @@ fn set_of_integers(reader: &mut Reader<'_>, limits: &Limits) -> Result<Set, Erro
 
 fn hash_of_fields(reader: &mut Reader<'_>, limits: &Limits) -> Result<Hash, Error> {
     let mut hash = Hash::empty();
-    for _ in 0..some(reader, 2)? {
+    for _ in 0..nonzero_count(reader, 2)? {
         let (field, value) = (element(reader)?, element(reader)?);
         set_new(&mut hash, &field, &value, limits)?;
     }
@@ -143,7 +143,7 @@ fn hash_of_pack(pack: &Pack, limits: &Limits) -> Result<Hash, Error> {
     if pack.as_ref().is_empty() {
         return Err(EMPTY);
     }
-    if !listpack::is_of_different_pairs(pack.as_ref()) {
+    if !listpack::has_distinct_keys(pack.as_ref()) {
         return Err(Error::Corrupt("fields of a hash"));
     }
     Ok(Hash::from_pack(pack.as_ref().try_to_one_way()?, limits.hash))

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::read::{EMPTY, element, read_body, set_new, some};
+use super::read::{EMPTY, element, nonzero_count, read_body, set_new};
 use super::read_stream::{Form, of_nodes};
 use super::{Dialect, Error, Limits, Loaded, Reader, kind, listpack};
 use crate::Collection;
@@ -66,7 +66,7 @@ fn set_of_listpack(reader: &mut Reader<'_>, limits: &Limits) -> Result<Set, Erro
 /// doesn't expire.
 fn expiring_fields(reader: &mut Reader<'_>, limits: &Limits, base_ms: u64, now_ms: i64) -> Result<Hash, Error> {
     let mut fields = Fields::new(now_ms);
-    for _ in 0..some(reader, 3)? {
+    for _ in 0..nonzero_count(reader, 3)? {
         let at_ms = match reader.number()? {
             0 => 0,
             time => base_ms.wrapping_add(time),
@@ -100,7 +100,7 @@ fn expiring_listpack(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> R
 /// if the field doesn't expire).
 fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Result<Hash, Error> {
     let mut fields = Fields::new(now_ms);
-    for _ in 0..some(reader, 2 + size_of::<i64>())? {
+    for _ in 0..nonzero_count(reader, 2 + size_of::<i64>())? {
         let (field, value): (Cow<'_, [u8]>, Cow<'_, [u8]>) = (element(reader)?, element(reader)?);
         let at_ms = match i64::from_le_bytes(reader.array()?) {
             -1 => 0,

@@ -1,6 +1,6 @@
 //! Reads sorted sets.
 
-use super::read::{EMPTY, element, some};
+use super::read::{EMPTY, element, nonzero_count};
 use super::{Error, Limits, Reader, listpack};
 use crate::double;
 use crate::pack::{Element, Pack};
@@ -23,7 +23,7 @@ pub(super) fn of_members(
     limits: &Limits,
     score: fn(&mut Reader<'_>) -> Result<f64, Error>,
 ) -> Result<SortedSet, Error> {
-    let count = some(reader, 2)?;
+    let count = nonzero_count(reader, 2)?;
     let mut members = Members::with_room(count);
     for _ in 0..count {
         let member = element(reader)?;
@@ -54,7 +54,7 @@ pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> 
     if entries.is_empty() {
         return Err(EMPTY);
     }
-    if !listpack::is_of_different_pairs(entries) {
+    if !listpack::has_distinct_keys(entries) {
         return Err(Error::Corrupt("members of a sorted set"));
     }
     let mut members = Members::with_room(entries.len() / 2);

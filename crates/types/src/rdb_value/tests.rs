@@ -278,7 +278,7 @@ fn ziplist(entries: &[(&[u8], &[u8])], odd: bool) -> Vec<u8> {
 
 fn of_kind(kind: u8, string: &[u8]) -> Vec<u8> {
     let mut out = vec![kind];
-    Writer::new(&mut out, false).string(string);
+    Writer::new(&mut out, false).put_string(string);
     out
 }
 
@@ -325,7 +325,7 @@ fn ziplists_of_every_encoding() {
         assert!(list.view().position(crate::pack::Element::Int(17)).is_some());
         let mut nodes = vec![kind::LIST_QUICKLIST, 3];
         for node in [&bytes, &ziplist(&[], false), &bytes] {
-            Writer::new(&mut nodes, true).string(node);
+            Writer::new(&mut nodes, true).put_string(node);
         }
         assert_eq!(content(&load(&nodes).unwrap()), [&expected[..], &expected].concat());
         let hash = of_kind(kind::HASH_ZIPLIST, &bytes);
@@ -464,7 +464,7 @@ fn lengths_in_every_form() {
         (1 << 32, b"\x81\x00\x00\x00\x01\x00\x00\x00\x00"),
     ] {
         let mut out = Vec::new();
-        Writer::new(&mut out, true).length(len);
+        Writer::new(&mut out, true).put_length(len);
         assert_eq!(out, bytes);
         assert_eq!(Reader::new(&out, 0).length(), Ok(len));
     }

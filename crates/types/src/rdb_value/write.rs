@@ -41,8 +41,8 @@ pub fn kind_of(value: ValueRef<'_>) -> u8 {
 /// body.
 pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     match value {
-        ValueRef::Int(value) => writer.integer(value),
-        ValueRef::String(bytes) => writer.string(bytes),
+        ValueRef::Int(value) => writer.put_integer(value),
+        ValueRef::String(bytes) => writer.put_string(bytes),
         ValueRef::List(list) => write_list(list, writer),
         ValueRef::Hash(hash) => write_hash(hash, i64::MIN, writer),
         ValueRef::HashAt(hash, now_ms) => write_hash(hash, now_ms, writer),
@@ -80,7 +80,7 @@ pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
         }
         _ => return false,
     };
-    writer.length(len as u64);
+    writer.put_length(len as u64);
     true
 }
 
@@ -90,8 +90,8 @@ pub fn write_cut(value: ValueRef<'_>, max: PieceMax, writer: &mut Writer<'_>) ->
         ValueRef::List(list) => list.read_cut(max, |run| write_run(run, writer)),
         ValueRef::Stream(stream) => stream.read_cut(max, |part| match part {
             CutPart::Node(first, listpack) => {
-                writer.string(&raw(first));
-                writer.string(&listpack);
+                writer.put_string(&raw(first));
+                writer.put_string(&listpack);
             }
             CutPart::Tail(bytes) => writer.put(bytes),
         }),
@@ -99,21 +99,21 @@ pub fn write_cut(value: ValueRef<'_>, max: PieceMax, writer: &mut Writer<'_>) ->
         // within the `ExpiringHash`.
         ValueRef::Hash(hash) => match hash.plain() {
             HashView::Table(table) => table.read_cut(max, |pair| {
-                writer.string(pair.field());
-                writer.string(pair.value());
+                writer.put_string(pair.field());
+                writer.put_string(pair.value());
                 pair.field().len() + pair.value().len()
             }),
             _ => CutState::Lost,
         },
         ValueRef::Set(SetView::Table(table)) => {
             let write = |bytes: &[u8], writer: &mut Writer<'_>| {
-                writer.string(bytes);
+                writer.put_string(bytes);
                 bytes.len()
             };
             table.read_cut(max, |member| member.element().with_bytes(|bytes| write(bytes, writer)))
         }
         ValueRef::SortedSet(SortedSetView::Large(set)) => set.read_cut(max, |member, score| {
-            writer.string(member);
+            writer.put_string(member);
             writer.put(&score.to_le_bytes());
             member.len()
         }),
@@ -163,7 +163,7 @@ pub fn cut_id(value: &Value) -> Option<CutId> {
 }
 
 fn write_list(list: ListView<'_>, writer: &mut Writer<'_>) {
-    writer.length(list.runs() as u64);
+    writer.put_length(list.runs() as u64);
     for number in 0..list.runs() {
         list.with_run(number, |run| write_run(run, writer));
     }
@@ -173,32 +173,32 @@ fn write_run(run: Run<'_>, writer: &mut Writer<'_>) {
     let entries = &run.pack.as_bytes()[run.first..run.end];
     // Only a node of a single element can be this large.
     if run.len == 1 && entries.len() + listpack::FRAME_BYTES > LISTPACK_BYTES_MAX {
-        writer.length(NODE_PLAIN);
-        run.pack.get(run.first).with_bytes(|bytes| writer.string(bytes));
+        writer.put_length(NODE_PLAIN);
+        run.pack.get(run.first).with_bytes(|bytes| writer.put_string(bytes));
     } else {
-        writer.length(NODE_PACKED);
-        writer.string(&listpack::of(entries, run.len));
+        writer.put_length(NODE_PACKED);
+        writer.put_string(&listpack::of(entries, run.len));
     }
 }
 
 fn write_set(set: SetView<'_>, writer: &mut Writer<'_>) {
     if let SetView::IntSet(set) = set {
-        return writer.string(set.as_bytes());
+        return writer.put_string(set.as_bytes());
     }
-    writer.length(set.len() as u64);
-    set.for_each(|member| member.with_bytes(|bytes| writer.string(bytes)));
+    writer.put_length(set.len() as u64);
+    set.for_each(|member| member.with_bytes(|bytes| writer.put_string(bytes)));
 }
 
 fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     if let HashView::Packed(pack) = hash {
         let mut entries = Vec::with_capacity(pack.end() + pack.len());
         pack.write_entries::<TwoWay>(&mut entries);
-        return writer.string(&listpack::of(&entries, pack.len()));
+        return writer.put_string(&listpack::of(&entries, pack.len()));
     }
-    writer.length(hash.len_at(now_ms) as u64);
+    writer.put_length(hash.len_at(now_ms) as u64);
     hash.for_each_at(now_ms, |field, value| {
-        field.with_bytes(|bytes| writer.string(bytes));
-        value.with_bytes(|bytes| writer.string(bytes));
+        field.with_bytes(|bytes| writer.put_string(bytes));
+        value.with_bytes(|bytes| writer.put_string(bytes));
     });
 }
 
@@ -210,11 +210,11 @@ fn write_expiring_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>)
     hash.for_each_at(now_ms, |field, _| earliest_ms = earliest_ms.min(time(field).unwrap_or(i64::MAX)));
     let earliest_ms = if earliest_ms == i64::MAX { 0 } else { earliest_ms };
     writer.put(&earliest_ms.to_le_bytes());
-    writer.length(hash.len_at(now_ms) as u64);
+    writer.put_length(hash.len_at(now_ms) as u64);
     hash.for_each_at(now_ms, |field, value| {
-        writer.length(time(field).map_or(0, |at_ms| (at_ms - earliest_ms) as u64 + 1));
-        field.with_bytes(|bytes| writer.string(bytes));
-        value.with_bytes(|bytes| writer.string(bytes));
+        writer.put_length(time(field).map_or(0, |at_ms| (at_ms - earliest_ms) as u64 + 1));
+        field.with_bytes(|bytes| writer.put_string(bytes));
+        value.with_bytes(|bytes| writer.put_string(bytes));
     });
 }
 
@@ -229,9 +229,9 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
                 None => pack.push_back(format_double(score, &mut [0; DOUBLE_LEN_MAX])),
             }
         }
-        return writer.string(&listpack::of(pack.as_ref().entries(), pack.as_ref().len()));
+        return writer.put_string(&listpack::of(pack.as_ref().entries(), pack.as_ref().len()));
     }
-    writer.length(set.len() as u64);
+    writer.put_length(set.len() as u64);
     write_scores(set, 0..set.len(), writer);
 }
 
@@ -239,17 +239,17 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
 /// builds its skip list fastest in this order.
 fn write_scores(set: SortedSetView<'_>, ranks: std::ops::Range<usize>, writer: &mut Writer<'_>) {
     for (member, score) in set.range(ranks, true) {
-        member.with_bytes(|member| writer.string(member));
+        member.with_bytes(|member| writer.put_string(member));
         writer.put(&score.to_le_bytes());
         writer.drain_if_full();
     }
 }
 
 fn write_stream(stream: &Stream, writer: &mut Writer<'_>) {
-    writer.length(stream.nodes_len() as u64);
+    writer.put_length(stream.nodes_len() as u64);
     for (first, listpack) in stream.listpacks() {
-        writer.string(&raw(first));
-        writer.string(&listpack);
+        writer.put_string(&raw(first));
+        writer.put_string(&listpack);
     }
     write_stream_tail(stream, writer);
 }
@@ -257,40 +257,40 @@ fn write_stream(stream: &Stream, writer: &mut Writer<'_>) {
 /// Writes the part of a stream's body that follows its nodes: counters and groups.
 fn write_stream_tail(stream: &Stream, writer: &mut Writer<'_>) {
     let counters = stream.counters();
-    writer.length(counters.length);
+    writer.put_length(counters.length);
     for id in [counters.last_id, counters.first_id, counters.max_deleted_id] {
         write_id(id, writer);
     }
-    writer.length(counters.entries_added);
-    writer.length(stream.groups_len() as u64);
+    writer.put_length(counters.entries_added);
+    writer.put_length(stream.groups_len() as u64);
     for group in stream.groups() {
         write_group(group, writer);
     }
 }
 
 fn write_group(group: &Group, writer: &mut Writer<'_>) {
-    writer.string(group.name());
+    writer.put_string(group.name());
     write_id(group.last_id(), writer);
-    writer.length(group.entries_read() as u64);
-    writer.length(group.pending_len() as u64);
+    writer.put_length(group.entries_read() as u64);
+    writer.put_length(group.pending_len() as u64);
     for pending in group.pending_from(StreamId::MIN) {
         writer.put(&raw(pending.id));
         writer.put(&pending.delivered_ms.to_le_bytes());
-        writer.length(pending.deliveries);
+        writer.put_length(pending.deliveries);
         writer.drain_if_full();
     }
-    writer.length(group.consumers_len() as u64);
+    writer.put_length(group.consumers_len() as u64);
     for consumer in group.consumers() {
-        writer.string(consumer.name());
+        writer.put_string(consumer.name());
         writer.put(&consumer.seen_ms().to_le_bytes());
-        writer.length(consumer.pending_len() as u64);
+        writer.put_length(consumer.pending_len() as u64);
         consumer.pending().for_each(|id| writer.put(&raw(id)));
     }
 }
 
 fn write_id(id: StreamId, writer: &mut Writer<'_>) {
-    writer.length(id.ms);
-    writer.length(id.seq);
+    writer.put_length(id.ms);
+    writer.put_length(id.seq);
 }
 
 /// Returns an id as 16 bytes, big-endian, like a key in Redis's radix trees.

@@ -74,7 +74,7 @@ impl<'a> Writer<'a> {
 
     /// Appends a length, or another number.
     #[inline]
-    pub fn length(&mut self, length: u64) {
+    pub fn put_length(&mut self, length: u64) {
         match length {
             0..=0x3f => self.out.push(length as u8),
             0x40..=0x3fff => self.put(&[LEN_14_BITS | (length >> 8) as u8, length as u8]),
@@ -91,7 +91,7 @@ impl<'a> Writer<'a> {
 
     /// Appends a string.
     #[inline]
-    pub fn string(&mut self, bytes: &[u8]) {
+    pub fn put_string(&mut self, bytes: &[u8]) {
         let is_integer =
             bytes.len() <= INTEGER_LEN_MAX && parse_i64(bytes).is_some_and(|value| self.short_integer(value));
         if !is_integer {
@@ -102,7 +102,7 @@ impl<'a> Writer<'a> {
 
     /// Appends the text of an integer as a string.
     #[inline]
-    pub fn integer(&mut self, value: i64) {
+    pub fn put_integer(&mut self, value: i64) {
         if !self.short_integer(value) {
             self.bytes(Decimal::new().format_i64(value));
         }
@@ -113,7 +113,7 @@ impl<'a> Writer<'a> {
         if self.compress && bytes.len() > UNCOMPRESSED_BYTES_MAX && self.compressed(bytes) {
             return;
         }
-        self.length(bytes.len() as u64);
+        self.put_length(bytes.len() as u64);
         self.put(bytes);
     }
 
@@ -141,8 +141,8 @@ impl<'a> Writer<'a> {
             return false;
         }
         self.out.push(ENCODED | ENC_LZF);
-        self.length(compressed.len() as u64);
-        self.length(bytes.len() as u64);
+        self.put_length(compressed.len() as u64);
+        self.put_length(bytes.len() as u64);
         self.put(&compressed);
         true
     }

@@ -14,15 +14,15 @@ type Views<'v, 'a> = &'v [Option<SetView<'a>>];
 
 /// A set under construction, for a STORE command or a temporary result. The set is an intset at
 /// first, and is converted when a member requires another form.
-pub struct Stored {
+pub struct SetBuilder {
     set: Set,
     intset_entries_max: usize,
     room: Vec<u8>,
 }
 
-impl Stored {
+impl SetBuilder {
     fn new(intset_entries_max: usize) -> Self {
-        Stored { set: Set::empty(), intset_entries_max, room: Vec::new() }
+        SetBuilder { set: Set::empty(), intset_entries_max, room: Vec::new() }
     }
 
     fn add(&mut self, element: Element<'_>) -> bool {
@@ -54,11 +54,11 @@ pub fn each_intersection(views: Views<'_, '_>, limit: usize, mut visit: impl FnM
 
 /// Returns the intersection of all sets.
 pub fn intersection(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
-    let mut stored = Stored::new(intset_entries_max);
+    let mut built = SetBuilder::new(intset_entries_max);
     each_intersection(views, usize::MAX, |element| {
-        stored.add(element);
+        built.add(element);
     });
-    stored.set
+    built.set
 }
 
 /// Returns whether the union fits in a table even if the sets are disjoint.
@@ -85,22 +85,22 @@ pub fn each_union(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> u
 pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     let mut sets: Vec<SetView<'_>> = views.iter().flatten().copied().collect();
     sets.sort_by_key(|set| std::cmp::Reverse(set.len()));
-    let mut stored = Stored::new(intset_entries_max);
-    let Some((largest, others)) = sets.split_first() else { return stored.set };
-    stored.set = match largest {
+    let mut built = SetBuilder::new(intset_entries_max);
+    let Some((largest, others)) = sets.split_first() else { return built.set };
+    built.set = match largest {
         // Copy the table, unless the result could be an intset.
         SetView::Table(table) if table.len() > intset_entries_max || has_text(*largest) => {
             Set::Table(Box::new((*table).clone()))
         }
         _ => {
             largest.for_each(|element| {
-                stored.add(element);
+                built.add(element);
             });
-            stored.set
+            built.set
         }
     };
     for other in others {
-        match (&mut stored.set, other) {
+        match (&mut built.set, other) {
             (Set::Table(result), SetView::Table(table)) if result.seed() == table.seed() => {
                 // Reuse the stored hashes.
                 for (hash, member) in table.iter_hashed() {
@@ -110,11 +110,11 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
                 }
             }
             _ => other.for_each(|element| {
-                stored.set.add_element(element, intset_entries_max, &mut stored.room);
+                built.set.add_element(element, intset_entries_max, &mut built.room);
             }),
         }
     }
-    stored.set
+    built.set
 }
 
 /// Returns whether the set has a member that isn't an integer.
@@ -146,22 +146,22 @@ pub fn each_difference(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>))
 
 /// Returns the members of the first set that no other set has.
 pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
-    let mut stored = Stored::new(intset_entries_max);
+    let mut built = SetBuilder::new(intset_entries_max);
     if sets_to_search(views).is_some() {
         each_difference(views, |element| {
-            stored.add(element);
+            built.add(element);
         });
-        return stored.set;
+        return built.set;
     }
     let mut sets = views.iter().copied();
-    let Some(Some(first)) = sets.next() else { return stored.set };
+    let Some(Some(first)) = sets.next() else { return built.set };
     first.for_each(|element| {
-        stored.add(element);
+        built.add(element);
     });
     for other in sets.flatten() {
-        other.for_each(|element| match &mut stored.set {
+        other.for_each(|element| match &mut built.set {
             Set::Table(table) => {
-                if let Some(index) = find(table, MemberKey::of_element(element, &mut stored.room)) {
+                if let Some(index) = find(table, MemberKey::of_element(element, &mut built.room)) {
                     table.remove(index);
                 }
             }
@@ -169,11 +169,11 @@ pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
                 element.with_bytes(|member| set.remove(member));
             }
         });
-        if stored.set.is_empty() {
+        if built.set.is_empty() {
             break;
         }
     }
-    stored.set
+    built.set
 }
 
 /// Chooses the cheaper of two ways to compute a difference:

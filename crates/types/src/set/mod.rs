@@ -22,7 +22,7 @@ mod algebra;
 mod intset;
 
 pub use algebra::{
-    Stored, difference, each_difference, each_intersection, each_union, intersection, union, union_has_room,
+    SetBuilder, difference, each_difference, each_intersection, each_union, intersection, union, union_has_room,
 };
 pub use intset::{IntSet, IntSetRef};
 

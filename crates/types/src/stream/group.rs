@@ -91,7 +91,7 @@ pub struct Group {
     /// `last_id`, and the position after this entry in the node. The next entry need not exist yet.
     /// A read sets the hint. Any other change of `last_id` clears the hint.
     pub(super) cursor: Option<(StreamId, usize)>,
-    pub(super) pel: Ordered<Nack>,
+    pub(super) pending: Ordered<Nack>,
     consumers: Named<Consumer>,
     /// Heap memory of the consumers' names and pending entries in bytes.
     consumer_bytes: usize,
@@ -110,7 +110,7 @@ impl Group {
             last_id,
             entries_read,
             cursor: None,
-            pel: Ordered::default(),
+            pending: Ordered::default(),
             consumers: Named::default(),
             consumer_bytes: 0,
         }
@@ -134,24 +134,24 @@ impl Group {
 
     /// Returns the number of pending entries.
     pub fn pending_len(&self) -> usize {
-        self.pel.len()
+        self.pending.len()
     }
 
     /// Iterates over the pending entries of all consumers, starting at an id.
     pub fn pending_from(&self, start: StreamId) -> impl Iterator<Item = Pending<'_>> {
-        self.pel.iter_from(self.pel.ceil(start)).map(|nack| self.describe(nack))
+        self.pending.iter_from(self.pending.ceil(start)).map(|nack| self.describe(nack))
     }
 
     /// Returns the last pending entry.
     pub fn last_pending(&self) -> Option<Pending<'_>> {
-        self.pel.last().map(|nack| self.describe(nack))
+        self.pending.last().map(|nack| self.describe(nack))
     }
 
     /// Iterates over the pending entries of a consumer of this group, starting at an id.
     pub fn pending_of<'g>(&'g self, consumer: &'g Consumer, start: StreamId) -> impl Iterator<Item = Pending<'g>> {
         let ids = consumer.pending.iter_from(consumer.pending.ceil(start));
         // The group has a pending entry for each id, so no id is skipped.
-        ids.filter_map(|&id| Some(self.describe(self.pel.get(self.pel.find(id)?))))
+        ids.filter_map(|&id| Some(self.describe(self.pending.get(self.pending.find(id)?))))
     }
 
     pub(super) fn describe(&self, nack: &Nack) -> Pending<'_> {
@@ -176,7 +176,7 @@ impl Group {
 
     /// Returns the size of the group's heap memory in bytes, including names.
     pub(super) fn allocated_bytes(&self) -> usize {
-        self.name.len() + self.pel.allocated_bytes() + self.consumer_bytes + self.consumers.allocated_bytes()
+        self.name.len() + self.pending.allocated_bytes() + self.consumer_bytes + self.consumers.allocated_bytes()
     }
 
     pub(super) fn number_of(&self, name: &[u8]) -> Option<ConsumerNumber> {
@@ -220,8 +220,8 @@ impl Group {
         let consumer = self.consumers.remove(place)?;
         self.consumer_bytes -= consumer.name.len() + consumer.pending.allocated_bytes();
         for id in consumer.pending() {
-            if let Some(place) = self.pel.find(id) {
-                self.pel.remove(place);
+            if let Some(place) = self.pending.find(id) {
+                self.pending.remove(place);
             }
         }
         Some(consumer.pending.len())
@@ -256,8 +256,8 @@ impl Group {
     #[inline]
     pub(super) fn deliver(&mut self, id: StreamId, consumer: ConsumerNumber, now_ms: i64) {
         let nack = Nack { id, delivered_ms: now_ms, deliveries: 1, consumer };
-        if let Err(place) = self.pel.insert(nack) {
-            let former = std::mem::replace(self.pel.get_mut(place), nack).consumer;
+        if let Err(place) = self.pending.insert(nack) {
+            let former = std::mem::replace(self.pending.get_mut(place), nack).consumer;
             self.remove_from(former, id);
         }
         self.add_to(consumer, id);
@@ -266,14 +266,14 @@ impl Group {
     /// Returns the pending entry with an id.
     #[inline]
     pub(super) fn nack(&self, id: StreamId) -> Option<Nack> {
-        Some(*self.pel.get(self.pel.find(id)?))
+        Some(*self.pending.get(self.pending.find(id)?))
     }
 
     /// Stores a pending entry. Replaces a pending entry with the same id, of any consumer.
     pub(super) fn put(&mut self, nack: Nack) {
-        let former = match self.pel.insert(nack) {
+        let former = match self.pending.insert(nack) {
             Ok(()) => None,
-            Err(place) => Some(std::mem::replace(self.pel.get_mut(place), nack).consumer),
+            Err(place) => Some(std::mem::replace(self.pending.get_mut(place), nack).consumer),
         };
         if former != Some(nack.consumer) {
             if let Some(former) = former {
@@ -286,8 +286,8 @@ impl Group {
     /// Removes a pending entry. Returns whether the entry was pending.
     #[inline]
     pub(super) fn acknowledge(&mut self, id: StreamId) -> bool {
-        let Some(place) = self.pel.find(id) else { return false };
-        let nack = self.pel.remove(place);
+        let Some(place) = self.pending.find(id) else { return false };
+        let nack = self.pending.remove(place);
         self.remove_from(nack.consumer, id);
         true
     }

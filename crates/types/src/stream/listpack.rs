@@ -10,7 +10,7 @@ use super::group::{Consumer, Group, Nack};
 use super::id::StreamId;
 use super::node::{Node, listpack_entries, room_for};
 use super::ordered::Keyed;
-use crate::pack::{Element, PackRef, back_bytes, ends_with_length, write_entry};
+use crate::pack::{Element, PackRef, end_length_bytes, ends_with_length, write_entry};
 
 /// Size of a listpack's header in bytes: the total size (4) and the number of entries (2).
 const HEADER_BYTES: usize = 6;
@@ -213,7 +213,7 @@ impl<'b> Source<'b> {
         }
         let pack = <PackRef<'_>>::new(rest);
         let body = pack.body_len(0);
-        let end = body.checked_add(back_bytes(body)).filter(|&end| end <= rest.len()).ok_or(Corrupt)?;
+        let end = body.checked_add(end_length_bytes(body)).filter(|&end| end <= rest.len()).ok_or(Corrupt)?;
         let element = pack.get(0);
         if !ends_with_length(&rest[..end], body) {
             return Err(Corrupt);

@@ -39,7 +39,7 @@
 use super::id::StreamId;
 use super::ordered::Keyed;
 use crate::OutOfMemory;
-use crate::pack::{Element, PackRef, back_bytes, integer_entry_bytes, write_body};
+use crate::pack::{Element, PackRef, end_length_bytes, integer_entry_bytes, write_body};
 
 /// Size of a listpack's header (6) and end mark (1), in bytes.
 const LISTPACK_FRAME_BYTES: usize = 7;
@@ -383,7 +383,7 @@ fn write_element(text: &[u8], out: &mut Vec<u8>) -> usize {
     let start = out.len();
     write_body(Element::of(text), out);
     let body = out.len() - start;
-    body + back_bytes(body)
+    body + end_length_bytes(body)
 }
 
 /// Returns the maximum size of an entry with this number of field names and values, which have

@@ -198,9 +198,9 @@ impl Stream {
                 let entry = find(nodes, id);
                 visit(id, entry.map(|entry| entry.fields));
                 if entry.is_some()
-                    && let Some(place) = group.pel.find(id)
+                    && let Some(place) = group.pending.find(id)
                 {
-                    let nack = group.pel.get_mut(place);
+                    let nack = group.pending.get_mut(place);
                     nack.delivered_ms = now_ms;
                     nack.deliveries = nack.deliveries.wrapping_add(1);
                 }
@@ -247,7 +247,7 @@ impl Stream {
             let mut done = AutoClaimed::default();
             let mut from = Some(start);
             let next = |group: &Group, from: Option<StreamId>| {
-                from.and_then(|from| group.pel.ceil(from)).map(|place| group.pel.get(place).id)
+                from.and_then(|from| group.pending.ceil(from)).map(|place| group.pending.get(place).id)
             };
             for _ in 0..attempts {
                 if done.claimed + done.deleted.len() >= count {
