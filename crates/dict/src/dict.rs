@@ -232,8 +232,8 @@ impl<V> Dict<V> {
                     assert!(self.find(entry_hash, entry.key()).is_some(), "not found by its key");
                     assert_eq!(slot & EXPIRES_BIT == 1, entry.expire_at_ms().is_some());
                     // SAFETY: as above.
-                    let parity = unsafe { record.parity() };
-                    assert!(self.is_in_snapshot() || parity == self.table.epoch, "an entry of another epoch");
+                    let epoch_bit = unsafe { record.epoch_bit() };
+                    assert!(self.is_in_snapshot() || epoch_bit == self.table.epoch, "an entry of another epoch");
                     segment_len += 1;
                     segment_expiring += slot & EXPIRES_BIT;
                 }

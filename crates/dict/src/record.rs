@@ -402,7 +402,7 @@ impl Record {
     /// # Safety
     ///
     /// As [`Self::head`].
-    pub(crate) unsafe fn parity(self) -> u8 {
+    pub(crate) unsafe fn epoch_bit(self) -> u8 {
         // SAFETY: by the caller's promise.
         unsafe { (self.head() >> EPOCH_SHIFT) as u8 }
     }
@@ -412,8 +412,8 @@ impl Record {
     /// # Safety
     ///
     /// As [`Self::set_access`].
-    pub(crate) unsafe fn set_parity(self, parity: u8) {
-        let bit = u32::from(parity & 1) << EPOCH_SHIFT;
+    pub(crate) unsafe fn set_epoch_bit(self, epoch_bit: u8) {
+        let bit = u32::from(epoch_bit & 1) << EPOCH_SHIFT;
         // SAFETY: by the caller's promise.
         unsafe { self.0.cast::<u32>().write(self.head() & !(1 << EPOCH_SHIFT) | bit) }
     }

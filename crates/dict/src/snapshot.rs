@@ -28,7 +28,7 @@ use crate::table::Table;
 const GATHERED: usize = 32;
 
 /// Bit of [`Table::epoch`]: the epoch bit of new records.
-pub(crate) const PARITY: u8 = 1;
+pub(crate) const EPOCH_BIT: u8 = 1;
 /// Bit of [`Table::epoch`]: a snapshot runs.
 const KEEPS: u8 = 2;
 
@@ -101,15 +101,15 @@ impl Table {
     #[cold]
     #[inline(never)]
     fn keep(&mut self, record: Record, reason: Reason) -> bool {
-        let parity = self.epoch & PARITY;
+        let epoch_bit = self.epoch & EPOCH_BIT;
         // SAFETY: the callers pass records in use of this table, which they hold exclusively.
         unsafe {
-            if record.parity() == parity {
+            if record.epoch_bit() == epoch_bit {
                 return true;
             }
             let is_kept = self.keeper.as_mut().is_none_or(|keeper| keeper.keep(record, reason));
             if is_kept || reason == Reason::Removal {
-                record.set_parity(parity);
+                record.set_epoch_bit(epoch_bit);
             }
             is_kept
         }
@@ -131,7 +131,7 @@ impl<V: 'static> Dict<V> {
     /// If a snapshot runs already.
     pub fn begin_snapshot(&mut self, keeper: impl Keeper<V> + 'static) {
         assert!(!self.is_in_snapshot(), "one snapshot at a time");
-        self.table.epoch = self.table.epoch ^ PARITY | KEEPS;
+        self.table.epoch = self.table.epoch ^ EPOCH_BIT | KEEPS;
         self.table.keeper = Some(Box::new(Typed(keeper, PhantomData)));
     }
 }
@@ -193,7 +193,7 @@ impl<V> Dict<V> {
     /// If no snapshot runs.
     pub fn end_snapshot(&mut self) {
         assert!(self.is_in_snapshot(), "no snapshot runs");
-        self.table.epoch &= PARITY;
+        self.table.epoch &= EPOCH_BIT;
         self.table.keeper = None;
     }
 }

@@ -31,7 +31,7 @@ pub struct Handshake {
     /// Whether it can detect the end of a snapshot by a mark (`capa eof`).
     pub finds_mark: bool,
     /// Whether it supports histories that continue under another ID (`capa psync2`).
-    pub knows_shifts: bool,
+    pub supports_psync2: bool,
     /// Whether it wants only the snapshot and no stream (`rdb-only`).
     pub wants_no_stream: bool,
     /// The parts of the dataset that it wants (`rdb-filter-only`).
@@ -40,7 +40,7 @@ pub struct Handshake {
 
 /// The primary's reaction to a `REPLCONF`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ReplconfAction {
     /// Replies `OK`.
     Ok,
     /// Records two offsets: the number of bytes of the stream that the replica has, and the number
@@ -70,7 +70,7 @@ impl Handshake {
     ///
     /// # Errors
     /// An option or its value is invalid.
-    pub fn hear(&mut self, options: &[&[u8]]) -> Result<Heard, HandshakeError> {
+    pub fn handle(&mut self, options: &[&[u8]]) -> Result<ReplconfAction, HandshakeError> {
         if !options.len().is_multiple_of(2) {
             return Err(error("ERR syntax error", b""));
         }
@@ -88,14 +88,15 @@ impl Handshake {
                 }
                 b"capa" => {
                     self.finds_mark |= value.eq_ignore_ascii_case(b"eof");
-                    self.knows_shifts |= value.eq_ignore_ascii_case(b"psync2");
+                    self.supports_psync2 |= value.eq_ignore_ascii_case(b"psync2");
                 }
                 b"ack" => {
                     let is_synced = |pair: &&[&[u8]]| pair[0].eq_ignore_ascii_case(b"fack");
                     let synced = options.chunks(2).find(is_synced).and_then(|pair| number(pair[1]));
-                    return Ok(number(value).map_or(Heard::Nothing, |offset| Heard::Ack(offset, synced.unwrap_or(0))));
+                    return Ok(number(value)
+                        .map_or(ReplconfAction::Nothing, |offset| ReplconfAction::Ack(offset, synced.unwrap_or(0))));
                 }
-                b"getack" => return Ok(Heard::GetAck),
+                b"getack" => return Ok(ReplconfAction::GetAck),
                 b"rdb-only" => match number(value) {
                     Some(only @ (0 | 1)) => self.wants_no_stream = only == 1,
                     Some(_) => return Err(error("ERR value is out of range, value must between 0 and 1", b"")),
@@ -107,7 +108,7 @@ impl Handshake {
                 _ => return Err(error("ERR Unrecognized REPLCONF option: ", name)),
             }
         }
-        Ok(Heard::Ok)
+        Ok(ReplconfAction::Ok)
     }
 
     fn set_filter(&mut self, wanted: &[u8]) -> Result<(), HandshakeError> {
@@ -126,28 +127,28 @@ impl Handshake {
 mod tests {
     use super::*;
 
-    fn hear(handshake: &mut Handshake, words: &str) -> Result<Heard, String> {
+    fn handle(handshake: &mut Handshake, words: &str) -> Result<ReplconfAction, String> {
         let words: Vec<&[u8]> = words.split(' ').filter(|word| !word.is_empty()).map(str::as_bytes).collect();
-        handshake.hear(&words).map_err(|error| String::from_utf8(error.0).expect("text"))
+        handshake.handle(&words).map_err(|error| String::from_utf8(error.0).expect("text"))
     }
 
     #[test]
     fn a_replica_identifies_itself() {
         let mut replica = Handshake::default();
         let said = "listening-port 6380 ip-address 10.0.0.1 capa eof CAPA PSYNC2 capa other rdb-only 1 version 7.2";
-        assert_eq!(hear(&mut replica, said), Ok(Heard::Ok));
+        assert_eq!(handle(&mut replica, said), Ok(ReplconfAction::Ok));
         let expected = Handshake {
             port: 6380,
             address: Some(b"10.0.0.1".to_vec()),
             finds_mark: true,
-            knows_shifts: true,
+            supports_psync2: true,
             wants_no_stream: true,
             filter: Filter::default(),
         };
         assert_eq!(replica, expected);
-        assert_eq!(replica.hear(&[b"rdb-filter-only", b"functions"]), Ok(Heard::Ok));
+        assert_eq!(replica.handle(&[b"rdb-filter-only", b"functions"]), Ok(ReplconfAction::Ok));
         assert_eq!(replica.filter, Filter { without_keys: true, without_functions: false });
-        assert_eq!(replica.hear(&[b"rdb-filter-only", b""]), Ok(Heard::Ok));
+        assert_eq!(replica.handle(&[b"rdb-filter-only", b""]), Ok(ReplconfAction::Ok));
         assert_eq!(replica.filter, Filter { without_keys: true, without_functions: true });
         assert!(replica.filter.is_any() && !Filter::default().is_any());
     }
@@ -155,10 +156,10 @@ mod tests {
     #[test]
     fn acknowledgements_are_not_answered() {
         let mut replica = Handshake::default();
-        assert_eq!(hear(&mut replica, "ack 17"), Ok(Heard::Ack(17, 0)));
-        assert_eq!(hear(&mut replica, "ACK 17 fack 16"), Ok(Heard::Ack(17, 16)));
-        assert_eq!(hear(&mut replica, "ack x"), Ok(Heard::Nothing));
-        assert_eq!(hear(&mut replica, "getack *"), Ok(Heard::GetAck));
+        assert_eq!(handle(&mut replica, "ack 17"), Ok(ReplconfAction::Ack(17, 0)));
+        assert_eq!(handle(&mut replica, "ACK 17 fack 16"), Ok(ReplconfAction::Ack(17, 16)));
+        assert_eq!(handle(&mut replica, "ack x"), Ok(ReplconfAction::Nothing));
+        assert_eq!(handle(&mut replica, "getack *"), Ok(ReplconfAction::GetAck));
     }
 
     #[test]
@@ -174,9 +175,9 @@ mod tests {
             (&long, "ERR REPLCONF ip-address provided by replica instance is too long: 46 bytes"),
         ];
         for (words, expected) in cases {
-            assert_eq!(hear(&mut Handshake::default(), words), Err(expected.to_owned()), "{words}");
+            assert_eq!(handle(&mut Handshake::default(), words), Err(expected.to_owned()), "{words}");
         }
         let longest = format!("ip-address {}", "1".repeat(ADDRESS_BYTES_MAX - 1));
-        assert_eq!(hear(&mut Handshake::default(), &longest), Ok(Heard::Ok));
+        assert_eq!(handle(&mut Handshake::default(), &longest), Ok(ReplconfAction::Ok));
     }
 }

@@ -32,7 +32,7 @@ pub enum NotContinued {
     OtherHistory,
     /// The replica asked with the former ID for an offset beyond the end of that history. The
     /// number is the highest offset that a `PSYNC` with the former ID may ask for.
-    BehindSecond(u64),
+    BeyondSecondId(u64),
     /// The backlog doesn't hold the requested offset. The range has the first and the last offset
     /// that `PSYNC` may ask for, both inclusive; `0..0` if there is no backlog.
     NotHeld(Range<u64>),
@@ -76,14 +76,14 @@ impl History {
             *self = History::new(asked);
         }
         if id != self.id {
-            self.shift(id, offset);
+            self.continue_as(id, offset);
         }
         self.id != current
     }
 
     /// Continues the current history under another ID, because a replica was promoted. `offset` is
     /// the number of known bytes of the current history.
-    pub fn shift(&mut self, id: ReplId, offset: u64) {
+    pub fn continue_as(&mut self, id: ReplId, offset: u64) {
         self.second = Some((self.id, offset + 1));
         self.id = id;
     }
@@ -103,7 +103,7 @@ impl History {
             match self.second {
                 Some((second, end)) if second == id => {
                     if asked.offset > end as i64 {
-                        return Err(NotContinued::BehindSecond(end));
+                        return Err(NotContinued::BeyondSecondId(end));
                     }
                 }
                 _ => return Err(NotContinued::OtherHistory),
@@ -151,10 +151,10 @@ mod tests {
     #[test]
     fn a_former_id_is_valid_up_to_its_end() {
         let mut history = History::new(id(1));
-        history.shift(id(2), 15);
+        history.continue_as(id(2), 15);
         assert_eq!(history.second(), Some((id(1), 16)));
         assert_eq!(asks(&history, id(1), 16), Ok(15));
-        assert_eq!(asks(&history, id(1), 17), Err(NotContinued::BehindSecond(16)));
+        assert_eq!(asks(&history, id(1), 17), Err(NotContinued::BeyondSecondId(16)));
         assert_eq!(asks(&history, id(2), 17), Ok(16));
         assert!(history.change(id(3)));
         assert_eq!(asks(&history, id(1), 16), Err(NotContinued::OtherHistory));
@@ -169,10 +169,10 @@ mod tests {
         assert!(history.follow(id(1), id(2), 15));
         assert_eq!((history.id(), history.second()), (id(2), Some((id(1), 16))));
         // A promoted server becomes a replica of its former primary again.
-        history.shift(id(3), 18);
+        history.continue_as(id(3), 18);
         assert!(history.follow(id(2), id(2), 18));
         assert_eq!(history, History::new(id(2)));
-        history.shift(id(3), 18);
+        history.continue_as(id(3), 18);
         assert!(history.follow(id(2), id(4), 18));
         assert_eq!((history.id(), history.second()), (id(4), Some((id(2), 19))));
     }

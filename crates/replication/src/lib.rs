@@ -38,7 +38,7 @@ mod schedule;
 
 pub use feed::{Feed, FeedAhead, FeedReader};
 pub use framing::Framing;
-pub use handshake::{Filter, Handshake, HandshakeError, Heard};
+pub use handshake::{Filter, Handshake, HandshakeError, ReplconfAction};
 pub use history::{History, NotContinued, Registration};
 pub use id::ReplId;
 pub use replicas::{Replica, ReplicaState, Replicas};

@@ -49,7 +49,7 @@ pub struct Replica {
     /// monotonic clock.
     pub acked_ms: i64,
     /// Whether it has acknowledged bytes that the stream doesn't have.
-    pub has_lied: bool,
+    pub has_acked_beyond_end: bool,
 }
 
 impl Replica {
@@ -64,7 +64,7 @@ impl Replica {
             acked: 0,
             synced: 0,
             acked_ms: now_ms,
-            has_lied: false,
+            has_acked_beyond_end: false,
         }
     }
 
@@ -139,7 +139,7 @@ impl Replicas {
         replica.synced = replica.synced.max(possible(synced));
         replica.acked_ms = now_ms;
         let is_wrong = offset.max(synced).max(0) as u64 > end;
-        !is_wrong || std::mem::replace(&mut replica.has_lied, true)
+        !is_wrong || std::mem::replace(&mut replica.has_acked_beyond_end, true)
     }
 
     /// Records that a replica has sent an empty line. A replica that loads a snapshot sends empty

@@ -117,7 +117,7 @@ impl<C: Lent> Input<C> {
         if self.chunk.is_none() && self.rest.is_empty() {
             self.chunk = Some(chunk);
         } else {
-            self.receive_behind(memory, chunk);
+            self.receive_after(memory, chunk);
         }
     }
 
@@ -130,7 +130,7 @@ impl<C: Lent> Input<C> {
 
     /// Takes a chunk when other bytes are pending, as [`Input::receive`] does.
     #[inline(never)]
-    fn receive_behind<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
+    fn receive_after<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         self.keep(memory);
         self.append(memory.bytes(&chunk));
         memory.release(chunk);

@@ -39,7 +39,7 @@ pub struct Position {
 pub enum Step {
     /// Sends these bytes.
     Send(Vec<u8>),
-    /// Reads a line and passes it to [`Handshake::hear`].
+    /// Reads a line and passes it to [`Handshake::handle`].
     Read,
     /// Nothing: the handshake has ended with this outcome.
     Done(Outcome),
@@ -173,7 +173,7 @@ impl Handshake {
 
     /// Handles a line of the primary, given without its line end. Returns the commands to be sent
     /// next, if any.
-    pub fn hear(&mut self, line: &[u8]) -> Option<Vec<u8>> {
+    pub fn handle(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         match self.state {
             State::PingReply => self.handle_pong(line),
             State::Replies(missing) => {
@@ -329,7 +329,7 @@ mod tests {
                 Step::Send(bytes) => sent.push(words(&bytes)),
                 Step::Done(outcome) => return (sent, Some(outcome)),
                 Step::Read => match lines.next() {
-                    Some(line) => sent.extend(handshake.hear(line.as_bytes()).map(|bytes| words(&bytes))),
+                    Some(line) => sent.extend(handshake.handle(line.as_bytes()).map(|bytes| words(&bytes))),
                     None => return (sent, None),
                 },
             }
@@ -385,7 +385,7 @@ mod tests {
                     Step::Send(_) => {}
                     Step::Done(outcome) => return (handshake.has_asked(), Some(outcome)),
                     Step::Read => match lines.next() {
-                        Some(line) => _ = handshake.hear(line.as_bytes()),
+                        Some(line) => _ = handshake.handle(line.as_bytes()),
                         None => return (handshake.has_asked(), None),
                     },
                 }

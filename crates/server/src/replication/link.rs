@@ -297,7 +297,7 @@ impl Attempt<'_> {
                 Step::Done(outcome) => return Ok(outcome),
                 Step::Read => {
                     let line = wire.line(self)?;
-                    if let Some(bytes) = handshake.hear(&line) {
+                    if let Some(bytes) = handshake.handle(&line) {
                         wire.socket.write_all(&bytes)?;
                     }
                 }

@@ -143,8 +143,8 @@ impl State {
 
     /// Continues the history under another ID, starting at `offset`. The stream has selected the
     /// database `db` at this offset.
-    fn shift(&mut self, own: ReplId, offset: u64, db: u32) {
-        self.history.shift(own, offset);
+    fn continue_as(&mut self, own: ReplId, offset: u64, db: u32) {
+        self.history.continue_as(own, offset);
         self.former_db = db;
         self.has_announced_id = false;
     }

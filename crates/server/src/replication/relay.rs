@@ -60,7 +60,7 @@ impl Replication {
         let own = state.next_id.take().unwrap_or_else(|| state.new_id());
         match former {
             Some(Known { position, db }) if (position.id, position.offset) == (state.history.id(), end) => {
-                state.shift(own, end, db);
+                state.continue_as(own, end, db);
             }
             _ => _ = state.history.change(own),
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_base::number::parse_i64;
 use pantala_engine::client::{Durability, Endpoint, Failover, OnDisk, Replicator, Session};
 use pantala_engine::effect::log::Start;
-use pantala_replication::{Handshake, Heard, NotContinued, Registration, Replica, ReplicaState};
+use pantala_replication::{Handshake, NotContinued, Registration, ReplconfAction, Replica, ReplicaState};
 use pantala_resp::Reply;
 
 use super::following::LinkReader;
@@ -93,18 +93,18 @@ impl Replicator for Server {
     }
 
     fn configure(&self, session: &mut Session, options: &[&[u8]], reply: &mut Reply<'_>) {
-        match handshake_of(session).hear(options) {
+        match handshake_of(session).handle(options) {
             Err(error) => reply.error_bytes(&error.0),
-            Ok(Heard::Ok) => reply.ok(),
-            Ok(Heard::Ack(offset, synced)) if session.follows.is_some() => {
+            Ok(ReplconfAction::Ok) => reply.ok(),
+            Ok(ReplconfAction::Ack(offset, synced)) if session.follows.is_some() => {
                 self.replication().acked(self, session.client.id, offset, synced);
             }
-            Ok(Heard::GetAck) => {
+            Ok(ReplconfAction::GetAck) => {
                 if let Some(link) = &mut session.primary {
                     link.wants_ack = true;
                 }
             }
-            Ok(Heard::Ack(..) | Heard::Nothing) => {}
+            Ok(ReplconfAction::Ack(..) | ReplconfAction::Nothing) => {}
         }
     }
 
@@ -190,7 +190,7 @@ impl Replication {
                 own.id(),
                 own.second().map_or_else(|| "0".repeat(40), |(id, _)| id.to_string()),
             ),
-            NotContinued::BehindSecond(end) => tracing::info!(
+            NotContinued::BeyondSecondId(end) => tracing::info!(
                 "Partial resynchronization not accepted: Requested offset for second ID was {}, but I can reply up to {end}",
                 asked.offset
             ),
@@ -248,7 +248,7 @@ impl Replication {
             return false;
         };
         let behind_bytes = stream.behind_bytes();
-        let knows_shifts = replica.handshake.knows_shifts;
+        let supports_psync2 = replica.handshake.supports_psync2;
         if !self.added(server, replica, Arc::clone(link), Some(place)) {
             server.keyspace().leave_journal(&stream);
             return false;
@@ -261,7 +261,7 @@ impl Replication {
         }
         part.stream = Some(stream);
         part.phase = Phase::Stream;
-        part.lines = match knows_shifts {
+        part.lines = match supports_psync2 {
             true => format!("+CONTINUE {id}\r\n").into_bytes(),
             false => b"+CONTINUE\r\n".to_vec(),
         };

@@ -320,7 +320,7 @@ impl Replication {
         let mut state = self.state();
         let own = state.new_id();
         state.history.change(id);
-        state.shift(own, offset, db);
+        state.continue_as(own, offset, db);
         self.set_backlog(server, &mut state, true);
         state.alone_since_ms = Some(server.monotonic_ms());
         tracing::info!("The snapshot's history {id} continues as {own} at offset {offset}");
