@@ -130,7 +130,7 @@ impl<'k> Lane<'k> {
         for node in self.keyspace.port(self.worker).mailbox().receive() {
             match node.value {
                 Message::Answer(_) => answers += 1,
-                Message::Run(parcel) => self.executor.resume(parcel),
+                Message::Run(node) => self.executor.resume(node),
                 Message::Shard(ownership) => self.executor.adopt(ownership),
                 _ => {}
             }

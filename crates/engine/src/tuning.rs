@@ -306,12 +306,12 @@ impl Tuning {
     /// shard. Such an observer is the journal, a client that receives invalidations by prefix, or,
     /// if one of the classes is enabled, a subscriber.
     #[inline]
-    pub(crate) fn hears(&self, classes: u32) -> bool {
+    pub(crate) fn has_observer(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | JOURNALED | classes) != 0
     }
 
     /// Returns whether such a change may have an observer other than the journal
-    /// ([`Tuning::hears`]).
+    /// ([`Tuning::has_observer`]).
     #[inline]
     pub(crate) fn has_observer_beside_journal(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | classes) != 0

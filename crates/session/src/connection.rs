@@ -223,7 +223,7 @@ impl<C: Lent, S> Connection<C, S> {
     #[inline]
     pub fn publish_buffers<M: Lender<Chunk = C>>(&self, memory: &M) {
         let (session, client) = (&self.session, &self.session.client);
-        let answered_bytes: usize = self.waits.answers.iter().map(|parcel| parcel.value.reply.len()).sum();
+        let answered_bytes: usize = self.waits.answers.iter().map(|node| node.value.reply.len()).sum();
         client.query_bytes.store(self.input.waiting_bytes() as u64, Relaxed);
         client.query_capacity_bytes.store(self.input.capacity_bytes() as u64, Relaxed);
         client.query_free_bytes.store(self.input.free_bytes(memory) as u64, Relaxed);

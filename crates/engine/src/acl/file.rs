@@ -117,7 +117,7 @@ pub fn parse_file(
 /// quotes the rule. Of all other errors, only the first is appended. It does not quote the rule,
 /// which may be a password.
 fn apply_all(made: &mut Rules, rules: &Words, place: &str, errors: &mut String) {
-    let mut is_told = false;
+    let mut is_logged = false;
     for rule in rules {
         let rule = trim(rule, b"\t\r\n");
         match made.apply(rule) {
@@ -126,9 +126,9 @@ fn apply_all(made: &mut Rules, rules: &Words, place: &str, errors: &mut String) 
                 let rule = String::from_utf8_lossy(rule);
                 *errors += &format!("{place}: Error in applying operation '{rule}': {error}. ");
             }
-            Err(error) if !is_told => {
+            Err(error) if !is_logged => {
                 *errors += &format!("{place}: {error}. ");
-                is_told = true;
+                is_logged = true;
             }
             Err(_) => {}
         }

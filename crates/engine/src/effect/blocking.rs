@@ -127,12 +127,13 @@ fn next_number() -> u64 {
 /// A key: database and bytes.
 pub(crate) type ReadyKey = (u32, Arc<[u8]>);
 
-/// The waiters for keys of one shard. The shard owns them.
+/// The observers of the keys of one shard: blocked clients, watches, tracking clients, and the
+/// journal with its pending effects. The shard owns them.
 ///
 /// Fields that every command reads come first, in as few cache lines as possible.
 #[derive(Default)]
 #[repr(C)]
-pub(crate) struct Waiters {
+pub(crate) struct KeyObservers {
     /// The latest time at which a key or field of the shard was deleted as expired: Unix time, ms.
     /// See `Executor::time_of`.
     pub(crate) expired_ms: i64,
@@ -149,7 +150,7 @@ pub(crate) struct Waiters {
     pub(crate) pending: Pending,
 }
 
-impl Waiters {
+impl KeyObservers {
     /// Returns whether no queue has an entry.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

@@ -94,7 +94,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::command::Key;
-use crate::effect::blocking::Waiters;
+use crate::effect::blocking::KeyObservers;
 use crate::events::Events;
 use crate::events::notify::{Event, EventClass};
 
@@ -279,22 +279,22 @@ impl Change {
 
 /// Commits a change of a key whose shard is held: notifies the sinks that the change concerns.
 #[inline(always)]
-pub(crate) fn commit(hub: &Events, waiters: &mut Waiters, db: u32, key: &Key<'_>, change: Change) {
-    if has_sink(hub, waiters, &change) {
-        commit_to_sinks(hub, waiters, db, key, change);
+pub(crate) fn commit(hub: &Events, observers: &mut KeyObservers, db: u32, key: &Key<'_>, change: Change) {
+    if has_sink(hub, observers, &change) {
+        commit_to_sinks(hub, observers, db, key, change);
     }
 }
 
 /// Returns whether a change concerns any sink.
 #[inline(always)]
-pub(crate) fn has_sink(hub: &Events, waiters: &Waiters, change: &Change) -> bool {
-    !waiters.is_quiet() | hub.tuning.hears(change.classes())
+pub(crate) fn has_sink(hub: &Events, observers: &KeyObservers, change: &Change) -> bool {
+    !observers.is_quiet() | hub.tuning.has_observer(change.classes())
 }
 
 #[cold]
 fn commit_to_sinks(
     hub: &Events,
-    waiters: &mut Waiters,
+    observers: &mut KeyObservers,
     db: u32,
     key: &Key<'_>,
     Change { kind, is_new, is_gone, events }: Change,
@@ -302,9 +302,9 @@ fn commit_to_sinks(
     let tuning = &hub.tuning;
     let is_mark = matches!(kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted);
     let classes = Change { kind, is_new, is_gone, events }.classes();
-    if is_mark && waiters.is_quiet() && !tuning.has_observer_beside_journal(classes) {
+    if is_mark && observers.is_quiet() && !tuning.has_observer_beside_journal(classes) {
         // Only the journal needs the change, as for most writes on a primary with replicas.
-        waiters.pending.is_changed |= tuning.is_journaled();
+        observers.pending.is_changed |= tuning.is_journaled();
         return;
     }
     let (bytes, hash) = (key.bytes, key.place.hash);
@@ -312,26 +312,26 @@ fn commit_to_sinks(
     match kind {
         Kind::Nothing | Kind::Unnoticed => {}
         Kind::Value => {
-            waiters.note(db, bytes);
-            waiters.watches.changed(db, bytes);
-            waiters.tracked.changed(hash, bytes, broadcasts);
-            waiters.pending.is_changed |= is_journaled;
+            observers.note(db, bytes);
+            observers.watches.changed(db, bytes);
+            observers.tracked.changed(hash, bytes, broadcasts);
+            observers.pending.is_changed |= is_journaled;
         }
-        Kind::Metadata => waiters.pending.is_changed |= is_journaled,
+        Kind::Metadata => observers.pending.is_changed |= is_journaled,
         Kind::GroupDeleted => {
-            waiters.note(db, bytes);
-            waiters.pending.is_changed |= is_journaled;
+            observers.note(db, bytes);
+            observers.pending.is_changed |= is_journaled;
         }
         Kind::Expired => {
-            waiters.note(db, bytes);
-            waiters.watches.expired(db, bytes);
-            waiters.tracked.expired(hash, bytes, broadcasts);
+            observers.note(db, bytes);
+            observers.watches.expired(db, bytes);
+            observers.tracked.expired(hash, bytes, broadcasts);
         }
-        Kind::ExpiredActively | Kind::FieldsExpiredActively => waiters.tracked.expired(hash, bytes, broadcasts),
+        Kind::ExpiredActively | Kind::FieldsExpiredActively => observers.tracked.expired(hash, bytes, broadcasts),
         Kind::FieldsFoundExpired | Kind::Evicted => {
-            waiters.note(db, bytes);
-            waiters.watches.changed(db, bytes);
-            waiters.tracked.changed(hash, bytes, broadcasts);
+            observers.note(db, bytes);
+            observers.watches.changed(db, bytes);
+            observers.tracked.changed(hash, bytes, broadcasts);
         }
     }
     let lazy = match kind {
@@ -340,7 +340,7 @@ fn commit_to_sinks(
         _ => None,
     };
     if let Some(lazy) = lazy.filter(|_| is_journaled) {
-        waiters.pending.delete(db, bytes, lazy.load(Relaxed));
+        observers.pending.delete(db, bytes, lazy.load(Relaxed));
     }
     if is_new {
         hub.notify(EventClass::New, "new", db, bytes);

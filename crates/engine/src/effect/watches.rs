@@ -123,9 +123,9 @@ impl Watches {
     /// watches.
     pub(crate) fn commit_held(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
         let HeldWatches { held, instead } = watches;
-        let (told, held): (Vec<Watcher>, Vec<Watcher>) =
+        let (raised, held): (Vec<Watcher>, Vec<Watcher>) =
             held.into_iter().partition(|watcher| instead[usize::from(watcher.existed)].is_changed());
-        told.iter().for_each(Watcher::raise);
+        raised.iter().for_each(Watcher::raise);
         if !held.is_empty() {
             self.restore(db, key, HeldWatches { held, instead });
         }

@@ -15,7 +15,7 @@ use pantala_resp::{Args, quote};
 
 use crate::command::{Command, Flags};
 use crate::events::Events;
-use crate::events::notify::are_events_held;
+use crate::events::notify::are_events_deferred;
 use crate::events::pubsub::Listener;
 use crate::tuning::{Tuning, WATCHING};
 
@@ -76,14 +76,14 @@ impl Events {
     }
 
     /// Sends the command of a script to all monitors, like [`Events::show`]. Sends nothing in a run
-    /// that may be rolled back ([`hold_events`]). Such a run starts only while there are no
+    /// that may be rolled back ([`defer_events`]). Such a run starts only while there are no
     /// monitors. A monitor that is added during the run is treated as if it were added after the
     /// run.
     ///
-    /// [`hold_events`]: crate::events::notify::hold_events
+    /// [`defer_events`]: crate::events::notify::defer_events
     #[cold]
     pub fn show_of_script(&self, command: &Command, args: &Args<'_>, db: u32) {
-        if !are_events_held() && !command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
+        if !are_events_deferred() && !command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
             self.show_from(command, args, "lua", db);
         }
     }

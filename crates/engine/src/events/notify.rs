@@ -117,21 +117,21 @@ impl Tuning {
         // Without a kind of channel (`K`, `E`) nothing is published. All bits are then cleared, so
         // that testing the bit of a class suffices.
         let has_sink = classes.0 & (KEYSPACE | KEYEVENT) != 0;
-        let heard = if has_sink { classes.0 } else { 0 };
-        let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & KEPT | heard));
+        let observed = if has_sink { classes.0 } else { 0 };
+        let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & KEPT | observed));
     }
 }
 
 thread_local! {
-    /// Deferred events, while [`hold_events`] runs on this thread; otherwise `None`. Unlike pending
-    /// invalidations, the events cannot be stored in the shards, because the code that raises an
-    /// event often has no reference to a shard.
-    static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
+    /// Deferred events, while [`defer_events`] runs on this thread; otherwise `None`. Unlike
+    /// pending invalidations, the events cannot be stored in the shards, because the code that
+    /// raises an event often has no reference to a shard.
+    static DEFERRED: RefCell<Option<Vec<DeferredEvent>>> = const { RefCell::new(None) };
 }
 
 /// An event that is deferred because the change that raised it may be rolled back (`store::undo`).
 #[derive(Debug)]
-pub struct HeldEvent {
+pub struct DeferredEvent {
     /// Value of `notify-keyspace-events` when the event was raised.
     wanted: u32,
     class: u32,
@@ -140,7 +140,7 @@ pub struct HeldEvent {
     pub(crate) key: Box<[u8]>,
 }
 
-impl HeldEvent {
+impl DeferredEvent {
     /// Returns the memory usage of the event and its place in a list, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.event.len() + self.key.len()
@@ -160,15 +160,15 @@ impl HeldEvent {
 
 /// Calls `run`, and defers the events that `run` raises on this thread. Returns the result and
 /// these events, which have not been published.
-pub fn hold_events<R>(run: impl FnOnce() -> R) -> (R, Vec<HeldEvent>) {
-    HELD.set(Some(Vec::new()));
+pub fn defer_events<R>(run: impl FnOnce() -> R) -> (R, Vec<DeferredEvent>) {
+    DEFERRED.set(Some(Vec::new()));
     let result = run();
-    (result, HELD.take().unwrap_or_default())
+    (result, DEFERRED.take().unwrap_or_default())
 }
 
 /// Returns whether events of this thread are being deferred.
-pub(crate) fn are_events_held() -> bool {
-    HELD.with_borrow(Option::is_some)
+pub(crate) fn are_events_deferred() -> bool {
+    DEFERRED.with_borrow(Option::is_some)
 }
 
 impl Events {
@@ -180,26 +180,26 @@ impl Events {
         // client's later commands.
         let wanted = self.tuning.events.load(Relaxed);
         if wanted & class as u32 != 0 {
-            self.hold_or_publish(wanted, class, event, db, key);
+            self.defer_or_publish(wanted, class, event, db, key);
         }
     }
 
     #[cold]
-    fn hold_or_publish(&self, wanted: u32, class: EventClass, event: &str, db: u32, key: &[u8]) {
-        let is_held = HELD.with_borrow_mut(|held| {
-            let Some(held) = held else { return false };
-            held.push(HeldEvent { wanted, class: class as u32, event: event.into(), db, key: key.into() });
+    fn defer_or_publish(&self, wanted: u32, class: EventClass, event: &str, db: u32, key: &[u8]) {
+        let is_deferred = DEFERRED.with_borrow_mut(|deferred| {
+            let Some(deferred) = deferred else { return false };
+            deferred.push(DeferredEvent { wanted, class: class as u32, event: event.into(), db, key: key.into() });
             true
         });
-        if !is_held {
+        if !is_deferred {
             self.publish_event(wanted, event, db, key);
         }
     }
 
     /// Publishes a deferred event. The caller must hold the key's shard, as when the event was
     /// raised.
-    pub(crate) fn publish_held(&self, held: &HeldEvent) {
-        self.publish_event(held.wanted, &held.event, held.db, &held.key);
+    pub(crate) fn publish_deferred(&self, deferred: &DeferredEvent) {
+        self.publish_event(deferred.wanted, &deferred.event, deferred.db, &deferred.key);
     }
 
     fn publish_event(&self, wanted: u32, event: &str, db: u32, key: &[u8]) {

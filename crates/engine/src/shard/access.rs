@@ -198,16 +198,16 @@ impl<'a> Access<'a> {
         let physical = [self.keyspace.physical(a), self.keyspace.physical(b)];
         self.keyspace.swap_databases(a, b);
         for ownership in self.owned.iter_mut() {
-            let Shard { waiters, databases, .. } = self.keyspace.shard(ownership);
-            waiters.note_all(a);
-            waiters.note_all(b);
+            let Shard { observers, databases, .. } = self.keyspace.shard(ownership);
+            observers.note_all(a);
+            observers.note_all(b);
             // An expired key counts as missing.
             let is_there = |key: &[u8], after: usize| {
                 let found = databases.get(after).and_then(|it| it.dict.find(self.keyspace.place(key).hash, key));
                 found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
             };
-            waiters.watches.replaced(a, |key| is_there(key, physical[1]));
-            waiters.watches.replaced(b, |key| is_there(key, physical[0]));
+            observers.watches.replaced(a, |key| is_there(key, physical[1]));
+            observers.watches.replaced(b, |key| is_there(key, physical[0]));
         }
     }
 
@@ -238,7 +238,7 @@ impl<'a> Access<'a> {
         let tracking = self.keyspace.tracking();
         if tracking.keys() > 0 || tracking.clients() > 0 {
             for ownership in self.owned.iter_mut() {
-                self.keyspace.shard(ownership).waiters.tracked.flush();
+                self.keyspace.shard(ownership).observers.tracked.flush();
             }
         }
         self.propagate_verbatim();

@@ -53,7 +53,7 @@ impl Access<'_> {
     /// Returns the pending effects of the command's lowest shard, which record the command's own
     /// effect.
     fn lowest_pending(&mut self) -> &mut Pending {
-        &mut self.keyspace.shard(&mut self.owned[0]).waiters.pending
+        &mut self.keyspace.shard(&mut self.owned[0]).observers.pending
     }
 }
 
@@ -95,7 +95,7 @@ impl Executor<'_> {
     pub fn roll_back_unit(&mut self, owned: &mut [Ownership]) {
         self.unit.depth -= 1;
         for ownership in owned.iter_mut() {
-            self.keyspace().shard(ownership).waiters.pending.forget_command();
+            self.keyspace().shard(ownership).observers.pending.forget_command();
         }
         if self.keyspace().tuning.is_journaled() {
             self.gather_deletions(owned);
@@ -115,9 +115,9 @@ impl Executor<'_> {
         let keyspace = self.keyspace();
         // All marks must be cleared, so this is not `any`, which would stop at the first mark.
         let is_changed = owned.iter_mut().fold(false, |is_changed, ownership| {
-            is_changed | std::mem::take(&mut keyspace.shard(ownership).waiters.pending.is_changed)
+            is_changed | std::mem::take(&mut keyspace.shard(ownership).observers.pending.is_changed)
         });
-        let lowest = &mut keyspace.shard(&mut owned[0]).waiters.pending;
+        let lowest = &mut keyspace.shard(&mut owned[0]).observers.pending;
         if faults::hits(Fault::LostEffect) {
             return lowest.forget_command();
         }
@@ -251,7 +251,7 @@ impl Executor<'_> {
 
     fn gather_deletions(&mut self, owned: &mut [Ownership]) {
         for ownership in owned {
-            let pending = &mut self.keyspace.shard(ownership).waiters.pending;
+            let pending = &mut self.keyspace.shard(ownership).observers.pending;
             if !pending.deleted.is_empty() {
                 self.unit.batch.append(&mut pending.deleted, true);
             }
@@ -275,7 +275,7 @@ impl Executor<'_> {
     /// Returns a stamp that is higher than all stamps that these shards and this worker have seen.
     fn stamp(&mut self, owned: &mut [Ownership]) -> u64 {
         let keyspace = self.keyspace;
-        let clocks = owned.iter_mut().map(|ownership| keyspace.shard(ownership).waiters.pending.clock);
+        let clocks = owned.iter_mut().map(|ownership| keyspace.shard(ownership).observers.pending.clock);
         let own = self.stream.clock();
         let of_shards = clocks.fold(0, u64::max);
         self.seen.set_stamp(self.seen.stamp().max(of_shards));
@@ -285,7 +285,7 @@ impl Executor<'_> {
 
     fn set_clocks(&mut self, owned: &mut [Ownership], stamp: u64) {
         for ownership in owned {
-            self.keyspace.shard(ownership).waiters.pending.clock = stamp;
+            self.keyspace.shard(ownership).observers.pending.clock = stamp;
         }
     }
 
@@ -293,7 +293,7 @@ impl Executor<'_> {
     pub(crate) fn raise_clocks(&mut self, owned: &mut [Ownership]) {
         let clock = self.stream.clock();
         for ownership in owned {
-            let pending = &mut self.keyspace.shard(ownership).waiters.pending;
+            let pending = &mut self.keyspace.shard(ownership).observers.pending;
             pending.clock = pending.clock.max(clock);
         }
     }

@@ -194,7 +194,7 @@ impl Executor<'_> {
 
     fn refresh_weights(&mut self, policy: EvictionPolicy, now_ms: i64) {
         let (keyspace, worker) = (self.keyspace(), self.worker());
-        self.weights.tell(keyspace, worker, policy.is_volatile(), now_ms);
+        self.weights.recompute(keyspace, worker, policy.is_volatile(), now_ms);
     }
 
     /// Evicts a key of a shard if the shard is held by this worker or free, preferably from
@@ -236,7 +236,7 @@ impl Executor<'_> {
             executor.commit_deletions(&mut owned);
             if has_pending_events(keyspace, &mut owned) {
                 executor.serve(&mut owned, now_ms);
-                executor.tell(&mut owned);
+                executor.send_invalidations(&mut owned);
             }
         });
         self.to_free.append(&mut owned);
@@ -261,7 +261,7 @@ impl Executor<'_> {
         weights.release_credit = 0;
         let mut has_released = false;
         for shard in 0..keyspace.partition_count() {
-            let is_emptied = |figures: &DatabaseStats| figures.keys.get() == 0 && figures.dict_bytes.get() > 0;
+            let is_emptied = |db_stats: &DatabaseStats| db_stats.keys.get() == 0 && db_stats.dict_bytes.get() > 0;
             if !keyspace.database_stats_of_shard(shard).any(is_emptied) {
                 continue;
             }
@@ -305,12 +305,12 @@ impl Executor<'_> {
         for shard in (0..keyspace.partition_count()).filter(|&shard| is_wanted(shard)) {
             let Some(mut ownership) = self.try_take(shard) else { continue };
             release_emptied_of(keyspace, keyspace.shard(&mut ownership), shard);
-            let Shard { databases, waiters, .. } = keyspace.shard(&mut ownership);
-            waiters.watches.sweep_few();
+            let Shard { databases, observers, .. } = keyspace.shard(&mut ownership);
+            observers.watches.sweep_few();
             for (physical, database) in databases.used() {
-                let figures = keyspace.figures(shard, physical);
-                figures.dict_bytes.set(database.dict.allocated_bytes() as u64);
-                keyspace.flush_memory(figures);
+                let db_stats = keyspace.db_stats(shard, physical);
+                db_stats.dict_bytes.set(database.dict.allocated_bytes() as u64);
+                keyspace.flush_memory(db_stats);
             }
             self.free(ownership);
         }

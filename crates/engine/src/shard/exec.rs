@@ -159,10 +159,10 @@ impl Executor<'_> {
     /// Implements [`Fault::TornExec`]: releases the shards, and makes the transaction acquire them
     /// again for its last command.
     #[cold]
-    pub(crate) fn tear(&mut self, mut parcel: RequestNode, owned: Vec<Ownership>) {
-        parcel.value.task = Task::Exec;
-        self.release_shards(owned, parcel.value.now_ms);
+    pub(crate) fn tear(&mut self, mut node: RequestNode, owned: Vec<Ownership>) {
+        node.value.task = Task::Exec;
+        self.release_shards(owned, node.value.now_ms);
         faults::stall();
-        self.to_start.push(parcel);
+        self.to_start.push(node);
     }
 }

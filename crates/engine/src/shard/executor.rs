@@ -32,10 +32,10 @@ use crate::events::tracking::{Changer, KeyName, Notification, Reader};
 use crate::faults::{self, Fault};
 use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
+use crate::shard::invalidation::{remember, set_changer};
 use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::ownership::{Freed, Gate, Ownership};
 use crate::shard::request::{Request, RequestNode, Spare, Task};
-use crate::shard::telling::{remember, set_changer};
 use crate::store::eviction::Weights;
 
 /// Number of spins on a busy shard before a worker enqueues a request. They last about as long as a
@@ -104,7 +104,7 @@ pub struct Executor<'k> {
     /// Replies to requests of this worker's own connections.
     answers: Vec<RequestNode>,
     /// Requests of this worker's own connections that have gathered their shards or were rejected.
-    brought: Vec<RequestNode>,
+    gathered: Vec<RequestNode>,
     /// Memory for the next requests.
     spare: Spare,
     /// Requests to start when the held shards are released.
@@ -114,7 +114,7 @@ pub struct Executor<'k> {
     /// Replies to waiters of this worker's own connections.
     pub(crate) woken: Vec<Woken>,
     /// Invalidations for this worker's own connections.
-    pub(crate) told: Vec<Notification>,
+    pub(crate) invalidations: Vec<Notification>,
     /// Changed keys for clients that track prefixes, with the client that last changed each key.
     /// Sent once per turn ([`Executor::send_prefix_invalidations`]).
     pub(crate) changed: BTreeMap<KeyName, u64>,
@@ -144,12 +144,12 @@ impl<'k> Executor<'k> {
             to_free: Vec::new(),
             deferred_shards: Vec::new(),
             answers: Vec::new(),
-            brought: Vec::new(),
+            gathered: Vec::new(),
             spare: Spare::default(),
             to_start: Vec::new(),
             blocked: None,
             woken: Vec::new(),
-            told: Vec::new(),
+            invalidations: Vec::new(),
             changed: BTreeMap::new(),
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
             unit: Unit::default(),
@@ -188,7 +188,7 @@ impl<'k> Executor<'k> {
                     None
                 }
             };
-            if cell.state(&mut ownership).waiters.has_pending_events() {
+            if cell.state(&mut ownership).observers.has_pending_events() {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
             }
@@ -287,20 +287,27 @@ impl<'k> Executor<'k> {
         if owned.len() == self.shards.len() {
             return Ok(owned);
         }
-        let mut parcel = self.holding(owned, session, connection, now_ms, may_be_rejected);
-        parcel.value.task = Task::Gather;
+        let mut node = self.holding(owned, session, connection, now_ms, may_be_rejected);
+        node.value.task = Task::Gather;
         self.keyspace.count_contended(self.worker);
-        Err(parcel)
+        Err(node)
     }
 
     /// Gathers the given shards for a connection of this worker. The connection waits for them.
     /// Even if all shards are free, they arrive as described for [`Executor::gather`].
-    pub fn bring(&mut self, shards: &[u32], session: SessionView, connection: u64, now_ms: i64, may_be_rejected: bool) {
+    pub fn gather_for_connection(
+        &mut self,
+        shards: &[u32],
+        session: SessionView,
+        connection: u64,
+        now_ms: i64,
+        may_be_rejected: bool,
+    ) {
         match self.gather(shards, session, connection, now_ms, may_be_rejected) {
-            Err(parcel) => self.resume(parcel),
+            Err(node) => self.resume(node),
             Ok(owned) => {
-                let parcel = self.holding(owned, session, connection, now_ms, may_be_rejected);
-                self.brought.push(parcel);
+                let node = self.holding(owned, session, connection, now_ms, may_be_rejected);
+                self.gathered.push(node);
             }
         }
     }
@@ -377,12 +384,12 @@ impl<'k> Executor<'k> {
 
     /// Returns this worker's own requests that have gathered their shards or were rejected.
     pub fn take_gathered(&mut self) -> Vec<RequestNode> {
-        std::mem::take(&mut self.brought)
+        std::mem::take(&mut self.gathered)
     }
 
     /// Returns whether there are replies, or requests to run, that must precede invalidations.
     pub(crate) fn answers_first(&self) -> bool {
-        !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty()
+        !self.answers.is_empty() || !self.woken.is_empty() || !self.gathered.is_empty()
     }
 
     /// Returns whether [`Executor::take_answers`], [`Executor::take_woken`],
@@ -391,7 +398,7 @@ impl<'k> Executor<'k> {
     pub fn has_answers(&self) -> bool {
         // One branch instead of four, because each turn checks often and usually all lists are
         // empty.
-        self.answers.len() | self.woken.len() | self.brought.len() | self.told.len() != 0
+        self.answers.len() | self.woken.len() | self.gathered.len() | self.invalidations.len() != 0
     }
 
     /// Serves the clients blocked on keys that a command changed, then releases the shards.
@@ -401,7 +408,7 @@ impl<'k> Executor<'k> {
         self.serve(&mut owned, now_ms);
         // Serving may have found expired keys.
         self.commit_deletions(&mut owned);
-        self.tell(&mut owned);
+        self.send_invalidations(&mut owned);
         faults::pause(Fault::PauseHolding);
         self.to_free.append(&mut owned);
         // The empty vector is scratch memory of the next command.
@@ -477,7 +484,7 @@ impl Executor<'_> {
         if !keyspace.tuning.is_watched_beside_journal() {
             // Only the journal is on.
             for ownership in access.owned.iter_mut() {
-                keyspace.shard(ownership).waiters.pending.forget_command();
+                keyspace.shard(ownership).observers.pending.forget_command();
             }
             call_handler(access, call, reply);
             return self.commit(access, call);
@@ -487,7 +494,7 @@ impl Executor<'_> {
             // A command that started before the journal was switched on may have left marks of its
             // changes. These marks do not belong to the current command.
             for ownership in access.owned.iter_mut() {
-                keyspace.shard(ownership).waiters.pending.forget_command();
+                keyspace.shard(ownership).observers.pending.forget_command();
             }
         }
         call_handler(access, call, reply);
@@ -521,7 +528,7 @@ impl Executor<'_> {
         let origin = Origin { ticket: keyspace.next_ticket(), worker, connection, session };
         let waiter = Arc::new(Waiter::new(&origin, call.command, &call.args, &block, &|key| keyspace.place(key)));
         for shard in waiter.shards() {
-            access.shard(shard).waiters.add(shard, &waiter);
+            access.shard(shard).observers.add(shard, &waiter);
         }
         if keyspace.tuning.is_journaled() {
             // The waiter's effects will be stamped by these shards' clocks, and must get later
@@ -589,7 +596,7 @@ fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
 
 /// Returns whether held shards have changed keys with waiters, or pending invalidations.
 pub(crate) fn has_pending_events(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
-    owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_pending_events())
+    owned.iter_mut().any(|ownership| keyspace.shard(ownership).observers.has_pending_events())
 }
 
 mod hand_over;

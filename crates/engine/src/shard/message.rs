@@ -52,7 +52,7 @@ pub enum Message {
     /// A connection (token) that follows the stream of effects has more to read.
     Effects(u64),
     /// Invalidations for its connections.
-    Told(Vec<Notification>),
+    Invalidations(Vec<Notification>),
     /// Asks the worker to send [`Message::Settled`] to a connection of another worker once no
     /// command is running. That connection then replies that its pause has started.
     Settle(Listener),

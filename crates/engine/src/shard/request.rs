@@ -29,8 +29,8 @@ use crate::effect::Seen;
 use crate::effect::blocking::ReadyKey;
 use crate::events::tracking::Reader;
 use crate::shard::exec::Exec;
-use crate::shard::handing_on::Patience;
 use crate::shard::ownership::Ownership;
+use crate::shard::release_during_script::Patience;
 
 /// The work that a request does once it holds all its shards.
 pub(crate) enum Task {
@@ -89,7 +89,7 @@ pub struct Request {
     /// again, in ascending order.
     pub(crate) is_reset: bool,
     /// How often the request was reset after it had gathered its shards, and when it may be reset
-    /// next (`shard::handing_on`).
+    /// next (`shard::release_during_script`).
     pub(crate) patience: Patience,
     /// The error if the request was rejected. A rejected request holds no shards.
     pub refused: Option<&'static str>,

@@ -38,8 +38,8 @@ impl Executor<'_> {
             let mut ready = Vec::new();
             for ownership in owned.iter_mut() {
                 let shard = ownership.shard();
-                let waiters = &mut keyspace.shard(ownership).waiters;
-                ready.extend(std::iter::from_fn(|| waiters.take_ready()).map(|(number, key)| (number, shard, key)));
+                let observers = &mut keyspace.shard(ownership).observers;
+                ready.extend(std::iter::from_fn(|| observers.take_ready()).map(|(number, key)| (number, shard, key)));
             }
             if ready.is_empty() {
                 return;
@@ -61,8 +61,8 @@ impl Executor<'_> {
             let state = keyspace.shard(&mut owned[index]);
             let kind =
                 Db::new(keyspace, keyspace.shard_stats(shard), state, shard, key.0, now_ms, true).wakes(&looked_for);
-            let waiters = &mut keyspace.shard(&mut owned[index]).waiters;
-            let Some(waiter) = waiters.next(key, ticket, kind) else { return };
+            let observers = &mut keyspace.shard(&mut owned[index]).observers;
+            let Some(waiter) = observers.next(key, ticket, kind) else { return };
             ticket = waiter.ticket() + 1;
             // Another thread has claimed the waiter and answers it. The waiter will be removed from
             // this queue too.
@@ -75,14 +75,14 @@ impl Executor<'_> {
                 // The waiter is served once both shards are free. The queue stops until then, so
                 // that the waiters after it cannot overtake it.
                 let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) else { return };
-                keyspace.shard(&mut owned[index]).waiters.set_stopped(key, true);
+                keyspace.shard(&mut owned[index]).observers.set_stopped(key, true);
                 return self.serve_when_free(&waiter, shard, destination.shard, key.clone(), now_ms);
             }
             faults::pause(Fault::PauseHolding);
             if self.wake(owned, &waiter, key, now_ms) {
                 for shard in waiter.shards() {
                     if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
-                        keyspace.shard(&mut owned[index]).waiters.remove(shard, &waiter);
+                        keyspace.shard(&mut owned[index]).observers.remove(shard, &waiter);
                     }
                 }
             }
@@ -143,20 +143,20 @@ impl Executor<'_> {
     }
 
     fn serve_when_free(&mut self, waiter: &Waiter, shard: u32, destination: u32, key: ReadyKey, now_ms: i64) {
-        let mut parcel = self.new_request(waiter.session, waiter.connection, now_ms);
-        parcel.value.shards.extend([shard.min(destination), shard.max(destination)]);
-        parcel.value.task = Task::Serve(shard, key);
+        let mut node = self.new_request(waiter.session, waiter.connection, now_ms);
+        node.value.shards.extend([shard.min(destination), shard.max(destination)]);
+        node.value.task = Task::Serve(shard, key);
         self.keyspace().count_served_later(1);
-        self.to_start.push(parcel);
+        self.to_start.push(node);
     }
 
     /// Serves a queue that [`Executor::serve_when_free`] has stopped. The request holds the key's
     /// shard and the destination's shard.
     pub(crate) fn serve_now(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
         if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
-            let waiters = &mut self.keyspace().shard(&mut owned[index]).waiters;
-            waiters.set_stopped(key, false);
-            waiters.note(key.0, &key.1);
+            let observers = &mut self.keyspace().shard(&mut owned[index]).observers;
+            observers.set_stopped(key, false);
+            observers.note(key.0, &key.1);
         }
         self.serve(owned, now_ms);
         self.keyspace().count_served_later(-1);
@@ -169,14 +169,14 @@ impl Executor<'_> {
         }
         for shard in waiter.shards() {
             if let Some(mut ownership) = self.take_if_ours(shard) {
-                self.keyspace().shard(&mut ownership).waiters.remove(shard, waiter);
+                self.keyspace().shard(&mut ownership).observers.remove(shard, waiter);
                 self.free(ownership);
                 continue;
             }
-            let mut parcel = self.new_request(waiter.session, waiter.connection, 0);
-            parcel.value.shards.push(shard);
-            parcel.value.task = Task::Withdraw(Arc::clone(waiter));
-            self.start(parcel);
+            let mut node = self.new_request(waiter.session, waiter.connection, 0);
+            node.value.shards.push(shard);
+            node.value.task = Task::Withdraw(Arc::clone(waiter));
+            self.start(node);
         }
     }
 
@@ -194,11 +194,11 @@ impl Executor<'_> {
     /// Releases a shard after periodic work that may have deleted keys.
     pub(crate) fn free_after_removals(&mut self, mut ownership: Ownership, now_ms: i64) {
         self.commit_deletions(std::slice::from_mut(&mut ownership));
-        let waiters = &mut self.keyspace().shard(&mut ownership).waiters;
-        if waiters.is_empty() && !waiters.has_pending_events() {
+        let observers = &mut self.keyspace().shard(&mut ownership).observers;
+        if observers.is_empty() && !observers.has_pending_events() {
             return self.free(ownership);
         }
-        waiters.note_gone();
+        observers.note_gone();
         self.finish(vec![ownership], now_ms);
     }
 }

@@ -286,7 +286,7 @@ impl Watching {
             }
             let key = Key { bytes, place };
             let existed = access.db(&key).is_live(&key);
-            access.shard(place.shard).waiters.watches.add(db, bytes, &self.watch, existed);
+            access.shard(place.shard).observers.watches.add(db, bytes, &self.watch, existed);
             self.by_hash.insert_unique(place.hash, self.keys.len(), |at| self.keys[*at].place.hash);
             self.keys.push(WatchedKey { db, bytes: bytes.clone(), place, existed });
             self.name_bytes += bytes.len();

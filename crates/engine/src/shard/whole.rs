@@ -169,10 +169,10 @@ impl<'a> Whole<'a> {
         let (keyspace, journal) = (self.keyspace, self.keyspace.journal());
         let mut stamp = journal.epoch_floor().max(journal.latest_without_shards());
         for ownership in self.owned.iter_mut() {
-            stamp = stamp.max(keyspace.shard(ownership).waiters.pending.clock);
+            stamp = stamp.max(keyspace.shard(ownership).observers.pending.clock);
         }
         for ownership in self.owned.iter_mut() {
-            keyspace.shard(ownership).waiters.pending.clock = stamp;
+            keyspace.shard(ownership).observers.pending.clock = stamp;
         }
         journal.note_without_shards(stamp);
         let joined = journal.join(&keyspace.tuning, (which, Start::Cut(stamp)), bytes_max, wake)?;
@@ -201,7 +201,7 @@ impl<'a> Whole<'a> {
         (0..keyspace.databases()).any(|db| {
             let physical = keyspace.physical(db);
             self.owned.iter_mut().any(|ownership| {
-                keyspace.figures(ownership.shard(), physical).timed_hashes.get() > 0
+                keyspace.db_stats(ownership.shard(), physical).timed_hashes.get() > 0
                     && database(keyspace, ownership, db, now_ms).has_expiring_fields()
             })
         })

@@ -12,7 +12,7 @@ use pantala_types::{OutOfMemory, Value, access};
 
 use crate::clients::waiter::WakesOn;
 use crate::command::Key;
-use crate::effect::blocking::Waiters;
+use crate::effect::blocking::KeyObservers;
 use crate::events::latency;
 use crate::events::notify::{Event, EventClass};
 use crate::faults::{self, Fault};
@@ -61,8 +61,8 @@ macro_rules! live {
                 Expired::Hidden => $gone,
                 Expired::Deleted => {
                     let removed = $found.remove();
-                    forget($view.store, $view.stats, $view.figures, removed, $view.now_ms);
-                    commit_expired($view.store, $view.waiters, $view.db, $key, $view.now_ms);
+                    forget($view.store, $view.stats, $view.db_stats, removed, $view.now_ms);
+                    commit_expired($view.store, $view.observers, $view.db, $key, $view.now_ms);
                     $gone
                 }
             }
@@ -77,12 +77,12 @@ pub struct Db<'s> {
     pub(crate) watched: &'s mut Watched,
     random: &'s mut Random,
     scratch: &'s mut Vec<u8>,
-    pub(crate) waiters: &'s mut Waiters,
+    pub(crate) observers: &'s mut KeyObservers,
     /// Number of the database as clients know it.
     pub(crate) db: u32,
     pub(crate) store: &'s Store,
     stats: &'s ShardStats,
-    pub(crate) figures: &'s DatabaseStats,
+    pub(crate) db_stats: &'s DatabaseStats,
     pub(crate) now_ms: i64,
     no_touch: bool,
     /// Whether the server's primary, or the append-only file being loaded, sent the command.
@@ -108,11 +108,11 @@ impl<'s> Db<'s> {
             watched,
             random: &mut shard.random,
             scratch: &mut shard.scratch,
-            waiters: &mut shard.waiters,
+            observers: &mut shard.observers,
             db,
             store,
             stats,
-            figures: store.figures(number, physical),
+            db_stats: store.db_stats(number, physical),
             now_ms,
             no_touch,
             of_primary: false,
@@ -241,9 +241,9 @@ impl<'s> Db<'s> {
             Entry::Occupied(_) => self.set_string(key, value, Expire::Clear, change),
             Entry::Vacant(vacant) => {
                 let (payload, flags) = payload_of(key, value)?;
-                self.figures.heap_bytes.add(heap_bytes(&payload));
+                self.db_stats.heap_bytes.add(heap_bytes(&payload));
                 vacant.insert(payload, flags, fresh_access(self.store, self.now_ms), None);
-                self.figures.keys.add(1);
+                self.db_stats.keys.add(1);
                 self.commit(key, change.of_new_key(true));
                 Ok(())
             }
@@ -269,12 +269,12 @@ impl<'s> Db<'s> {
     /// Stores a payload. The caller commits. Returns whether the key was missing or expired.
     #[inline(never)]
     fn store(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) -> bool {
-        let (store, figures, now_ms) = (self.store, self.figures, self.now_ms);
+        let (store, db_stats, now_ms) = (self.store, self.db_stats, self.now_ms);
         let heap = heap_bytes(&payload);
         if let NewPayload::Heap(value) = &payload
             && is_timed(value)
         {
-            self.watched.add(key.bytes, figures);
+            self.watched.add(key.bytes, db_stats);
         }
         let clock = fresh_access(store, now_ms);
         let is_new = match self.dict.entry(key.place.hash, key.bytes) {
@@ -284,11 +284,11 @@ impl<'s> Db<'s> {
                 let is_over = had.is_some_and(|at| at <= now_ms) && !self.of_primary;
                 if is_over {
                     self.stats.expired.add(1);
-                    commit_expired(store, self.waiters, self.db, key, now_ms);
+                    commit_expired(store, self.observers, self.db, key, now_ms);
                 }
                 let keep = expire == Expire::Keep && !is_over;
                 if let Some(old) = found.replace(payload, flags) {
-                    figures.heap_bytes.sub(old.allocated_bytes() as u64);
+                    db_stats.heap_bytes.sub(old.allocated_bytes() as u64);
                     store.dispose(old, store.tuning.lazyfree_lazy_server_del.load(Relaxed));
                 }
                 match expire {
@@ -297,13 +297,13 @@ impl<'s> Db<'s> {
                         self.watched.note_ttl(store, self.of_primary, key.bytes);
                         found.set_expire(Some(at));
                         if had.is_none() {
-                            figures.expires.add(1);
+                            db_stats.expires.add(1);
                         }
                     }
                     _ => {
                         if had.is_some() {
                             found.set_expire(None);
-                            figures.expires.sub(1);
+                            db_stats.expires.sub(1);
                         }
                     }
                 }
@@ -322,12 +322,12 @@ impl<'s> Db<'s> {
                     Expire::Clear | Expire::Keep => None,
                 };
                 vacant.insert(payload, flags, clock, at);
-                figures.keys.add(1);
+                db_stats.keys.add(1);
                 if at.is_some() {
                     self.watched.note_ttl(store, self.of_primary, key.bytes);
-                    figures.expires.add(1);
+                    db_stats.expires.add(1);
                 }
-                if figures.keys.get() % PUBLISH_EVERY_KEYS == 0 {
+                if db_stats.keys.get() % PUBLISH_EVERY_KEYS == 0 {
                     self.publish_bytes();
                 }
                 true
@@ -336,21 +336,21 @@ impl<'s> Db<'s> {
         // Most values are inside their entries and use no heap. For these, the branch avoids a
         // write to the statistics' cache line.
         if heap > 0 {
-            figures.heap_bytes.add(heap);
+            db_stats.heap_bytes.add(heap);
         }
         is_new
     }
 
     /// Sets or clears the TTL of a key. Returns `false` if the key is missing.
     pub fn set_expire(&mut self, key: &Key<'_>, at_ms: Option<i64>, change: Change) -> bool {
-        let figures = self.figures;
+        let db_stats = self.db_stats;
         if at_ms.is_some() {
             self.watched.note_ttl(self.store, self.of_primary, key.bytes);
         }
         let Some(mut found) = self.find_mut(key) else { return false };
         match (found.expire_at_ms().is_some(), at_ms.is_some()) {
-            (false, true) => figures.expires.add(1),
-            (true, false) => figures.expires.sub(1),
+            (false, true) => db_stats.expires.add(1),
+            (true, false) => db_stats.expires.sub(1),
             _ => {}
         }
         found.set_expire(at_ms);
@@ -364,8 +364,8 @@ impl<'s> Db<'s> {
         let now_ms = self.now_ms;
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         if removed.expire_at_ms().is_some_and(|at| at <= now_ms) && !self.of_primary {
-            forget(self.store, self.stats, self.figures, removed, self.now_ms);
-            commit_expired(self.store, self.waiters, self.db, key, now_ms);
+            forget(self.store, self.stats, self.db_stats, removed, self.now_ms);
+            commit_expired(self.store, self.observers, self.db, key, now_ms);
             return false;
         }
         self.discard(removed, lazy);
@@ -383,7 +383,7 @@ impl<'s> Db<'s> {
     }
 
     fn discard(&mut self, removed: Removed<Value>, lazy: bool) {
-        uncount(self.figures, &removed);
+        uncount(self.db_stats, &removed);
         if let Some(value) = removed.into_heap() {
             self.store.dispose(value, lazy);
         }
@@ -400,7 +400,7 @@ impl<'s> Db<'s> {
     #[inline(always)]
     pub(crate) fn commit(&mut self, key: &Key<'_>, change: Change) {
         self.stats.changes.add(u64::from(change.is_saved()));
-        change::commit(self.store, self.waiters, self.db, key, change);
+        change::commit(self.store, self.observers, self.db, key, change);
     }
 
     /// Returns the kind of waiters that a key in its current state can wake.
@@ -475,13 +475,13 @@ impl<'s> Db<'s> {
     pub(crate) fn flush(&mut self) -> Dict<Value> {
         let old = self.dict.take();
         self.stats.changes.add(old.len() as u64);
-        self.figures.keys.set(0);
-        self.figures.expires.set(0);
-        self.figures.timed_hashes.set(0);
+        self.db_stats.keys.set(0);
+        self.db_stats.expires.set(0);
+        self.db_stats.timed_hashes.set(0);
         *self.watched = Watched::default();
-        self.figures.heap_bytes.set(0);
-        self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
-        self.waiters.note_all(self.db);
+        self.db_stats.heap_bytes.set(0);
+        self.db_stats.dict_bytes.set(self.dict.allocated_bytes() as u64);
+        self.observers.note_all(self.db);
         old
     }
 
@@ -500,12 +500,13 @@ impl<'s> Db<'s> {
 
     /// Updates the statistics of the dictionary's memory, for `INFO`.
     pub(crate) fn publish_bytes(&self) {
-        self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
+        self.db_stats.dict_bytes.set(self.dict.allocated_bytes() as u64);
     }
 
-    /// Returns the parts that active expiry needs: the dictionary, the waiters and the statistics.
-    pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &mut Waiters, &'s ShardStats, &'s DatabaseStats) {
-        (self.dict, self.waiters, self.stats, self.figures)
+    /// Returns the parts that active expiry needs: the dictionary, the observers and the
+    /// statistics.
+    pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &mut KeyObservers, &'s ShardStats, &'s DatabaseStats) {
+        (self.dict, self.observers, self.stats, self.db_stats)
     }
 }
 
@@ -538,24 +539,24 @@ fn touch(entry: &mut EntryMut<'_, Value>, store: &Store, random: &mut Random, no
     }
 }
 
-pub(crate) fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
-    figures.keys.sub(1);
+pub(crate) fn uncount(db_stats: &DatabaseStats, removed: &Removed<Value>) {
+    db_stats.keys.sub(1);
     if removed.expire_at_ms().is_some() {
-        figures.expires.sub(1);
+        db_stats.expires.sub(1);
     }
     if let Some(value) = removed.heap() {
-        figures.heap_bytes.sub(value.allocated_bytes() as u64);
+        db_stats.heap_bytes.sub(value.allocated_bytes() as u64);
     }
 }
 
 /// Removes an entry from the counters, given the content that was taken out of the entry.
-fn uncount_taken(figures: &DatabaseStats, taken: &Extracted<Value>) {
-    figures.keys.sub(1);
+fn uncount_taken(db_stats: &DatabaseStats, taken: &Extracted<Value>) {
+    db_stats.keys.sub(1);
     if taken.expire_at_ms.is_some() {
-        figures.expires.sub(1);
+        db_stats.expires.sub(1);
     }
     if let Payload::Heap(value) = taken.payload.payload() {
-        figures.heap_bytes.sub(value.allocated_bytes() as u64);
+        db_stats.heap_bytes.sub(value.allocated_bytes() as u64);
     }
 }
 
@@ -575,16 +576,22 @@ fn miss(store: &Store, stats: &ShardStats, db: u32, key: &[u8]) {
 
 /// Commits the expiry of a key.
 #[cold]
-fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &Key<'_>, now_ms: i64) {
-    waiters.note_expired(now_ms);
-    change::commit(store, waiters, db, key, Change::expired());
+fn commit_expired(store: &Store, observers: &mut KeyObservers, db: u32, key: &Key<'_>, now_ms: i64) {
+    observers.note_expired(now_ms);
+    change::commit(store, observers, db, key, Change::expired());
 }
 
 /// Counts an expired key and frees its value.
 #[cold]
-pub(crate) fn forget(store: &Store, stats: &ShardStats, figures: &DatabaseStats, removed: Removed<Value>, now_ms: i64) {
+pub(crate) fn forget(
+    store: &Store,
+    stats: &ShardStats,
+    db_stats: &DatabaseStats,
+    removed: Removed<Value>,
+    now_ms: i64,
+) {
     stats.expired.add(1);
-    uncount(figures, &removed);
+    uncount(db_stats, &removed);
     let Some(value) = removed.into_heap() else { return };
     let lazy = store.tuning.lazyfree_lazy_expire.load(Relaxed);
     if store.tuning.latency_threshold_ms.load(Relaxed) == 0 {

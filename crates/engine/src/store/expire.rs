@@ -6,7 +6,7 @@
 //! keys without reading other entries.
 
 use crate::command::Key;
-use crate::effect::blocking::Waiters;
+use crate::effect::blocking::KeyObservers;
 use crate::effect::change::{Change, commit, has_sink};
 use crate::store::Store;
 use crate::store::db::{Db, forget};
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
 
 /// Returns whether a shard has keys or hash fields with a TTL.
 pub(crate) fn has_expiring(store: &Store, shard: u32) -> bool {
-    store.database_stats_of_shard(shard).any(|figures| figures.expires.get() + figures.timed_hashes.get() > 0)
+    store.database_stats_of_shard(shard).any(|db_stats| db_stats.expires.get() + db_stats.timed_hashes.get() > 0)
 }
 
 /// Walks some buckets of each database of a shard and deletes the expired keys in them.
@@ -41,12 +41,12 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
     let mut all = Seen { is_round: true, ..Seen::default() };
     for db in 0..store.databases() {
         let physical = store.physical(db);
-        if store.figures(number, physical).expires.get() == 0 {
+        if store.db_stats(number, physical).expires.get() == 0 {
             continue;
         }
         let Some(cursor) = shard.databases.get(physical).map(|database| database.expire_cursor) else { continue };
         let mut view = Db::new(store, stats, shard, number, db, now_ms, true);
-        let (dict, waiters, stats, figures) = view.parts();
+        let (dict, observers, stats, db_stats) = view.parts();
         let (mut seen, mut ttl_sum_ms) = (Seen::default(), 0u64);
         let next = dict.walk_expiring(
             cursor,
@@ -57,18 +57,18 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
                 if left_ms <= 0 {
                     seen.stale += 1;
                     // The dictionary deletes the entry as soon as this closure returns.
-                    commit_expired(store, waiters, db, entry.key(), now_ms);
+                    commit_expired(store, observers, db, entry.key(), now_ms);
                     true
                 } else {
                     ttl_sum_ms = ttl_sum_ms.saturating_add(left_ms as u64);
                     false
                 }
             },
-            &mut |removed| forget(store, stats, figures, removed, now_ms),
+            &mut |removed| forget(store, stats, db_stats, removed, now_ms),
         );
         if seen.entries > 0 {
-            figures.ttl_sum_ms.set(ttl_sum_ms);
-            figures.ttl_samples.set(seen.entries - seen.stale);
+            db_stats.ttl_sum_ms.set(ttl_sum_ms);
+            db_stats.ttl_samples.set(seen.entries - seen.stale);
         }
         view.publish_bytes();
         if let Some(database) = shard.databases.get_mut(physical) {
@@ -114,11 +114,11 @@ pub(crate) fn visit_own(store: &Store, stats: &ShardStats, shard: &mut Shard, nu
 
 /// Commits the expiry of a key. Computes the key's place only if a sink needs it.
 #[inline]
-fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &[u8], now_ms: i64) {
-    waiters.note_expired(now_ms);
+fn commit_expired(store: &Store, observers: &mut KeyObservers, db: u32, key: &[u8], now_ms: i64) {
+    observers.note_expired(now_ms);
     let change = Change::expired_actively();
-    if has_sink(store, waiters, &change) {
+    if has_sink(store, observers, &change) {
         let key = Key { bytes: key, place: store.place(key) };
-        commit(store, waiters, db, &key, change);
+        commit(store, observers, db, &key, change);
     }
 }

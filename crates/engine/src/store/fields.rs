@@ -101,9 +101,9 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// Adds the key of a hash, unless the list contains it.
-    pub(crate) fn add(&mut self, key: &[u8], figures: &DatabaseStats) {
+    pub(crate) fn add(&mut self, key: &[u8], db_stats: &DatabaseStats) {
         if self.hashes.add(key) {
-            figures.timed_hashes.add(1);
+            db_stats.timed_hashes.add(1);
         }
     }
 
@@ -114,8 +114,8 @@ impl Watched {
 
     /// Visits the keys of at most `most` hashes. Removes the keys for which `keeps` returns
     /// `false`.
-    fn walk(&mut self, most: usize, figures: &DatabaseStats, keeps: impl FnMut(&[u8]) -> bool) {
-        figures.timed_hashes.sub(self.hashes.walk(most, keeps) as u64);
+    fn walk(&mut self, most: usize, db_stats: &DatabaseStats, keeps: impl FnMut(&[u8]) -> bool) {
+        db_stats.timed_hashes.sub(self.hashes.walk(most, keeps) as u64);
     }
 
     /// Notes that a command gives a key a TTL. If this is a replica and the primary did not send
@@ -146,7 +146,7 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
         return expired;
     }
     for db in 0..store.databases() {
-        if store.figures(number, store.physical(db)).timed_hashes.get() > 0 {
+        if store.db_stats(number, store.physical(db)).timed_hashes.get() > 0 {
             expired += Db::new(store, stats, shard, number, db, now_ms, true).expire_watched();
         }
     }
@@ -167,7 +167,7 @@ impl Db<'_> {
         fields: Fields<'_, '_>,
         work: impl FnOnce(&mut Hash) -> (Change, R),
     ) -> Result<Option<R>, WrongType> {
-        if self.figures.timed_hashes.get() > 0 {
+        if self.db_stats.timed_hashes.get() > 0 {
             self.expire_fields(key, fields);
         }
         self.change_as(key, missing, work)
@@ -200,9 +200,9 @@ impl Db<'_> {
             (Change::fields_found_expired().when(expired > 0), ())
         });
         if expired > 0 {
-            self.waiters.note_expired(now_ms);
+            self.observers.note_expired(now_ms);
         }
-        names.iter().for_each(|field| self.waiters.field_expired(&store.tuning, self.db, key.bytes, field));
+        names.iter().for_each(|field| self.observers.field_expired(&store.tuning, self.db, key.bytes, field));
     }
 
     /// Returns whether any hash of this database in this shard has fields with a TTL.
@@ -214,11 +214,11 @@ impl Db<'_> {
     }
 
     fn expire_watched(&mut self) -> usize {
-        let (dict, store, figures) = (&mut *self.dict, self.store, self.figures);
+        let (dict, store, db_stats) = (&mut *self.dict, self.store, self.db_stats);
         let (db, now_ms) = (self.db, self.now_ms);
-        let waiters = &mut *self.waiters;
+        let observers = &mut *self.observers;
         let mut left = FIELDS_PER_VISIT;
-        self.watched.walk(KEYS_PER_VISIT, figures, |key| {
+        self.watched.walk(KEYS_PER_VISIT, db_stats, |key| {
             let key = Key { bytes: key, place: store.place(key) };
             let Some(mut entry) = dict.find_mut(key.place.hash, key.bytes) else { return false };
             // Checked through a shared view first, because a mutable view makes a running snapshot
@@ -237,23 +237,24 @@ impl Db<'_> {
                 return true;
             }
             let before = hash.allocated_bytes();
-            let expired = hash.expire(now_ms, left, |field| waiters.field_expired(&store.tuning, db, key.bytes, field));
+            let expired =
+                hash.expire(now_ms, left, |field| observers.field_expired(&store.tuning, db, key.bytes, field));
             left -= expired;
-            figures.heap_bytes.sub(before as u64);
-            figures.heap_bytes.add(hash.allocated_bytes() as u64);
+            db_stats.heap_bytes.sub(before as u64);
+            db_stats.heap_bytes.add(hash.allocated_bytes() as u64);
             let (is_gone, has_times) = (hash.is_empty(), hash.view().has_expiring_fields());
             if is_gone {
                 let removed = entry.remove();
-                uncount(figures, &removed);
+                uncount(db_stats, &removed);
                 removed.into_heap().into_iter().for_each(|value| store.dispose(value, false));
             }
             if expired > 0 {
-                commit(store, waiters, db, &key, Change::fields_expired_actively().of_gone_key(is_gone));
+                commit(store, observers, db, &key, Change::fields_expired_actively().of_gone_key(is_gone));
             }
             !is_gone && has_times
         });
         if left < FIELDS_PER_VISIT {
-            self.waiters.note_expired(now_ms);
+            self.observers.note_expired(now_ms);
         }
         FIELDS_PER_VISIT - left
     }
@@ -265,23 +266,23 @@ mod tests {
 
     #[test]
     fn a_walk_visits_every_key_and_removes_rejected_keys() {
-        let figures = DatabaseStats::default();
+        let db_stats = DatabaseStats::default();
         let mut watched = Watched::default();
         for number in 0..200 {
-            watched.add(format!("{number}").as_bytes(), &figures);
-            watched.add(b"7", &figures);
+            watched.add(format!("{number}").as_bytes(), &db_stats);
+            watched.add(b"7", &db_stats);
         }
-        assert_eq!(figures.timed_hashes.get(), 200);
+        assert_eq!(db_stats.timed_hashes.get(), 200);
         let mut met = std::collections::BTreeSet::new();
         for _ in 0..10 {
-            watched.walk(20, &figures, |key| met.insert(key.to_vec()));
+            watched.walk(20, &db_stats, |key| met.insert(key.to_vec()));
         }
-        assert_eq!((met.len(), figures.timed_hashes.get()), (200, 200));
+        assert_eq!((met.len(), db_stats.timed_hashes.get()), (200, 200));
         // Every key is removed at its next visit.
         for _ in 0..10 {
-            watched.walk(20, &figures, |key| met.insert(key.to_vec()));
+            watched.walk(20, &db_stats, |key| met.insert(key.to_vec()));
         }
-        assert_eq!(figures.timed_hashes.get(), 0);
+        assert_eq!(db_stats.timed_hashes.get(), 0);
         assert!(watched.hashes.is_empty());
     }
 }

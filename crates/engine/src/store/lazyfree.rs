@@ -18,7 +18,7 @@ pub enum Garbage {
 }
 
 #[derive(Default)]
-struct Figures {
+struct Counters {
     pending: AtomicU64,
     freed: AtomicU64,
 }
@@ -26,15 +26,15 @@ struct Figures {
 /// The background thread that frees objects.
 pub struct LazyFree {
     sender: Option<Sender<(Garbage, u64)>>,
-    figures: Arc<Figures>,
+    counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LazyFree {
     pub(crate) fn start() -> Self {
-        let figures = Arc::new(Figures::default());
+        let counters = Arc::new(Counters::default());
         let (sender, receiver) = unbounded::<(Garbage, u64)>();
-        let counted = figures.clone();
+        let counted = counters.clone();
         let free_all = move || {
             for (garbage, objects) in receiver {
                 drop(garbage);
@@ -49,12 +49,12 @@ impl LazyFree {
         } else {
             std::thread::Builder::new().name("pantala-lazyfree".into()).spawn(free_all).ok()
         };
-        LazyFree { sender: thread.is_some().then_some(sender), figures, thread }
+        LazyFree { sender: thread.is_some().then_some(sender), counters, thread }
     }
 
     pub(crate) fn send(&self, garbage: Garbage, objects: u64) {
         if let Some(sender) = &self.sender {
-            self.figures.pending.fetch_add(objects, Relaxed);
+            self.counters.pending.fetch_add(objects, Relaxed);
             // If the thread has ended, the error contains the garbage, which is freed here.
             let _ = sender.send((garbage, objects));
         }
@@ -62,17 +62,17 @@ impl LazyFree {
 
     /// Returns the number of objects waiting to be freed.
     pub fn pending(&self) -> u64 {
-        self.figures.pending.load(Relaxed)
+        self.counters.pending.load(Relaxed)
     }
 
     /// Returns the number of objects freed so far.
     pub fn freed(&self) -> u64 {
-        self.figures.freed.load(Relaxed)
+        self.counters.freed.load(Relaxed)
     }
 
     /// Resets the number of freed objects (`CONFIG RESETSTAT`).
     pub fn reset(&self) {
-        self.figures.freed.store(0, Relaxed);
+        self.counters.freed.store(0, Relaxed);
     }
 }
 

@@ -240,7 +240,7 @@ impl Store {
             // date.
             (0..self.partition_count())
                 .flat_map(|shard| self.database_stats_of_shard(shard))
-                .for_each(|figures| self.flush_memory(figures));
+                .for_each(|db_stats| self.flush_memory(db_stats));
         }
         let step_bytes = (limit_bytes >> UNFLUSHED_SHIFT) / u64::from(self.partition_count());
         memory.step_bytes.store(step_bytes.min(STEP_BYTES_MAX), Relaxed);
@@ -249,10 +249,10 @@ impl Store {
     }
 
     /// Flushes the memory usage of a database of a shard.
-    pub(crate) fn flush_memory(&self, figures: &DatabaseStats) {
-        let now = figures.dict_bytes.get() + figures.heap_bytes.get();
-        if figures.flushed_bytes.load(Relaxed) != now {
-            let before = figures.flushed_bytes.swap(now, Relaxed);
+    pub(crate) fn flush_memory(&self, db_stats: &DatabaseStats) {
+        let now = db_stats.dict_bytes.get() + db_stats.heap_bytes.get();
+        if db_stats.flushed_bytes.load(Relaxed) != now {
+            let before = db_stats.flushed_bytes.swap(now, Relaxed);
             self.memory().data_bytes.fetch_add(now.wrapping_sub(before), Relaxed);
         }
     }
@@ -263,11 +263,11 @@ impl Store {
         let step_bytes = self.memory().step_bytes.load(Relaxed);
         let databases = &mut shard.databases;
         let meter = |physical, database: &mut Database| {
-            let figures = self.figures(number, physical);
-            figures.dict_bytes.set(database.dict.allocated_bytes() as u64);
-            let now = figures.dict_bytes.get() + figures.heap_bytes.get();
-            if now.abs_diff(figures.flushed_bytes.load(Relaxed)) > step_bytes {
-                self.flush_memory(figures);
+            let db_stats = self.db_stats(number, physical);
+            db_stats.dict_bytes.set(database.dict.allocated_bytes() as u64);
+            let now = db_stats.dict_bytes.get() + db_stats.heap_bytes.get();
+            if now.abs_diff(db_stats.flushed_bytes.load(Relaxed)) > step_bytes {
+                self.flush_memory(db_stats);
             }
         };
         match db.map(|db| self.physical(db)) {

@@ -44,12 +44,12 @@ pub struct Store {
     /// Statistics of each database in each partition. The index is the number of the physical
     /// database times the number of partitions, plus the partition. The statistics of a database
     /// that was never used are zero and use no resident memory.
-    figures: Box<[DatabaseStats]>,
+    db_stats: Box<[DatabaseStats]>,
     /// Home of each partition.
     homes: Box<[u32]>,
     /// NUMA node for the entries of each partition; empty if they are not placed.
     nodes: Box<[Node]>,
-    /// Roots of dictionaries for prefetching, in the order of `figures`.
+    /// Roots of dictionaries for prefetching, in the order of `db_stats`.
     roots: Roots,
     /// Whether a physical database is in use in any shard.
     used: Box<[AtomicBool]>,
@@ -80,7 +80,7 @@ impl Store {
     pub(crate) fn new(layout: Layout, workers: Arc<dyn Workers>) -> Self {
         let places = layout.databases as usize * layout.partitions as usize;
         Store {
-            figures: zeroed_stats(places),
+            db_stats: zeroed_stats(places),
             roots: Roots::new(places),
             homes: (0..layout.partitions).map(|partition| layout.home(partition)).collect(),
             nodes: Box::default(),
@@ -164,20 +164,20 @@ impl Store {
 
     /// Returns the statistics of a database in a shard. Any thread may read them at any time.
     #[inline]
-    pub(crate) fn figures(&self, shard: u32, physical: usize) -> &DatabaseStats {
-        &self.figures[self.place_of(shard, physical)]
+    pub(crate) fn db_stats(&self, shard: u32, physical: usize) -> &DatabaseStats {
+        &self.db_stats[self.place_of(shard, physical)]
     }
 
     /// Returns the statistics of a shard's databases that are in use in any shard. The statistics
     /// of other databases are zero.
     pub fn database_stats_of_shard(&self, shard: u32) -> impl Iterator<Item = &DatabaseStats> {
-        self.used().map(move |physical| self.figures(shard, physical))
+        self.used().map(move |physical| self.db_stats(shard, physical))
     }
 
     /// Returns the statistics of a database in all shards, in order.
     fn database_stats(&self, db: u32) -> &[DatabaseStats] {
         let physical = self.physical(db);
-        &self.figures[self.place_of(0, physical)..][..self.layout.partitions as usize]
+        &self.db_stats[self.place_of(0, physical)..][..self.layout.partitions as usize]
     }
 
     /// Returns the physical numbers of the databases that are in use in any shard. The result for
@@ -197,7 +197,7 @@ impl Store {
     #[doc(hidden)]
     pub fn database_stats_for_tests(&self, db: u32, shard: u32) -> &DatabaseStats {
         self.used[self.physical(db)].store(true, Relaxed);
-        self.figures(shard, self.physical(db))
+        self.db_stats(shard, self.physical(db))
     }
 
     /// Creates a database on its first use in a shard that the caller holds.
@@ -211,17 +211,17 @@ impl Store {
     pub fn database_size(&self, db: u32) -> (u64, u64) {
         self.database_stats(db)
             .iter()
-            .fold((0, 0), |(keys, expires), figures| (keys + figures.keys.get(), expires + figures.expires.get()))
+            .fold((0, 0), |(keys, expires), db_stats| (keys + db_stats.keys.get(), expires + db_stats.expires.get()))
     }
 
     /// Returns the number of keys of a database in one shard.
     pub fn shard_size(&self, db: u32, shard: u32) -> u64 {
-        self.figures(shard, self.physical(db)).keys.get()
+        self.db_stats(shard, self.physical(db)).keys.get()
     }
 
     /// Returns the number of keys with a TTL of a database in one shard.
     pub fn shard_expires(&self, db: u32, shard: u32) -> u64 {
-        self.figures(shard, self.physical(db)).expires.get()
+        self.db_stats(shard, self.physical(db)).expires.get()
     }
 
     /// Returns the memory usage of a database over all shards, in bytes: first that of its
@@ -229,7 +229,7 @@ impl Store {
     pub fn memory_bytes(&self, db: u32) -> (u64, u64) {
         self.database_stats(db)
             .iter()
-            .fold((0, 0), |(dict, heap), figures| (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get()))
+            .fold((0, 0), |(dict, heap), db_stats| (dict + db_stats.dict_bytes.get(), heap + db_stats.heap_bytes.get()))
     }
 
     /// Returns a random number below `bound`, which must not be 0. Used by callers that hold no
@@ -244,8 +244,8 @@ impl Store {
     /// Returns the mean remaining TTL in a database, in ms, of the entries that active expiry saw
     /// in its last visit to each shard; 0 if it saw none.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
-        let (sum, samples) = self.database_stats(db).iter().fold((0u64, 0), |(sum, samples), figures| {
-            (sum.saturating_add(figures.ttl_sum_ms.get()), samples + figures.ttl_samples.get())
+        let (sum, samples) = self.database_stats(db).iter().fold((0u64, 0), |(sum, samples), db_stats| {
+            (sum.saturating_add(db_stats.ttl_sum_ms.get()), samples + db_stats.ttl_samples.get())
         });
         sum.checked_div(samples).unwrap_or(0)
     }

@@ -7,7 +7,7 @@ use pantala_base::{Counter, Gauge, Random};
 use pantala_dict::Dict;
 use pantala_types::Value;
 
-use crate::effect::blocking::Waiters;
+use crate::effect::blocking::KeyObservers;
 use crate::store::eviction::Pool;
 use crate::store::fields::Watched;
 use crate::store::snapshot::ShardSnapshot;
@@ -84,7 +84,7 @@ impl Databases {
 pub struct Shard {
     pub(crate) databases: Databases,
     /// Blocked commands, watches, tracked keys and pending effects of the shard.
-    pub(crate) waiters: Waiters,
+    pub(crate) observers: KeyObservers,
     /// Candidates for eviction. `None` until the first eviction.
     pub(crate) eviction: Option<Box<Pool>>,
     /// Generator for LFU counters and random keys.
@@ -100,7 +100,7 @@ impl Shard {
     pub(crate) fn new(databases: usize, seed: u64) -> Self {
         Shard {
             databases: Databases::new(databases),
-            waiters: Waiters::default(),
+            observers: KeyObservers::default(),
             eviction: None,
             random: Random::from_seed(seed),
             snapshot: None,

@@ -19,7 +19,7 @@ use pantala_types::{PackedForm, Value};
 use crate::command::{Key, KeyPlace};
 use crate::effect::change::Change;
 use crate::effect::watches::{HeldWatches, Watches};
-use crate::events::notify::{HeldEvent, hold_events};
+use crate::events::notify::{DeferredEvent, defer_events};
 use crate::store::Store;
 use crate::store::db::{Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
 use crate::store::state::Shard;
@@ -97,7 +97,7 @@ pub struct Undo {
     /// none.
     watches: Vec<(u32, HeldWatches)>,
     /// Events of keys, in order.
-    events: Vec<HeldEvent>,
+    events: Vec<DeferredEvent>,
     /// Memory usage of all records, in bytes.
     taken_bytes: usize,
 }
@@ -129,7 +129,7 @@ impl Undo {
         self.noted.push(Noted { db, place: key.place, name, image });
         let noted = &self.noted;
         self.by_hash.insert_unique(key.place.hash, index, |&index| noted[index as usize].place.hash);
-        if let Some(held) = access.shard(key.place.shard).waiters.watches.hold(db, key.bytes) {
+        if let Some(held) = access.shard(key.place.shard).observers.watches.hold(db, key.bytes) {
             self.watches.push((index, held));
         }
         Ok(())
@@ -147,8 +147,8 @@ impl Undo {
     ///
     /// # Errors
     /// [`TooLarge`]: there are too many events.
-    pub fn hold(&mut self, events: Vec<HeldEvent>) -> Result<(), TooLarge> {
-        self.taken_bytes += events.iter().map(HeldEvent::bytes).sum::<usize>();
+    pub fn hold(&mut self, events: Vec<DeferredEvent>) -> Result<(), TooLarge> {
+        self.taken_bytes += events.iter().map(DeferredEvent::bytes).sum::<usize>();
         self.events.extend(events);
         if self.taken_bytes > UNDO_BYTES_MAX { Err(TooLarge) } else { Ok(()) }
     }
@@ -158,14 +158,14 @@ impl Undo {
         // Publishes the events of changes that stay: deletions of expired keys and fields, and
         // changes of unrecorded keys. All other events are dropped, because the rerun will repeat
         // them.
-        for held in std::mem::take(&mut self.events) {
-            let is_changed = || self.is_noted(held.db, access.store().place(&held.key).hash, &held.key);
-            if held.is_expiry() || !held.is_miss() && !is_changed() {
-                access.store().publish_held(&held);
+        for event in std::mem::take(&mut self.events) {
+            let is_changed = || self.is_noted(event.db, access.store().place(&event.key).hash, &event.key);
+            if event.is_expiry() || !event.is_miss() && !is_changed() {
+                access.store().publish_deferred(&event);
             }
         }
         // A rollback is not a change, so its events are dropped.
-        hold_events(|| {
+        defer_events(|| {
             for Noted { db, place, name, image } in &mut self.noted {
                 let key = Key { bytes: &self.bytes[name.clone()], place: *place };
                 match image.take() {
@@ -183,14 +183,14 @@ impl Undo {
     /// Commits the run: publishes the deferred events and raises the watches of changed keys. Must
     /// be called while the run's shards are still held.
     pub fn keep(&mut self, access: &mut impl HeldShards) {
-        self.events.drain(..).for_each(|held| access.store().publish_held(&held));
+        self.events.drain(..).for_each(|event| access.store().publish_deferred(&event));
         self.release(access, Watches::commit_held);
     }
 
     fn release(&mut self, access: &mut impl HeldShards, how: fn(&mut Watches, u32, &[u8], HeldWatches)) {
         for (index, held) in self.watches.drain(..) {
             let Noted { db, place, name, .. } = &self.noted[index as usize];
-            how(&mut access.shard(place.shard).waiters.watches, *db, &self.bytes[name.clone()], held);
+            how(&mut access.shard(place.shard).observers.watches, *db, &self.bytes[name.clone()], held);
         }
         self.clear();
     }

@@ -90,7 +90,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             if matches!(subject, Subject::Redirected(_)) {
                 let (worker, connection) = (reader.client().worker, reader.client().connection.load(Relaxed));
                 let broken = vec![Notification { connection, subject: Subject::Broken, reader }];
-                self.reactor.server.port(worker).send(Message::Told(broken));
+                self.reactor.server.port(worker).send(Message::Invalidations(broken));
             }
             return;
         };

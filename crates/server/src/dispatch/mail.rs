@@ -13,7 +13,7 @@ use crate::host::Server;
 #[derive(Default)]
 pub struct Mail {
     /// Requests of this worker's connections that have received their shards but have not run yet.
-    pub brought: VecDeque<RequestNode>,
+    pub gathered: VecDeque<RequestNode>,
     /// Requests that were reset during a script ([`Executor::reset_gathered`]). They have released
     /// their shards and request them again in the next turn.
     pub reset_gathered: Vec<RequestNode>,
@@ -34,7 +34,7 @@ impl Mail {
     /// Returns whether any requests are pending.
     #[inline]
     pub fn has_requests(&self) -> bool {
-        !self.brought.is_empty() | !self.reset_gathered.is_empty()
+        !self.gathered.is_empty() | !self.reset_gathered.is_empty()
     }
 
     /// Removes and returns the received messages.
@@ -60,16 +60,16 @@ impl Mail {
                 // With `--execution owner`, the request may already hold shards whose home (the
                 // worker that runs their commands) is another worker. It continues now, so that it
                 // doesn't hold these shards until the next turn.
-                Message::Run(parcel) => executor.resume(parcel),
-                Message::Gathered(parcel) => self.brought.push_back(parcel),
+                Message::Run(node) => executor.resume(node),
+                Message::Gathered(node) => self.gathered.push_back(node),
                 other => self.received.push(other),
             }
         }
         self.without_shards = self.received.len();
         executor.serve_deferred_within();
-        self.brought.extend(executor.take_gathered());
-        if !self.brought.is_empty() {
-            let reset_gathered = executor.reset_gathered(&mut self.brought, server.monotonic_ms());
+        self.gathered.extend(executor.take_gathered());
+        if !self.gathered.is_empty() {
+            let reset_gathered = executor.reset_gathered(&mut self.gathered, server.monotonic_ms());
             self.reset_gathered.extend(reset_gathered);
         }
     }
@@ -78,8 +78,8 @@ impl Mail {
     #[inline]
     pub fn resume_reset(&mut self, executor: &mut Executor<'_>) {
         if !self.reset_gathered.is_empty() {
-            for parcel in std::mem::take(&mut self.reset_gathered) {
-                executor.resume(parcel);
+            for node in std::mem::take(&mut self.reset_gathered) {
+                executor.resume(node);
             }
         }
     }

@@ -59,11 +59,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.clients.reactor.read_clock();
             }
             match message {
-                Message::Answer(parcel) => self.answer(parcel),
-                Message::Gathered(parcel) => self.mail.brought.push_back(parcel),
+                Message::Answer(node) => self.answer(node),
+                Message::Gathered(node) => self.mail.gathered.push_back(node),
                 Message::Woken(woken) => self.clients.woken(woken),
                 Message::Unblock(unblock) => self.clients.unblocked(&unblock),
-                Message::Run(parcel) => self.clients.executor.resume(parcel),
+                Message::Run(node) => self.clients.executor.resume(node),
                 Message::Shard(ownership) => self.clients.executor.adopt(ownership),
                 Message::Socket(socket, via) => {
                     let happened = self.clients.reactor.add(socket, kind_of(via));
@@ -74,7 +74,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::OverLimit(wanted) => close_subscriber(&mut self.clients, wanted),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
                 Message::Effects(wanted) => self.clients.follow(wanted),
-                Message::Told(news) => self.clients.send_invalidations(news),
+                Message::Invalidations(news) => self.clients.send_invalidations(news),
                 Message::Kill(wanted, client) => self.clients.kill(wanted, client),
                 // This runs between two windows, so the worker has settled: it runs no command
                 // admitted earlier.
@@ -116,8 +116,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// from the mailbox. Such a request may run a script that becomes busy and takes further
     /// messages from the mailbox.
     fn run_gathered(&mut self) {
-        while let Some(parcel) = self.mail.brought.pop_front() {
-            self.brought(parcel);
+        while let Some(node) = self.mail.gathered.pop_front() {
+            self.gathered(node);
         }
     }
 
@@ -133,10 +133,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     fn handle_own_replies(&mut self) {
         while self.clients.executor.has_answers() {
             self.clients.reactor.read_clock();
-            for parcel in self.clients.executor.take_answers() {
-                self.answer(parcel);
+            for node in self.clients.executor.take_answers() {
+                self.answer(node);
             }
-            self.mail.brought.extend(self.clients.executor.take_gathered());
+            self.mail.gathered.extend(self.clients.executor.take_gathered());
             let mut woken = self.clients.executor.take_woken().into_iter();
             while let Some(next) = woken.next() {
                 self.clients.reactor.fetch_ahead(woken.as_slice(), |later| Some(index_of(later.waiter.connection)));
@@ -152,27 +152,27 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// Handles the reply to a request. When the last reply of a pipeline has arrived, the replies
     /// are written in the order of the commands.
-    fn answer(&mut self, mut parcel: RequestNode) {
-        self.clients.executor.observe_clock(parcel.value.effect_clock);
+    fn answer(&mut self, mut node: RequestNode) {
+        self.clients.executor.observe_clock(node.value.effect_clock);
         // The connection may have closed meanwhile. As in Redis, its commands have run anyway.
-        let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
+        let Some(index) = self.clients.reactor.find_token(node.value.connection) else {
             // Elements must not be served to a client that has disconnected.
-            if let Some(waiter) = parcel.value.blocked.take().filter(|waiter| waiter.claim()) {
+            if let Some(waiter) = node.value.blocked.take().filter(|waiter| waiter.claim()) {
                 self.clients.executor.withdraw(&waiter);
             }
             return;
         };
-        note_unsynced_until(&mut self.clients, index, parcel.value.seen);
+        note_unsynced_until(&mut self.clients, index, node.value.seen);
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         debug_assert!(connection.waits.requests > 0, "an answer without a request");
-        if let Some(waiter) = parcel.value.blocked.take() {
+        if let Some(waiter) = node.value.blocked.take() {
             // A request with a command that may block has no other command.
             connection.waits.requests -= 1;
-            let took = parcel.value.first_took().unwrap_or_default();
+            let took = node.value.first_took().unwrap_or_default();
             self.clients.tally.time_blocked(waiter.command(), took);
             return self.clients.block(index, waiter, took);
         }
-        connection.waits.answers.push(parcel);
+        connection.waits.answers.push(node);
         connection.waits.requests -= 1;
         if connection.waits.requests > 0 {
             // The arrived reply adds to the client's memory usage, which is updated when the turn
@@ -182,15 +182,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let keyspace = self.clients.executor.keyspace();
         let mut answers = std::mem::take(&mut connection.waits.answers);
         // While a transaction is in flight, its connection has no other request.
-        if let [parcel] = answers.as_slice()
-            && let Some(exec) = &parcel.value.exec
+        if let [node] = answers.as_slice()
+            && let Some(exec) = &node.value.exec
         {
-            self.write_exec_replies(index, exec, &parcel.value.reply);
+            self.write_exec_replies(index, exec, &node.value.reply);
         }
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let mut replies: SmallVec<[_; 2]> = SmallVec::new();
-        for parcel in &answers {
-            replies.extend(parcel.value.replies().map(|(step, reply)| (&parcel.value, step, reply)));
+        for node in &answers {
+            replies.extend(node.value.replies().map(|(step, reply)| (&node.value, step, reply)));
         }
         replies.sort_unstable_by_key(|(_, step, _)| step.sequence);
         if replies.iter().any(|(.., reply)| is_aborted(reply)) && connection.session.reply_mode == ReplyMode::On {
@@ -228,7 +228,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             let reply = std::mem::take(&mut answers[0].value.reply);
             connection.add_piece(reply);
         }
-        answers.drain(..).for_each(|parcel| self.clients.executor.recycle(parcel));
+        answers.drain(..).for_each(|node| self.clients.executor.recycle(node));
         // Keeps the vector's capacity.
         connection.waits.answers = answers;
         connection.unpark();

@@ -252,16 +252,16 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             may_be_rejected,
         ) {
             Ok(owned) => self.run_held(index, owned, has_waited),
-            Err(mut parcel) => {
+            Err(mut node) => {
                 if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
-                    parcel.value.reads_as = connection.session.reads_as.clone();
+                    node.value.reads_as = connection.session.reads_as.clone();
                     if let Some(exec) = take_exec(connection, self.clients.executor.keyspace().users().epoch()) {
                         argument_bytes += exec.transaction.memory_bytes();
-                        parcel.value.run_exec(exec);
+                        node.value.run_exec(exec);
                     }
                     connection.park(1, argument_bytes);
                 }
-                self.clients.executor.resume(parcel);
+                self.clients.executor.resume(node);
                 Ran::Parked
             }
         }
@@ -318,22 +318,22 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Handles a request of this worker whose shards have arrived.
-    pub(super) fn brought(&mut self, mut parcel: RequestNode) {
-        let owned = parcel.value.take_owned();
-        if parcel.value.connection == ENDING {
+    pub(super) fn gathered(&mut self, mut node: RequestNode) {
+        let owned = node.value.take_owned();
+        if node.value.connection == ENDING {
             let how = self.clients.reactor.server.snapshots().ending();
             ending::end(self, None, how, owned);
             return;
         }
-        if parcel.value.connection == WHOLE {
+        if node.value.connection == WHOLE {
             return whole::run_jobs(self, owned);
         }
-        if parcel.value.connection == LOADING {
+        if node.value.connection == LOADING {
             return loading::hand_over(self, owned);
         }
         // If the connection has closed, none of the queued commands runs, as if `EXEC` had not been
         // sent.
-        let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
+        let Some(index) = self.clients.reactor.find_token(node.value.connection) else {
             return self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);
         };
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
@@ -343,7 +343,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             Some(Held::Script(call)) => Some(call.command()),
             _ => None,
         };
-        match parcel.value.refused {
+        match node.value.refused {
             Some(why) => reject_held(&mut self.clients.reactor, index, why),
             None => {
                 let ran = self.run_held(index, owned, true);

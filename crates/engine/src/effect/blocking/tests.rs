@@ -37,22 +37,24 @@ fn key(name: &str) -> ReadyKey {
 }
 
 /// Returns the tickets of the waiters that a key of a kind would serve, in order.
-fn tickets(waiters: &Waiters, name: &str, kind: Option<WakesOn>) -> Vec<u64> {
+fn tickets(observers: &KeyObservers, name: &str, kind: Option<WakesOn>) -> Vec<u64> {
     let (mut tickets, mut from) = (Vec::new(), 0);
-    while let Some(waiter) = waiters.next(&key(name), from, kind) {
+    while let Some(waiter) = observers.next(&key(name), from, kind) {
         tickets.push(waiter.ticket());
         from = waiter.ticket() + 1;
     }
     tickets
 }
 
-fn ready(waiters: &mut Waiters) -> Vec<String> {
-    std::iter::from_fn(|| waiters.take_ready()).map(|(_, (db, name))| format!("{db}:{}", name.escape_ascii())).collect()
+fn ready(observers: &mut KeyObservers) -> Vec<String> {
+    std::iter::from_fn(|| observers.take_ready())
+        .map(|(_, (db, name))| format!("{db}:{}", name.escape_ascii()))
+        .collect()
 }
 
 #[test]
 fn queues_serve_matching_waiters_in_ticket_order() {
-    let mut waiters = Waiters::default();
+    let mut observers = KeyObservers::default();
     let all = [
         waiter(5, &["a", "b"], WakesOn::List),
         waiter(6, &["a"], WakesOn::SortedSet),
@@ -60,60 +62,60 @@ fn queues_serve_matching_waiters_in_ticket_order() {
         waiter(9, &["a"], WakesOn::AnyChange),
     ];
     for waiter in &all {
-        waiters.add(SHARD, waiter);
+        observers.add(SHARD, waiter);
     }
-    assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [5, 8, 9]);
-    assert_eq!(tickets(&waiters, "a", Some(WakesOn::SortedSet)), [6, 9]);
-    assert_eq!(tickets(&waiters, "a", Some(WakesOn::Stream)), [9]);
-    assert_eq!(tickets(&waiters, "a", None), [9], "a deleted key wakes only waiters for any change");
-    assert_eq!(tickets(&waiters, "b", Some(WakesOn::List)), [5, 8]);
-    assert_eq!(tickets(&waiters, "elsewhere", Some(WakesOn::List)), [0; 0], "another shard owns its queue");
-    waiters.set_stopped(&key("a"), true);
-    assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [0; 0]);
-    waiters.set_stopped(&key("a"), false);
-    waiters.remove(SHARD, &all[0]);
+    assert_eq!(tickets(&observers, "a", Some(WakesOn::List)), [5, 8, 9]);
+    assert_eq!(tickets(&observers, "a", Some(WakesOn::SortedSet)), [6, 9]);
+    assert_eq!(tickets(&observers, "a", Some(WakesOn::Stream)), [9]);
+    assert_eq!(tickets(&observers, "a", None), [9], "a deleted key wakes only waiters for any change");
+    assert_eq!(tickets(&observers, "b", Some(WakesOn::List)), [5, 8]);
+    assert_eq!(tickets(&observers, "elsewhere", Some(WakesOn::List)), [0; 0], "another shard owns its queue");
+    observers.set_stopped(&key("a"), true);
+    assert_eq!(tickets(&observers, "a", Some(WakesOn::List)), [0; 0]);
+    observers.set_stopped(&key("a"), false);
+    observers.remove(SHARD, &all[0]);
     assert!(!all[0].is_queued() && all[2].is_queued());
-    assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [8, 9]);
+    assert_eq!(tickets(&observers, "a", Some(WakesOn::List)), [8, 9]);
     // A second removal changes nothing.
-    waiters.remove(SHARD, &all[0]);
+    observers.remove(SHARD, &all[0]);
     for waiter in &all[1..] {
-        assert!(!waiters.is_empty());
-        waiters.remove(SHARD, waiter);
+        assert!(!observers.is_empty());
+        observers.remove(SHARD, waiter);
     }
-    assert!(waiters.is_empty() && waiters.by_database.is_empty(), "no queue is left");
+    assert!(observers.is_empty() && observers.by_database.is_empty(), "no queue is left");
 }
 
 #[test]
 fn a_key_named_twice_has_one_queue_entry() {
-    let mut waiters = Waiters::default();
+    let mut observers = KeyObservers::default();
     let waiter = waiter(1, &["a", "b", "a"], WakesOn::List);
-    waiters.add(SHARD, &waiter);
-    assert_eq!(waiters.entries, 2);
+    observers.add(SHARD, &waiter);
+    assert_eq!(observers.entries, 2);
     assert_eq!(waiter.shards().as_slice(), [SHARD, SHARD + 1]);
-    waiters.remove(SHARD, &waiter);
-    assert!(waiters.is_empty());
+    observers.remove(SHARD, &waiter);
+    assert!(observers.is_empty());
 }
 
 #[test]
 fn keys_with_waiters_become_ready_once() {
-    let mut waiters = Waiters::default();
-    waiters.note(2, b"a");
-    assert!(!waiters.has_ready(), "there are no waiters");
+    let mut observers = KeyObservers::default();
+    observers.note(2, b"a");
+    assert!(!observers.has_ready(), "there are no waiters");
     let (list, any) = (waiter(1, &["a", "b"], WakesOn::List), waiter(2, &["c"], WakesOn::AnyChange));
-    waiters.add(SHARD, &list);
-    waiters.add(SHARD, &any);
+    observers.add(SHARD, &list);
+    observers.add(SHARD, &any);
     for (db, name) in [(2, "a"), (2, "x"), (1, "a"), (2, "b"), (2, "a")] {
-        waiters.note(db, name.as_bytes());
+        observers.note(db, name.as_bytes());
     }
-    assert_eq!(ready(&mut waiters), ["2:a", "2:b"]);
-    waiters.note(2, b"a");
-    assert_eq!(ready(&mut waiters), ["2:a"], "again after it was taken");
-    waiters.note_gone();
-    assert_eq!(ready(&mut waiters), ["2:c"]);
-    waiters.note_all(1);
-    assert!(!waiters.has_ready());
-    waiters.note_all(2);
-    let mut all = ready(&mut waiters);
+    assert_eq!(ready(&mut observers), ["2:a", "2:b"]);
+    observers.note(2, b"a");
+    assert_eq!(ready(&mut observers), ["2:a"], "again after it was taken");
+    observers.note_gone();
+    assert_eq!(ready(&mut observers), ["2:c"]);
+    observers.note_all(1);
+    assert!(!observers.has_ready());
+    observers.note_all(2);
+    let mut all = ready(&mut observers);
     all.sort();
     assert_eq!(all, ["2:a", "2:b", "2:c"]);
 }

@@ -204,10 +204,14 @@ pub(crate) struct Prefixes {
 }
 
 impl Prefixes {
-    /// Calls `tell` with each reader of a changed key and the keys to invalidate. The readers of a
-    /// prefix share one list of keys, except that each `NOLOOP` reader gets its own. `changed`
+    /// Calls `invalidate` with each reader of a changed key and the keys to invalidate. The readers
+    /// of a prefix share one list of keys, except that each `NOLOOP` reader gets its own. `changed`
     /// contains, for each key, the client that last changed it.
-    pub(crate) fn tell(&self, changed: &BTreeMap<KeyName, u64>, mut tell: impl FnMut(&Arc<Reader>, Invalid)) {
+    pub(crate) fn invalidate(
+        &self,
+        changed: &BTreeMap<KeyName, u64>,
+        mut invalidate: impl FnMut(&Arc<Reader>, Invalid),
+    ) {
         for (prefix, readers) in &self.readers {
             let from = KeyName::from(&**prefix);
             let within = || changed.range(Arc::clone(&from)..).take_while(|(key, _)| key.starts_with(prefix));
@@ -217,13 +221,13 @@ impl Prefixes {
             }
             for reader in readers.iter().filter(|reader| reader.is_live()) {
                 if !reader.no_loop.load(Relaxed) {
-                    tell(reader, Invalid::Keys(Arc::clone(&all)));
+                    invalidate(reader, Invalid::Keys(Arc::clone(&all)));
                     continue;
                 }
                 let others = within().filter(|(_, origin)| **origin != reader.client.id);
                 let others: Arc<[KeyName]> = others.map(|(key, _)| Arc::clone(key)).collect();
                 if !others.is_empty() {
-                    tell(reader, Invalid::Keys(others));
+                    invalidate(reader, Invalid::Keys(others));
                 }
             }
         }

@@ -16,7 +16,7 @@ type ByKey = Vec<(String, Vec<u64>)>;
 
 /// Returns the invalidated keys, each with the clients that receive the invalidation, sorted by ID.
 /// Also returns the changed keys for readers of prefixes, each with the client that changed it.
-fn told(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
+fn take_invalidated(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
     let Some(pending) = keys.take_pending() else { return Default::default() };
     let text = |name: &KeyName| String::from_utf8_lossy(name).into_owned();
     let mut by_key = Vec::new();
@@ -46,7 +46,7 @@ fn a_change_invalidates_each_reader_once() {
     keys.changed(7, b"a", false);
     keys.changed(7, b"a", false);
     keys.changed(7, b"c", false);
-    assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
+    assert_eq!(take_invalidated(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
     assert_eq!((keys.len(), keys.readers()), (1, 1));
     assert!(!keys.has_pending());
 }
@@ -62,20 +62,20 @@ fn noloop_suppresses_own_changes_but_not_expiry() {
     keys.changed(7, b"a", true);
     read(&mut keys);
     keys.expired(7, b"a", true);
-    let (by_key, changed) = told(&mut keys);
+    let (by_key, changed) = take_invalidated(&mut keys);
     assert_eq!(by_key, [("a".to_owned(), vec![2]), ("a".to_owned(), vec![2])]);
     // For readers of prefixes, the last change is an expiry, which has no client.
     assert_eq!(changed, [("a".to_owned(), NOBODY)]);
     // All readers receive the invalidation of a key that was evicted from a full table.
     read(&mut keys);
     assert!(keys.evict(&mut Random::from_seed(1)));
-    assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
+    assert_eq!(take_invalidated(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
     assert!(!keys.evict(&mut Random::from_seed(1)));
     // A script's changes count as changes by its client. For readers of prefixes they do not.
     read(&mut keys);
     keys.changer.in_script = true;
     keys.changed(7, b"a", true);
-    assert_eq!(told(&mut keys), (vec![("a".to_owned(), vec![2])], vec![("a".to_owned(), NOBODY)]));
+    assert_eq!(take_invalidated(&mut keys), (vec![("a".to_owned(), vec![2])], vec![("a".to_owned(), NOBODY)]));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn readers_that_are_no_longer_live_are_removed_without_a_change() {
         assert!(keys.readers() <= 65, "{} readers", keys.readers());
     }
     keys.changed(7, b"a", false);
-    assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1])]);
+    assert_eq!(take_invalidated(&mut keys).0, [("a".to_owned(), vec![1])]);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn all_of_many_readers_are_invalidated() {
     }
     assert_eq!(keys.readers(), 1000);
     keys.changed(7, b"a", false);
-    assert_eq!(told(&mut keys).0, [("a".to_owned(), (1..=1000).collect::<Vec<_>>())]);
+    assert_eq!(take_invalidated(&mut keys).0, [("a".to_owned(), (1..=1000).collect::<Vec<_>>())]);
     assert_eq!(keys.readers(), 0);
 }
 
@@ -117,7 +117,7 @@ fn prefixes_get_lists_in_order() {
     let changed: BTreeMap<KeyName, u64> =
         [("bb", 3), ("a", 1), ("c", 9), ("ba", 2)].map(|(key, origin)| (key.as_bytes().into(), origin)).into();
     let mut lists = Vec::new();
-    prefixes.tell(&changed, |reader, what| {
+    prefixes.invalidate(&changed, |reader, what| {
         let names = what.names().expect("keys").iter().map(|name| String::from_utf8_lossy(name).into_owned());
         lists.push(format!("{} {}", reader.client.id, names.collect::<Vec<_>>().join(" ")));
     });

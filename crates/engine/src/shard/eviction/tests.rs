@@ -162,7 +162,7 @@ fn readers_get_invalidations_of_keys_evicted_from_a_shard_about_to_be_released()
     let of_shard = names.filter(|name| keyspace.place(name.as_bytes()).shard == 3);
     for name in of_shard.take(KEYS as usize) {
         let hash = keyspace.place(name.as_bytes()).hash;
-        keyspace.shard(&mut pending).waiters.tracked.read(hash, name.as_bytes(), &reader);
+        keyspace.shard(&mut pending).observers.tracked.read(hash, name.as_bytes(), &reader);
     }
     executor.to_free.push(pending);
     limit(&keyspace, 900);

@@ -48,7 +48,7 @@ impl Executor<'_> {
         let owned = std::slice::from_mut(&mut ownership);
         let now_ms = self.time_of(call.now_ms, owned);
         let blocked = self.execute(call, now_ms, self.worker, owned, Blocking::HandedOver(&value), reply);
-        if keyspace.shard(&mut ownership).waiters.has_pending_events() {
+        if keyspace.shard(&mut ownership).observers.has_pending_events() {
             self.finish(vec![ownership], call.now_ms);
             return self.ran(blocked, self.done());
         }

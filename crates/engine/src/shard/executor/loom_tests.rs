@@ -52,7 +52,7 @@ fn put(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let shard = access.keyspace.place(args.at(1)).shard;
     let state = access.shard(shard);
     state.scratch.extend([args.at(0)[0], ITEM]);
-    state.waiters.note(0, args.at(1));
+    state.observers.note(0, args.at(1));
     reply.ok();
 }
 
@@ -234,11 +234,11 @@ impl Model {
                         self.run_held(executor, connection, owned);
                         Ran::Parked
                     }
-                    Err(mut parcel) => {
+                    Err(mut node) => {
                         if let Work::Exec(shards) = work {
-                            parcel.value.run_exec(Box::new(self.exec(call, shards)));
+                            node.value.run_exec(Box::new(self.exec(call, shards)));
                         }
-                        executor.resume(parcel);
+                        executor.resume(node);
                         Ran::Parked
                     }
                 }
@@ -298,15 +298,15 @@ impl Model {
             executor.reject_waiting(&mut owned, BUSY);
             for ownership in &mut owned {
                 let backlog = self.keyspace.backlog(ownership);
-                self.reset_gathered.fetch_or(backlog.iter().any(|parcel| parcel.value.is_reset), Relaxed);
+                self.reset_gathered.fetch_or(backlog.iter().any(|node| node.value.is_reset), Relaxed);
             }
         }
         self.answer(connection, Answer::Ran);
         executor.release_shards(owned, 0);
     }
 
-    fn answered(&self, executor: &mut Executor<'_>, parcel: &RequestNode) {
-        let request = &parcel.value;
+    fn answered(&self, executor: &mut Executor<'_>, node: &RequestNode) {
+        let request = &node.value;
         if let Some(waiter) = &request.blocked {
             return self.blocked(executor, waiter);
         }
@@ -315,13 +315,13 @@ impl Model {
         self.answer(request.connection, if is_refused { Answer::Refused } else { Answer::Ran });
     }
 
-    fn brought(&self, executor: &mut Executor<'_>, mut parcel: RequestNode) {
-        let connection = parcel.value.connection;
-        if parcel.value.refused.is_some() {
-            assert!(parcel.value.take_owned().is_empty(), "a rejected request brings no shards");
+    fn gathered(&self, executor: &mut Executor<'_>, mut node: RequestNode) {
+        let connection = node.value.connection;
+        if node.value.refused.is_some() {
+            assert!(node.value.take_owned().is_empty(), "a rejected request brings no shards");
             return self.answer(connection, Answer::Refused);
         }
-        let owned = parcel.value.take_owned();
+        let owned = node.value.take_owned();
         self.run_held(executor, connection, owned);
     }
 
@@ -331,10 +331,10 @@ impl Model {
         for node in self.keyspace.port(executor.worker()).mailbox().receive() {
             is_idle = false;
             match node.value {
-                Message::Answer(parcel) => self.answered(executor, &parcel),
-                Message::Gathered(parcel) => self.brought(executor, parcel),
+                Message::Answer(node) => self.answered(executor, &node),
+                Message::Gathered(node) => self.gathered(executor, node),
                 Message::Woken(woken) => self.woken(executor, &woken),
-                Message::Run(parcel) => executor.resume(parcel),
+                Message::Run(node) => executor.resume(node),
                 Message::Shard(ownership) => executor.adopt(ownership),
                 _ => unreachable!("no worker sends this"),
             }
@@ -342,14 +342,14 @@ impl Model {
         while executor.has_work() || executor.has_answers() {
             is_idle = false;
             executor.serve_deferred();
-            for parcel in executor.take_answers() {
-                self.answered(executor, &parcel);
+            for node in executor.take_answers() {
+                self.answered(executor, &node);
             }
             for woken in executor.take_woken() {
                 self.woken(executor, &woken);
             }
-            for parcel in executor.take_gathered() {
-                self.brought(executor, parcel);
+            for node in executor.take_gathered() {
+                self.gathered(executor, node);
             }
         }
         !is_idle
@@ -369,7 +369,7 @@ impl Model {
             let mut ownership = self.keyspace.gate(shard).try_take().expect("every shard is free");
             assert!(self.keyspace.backlog(&mut ownership).is_empty(), "a request waits for ever");
             let state = self.keyspace.shard(&mut ownership);
-            assert!(state.waiters.is_empty(), "an answered waiter is still queued");
+            assert!(state.observers.is_empty(), "an answered waiter is still queued");
             logs.push(state.scratch.clone());
             assert!(matches!(self.keyspace.gate(shard).free(ownership), Freed::Free));
         }
@@ -430,8 +430,8 @@ struct Seen {
 
 impl Seen {
     fn add(&self, model: &Model) {
-        let sum_of = |figure: fn(&ShardStats) -> u64| -> u64 {
-            (0..model.keyspace.partition_count()).map(|shard| figure(model.keyspace.shard_stats(shard))).sum()
+        let sum_of = |counter: fn(&ShardStats) -> u64| -> u64 {
+            (0..model.keyspace.partition_count()).map(|shard| counter(model.keyspace.shard_stats(shard))).sum()
         };
         let was_refused = model.answers.lock().unwrap().iter().any(|(_, answer)| *answer == Answer::Refused);
         self.runs.fetch_add(1, Relaxed);

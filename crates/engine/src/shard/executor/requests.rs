@@ -51,18 +51,18 @@ impl Executor<'_> {
                 Task::Gather => request.may_be_rejected,
                 _ => false,
             };
-            for mut parcel in std::mem::take(backlog) {
-                if is_refused(&parcel.value) {
-                    refused.push(parcel);
+            for mut node in std::mem::take(backlog) {
+                if is_refused(&node.value) {
+                    refused.push(node);
                     continue;
                 }
-                parcel.value.is_reset |= !parcel.value.owned.is_empty();
-                self.to_free.append(&mut parcel.value.owned);
-                backlog.push_back(parcel);
+                node.value.is_reset |= !node.value.owned.is_empty();
+                self.to_free.append(&mut node.value.owned);
+                backlog.push_back(node);
             }
         }
-        for mut parcel in refused {
-            let request = &mut parcel.value;
+        for mut node in refused {
+            let request = &mut node.value;
             self.to_free.append(&mut request.owned);
             request.refused = Some(why);
             let version = request.version();
@@ -73,20 +73,20 @@ impl Executor<'_> {
             if request.exec.is_some() {
                 Reply::new(&mut request.reply, version).error_bytes(&discarded(why.as_bytes()));
             }
-            let (worker, is_bring) = (request.worker, matches!(request.task, Task::Gather));
-            match (is_bring, worker == self.worker) {
-                (true, true) => self.brought.push(parcel),
-                (true, false) => self.keyspace.port(worker).send(Message::Gathered(parcel)),
-                (false, true) => self.answers.push(parcel),
-                (false, false) => self.keyspace.port(worker).send(Message::Answer(parcel)),
+            let (worker, is_gather) = (request.worker, matches!(request.task, Task::Gather));
+            match (is_gather, worker == self.worker) {
+                (true, true) => self.gathered.push(node),
+                (true, false) => self.keyspace.port(worker).send(Message::Gathered(node)),
+                (false, true) => self.answers.push(node),
+                (false, false) => self.keyspace.port(worker).send(Message::Answer(node)),
             }
         }
         self.free_all();
     }
 
     /// Starts a request that the worker has built itself (pipelines with `--execution owner`).
-    pub fn start(&mut self, parcel: RequestNode) {
-        self.advance(parcel);
+    pub fn start(&mut self, node: RequestNode) {
+        self.advance(node);
         self.free_all();
     }
 
@@ -96,14 +96,14 @@ impl Executor<'_> {
     }
 
     /// Keeps the memory of a request of this worker whose reply was written.
-    pub fn recycle(&mut self, parcel: RequestNode) {
-        self.spare.keep_request(parcel);
+    pub fn recycle(&mut self, node: RequestNode) {
+        self.spare.keep_request(node);
     }
 
     /// Continues a request that arrived as a message, or came from [`Executor::gather`] or
     /// [`Executor::reset_gathered`].
-    pub fn resume(&mut self, parcel: RequestNode) {
-        self.advance(parcel);
+    pub fn resume(&mut self, node: RequestNode) {
+        self.advance(node);
         self.free_all();
     }
 
@@ -143,16 +143,16 @@ impl Executor<'_> {
         now_ms: i64,
         may_be_rejected: bool,
     ) -> RequestNode {
-        let mut parcel = self.new_request(session, connection, now_ms);
-        parcel.value.may_be_rejected = may_be_rejected;
-        parcel.value.shards.extend_from_slice(&self.shards);
-        parcel.value.owned = owned;
-        parcel
+        let mut node = self.new_request(session, connection, now_ms);
+        node.value.may_be_rejected = may_be_rejected;
+        node.value.shards.extend_from_slice(&self.shards);
+        node.value.owned = owned;
+        node
     }
 
     pub(super) fn request(&mut self, call: &Call<'_>) -> RequestNode {
-        let mut parcel = self.new_request(call.session, call.connection, call.now_ms);
-        let request = &mut parcel.value;
+        let mut node = self.new_request(call.session, call.connection, call.now_ms);
+        let request = &mut node.value;
         request.shards.extend_from_slice(&self.shards);
         request.reads_as = call.reads_as.cloned();
         let args = request.push_args(&call.args);
@@ -164,7 +164,7 @@ impl Executor<'_> {
             reply_end: 0,
             took: None,
         });
-        parcel
+        node
     }
 
     /// Enqueues a call that needs the shards in `self.shards`. The call has taken `owned`, the
@@ -172,10 +172,10 @@ impl Executor<'_> {
     /// deadlock, because the taken shards are lower than those for which the request waits.
     #[cold]
     pub(super) fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
-        let mut parcel = self.request(call);
-        parcel.value.owned.append(owned);
+        let mut node = self.request(call);
+        node.value.owned.append(owned);
         self.keyspace.count_contended(self.worker);
-        self.advance(parcel);
+        self.advance(node);
         self.free_all();
     }
 
@@ -183,25 +183,25 @@ impl Executor<'_> {
     /// shards, and then adds these shards to `to_free`. If a shard is busy, leaves the request in
     /// that shard's gate. With `--execution owner`, sends the request to the next shard's home if
     /// that is another worker.
-    fn advance(&mut self, mut parcel: RequestNode) {
-        if parcel.value.worker == self.worker {
-            parcel.value.effect_clock = self.effect_clock();
+    fn advance(&mut self, mut node: RequestNode) {
+        if node.value.worker == self.worker {
+            node.value.effect_clock = self.effect_clock();
         }
         loop {
-            let taken = parcel.value.owned.len();
-            let Some(&shard) = parcel.value.shards.get(taken) else {
-                return self.complete(parcel);
+            let taken = node.value.owned.len();
+            let Some(&shard) = node.value.shards.get(taken) else {
+                return self.complete(node);
             };
             if self.keyspace.layout().execution == Execution::Owner {
                 let home = self.keyspace.home(shard);
                 if home != self.worker {
-                    return self.keyspace.port(home).send(Message::Run(parcel));
+                    return self.keyspace.port(home).send(Message::Run(node));
                 }
             }
-            match self.keyspace.gate(shard).take_or_enqueue(parcel) {
+            match self.keyspace.gate(shard).take_or_enqueue(node) {
                 Taken::Owner(ownership, back) => {
-                    parcel = back;
-                    self.spare.add_owned(&mut parcel.value, ownership);
+                    node = back;
+                    self.spare.add_owned(&mut node.value, ownership);
                     faults::pause(Fault::PauseTaking);
                 }
                 Taken::Enqueued => return,
@@ -210,70 +210,70 @@ impl Executor<'_> {
     }
 
     /// Runs a request that holds all its shards, and sends the reply.
-    fn complete(&mut self, parcel: RequestNode) {
+    fn complete(&mut self, node: RequestNode) {
         // `seen` contains the units on which the replies of this worker's connections depend. The
         // units that the request makes or reads belong to the request's own reply.
         let own_seen = self.take_seen();
-        self.outside_unit(|executor| executor.complete_alone(parcel));
+        self.outside_unit(|executor| executor.complete_alone(node));
         self.seen = own_seen;
     }
 
-    fn complete_alone(&mut self, mut parcel: RequestNode) {
-        let mut owned = std::mem::take(&mut parcel.value.owned);
-        parcel.value.catch_up(self.clock.now_ms());
+    fn complete_alone(&mut self, mut node: RequestNode) {
+        let mut owned = std::mem::take(&mut node.value.owned);
+        node.value.catch_up(self.clock.now_ms());
         // The request's effects must have higher stamps than earlier effects of its connection,
         // which may have run on other workers.
-        self.observe_clock(parcel.value.effect_clock);
-        let now_ms = parcel.value.now_ms;
-        match std::mem::replace(&mut parcel.value.task, Task::Commands) {
+        self.observe_clock(node.value.effect_clock);
+        let now_ms = node.value.now_ms;
+        match std::mem::replace(&mut node.value.task, Task::Commands) {
             Task::Commands => {}
             Task::Withdraw(waiter) => {
                 for ownership in &mut owned {
                     let shard = ownership.shard();
-                    self.keyspace.shard(ownership).waiters.remove(shard, &waiter);
+                    self.keyspace.shard(ownership).observers.remove(shard, &waiter);
                 }
                 return self.to_free.append(&mut owned);
             }
             Task::Serve(shard, key) => {
                 self.serve_now(&mut owned, shard, &key, now_ms);
                 self.commit_deletions(&mut owned);
-                self.tell(&mut owned);
+                self.send_invalidations(&mut owned);
                 return self.to_free.append(&mut owned);
             }
             Task::Gather => {
-                parcel.value.owned = owned;
-                let worker = parcel.value.worker;
+                node.value.owned = owned;
+                let worker = node.value.worker;
                 if worker == self.worker {
-                    self.brought.push(parcel);
+                    self.gathered.push(node);
                 } else {
-                    self.keyspace.port(worker).send(Message::Gathered(parcel));
+                    self.keyspace.port(worker).send(Message::Gathered(node));
                 }
                 return;
             }
             Task::Exec => {
-                if !self.run_exec(&mut parcel.value, &mut owned) {
-                    return self.tear(parcel, owned);
+                if !self.run_exec(&mut node.value, &mut owned) {
+                    return self.tear(node, owned);
                 }
             }
         }
-        self.run_steps(&mut parcel.value, &mut owned);
+        self.run_steps(&mut node.value, &mut owned);
         if has_pending_events(self.keyspace, &mut owned) {
-            self.tell(&mut owned);
+            self.send_invalidations(&mut owned);
             // Sent before the reply, because a client that has received the reply may rely on
             // having received all invalidations.
             self.send_prefix_invalidations();
         }
         self.commit_deletions(&mut owned);
-        parcel.value.effect_clock = self.effect_clock();
-        parcel.value.seen = self.seen;
+        node.value.effect_clock = self.effect_clock();
+        node.value.seen = self.seen;
         faults::pause(Fault::PauseReplying);
         // The reply is sent before the shards are released. If a step has blocked, waking it needs
         // one of these shards, so the reply to the woken command cannot overtake the reply to this
         // request.
-        if parcel.value.worker == self.worker {
-            self.answers.push(parcel);
+        if node.value.worker == self.worker {
+            self.answers.push(node);
         } else {
-            self.keyspace.port(parcel.value.worker).send(Message::Answer(parcel));
+            self.keyspace.port(node.value.worker).send(Message::Answer(node));
         }
         self.to_free.append(&mut owned);
         self.spare.keep_owned(owned);
@@ -369,16 +369,16 @@ impl Executor<'_> {
             let shard = ownership.shard();
             loop {
                 let backlog = self.keyspace.backlog(&mut ownership);
-                if let Some(mut parcel) = backlog.pop_front() {
-                    if std::mem::take(&mut parcel.value.is_reset) {
+                if let Some(mut node) = backlog.pop_front() {
+                    if std::mem::take(&mut node.value.is_reset) {
                         // The request has released its other shards while a script ran. It takes
                         // all shards again after this loop.
-                        self.to_start.push(parcel);
+                        self.to_start.push(node);
                         continue;
                     }
                     let began = *began.get_or_insert_with(Instant::now);
                     if granted >= COMBINE_MAX || granted > 0 && began.elapsed() > COMBINE_TIME_MAX {
-                        backlog.push_front(parcel);
+                        backlog.push_front(node);
                         let home = self.keyspace.home(shard);
                         if home == self.worker {
                             self.deferred_shards.push(ownership);
@@ -390,8 +390,8 @@ impl Executor<'_> {
                     }
                     granted += 1;
                     faults::pause(Fault::PauseTaking);
-                    self.spare.add_owned(&mut parcel.value, ownership);
-                    self.advance(parcel);
+                    self.spare.add_owned(&mut node.value, ownership);
+                    self.advance(node);
                     break;
                 }
                 match self.keyspace.gate(shard).free(ownership) {

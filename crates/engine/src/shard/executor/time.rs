@@ -18,9 +18,9 @@ impl Executor<'_> {
     pub fn time_of(&mut self, now_ms: i64, owned: &mut [Ownership]) -> i64 {
         let (keyspace, mut now_ms) = (self.keyspace, now_ms.max(self.reached_ms));
         for ownership in owned {
-            let waiters = &mut keyspace.shard(ownership).waiters;
-            if waiters.expired_ms > now_ms {
-                now_ms = self.catch_up(now_ms, &mut waiters.expired_ms);
+            let observers = &mut keyspace.shard(ownership).observers;
+            if observers.expired_ms > now_ms {
+                now_ms = self.catch_up(now_ms, &mut observers.expired_ms);
             }
         }
         now_ms

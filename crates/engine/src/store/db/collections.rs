@@ -61,7 +61,7 @@ impl Db<'_> {
         missing: Missing,
         work: impl FnOnce(&mut C) -> (Change, R),
     ) -> Result<Option<R>, WrongType> {
-        let (store, figures) = (self.store, self.figures);
+        let (store, db_stats) = (self.store, self.db_stats);
         let mut scratch = std::mem::take(self.scratch);
         let Some(mut entry) = self.write_mut(key) else {
             *self.scratch = scratch;
@@ -82,11 +82,11 @@ impl Db<'_> {
                 form
             }
             Held::Heap(_) => {
-                let done = change_on_heap(store, entry, figures, work);
+                let done = change_on_heap(store, entry, db_stats, work);
                 *self.scratch = scratch;
                 let HeapChange { change, result, has_first_times } = done?;
                 if has_first_times {
-                    self.watched.add(key.bytes, figures);
+                    self.watched.add(key.bytes, db_stats);
                 }
                 self.commit(key, change);
                 return Ok(Some(result));
@@ -114,7 +114,7 @@ impl Db<'_> {
         }
         let is_gone = collection.is_empty();
         if is_gone {
-            uncount(figures, &entry.remove());
+            uncount(db_stats, &entry.remove());
             *self.scratch = collection.into_packed().unwrap_or_default();
         } else {
             match collection.packed() {
@@ -126,11 +126,11 @@ impl Db<'_> {
                 }
                 _ => {
                     let value = collection.into_value();
-                    figures.heap_bytes.add(value.allocated_bytes() as u64);
+                    db_stats.heap_bytes.add(value.allocated_bytes() as u64);
                     let has_times = has_times(&value);
                     entry.replace(NewPayload::Heap(value), 0);
                     if has_times {
-                        self.watched.add(key.bytes, figures);
+                        self.watched.add(key.bytes, db_stats);
                     }
                 }
             }
@@ -164,7 +164,7 @@ struct HeapChange<R> {
 fn change_on_heap<C: Collection, R>(
     store: &Store,
     mut entry: EntryMut<'_, Value>,
-    figures: &DatabaseStats,
+    db_stats: &DatabaseStats,
     work: impl FnOnce(&mut C) -> (Change, R),
 ) -> Result<HeapChange<R>, WrongType> {
     let Some(value) = entry.heap_mut() else { return Err(WrongType) };
@@ -174,13 +174,13 @@ fn change_on_heap<C: Collection, R>(
     let (change, result) = work(collection);
     let after = collection.allocated_bytes();
     let is_gone = collection.is_empty() && !change.is_none();
-    figures.heap_bytes.sub(before as u64);
-    figures.heap_bytes.add(after as u64);
+    db_stats.heap_bytes.sub(before as u64);
+    db_stats.heap_bytes.add(after as u64);
     let has_first_times = !had_times && has_times(value);
     debug_assert!(!change.is_none() || image_before.is_none() || image_before == image(value), "{UNREPORTED_CHANGE}");
     if is_gone {
         let removed = entry.remove();
-        uncount(figures, &removed);
+        uncount(db_stats, &removed);
         removed.into_heap().into_iter().for_each(|value| store.dispose(value, false));
     }
     Ok(HeapChange { change: change.of_gone_key(is_gone), result, has_first_times })

@@ -51,9 +51,9 @@ impl Db<'_> {
     /// Deletes a key that active expiry has found expired.
     pub(crate) fn expire_now(&mut self, key: &Key<'_>) {
         if let Some(removed) = self.dict.remove(key.place.hash, key.bytes) {
-            forget(self.store, self.stats, self.figures, removed, self.now_ms);
-            self.waiters.note_expired(self.now_ms);
-            commit(self.store, self.waiters, self.db, key, Change::expired_actively());
+            forget(self.store, self.stats, self.db_stats, removed, self.now_ms);
+            self.observers.note_expired(self.now_ms);
+            commit(self.store, self.observers, self.db, key, Change::expired_actively());
         }
     }
 }

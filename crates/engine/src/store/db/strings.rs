@@ -35,7 +35,7 @@ impl Db<'_> {
         key: &Key<'_>,
         work: impl FnOnce(&mut RawString) -> Result<(Change, R), OutOfMemory>,
     ) -> Result<R, EditError> {
-        let figures = self.figures;
+        let db_stats = self.db_stats;
         let mut string = match self.find_mut(key) {
             None => RawString::default(),
             Some(mut entry) => match entry.as_ref().held() {
@@ -47,8 +47,8 @@ impl Db<'_> {
                     let Some(Value::String(string)) = entry.heap_mut() else { return Err(EditError::WrongType) };
                     let before = string.allocated_bytes();
                     let done = checked(string, work);
-                    figures.heap_bytes.sub(before as u64);
-                    figures.heap_bytes.add(string.allocated_bytes() as u64);
+                    db_stats.heap_bytes.sub(before as u64);
+                    db_stats.heap_bytes.add(string.allocated_bytes() as u64);
                     let (change, result) = done?;
                     self.commit(key, change);
                     return Ok(result);

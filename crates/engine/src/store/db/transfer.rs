@@ -58,9 +58,9 @@ impl Db<'_> {
     /// Removes a key whose value is on the heap, and returns the value. The caller commits the
     /// change.
     pub(crate) fn take_heap(&mut self, key: &Key<'_>) -> Option<Value> {
-        let figures = self.figures;
+        let db_stats = self.db_stats;
         let taken = self.find_mut(key)?.extract();
-        uncount_taken(figures, &taken);
+        uncount_taken(db_stats, &taken);
         match taken.payload {
             OwnedPayload::Heap(value) => Some(value),
             OwnedPayload::Bytes(_) | OwnedPayload::Int(_) => None,

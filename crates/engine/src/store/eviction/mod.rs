@@ -70,7 +70,7 @@ impl Weights {
     }
 
     /// Recomputes the numbers of evictable keys in all shards. `worker` is the worker that evicts.
-    pub(crate) fn tell(&mut self, store: &Store, worker: u32, is_volatile: bool, now_ms: i64) {
+    pub(crate) fn recompute(&mut self, store: &Store, worker: u32, is_volatile: bool, now_ms: i64) {
         self.sums.clear();
         (self.others, self.is_volatile, self.refreshed_ms) = (0, is_volatile, now_ms);
         let is_inline = store.layout().execution == Execution::Inline;
@@ -78,8 +78,8 @@ impl Weights {
         for shard in 0..store.partition_count() {
             let is_ours = is_inline || store.home(shard) == worker;
             for physical in store.used() {
-                let figures = store.figures(shard, physical);
-                let keys = if is_volatile { figures.expires.get() } else { figures.keys.get() };
+                let db_stats = store.db_stats(shard, physical);
+                let keys = if is_volatile { db_stats.expires.get() } else { db_stats.keys.get() };
                 if !is_ours {
                     self.others += keys;
                 } else if keys > 0 {
@@ -126,9 +126,9 @@ pub(crate) fn release_emptied_of(store: &Store, shard: &mut Shard, number: u32) 
     for (physical, Database { dict, .. }) in shard.databases.used() {
         if dict.release_if_empty() {
             has_released = true;
-            let figures = store.figures(number, physical);
-            figures.dict_bytes.set(dict.allocated_bytes() as u64);
-            store.flush_memory(figures);
+            let db_stats = store.db_stats(number, physical);
+            db_stats.dict_bytes.set(dict.allocated_bytes() as u64);
+            store.flush_memory(db_stats);
         }
     }
     has_released
@@ -145,16 +145,16 @@ pub(crate) fn evict_in(
     policy: EvictionPolicy,
     now_ms: i64,
 ) -> Option<u64> {
-    let Shard { databases, waiters, random, eviction, .. } = shard;
+    let Shard { databases, observers, random, eviction, .. } = shard;
     let pool = eviction.get_or_insert_default();
     let (physical, hash) = pool.choose(store, databases, physical, policy, random, now_ms)?;
-    let (dict, figures) = (&mut databases.get_mut(physical)?.dict, store.figures(number, physical));
-    let bytes_before = dict.allocated_bytes() as u64 + figures.heap_bytes.get();
+    let (dict, db_stats) = (&mut databases.get_mut(physical)?.dict, store.db_stats(number, physical));
+    let bytes_before = dict.allocated_bytes() as u64 + db_stats.heap_bytes.get();
     let entry = dict.find_by_hash(hash)?;
     let bytes: Box<[u8]> = entry.key().into();
     let removed = entry.remove();
     stats.evicted.add(1);
-    uncount(figures, &removed);
+    uncount(db_stats, &removed);
     if let Some(value) = removed.into_heap() {
         let began = Instant::now();
         store.dispose(value, store.tuning.lazyfree_lazy_eviction.load(Relaxed));
@@ -163,9 +163,9 @@ pub(crate) fn evict_in(
     // An empty dictionary keeps a page for its next keys. Under a small limit, the pages of all
     // shards would exceed the memory for keys.
     dict.release_if_empty();
-    figures.dict_bytes.set(dict.allocated_bytes() as u64);
-    store.flush_memory(figures);
+    db_stats.dict_bytes.set(dict.allocated_bytes() as u64);
+    store.flush_memory(db_stats);
     let (db, place) = (store.logical(physical), KeyPlace { hash, shard: number });
-    commit(store, waiters, db, &Key { bytes: &bytes, place }, Change::evicted());
-    Some(bytes_before.saturating_sub(figures.dict_bytes.get() + figures.heap_bytes.get()))
+    commit(store, observers, db, &Key { bytes: &bytes, place }, Change::evicted());
+    Some(bytes_before.saturating_sub(db_stats.dict_bytes.get() + db_stats.heap_bytes.get()))
 }

@@ -19,7 +19,7 @@ use pantala_engine::command::{Command, Flags, Handler, Route, Slots, for_each_ke
 use pantala_engine::eviction::OUT_OF_MEMORY;
 use pantala_engine::executor::Call;
 use pantala_engine::faults::{self, Fault};
-use pantala_engine::notify::hold_events;
+use pantala_engine::notify::defer_events;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::routing::add_shards;
 use pantala_engine::slowlog::Sender;
@@ -367,7 +367,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     /// Runs a keyed command in a run that may be rolled back. Its keyspace events are held until
     /// the run is committed.
     fn run_with_undo(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
-        let (ran, events) = hold_events(|| self.run_keyed(command, args, reply));
+        let (ran, events) = defer_events(|| self.run_keyed(command, args, reply));
         let held = match &mut self.undo {
             Some(undo) if !events.is_empty() => undo.hold(events),
             _ => Ok(()),

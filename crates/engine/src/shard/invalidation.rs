@@ -29,7 +29,7 @@ const SHARD_TRIES: usize = 8;
 /// receives no invalidations for its own changes.
 pub(crate) fn set_changer(keyspace: &Keyspace, owned: &mut [Ownership], changer: Changer) {
     for ownership in owned {
-        keyspace.shard(ownership).waiters.tracked.changer = changer;
+        keyspace.shard(ownership).observers.tracked.changer = changer;
     }
 }
 
@@ -57,7 +57,7 @@ fn note(keyspace: &Keyspace, owned: &mut [Ownership], reader: &Arc<Reader>, key:
     let place = keyspace.place(key);
     let Ok(at) = owned.binary_search_by_key(&place.shard, Ownership::shard) else { return };
     let state = keyspace.shard(&mut owned[at]);
-    let tracked = &mut state.waiters.tracked;
+    let tracked = &mut state.observers.tracked;
     if tracked.read(place.hash, key, reader) {
         let keys_max = keyspace.tuning.tracking_table_max_keys.load(Relaxed);
         if keys_max > 0 && keyspace.tracking().keys() >= keys_max {
@@ -91,7 +91,7 @@ impl<'k> InvalidationBatch<'k> {
 
     /// Adds an invalidation for a reader, or for the client to which the reader redirects
     /// invalidations.
-    fn tell(&mut self, reader: Arc<Reader>, what: Invalid) {
+    fn invalidate(&mut self, reader: Arc<Reader>, what: Invalid) {
         let (to, subject) = match reader.redirect() {
             None => (reader.listener(), Subject::Invalid(what)),
             Some(client) if client.gone.load(Relaxed) || client.killed.load(Relaxed) => {
@@ -102,11 +102,11 @@ impl<'k> InvalidationBatch<'k> {
         self.push(to, Notification { connection: to.connection, reader, subject });
     }
 
-    fn push(&mut self, to: Listener, news: Notification) {
+    fn push(&mut self, to: Listener, notification: Notification) {
         if self.by_worker.is_empty() {
             self.by_worker.resize_with(self.keyspace.ports().len(), Vec::new);
         }
-        self.by_worker[to.worker as usize].push(news);
+        self.by_worker[to.worker as usize].push(notification);
     }
 
     fn add(&mut self, pending: Pending) {
@@ -114,7 +114,7 @@ impl<'k> InvalidationBatch<'k> {
             let (name, client) = (Arc::clone(&invalidated.name), invalidated.client);
             invalidated.for_each_reader(|reader| {
                 if reader.wants_invalidations_by(client) {
-                    self.tell(reader, Invalid::Key(Arc::clone(&name)));
+                    self.invalidate(reader, Invalid::Key(Arc::clone(&name)));
                 }
             });
         }
@@ -122,11 +122,13 @@ impl<'k> InvalidationBatch<'k> {
 
     /// Sends all invalidations. Those for connections of this worker are passed to the executor.
     fn send(self, executor: &mut Executor<'_>) {
-        for (worker, news) in self.by_worker.into_iter().enumerate().filter(|(_, news)| !news.is_empty()) {
+        for (worker, notifications) in
+            self.by_worker.into_iter().enumerate().filter(|(_, notifications)| !notifications.is_empty())
+        {
             if worker == executor.worker() as usize {
-                executor.told.extend(news);
+                executor.invalidations.extend(notifications);
             } else {
-                self.keyspace.port(worker as u32).send(Message::Told(news));
+                self.keyspace.port(worker as u32).send(Message::Invalidations(notifications));
             }
         }
     }
@@ -136,28 +138,28 @@ impl Executor<'_> {
     /// Invalidates cached copies of keys that were changed in held shards. For clients that track
     /// prefixes (`BCAST`), only collects the keys: [`Executor::send_prefix_invalidations`] sends
     /// them at the end of the turn.
-    pub(crate) fn tell(&mut self, owned: &mut [Ownership]) {
+    pub(crate) fn send_invalidations(&mut self, owned: &mut [Ownership]) {
         let keyspace = self.keyspace();
-        let mut telling = InvalidationBatch::new(keyspace);
+        let mut batch = InvalidationBatch::new(keyspace);
         let mut flushes = 0;
         for ownership in owned {
             let shard = ownership.shard();
-            let tracked = &mut keyspace.shard(ownership).waiters.tracked;
+            let tracked = &mut keyspace.shard(ownership).observers.tracked;
             let Some(mut pending) = tracked.take_pending() else { continue };
             publish(keyspace, shard, tracked);
             self.changed.append(&mut pending.changed);
             // `FLUSHALL` and `FLUSHDB` hold all shards, so every shard has counted the same number
             // of flushes.
             flushes = flushes.max(pending.flushes);
-            telling.add(*pending);
+            batch.add(*pending);
         }
         if flushes > 0 {
             let readers = keyspace.tracking().readers();
             for _ in 0..flushes {
-                readers.iter().for_each(|reader| telling.tell(Arc::clone(reader), Invalid::All));
+                readers.iter().for_each(|reader| batch.invalidate(Arc::clone(reader), Invalid::All));
             }
         }
-        telling.send(self);
+        batch.send(self);
     }
 
     /// Returns whether [`Executor::send_prefix_invalidations`] has anything to do.
@@ -174,14 +176,14 @@ impl Executor<'_> {
         }
         let changed = std::mem::take(&mut self.changed);
         let keyspace = self.keyspace();
-        let mut telling = InvalidationBatch::new(keyspace);
-        keyspace.tracking().prefixes().tell(&changed, |reader, what| telling.tell(Arc::clone(reader), what));
-        telling.send(self);
+        let mut batch = InvalidationBatch::new(keyspace);
+        keyspace.tracking().prefixes().invalidate(&changed, |reader, what| batch.invalidate(Arc::clone(reader), what));
+        batch.send(self);
     }
 
     /// Takes the invalidations for connections of this worker.
     pub fn take_invalidations(&mut self) -> Vec<Notification> {
-        std::mem::take(&mut self.told)
+        std::mem::take(&mut self.invalidations)
     }
 
     /// Takes the invalidations like [`Executor::take_invalidations`], or none if a reply is pending
@@ -194,7 +196,7 @@ impl Executor<'_> {
     /// send invalidations or read the clock again, and otherwise [`Ran::Done`].
     #[inline]
     pub fn done(&self) -> Ran {
-        if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneWithEvents }
+        if self.invalidations.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneWithEvents }
     }
 
     /// Returns whether blocked clients were served since the last call. Their commands may have
@@ -248,7 +250,7 @@ impl Executor<'_> {
         let keyspace = self.keyspace();
         let Some(mut ownership) = self.take_if_ours(shard) else { return false };
         let state = keyspace.shard(&mut ownership);
-        let tracked = &mut state.waiters.tracked;
+        let tracked = &mut state.observers.tracked;
         let is_done = tracked.evict(&mut state.random);
         keyspace.shard_stats(shard).tracked_keys.set(tracked.len() as u64);
         self.finish(vec![ownership], 0);

@@ -61,27 +61,27 @@ impl Executor<'_> {
         }
     }
 
-    /// Resets the requests in `brought` that hold their shards and may be reset at `now_ms`
+    /// Resets the requests in `gathered` that hold their shards and may be reset at `now_ms`
     /// (monotonic clock). Called while the worker runs a script. Returns the reset requests, for
-    /// [`Executor::resume`] in the worker's next turn. The other requests stay in `brought`.
-    pub fn reset_gathered(&mut self, brought: &mut VecDeque<RequestNode>, now_ms: i64) -> Vec<RequestNode> {
-        let is_reset = |parcel: &mut RequestNode| {
-            let request = &mut parcel.value;
+    /// [`Executor::resume`] in the worker's next turn. The other requests stay in `gathered`.
+    pub fn reset_gathered(&mut self, gathered: &mut VecDeque<RequestNode>, now_ms: i64) -> Vec<RequestNode> {
+        let is_reset = |node: &mut RequestNode| {
+            let request = &mut node.value;
             !request.owned.is_empty() && request.patience.is_over(now_ms)
         };
         let (mut reset_gathered, mut stay) = (Vec::new(), VecDeque::new());
-        for mut parcel in brought.drain(..) {
-            if is_reset(&mut parcel) {
-                let request = &mut parcel.value;
+        for mut node in gathered.drain(..) {
+            if is_reset(&mut node) {
+                let request = &mut node.value;
                 self.to_free.append(&mut request.owned);
                 request.task = Task::Gather;
                 request.patience.double();
-                reset_gathered.push(parcel);
+                reset_gathered.push(node);
             } else {
-                stay.push_back(parcel);
+                stay.push_back(node);
             }
         }
-        *brought = stay;
+        *gathered = stay;
         self.free_all();
         reset_gathered
     }
