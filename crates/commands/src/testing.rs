@@ -135,10 +135,7 @@ impl TestServer {
 
     pub(crate) fn heap_bytes(&self) -> u64 {
         let shards = 0..self.keyspace.partition_count();
-        shards
-            .flat_map(|shard| self.keyspace.database_stats_of_shard(shard))
-            .map(|figures| figures.heap_bytes.get())
-            .sum()
+        shards.flat_map(|shard| self.keyspace.database_stats_of_shard(shard)).map(|stats| stats.heap_bytes.get()).sum()
     }
 
     pub(crate) fn hits_and_misses(&self) -> (u64, u64) {

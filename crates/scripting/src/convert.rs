@@ -262,10 +262,10 @@ fn write_table(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
         is_it
     };
     if field("err", Kind::String) {
-        let told = errors::read(stack, table);
-        reply.error_bytes(c_string(&told.text));
+        let error = errors::read(stack, table);
+        reply.error_bytes(c_string(&error.text));
         stack.set_top(table);
-        return told.is_counted;
+        return error.is_counted;
     }
     if field("ok", Kind::String) {
         let text: Vec<u8> = c_string(&stack.copied(-1).unwrap_or_default()).iter().map(one_line).collect();

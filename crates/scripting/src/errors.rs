@@ -115,7 +115,7 @@ pub(crate) fn place(stack: Stack<'_>, level: c_int) -> Option<Place> {
 }
 
 /// The contents of an error table.
-pub(crate) struct Told {
+pub(crate) struct ScriptError {
     /// The text, which starts with the error code.
     pub(crate) text: Vec<u8>,
     /// Source and line.
@@ -124,7 +124,7 @@ pub(crate) struct Told {
 }
 
 /// Reads an error table.
-pub(crate) fn read(stack: Stack<'_>, index: c_int) -> Told {
+pub(crate) fn read(stack: Stack<'_>, index: c_int) -> ScriptError {
     let field = |name: &str| {
         stack.raw_field(index, name);
         let text = match stack.kind(-1) {
@@ -139,5 +139,5 @@ pub(crate) fn read(stack: Stack<'_>, index: c_int) -> Told {
     stack.raw_field(index, IS_COUNTED);
     let is_counted = stack.kind(-1) == Kind::Boolean && stack.boolean(-1);
     stack.pop(1);
-    Told { text, place, is_counted }
+    ScriptError { text, place, is_counted }
 }

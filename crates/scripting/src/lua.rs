@@ -20,7 +20,7 @@ use mlua_sys::lua51 as ffi;
 
 pub(crate) use ffi::lua_State;
 
-use crate::memory::Memory;
+use crate::memory::StateContext;
 
 /// An error to raise. Its value is on top of the stack. If the script was stopped, the value is
 /// ignored.
@@ -35,7 +35,7 @@ pub(crate) type Outcome = Result<c_int, Raise>;
 #[derive(Clone, Copy)]
 pub(crate) struct Stack<'s> {
     state: *mut lua_State,
-    used: PhantomData<&'s Memory>,
+    used: PhantomData<&'s StateContext>,
 }
 
 /// Type of a value.
@@ -59,8 +59,8 @@ pub(crate) enum Kind {
 /// Lua must have called the function with `state`, and the caller's frame must hold nothing with a
 /// destructor.
 pub(crate) unsafe fn enter(state: *mut lua_State, body: fn(Stack<'_>) -> Outcome) -> c_int {
-    // SAFETY: every state is created with a `Memory`.
-    let memory = unsafe { Memory::of(state) };
+    // SAFETY: every state is created with a `StateContext`.
+    let memory = unsafe { StateContext::of(state) };
     memory.suspend();
     let outcome = body(Stack { state, used: PhantomData });
     memory.resume();
@@ -105,8 +105,8 @@ impl<'s> Stack<'s> {
         self.state
     }
 
-    pub(crate) fn memory(self) -> &'s Memory {
-        unsafe { Memory::of(self.state) }
+    pub(crate) fn memory(self) -> &'s StateContext {
+        unsafe { StateContext::of(self.state) }
     }
 
     /// Returns the number of values on the stack.

@@ -19,10 +19,10 @@ const ALIGN_BYTES: usize = 16;
 
 /// The memory accounting and the context of a Lua state. Its address never changes, because the
 /// state's allocator and every function that Lua calls refer to it.
-pub(crate) struct Memory {
+pub(crate) struct StateContext {
     used_bytes: Cell<usize>,
     limit_bytes: usize,
-    /// Number of calls of [`Memory::suspend`] that have not been reverted. While it is not 0,
+    /// Number of calls of [`StateContext::suspend`] that have not been reverted. While it is not 0,
     /// allocations do not fail at the limit.
     suspended: Cell<u32>,
     /// The running script, or null.
@@ -38,9 +38,9 @@ pub(crate) struct Memory {
     pub(crate) json: Cell<crate::cjson::Config>,
 }
 
-impl Memory {
+impl StateContext {
     pub(crate) fn new(limit_bytes: usize) -> Box<Self> {
-        Box::new(Memory {
+        Box::new(StateContext {
             used_bytes: Cell::new(0),
             limit_bytes,
             suspended: Cell::new(0),
@@ -52,18 +52,18 @@ impl Memory {
         })
     }
 
-    /// Returns the `Memory` that a state was created with.
+    /// Returns the `StateContext` that a state was created with.
     ///
     /// # Safety
-    /// The state must live. It must have been created with [`allocate`] and with a `Memory` that
-    /// lives as long.
-    pub(crate) unsafe fn of<'a>(state: *mut ffi::lua_State) -> &'a Memory {
+    /// The state must live. It must have been created with [`allocate`] and with a `StateContext`
+    /// that lives as long.
+    pub(crate) unsafe fn of<'a>(state: *mut ffi::lua_State) -> &'a StateContext {
         let mut memory: *mut c_void = std::ptr::null_mut();
-        // SAFETY: by the caller's promise. Only shared references to the `Memory` exist, on one
-        // thread.
+        // SAFETY: by the caller's promise. Only shared references to the `StateContext` exist, on
+        // one thread.
         unsafe {
             ffi::lua_getallocf(state, &mut memory);
-            &*memory.cast::<Memory>()
+            &*memory.cast::<StateContext>()
         }
     }
 
@@ -72,7 +72,7 @@ impl Memory {
         self.suspended.set(self.suspended.get() + 1);
     }
 
-    /// Reverts one call of [`Memory::suspend`].
+    /// Reverts one call of [`StateContext::suspend`].
     pub(crate) fn resume(&self) {
         self.suspended.set(self.suspended.get() - 1);
     }
@@ -109,7 +109,7 @@ pub(crate) unsafe extern "C" fn allocate(
     // SAFETY: `memory` is the context that the state was created with. Lua passes the true size of
     // each block, and never touches a block that it has freed.
     unsafe {
-        let memory = &*memory.cast::<Memory>();
+        let memory = &*memory.cast::<StateContext>();
         // Called only for existing blocks, which were allocated with this layout.
         let layout = |bytes| Layout::from_size_align_unchecked(bytes, ALIGN_BYTES);
         if new_bytes == 0 {
@@ -150,7 +150,7 @@ mod tests {
     /// this into an error of the script.
     #[test]
     fn a_rejected_allocation_is_null_and_is_not_counted() {
-        let memory = Memory::new(1000);
+        let memory = StateContext::new(1000);
         let hand = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
         let allocate = |block, old_bytes, new_bytes| {
             // SAFETY: blocks come from this allocator, with the sizes that are passed.
@@ -167,7 +167,7 @@ mod tests {
         memory.resume();
         allocate(another, 1, 0);
         allocate(block, 1000, 0);
-        let unbounded = Memory::new(usize::MAX);
+        let unbounded = StateContext::new(usize::MAX);
         let hand = std::ptr::from_ref(&*unbounded).cast_mut().cast::<c_void>();
         // SAFETY: as above.
         let block = unsafe { super::allocate(hand, std::ptr::null_mut(), 0, isize::MAX as usize - 4096) };
@@ -181,7 +181,7 @@ mod tests {
     fn a_block_without_a_layout_is_null() {
         let most_bytes = isize::MAX as usize + 1 - ALIGN_BYTES;
         assert!(layout_of(most_bytes).is_some() && layout_of(most_bytes + 1).is_none());
-        let memory = Memory::new(usize::MAX);
+        let memory = StateContext::new(usize::MAX);
         let hand = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
         memory.suspend();
         let allocate = |block, old_bytes, new_bytes| {

@@ -56,7 +56,7 @@ pub enum Ended {
 }
 
 /// The context of a run, for the functions that the script calls. They find it through
-/// [`crate::memory::Memory::run`].
+/// [`crate::memory::StateContext::run`].
 pub(crate) struct Run<'a> {
     pub(crate) caller: &'a mut dyn Caller,
     /// Protocol version, set by `redis.setresp`.

@@ -13,7 +13,7 @@ use pantala_resp::{Args, Reply, Version};
 use crate::cache::{Script, Scripts, Sha};
 use crate::library::{Draft, Function, Libraries, Library};
 use crate::lua::{Kind, Raise, Stack, lua_State};
-use crate::memory::{Memory, STATE_BYTES_MAX, allocate};
+use crate::memory::{STATE_BYTES_MAX, StateContext, allocate};
 use crate::random::Random;
 use crate::register::{self, Load};
 use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
@@ -92,7 +92,7 @@ pub struct State {
     /// Protocol version that the last run selected for its reply.
     version: Version,
     /// Dropped after the Lua state is closed, because closing still uses this allocator.
-    memory: Box<Memory>,
+    memory: Box<StateContext>,
 }
 
 impl State {
@@ -118,7 +118,7 @@ impl State {
     }
 
     fn with(own: &[sandbox::Own], bytes_max: usize) -> Self {
-        let memory = Memory::new(bytes_max);
+        let memory = StateContext::new(bytes_max);
         memory.suspend();
         // SAFETY: the address of the allocator's context is valid as long as the state lives.
         let lua = unsafe { ffi::lua_newstate(allocate, std::ptr::from_ref(&*memory).cast_mut().cast()) };
@@ -400,7 +400,7 @@ impl State {
         let is_counted = if self.status == ffi::LUA_OK {
             convert::write(stack, self.version, reply)
         } else {
-            tell(stack, name, reply)
+            reply_error(stack, name, reply)
         };
         stack.set_top(0);
         self.memory.resume();
@@ -465,7 +465,7 @@ fn push_array(stack: Stack<'_>, values: &Args<'_>) {
 
 /// Writes the error with which a script has ended. Returns whether that error is already in the
 /// error statistics.
-fn tell(stack: Stack<'_>, name: &[u8], reply: &mut Reply<'_>) -> bool {
+fn reply_error(stack: Stack<'_>, name: &[u8], reply: &mut Reply<'_>) -> bool {
     /// Maximum length of the shown part of an error text, as in Redis, bytes.
     const SHOWN_BYTES_MAX: usize = 100;
     if stack.kind(-1) != Kind::Table {
@@ -474,13 +474,13 @@ fn tell(stack: Stack<'_>, name: &[u8], reply: &mut Reply<'_>) -> bool {
         reply.error_bytes(&[b"ERR Error running script ", name, b", ", shown].concat());
         return false;
     }
-    let told = errors::read(stack, stack.top());
-    let mut text = told.text;
-    if let Some((source, line)) = told.place {
+    let error = errors::read(stack, stack.top());
+    let mut text = error.text;
+    if let Some((source, line)) = error.place {
         text.extend_from_slice(&[b" script: ", name, b", on ", &source, b":", &line, b"."].concat());
     }
     reply.error_bytes(&text);
-    told.is_counted
+    error.is_counted
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use std::ffi::c_int;
 use mlua_sys::lua51 as ffi;
 
 use crate::lua::{Outcome, Raise, Stack, enter, lua_State};
-use crate::memory::Memory;
+use crate::memory::StateContext;
 use crate::run::{Interrupt, Run, Stopped};
 use crate::{INTERRUPT_INSTRUCTIONS, api, errors, register};
 
@@ -43,7 +43,7 @@ pub(crate) unsafe fn watch(state: *mut lua_State) {
     // function may resume a coroutine that its library has created. So all of them use the same
     // hook.
     unsafe {
-        Memory::of(state).is_stopped.set(false);
+        StateContext::of(state).is_stopped.set(false);
         ffi::lua_sethook(state, Some(hook), ffi::LUA_MASKCOUNT, INTERRUPT_INSTRUCTIONS);
     }
 }
@@ -120,7 +120,7 @@ unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) 
 pub(crate) unsafe fn check_periodically(state: *mut lua_State) {
     // SAFETY: by the caller's promise.
     unsafe {
-        let resumes = &Memory::of(state).resumes;
+        let resumes = &StateContext::of(state).resumes;
         resumes.set(resumes.get().wrapping_add(1));
         if resumes.get().is_multiple_of(RESUMES_PER_CHECK) {
             enter(state, look);
@@ -137,7 +137,7 @@ pub(crate) unsafe fn raise_again(state: *mut lua_State) {
     // SAFETY: by the caller's promise. `running` is called once, and no Lua runs before this
     // function returns.
     unsafe {
-        if Memory::of(state).is_stopped.get() {
+        if StateContext::of(state).is_stopped.get() {
             enter(state, |stack| Err(stop(stack, api::running(stack))));
         }
     }

@@ -254,7 +254,7 @@ impl Server {
 
     /// Removes an admitted connection from the counts, because its worker has closed it or could
     /// not take it over.
-    pub fn connection_refused(&self, worker: u32) {
+    pub fn uncount_connection(&self, worker: u32) {
         self.open.fetch_sub(1, Relaxed);
         self.loads[worker as usize].fetch_sub(1, Relaxed);
     }
@@ -281,7 +281,7 @@ impl Server {
         client.gone.store(true, Relaxed);
         self.keyspace.clients().remove(client.id);
         self.workers[client.worker as usize].connections.sub(1);
-        self.connection_refused(client.worker);
+        self.uncount_connection(client.worker);
     }
 
     /// Logs and counts a client that is closed because it has exceeded its output limit.
@@ -298,7 +298,7 @@ impl Server {
     pub(crate) fn data_bytes(&self) -> u64 {
         (0..self.keyspace.partition_count())
             .flat_map(|shard| self.keyspace.database_stats_of_shard(shard))
-            .map(|figures| figures.dict_bytes.get() + figures.heap_bytes.get())
+            .map(|stats| stats.dict_bytes.get() + stats.heap_bytes.get())
             .sum()
     }
 
@@ -443,13 +443,13 @@ impl Host for Server {
         self.keyspace.lazy_free().reset();
         self.keyspace.memory().reset();
         self.keyspace.expiry.reset();
-        for figure in [
+        for counter in [
             &self.stats.connections_received,
             &self.stats.connections_rejected,
             &self.stats.output_limit_closed,
             &self.stats.link_bytes,
         ] {
-            figure.store(0, Relaxed);
+            counter.store(0, Relaxed);
         }
         self.keyspace.clients().memory().evicted.store(0, Relaxed);
         self.replication.reset_stats();

@@ -102,9 +102,9 @@ pub fn take_state(kind: Kind) -> Box<State> {
 
 /// Stores a Lua state for the next script of this thread, and publishes its memory usage.
 pub fn return_state(kind: Kind, state: Box<State>) {
-    STATE_BYTES.with_borrow(|told| {
-        if let Some(told) = told {
-            told[kind as usize].store(state.used_bytes() as u64, Relaxed);
+    STATE_BYTES.with_borrow(|recorded| {
+        if let Some(recorded) = recorded {
+            recorded[kind as usize].store(state.used_bytes() as u64, Relaxed);
         }
     });
     STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
@@ -145,7 +145,7 @@ impl Running {
 
     /// Publishes the name and command of the running script, once it has run long enough to be
     /// shown.
-    pub fn tell(&self, named: Named) {
+    pub fn publish_name(&self, named: Named) {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some((self.since_ms.load(Relaxed), named));
     }
 
@@ -405,7 +405,7 @@ impl Functions for Server {
     }
 
     fn libraries(&self) -> Vec<LibraryInfo> {
-        let facts = |library: &Arc<Library>| LibraryInfo {
+        let info_of = |library: &Arc<Library>| LibraryInfo {
             name: library.name.to_vec(),
             text: Arc::clone(&library.text),
             functions: library
@@ -418,7 +418,7 @@ impl Functions for Server {
                 })
                 .collect(),
         };
-        self.scripting().libraries.table().libraries().map(facts).collect()
+        self.scripting().libraries.table().libraries().map(info_of).collect()
     }
 
     fn counts(&self) -> (usize, usize) {

@@ -90,7 +90,7 @@ pub struct Connection<C, S> {
     pub ahead: Ahead,
     /// Encoded messages and invalidations, held until the replies in flight before them have
     /// arrived.
-    pub news: Vec<u8>,
+    pub held_messages: Vec<u8>,
     /// Confirmations of subscriptions by the running transaction. They are sent even if replies are
     /// suppressed.
     pub confirmed: Vec<u8>,
@@ -113,7 +113,7 @@ impl<C: Lent, S> Connection<C, S> {
             is_ready: false,
             output: Vec::new(),
             ahead: Ahead::default(),
-            news: Vec::new(),
+            held_messages: Vec::new(),
             confirmed: Vec::new(),
             sending: Sending::default(),
             layer_bytes: 0,
@@ -159,7 +159,7 @@ impl<C: Lent, S> Connection<C, S> {
     /// Returns the size of pending output, bytes.
     #[inline]
     pub fn pending_bytes(&self) -> usize {
-        self.output.len() + self.news.len() + self.sending.bytes + self.ahead.len_bytes()
+        self.output.len() + self.held_messages.len() + self.sending.bytes + self.ahead.len_bytes()
     }
 
     /// Returns whether there is output that isn't part of the send in flight.

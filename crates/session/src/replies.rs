@@ -62,9 +62,9 @@ impl<C: Lent, S> Connection<C, S> {
 
     /// Adds a message. If replies are in flight, the message is sent after them, because it may
     /// refer to their content.
-    pub fn tell(&mut self, bytes: &[u8]) {
+    pub fn push_message(&mut self, bytes: &[u8]) {
         if self.awaits_answer() {
-            self.news.extend_from_slice(bytes);
+            self.held_messages.extend_from_slice(bytes);
         } else if self.state != State::Closing {
             self.output.extend_from_slice(bytes);
         }
@@ -73,8 +73,8 @@ impl<C: Lent, S> Connection<C, S> {
     /// Releases the held messages once the replies before them have arrived.
     #[inline]
     pub fn release_messages(&mut self) {
-        if !self.news.is_empty() {
-            self.output.append(&mut self.news);
+        if !self.held_messages.is_empty() {
+            self.output.append(&mut self.held_messages);
         }
     }
 
@@ -92,7 +92,7 @@ impl<C: Lent, S> Connection<C, S> {
             self.confirmed = Vec::new();
             self.release_messages();
         } else {
-            self.confirmed.append(&mut self.news);
+            self.confirmed.append(&mut self.held_messages);
         }
     }
 

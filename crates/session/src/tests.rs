@@ -261,7 +261,7 @@ fn unwanted_replies_are_dropped_and_messages_are_kept() {
     assert_eq!((reply(&mut connection), reply(&mut connection), reply(&mut connection)), (vec![], vec![], vec![b'r']));
     connection.session.reply_mode = ReplyMode::Off;
     connection.begin_exec();
-    connection.tell(b"message");
+    connection.push_message(b"message");
     connection.end_exec();
     assert_eq!(reply(&mut connection), b"message");
 }
@@ -270,14 +270,14 @@ fn unwanted_replies_are_dropped_and_messages_are_kept() {
 fn messages_wait_for_the_answer_in_flight() {
     let mut connection = connection();
     connection.park(1, 10);
-    connection.tell(b"message");
+    connection.push_message(b"message");
     assert_eq!((connection.output.len(), connection.pending_bytes()), (0, 7));
     connection.output.extend_from_slice(b"answer ");
     connection.unpark();
     connection.release_messages();
-    connection.tell(b" message");
+    connection.push_message(b" message");
     assert_eq!(connection.output, b"answer message message");
     connection.state = State::Closing;
-    connection.tell(b"lost");
+    connection.push_message(b"lost");
     assert_eq!(connection.output, b"answer message message");
 }

@@ -70,8 +70,8 @@ fn every_type_round_trips() {
             (server.run(&format!("DEBUG DIGEST-VALUE {key}")), server.run(&format!("OBJECT ENCODING {key}")));
         // The length excludes the type byte, the version and the checksum.
         let length = format!("serializedlength:{} ", payload.len() - 1 - 2 - 8);
-        let figures = server.run(&format!("DEBUG OBJECT {key}"));
-        assert!(figures.contains(&length), "{figures} without {length}");
+        let described = server.run(&format!("DEBUG OBJECT {key}"));
+        assert!(described.contains(&length), "{described} without {length}");
         assert_eq!(restore(&mut server, &[b"new", b"0", &payload, b"REPLACE"]), "+OK");
         assert_eq!(server.run("DEBUG DIGEST-VALUE new"), digest, "{key}");
         assert_eq!(server.run("OBJECT ENCODING new"), encoding, "{key}");

@@ -255,7 +255,7 @@ fn scan_and_randomkey_delete_expired_keys_but_keys_does_not() {
     const KEYS: u64 = 40;
     let mut server = TestServer::new(3);
     // Returns the number of keys that were deleted as expired, and the number of keys left.
-    let figures = |server: &TestServer| {
+    let key_counts = |server: &TestServer| {
         let shards = 0..server.keyspace.partition_count();
         shards.fold((0, 0), |(expired, left), shard| {
             let (stats, size) = (server.keyspace.shard_stats(shard), server.keyspace.shard_size(0, shard));
@@ -270,20 +270,20 @@ fn scan_and_randomkey_delete_expired_keys_but_keys_does_not() {
     }
     server.now_ms += 10;
     assert_eq!(server.run("KEYS *"), "*0");
-    assert_eq!(figures(&server), (0, 3 * KEYS));
+    assert_eq!(key_counts(&server), (0, 3 * KEYS));
     // Only keys that match the pattern are deleted.
     assert!(scan_all(&mut server, " MATCH a:*").0.is_empty());
-    assert_eq!(figures(&server), (KEYS, 2 * KEYS));
+    assert_eq!(key_counts(&server), (KEYS, 2 * KEYS));
     // Expired keys are deleted even if `TYPE` excludes them.
     assert!(scan_all(&mut server, " MATCH c:* TYPE string").0.is_empty());
-    assert_eq!(figures(&server), (2 * KEYS, KEYS));
+    assert_eq!(key_counts(&server), (2 * KEYS, KEYS));
     // A pause prevents deletion.
     server.keyspace.tuning.paused_until_ms.store(server.now_ms + 1, Relaxed);
     assert!(scan_all(&mut server, "").0.is_empty());
-    assert_eq!(figures(&server), (2 * KEYS, KEYS));
+    assert_eq!(key_counts(&server), (2 * KEYS, KEYS));
     server.now_ms += 1;
     server.expect(&[("RANDOMKEY", "$-1")]);
-    assert_eq!(figures(&server), (3 * KEYS, 0));
+    assert_eq!(key_counts(&server), (3 * KEYS, 0));
     server.check_counts(0, 0);
 }
 

@@ -403,8 +403,8 @@ fn fields_expire_in_the_background() {
     }
     server.expect(&[("RENAME h0 renamed", "+OK"), ("DEL h2", ":1"), ("SWAPDB 0 1", "+OK")]);
     let watched = |server: &TestServer| -> u64 {
-        let figures = |shard| server.keyspace.database_stats_of_shard(shard).map(|db| db.timed_hashes.get());
-        (0..4).flat_map(figures).sum()
+        let timed_hashes_of = |shard| server.keyspace.database_stats_of_shard(shard).map(|db| db.timed_hashes.get());
+        (0..4).flat_map(timed_hashes_of).sum()
     };
     assert!((300..=302).contains(&watched(&server)), "{}", watched(&server));
     server.now_ms += 10;

@@ -265,7 +265,7 @@ fn counters_of_a_command_are_in_the_gates_cache_line() {
     // A database without any use has no counters, so this uses the database once.
     server.run("EXISTS a");
     // Returns the address and the value of each counter.
-    let figures = |server: &TestServer| -> Vec<(usize, u64)> {
+    let all_counters = |server: &TestServer| -> Vec<(usize, u64)> {
         let of = |shard| {
             let stats = server.keyspace.shard_stats(shard);
             let counters = [&stats.commands, &stats.hits, &stats.misses, &stats.expired, &stats.combined];
@@ -279,9 +279,9 @@ fn counters_of_a_command_are_in_the_gates_cache_line() {
         (0..4).flat_map(of).collect()
     };
     let mut lines_of = |words: &[&[u8]]| {
-        let before = figures(&server);
+        let before = all_counters(&server);
         server.raw(words);
-        let changed = before.iter().zip(figures(&server)).filter(|(before, after)| before.1 != after.1);
+        let changed = before.iter().zip(all_counters(&server)).filter(|(before, after)| before.1 != after.1);
         let mut lines: Vec<usize> = changed.map(|(before, _)| before.0 / LINE_BYTES).collect();
         lines.dedup();
         lines.len()

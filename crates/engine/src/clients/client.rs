@@ -340,7 +340,7 @@ impl Clients {
     /// Limits the memory usage of all clients, bytes; 0: no limit. Any other limit is raised to at
     /// least [`LIMIT_BYTES_MIN`].
     pub fn limit_memory(&self, limit_bytes: u64) {
-        self.memory.set_limit(limit_bytes, |weigh| self.lock().values().for_each(weigh));
+        self.memory.set_limit(limit_bytes, |account| self.lock().values().for_each(account));
     }
 
     /// Returns the number of clients.

@@ -24,14 +24,15 @@ pub struct Check<'f> {
     now_ms: i64,
     findings: Findings,
     /// Called with each line of the report and its offset in the file.
-    tell: &'f mut dyn FnMut(u64, &str),
+    report: &'f mut dyn FnMut(u64, &str),
 }
 
 impl<'f> Check<'f> {
-    /// Starts a check of the file that `reader` reads. `now_ms` is the current Unix time. `tell` is
-    /// called with auxiliary fields, databases and the verdict on the checksum, and their offsets.
-    pub fn new(reader: Reader, limits: Limits, now_ms: i64, tell: &'f mut dyn FnMut(u64, &str)) -> Self {
-        Check { reader, limits, now_ms, findings: Findings::default(), tell }
+    /// Starts a check of the file that `reader` reads. `now_ms` is the current Unix time. `report`
+    /// is called with auxiliary fields, databases and the verdict on the checksum, and their
+    /// offsets.
+    pub fn new(reader: Reader, limits: Limits, now_ms: i64, report: &'f mut dyn FnMut(u64, &str)) -> Self {
+        Check { reader, limits, now_ms, findings: Findings::default(), report }
     }
 
     /// Returns the counts so far.
@@ -73,14 +74,14 @@ impl<'f> Check<'f> {
                         Some(_) => "Checksum OK",
                         None => return Ok(true),
                     };
-                    (self.tell)(self.reader.offset(), line);
+                    (self.report)(self.reader.offset(), line);
                     return Ok(true);
                 }
                 Next::Piece(offset, Piece::Aux(name, value)) => {
-                    (self.tell)(offset, &format!("AUX FIELD {} = '{}'", name.escape_ascii(), value.escape_ascii()));
+                    (self.report)(offset, &format!("AUX FIELD {} = '{}'", name.escape_ascii(), value.escape_ascii()));
                 }
                 Next::Piece(offset, Piece::Database(number)) => {
-                    (self.tell)(offset, &format!("Selecting DB ID {number}"));
+                    (self.report)(offset, &format!("Selecting DB ID {number}"));
                 }
                 Next::Piece(_, Piece::Function(_)) => self.findings.functions += 1,
                 Next::Piece(_, Piece::Entry(entry)) => {

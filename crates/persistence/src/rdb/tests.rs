@@ -307,8 +307,8 @@ fn newer_hashes_and_streams() {
 fn a_check_counts() {
     let file = file_of(Version::Redis7_0, &values());
     let mut lines = Vec::new();
-    let mut tell = |offset: u64, line: &str| lines.push(format!("{offset} {line}"));
-    let mut check = Check::new(Reader::new(None, 16, 1 << 20, true), LIMITS, NOW_MS + 2, &mut tell);
+    let mut report = |offset: u64, line: &str| lines.push(format!("{offset} {line}"));
+    let mut check = Check::new(Reader::new(None, 16, 1 << 20, true), LIMITS, NOW_MS + 2, &mut report);
     let mut is_right = false;
     for chunk in file.chunks(1000).chain([&[][..]]) {
         assert!(!is_right);

@@ -36,7 +36,7 @@ enum End {
     Whole,
     /// The file ended within a command or transaction. It was truncated before this command or
     /// transaction.
-    Cut,
+    Truncated,
 }
 
 /// The reason why a file was not loaded, for the log.
@@ -96,7 +96,7 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
         let file_began = Instant::now();
         let single = Single { server, directory: &directory, listed, now_ms };
         let end = single.load(target).map_err(|Failed(why)| why)?;
-        if matches!(end, End::Cut) && !is_last {
+        if matches!(end, End::Truncated) && !is_last {
             return Err("Fatal error: the truncated file is not the last file".to_owned());
         }
         let kind = if is_base { "base" } else { "incr" };
@@ -233,6 +233,6 @@ impl Single<'_> {
         let cut = self.directory.truncate(&self.listed.name, at);
         cut.map_err(|error| Failed(format!("Error truncating the AOF file {name}: {error}")))?;
         tracing::warn!("AOF {name} loaded anyway because aof-load-truncated is enabled");
-        Ok(End::Cut)
+        Ok(End::Truncated)
     }
 }

@@ -146,7 +146,7 @@ fn is_delayed(server: &Server) -> bool {
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let Some(shared) = server.snapshots().background.server() else { return };
     let aof = &server.snapshots().aof;
-    aof.rewrites.has_failed.store(false, Relaxed);
+    aof.rewrites.is_increment_failed.store(false, Relaxed);
     let mut handle = lock(&aof.writer);
     let inbox = handle.as_ref().map_or_else(Arc::default, |handle| Arc::clone(&handle.inbox));
     let started = Arc::new(Mutex::new(()));
@@ -184,7 +184,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
 
 /// Ends the running rewrite because its increment can't be written.
 pub(super) fn fail(server: &Server) {
-    server.snapshots().aof.rewrites.has_failed.store(true, Relaxed);
+    server.snapshots().aof.rewrites.is_increment_failed.store(true, Relaxed);
     server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
 }
 
@@ -312,9 +312,9 @@ impl Rewriting {
     }
 
     fn end(&mut self, outcome: Result<Written, Failure>) -> Result<Base, Unfinished> {
-        let has_failed = self.server.snapshots().aof.rewrites.has_failed.load(Relaxed);
+        let is_increment_failed = self.server.snapshots().aof.rewrites.is_increment_failed.load(Relaxed);
         outcome.map_err(|failure| match failure {
-            Failure::Aborted if !has_failed => Unfinished::Aborted,
+            Failure::Aborted if !is_increment_failed => Unfinished::Aborted,
             failure => Unfinished::Failed(failure.to_string()),
         })?;
         let Some((path, file)) = &mut self.file else { return Err(Unfinished::Failed("it was not opened".to_owned())) };

@@ -44,7 +44,7 @@ pub struct Rewrites {
     /// Number of rewrites that have ended since startup.
     pub count: AtomicU64,
     /// Whether the last rewrite was ended because its increment could not be written.
-    pub has_failed: AtomicBool,
+    pub is_increment_failed: AtomicBool,
     /// Number of failed rewrites since the last successful one.
     pub failures: AtomicU64,
     /// When the last failed rewrite ended, in ms of the monotonic clock.
@@ -60,7 +60,7 @@ impl Default for Rewrites {
             since_ms: AtomicI64::new(0),
             is_scheduled: AtomicBool::new(false),
             count: AtomicU64::new(0),
-            has_failed: AtomicBool::new(false),
+            is_increment_failed: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             failed_ms: AtomicI64::new(0),
             last_took_s: AtomicI64::new(-1),

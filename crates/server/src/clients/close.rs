@@ -64,7 +64,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if connection.state == State::Paused {
             self.reactor.stats.paused.sub(1);
         }
-        if let Some(held) = connection.socket.held.take() {
+        if let Some(held) = connection.socket.shard_work.take() {
             held.abandon(self.reactor.server);
         }
         let keyspace = self.executor.keyspace();
@@ -113,7 +113,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             }
             finish_touched(self);
         }
-        if self.limits.weighing.is_on {
+        if self.limits.accounting.is_on {
             self.limits.end_turn(self.reactor.server);
         }
     }
@@ -130,8 +130,8 @@ fn finish_touched<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
             primary::end_turn(clients, index);
         }
         let Some(is_over) = clients.reactor.finish(index) else { continue };
-        if clients.limits.weighing.is_on {
-            clients.weigh(index);
+        if clients.limits.accounting.is_on {
+            clients.account(index);
         }
         if is_over {
             clients.close(index);

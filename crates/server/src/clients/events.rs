@@ -32,7 +32,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         match happened {
             Happened::Nothing => {}
             Happened::Changed(index) => {
-                if self.limits.weighing.is_on | self.has_followers {
+                if self.limits.accounting.is_on | self.has_followers {
                     after_change(self, index);
                 }
             }
@@ -46,7 +46,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         if connection.session.monitors && connection.state != State::Closing {
-            let output = if connection.session.in_exec { &mut connection.news } else { &mut connection.output };
+            let output =
+                if connection.session.in_exec { &mut connection.held_messages } else { &mut connection.output };
             output.extend_from_slice(line);
             if !self.closed_over_limit(index, line.len()) {
                 self.reactor.touch(index);
@@ -69,8 +70,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
 #[cold]
 fn after_change<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
-    if clients.limits.weighing.is_on {
-        clients.weigh(index);
+    if clients.limits.accounting.is_on {
+        clients.account(index);
     }
     continue_stream_to_follower(clients, index);
 }

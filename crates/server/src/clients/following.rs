@@ -1,11 +1,11 @@
 //! Connections that follow the stream of effects, which are those of replicas. An effect is the
 //! change that a command has made to a key, in the form in which it is propagated.
 //!
-//! A connection's output contains only a short part of the stream, at most about [`WINDOW_BYTES`].
-//! The rest stays in the log, which all followers share ([`pantala_engine::effect`]). The next part
-//! is read once the earlier part has been sent. The memory cost of a slow replica is therefore the
-//! part of the log that is kept for it. When that part exceeds the `client-output-buffer-limit` of
-//! replicas, the replica's connection is closed.
+//! A connection's output contains only a short part of the stream, at most about
+//! [`REFILL_BELOW_BYTES`]. The rest stays in the log, which all followers share
+//! ([`pantala_engine::effect`]). The next part is read once the earlier part has been sent. The
+//! memory cost of a slow replica is therefore the part of the log that is kept for it. When that
+//! part exceeds the `client-output-buffer-limit` of replicas, the replica's connection is closed.
 
 use pantala_engine::client::Next;
 use pantala_engine::effect::log::{Ahead, CutOff};
@@ -19,7 +19,7 @@ use super::{Abandon, Clients};
 /// Pending output below which a follower reads more of the log, bytes. It is twice what a socket
 /// accepts at a time. A larger value would only move more bytes from the shared log to the
 /// connection.
-const WINDOW_BYTES: usize = 1024 * 1024;
+const REFILL_BELOW_BYTES: usize = 1024 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Handles a message for the follower with this token (connection identifier). The message
@@ -52,10 +52,10 @@ pub fn check_follower<L: EventLoop, H: Abandon>(
 }
 
 /// Adds more of the stream to a connection's output, if the connection follows the stream and has
-/// less than [`WINDOW_BYTES`] of pending output.
+/// less than [`REFILL_BELOW_BYTES`] of pending output.
 pub(super) fn continue_stream_to_follower<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
-    let mut room = WINDOW_BYTES.saturating_sub(connection.pending_bytes());
+    let mut room = REFILL_BELOW_BYTES.saturating_sub(connection.pending_bytes());
     let Some(follower) = &mut connection.session.follows else { return };
     if connection.state == State::Closing || clients.frozen.holds(index) {
         return;

@@ -42,14 +42,14 @@ impl Deferred {
     fn is_output_of(&self, wanted: u64) -> bool {
         match self {
             Deferred::Output(token, _) => *token == wanted,
-            Deferred::Notification(news) => news.connection == wanted,
+            Deferred::Notification(notification) => notification.connection == wanted,
             Deferred::Event(_) | Deferred::OverLimit(_) | Deferred::Kill(..) | Deferred::Effects(_) => false,
         }
     }
 }
 
 /// The frozen connection and its script.
-struct By {
+struct FrozenScript {
     /// Index of the frozen connection.
     index: u32,
     /// Whether the connection runs a script or a function.
@@ -63,7 +63,7 @@ struct By {
 /// The frozen connection, if any, and the deferred events and messages.
 #[derive(Default)]
 pub struct Frozen {
-    by: Option<By>,
+    script: Option<FrozenScript>,
     deferred: Vec<Deferred>,
 }
 
@@ -71,18 +71,18 @@ impl Frozen {
     /// Returns whether the connection is frozen, that is, whether this turn runs within its script.
     #[inline]
     pub fn holds(&self, index: u32) -> bool {
-        self.by.as_ref().is_some_and(|by| by.index == index)
+        self.script.as_ref().is_some_and(|script| script.index == index)
     }
 
     /// Returns whether this turn is within a script.
     pub fn is_within_script(&self) -> bool {
-        self.by.is_some()
+        self.script.is_some()
     }
 
     /// Returns the busy error if this turn is within a script. The error is for clients that send
     /// another script or need the script's shards.
     pub fn reply(&self) -> Option<&'static str> {
-        self.by.as_ref().map(|by| by.kind.busy())
+        self.script.as_ref().map(|script| script.kind.busy())
     }
 
     /// Defers an event or a message for the frozen connection.
@@ -93,7 +93,7 @@ impl Frozen {
     /// Defers an event of the frozen connection. Returns any other event, which the caller must
     /// handle.
     fn defer_event<L: EventLoop, H>(&mut self, reactor: &Reactor<'_, L, H>, event: Event) -> Option<Event> {
-        let Some(by) = &self.by else { return Some(event) };
+        let Some(script) = &self.script else { return Some(event) };
         let conn = match &event {
             Event::Data { conn, .. }
             | Event::Eof { conn }
@@ -101,7 +101,7 @@ impl Frozen {
             | Event::Sent { conn, result: Err(_), .. } => *conn,
             Event::Sent { .. } | Event::Accepted { .. } | Event::Woken => return Some(event),
         };
-        if reactor.find(conn) != Some(by.index) {
+        if reactor.find(conn) != Some(script.index) {
             return Some(event);
         }
         self.deferred.push(Deferred::Event(event));
@@ -112,9 +112,9 @@ impl Frozen {
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Freezes a connection whose script is busy, and makes all other connections ready.
     pub fn freeze(&mut self, index: u32, kind: Kind) {
-        self.frozen.by = Some(By { index, kind, deferred_bytes: 0, is_over_limit: false });
+        self.frozen.script = Some(FrozenScript { index, kind, deferred_bytes: 0, is_over_limit: false });
         if let Some(connection) = &self.reactor.connections[index as usize]
-            && !connection.socket.is_held
+            && !connection.socket.is_receive_paused
         {
             self.reactor.io.pause_receive(connection.socket.id);
         }
@@ -126,9 +126,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
     /// Thaws the connection, because its script has ended.
     pub fn thaw(&mut self) {
-        let Some(by) = self.frozen.by.take() else { return };
-        if let Some(connection) = &self.reactor.connections[by.index as usize]
-            && !connection.socket.is_held
+        let Some(script) = self.frozen.script.take() else { return };
+        if let Some(connection) = &self.reactor.connections[script.index as usize]
+            && !connection.socket.is_receive_paused
         {
             self.reactor.io.resume_receive(connection.socket.id);
         }
@@ -146,15 +146,16 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Defers output of `bytes` bytes for the frozen connection. If the output limit is then
     /// exceeded, drops all output deferred for the connection.
     pub fn defer_output(&mut self, output: Deferred, bytes: usize) {
-        let Some(by) = &mut self.frozen.by else { return };
-        let Some(connection) = &self.reactor.connections[by.index as usize] else { return };
-        if by.is_over_limit {
+        let Some(script) = &mut self.frozen.script else { return };
+        let Some(connection) = &self.reactor.connections[script.index as usize] else { return };
+        if script.is_over_limit {
             return;
         }
-        by.deferred_bytes += bytes;
+        script.deferred_bytes += bytes;
         let hard_bytes = output_limit(connection, &self.reactor.settings).hard_bytes;
-        by.is_over_limit = hard_bytes > 0 && (connection.pending_bytes() + by.deferred_bytes) as u64 > hard_bytes;
-        if by.is_over_limit {
+        script.is_over_limit =
+            hard_bytes > 0 && (connection.pending_bytes() + script.deferred_bytes) as u64 > hard_bytes;
+        if script.is_over_limit {
             let wanted = connection.socket.token();
             self.frozen.deferred.retain(|deferred| !deferred.is_output_of(wanted));
             self.frozen.deferred.push(Deferred::OverLimit(wanted));
@@ -183,7 +184,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                     }
                 }
                 Deferred::Kill(wanted, client) => self.kill(wanted, client),
-                Deferred::Notification(news) => self.send_invalidations(vec![news]),
+                Deferred::Notification(notification) => self.send_invalidations(vec![notification]),
                 Deferred::Effects(wanted) => self.follow(wanted),
                 Deferred::Output(wanted, output) => {
                     if let Some(index) = self.reactor.find_token(wanted) {

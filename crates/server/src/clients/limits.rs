@@ -94,12 +94,12 @@ impl OutputAlarm {
         self.normal_bytes.saturating_sub(other_bytes)
     }
 
-    /// Creates the alarm from the settings. `weighs` says whether the memory of all clients is
+    /// Creates the alarm from the settings. `accounts` says whether the memory of all clients is
     /// limited.
-    pub fn new(settings: &Settings, weighs: bool) -> Self {
+    pub fn new(settings: &Settings, accounts: bool) -> Self {
         let alarm = |limit: &OutputLimit| {
             let hard_bytes = if limit.hard_bytes == 0 { u64::MAX } else { limit.hard_bytes };
-            let bytes = if weighs { hard_bytes.min(UNACCOUNTED_OUTPUT_BYTES_MAX) } else { hard_bytes };
+            let bytes = if accounts { hard_bytes.min(UNACCOUNTED_OUTPUT_BYTES_MAX) } else { hard_bytes };
             usize::try_from(bytes).unwrap_or(usize::MAX)
         };
         let normal_bytes = alarm(&settings.output_limit_normal);
@@ -118,33 +118,33 @@ impl OutputAlarm {
 
 /// The limits on the output of each client and on the memory of all clients.
 pub struct Limits {
-    pub(super) weighing: MemoryAccounting,
+    pub(super) accounting: MemoryAccounting,
     pub alarm: OutputAlarm,
 }
 
 impl Limits {
-    /// Creates the limits from the settings. `weighs` says whether the memory of all clients is
+    /// Creates the limits from the settings. `accounts` says whether the memory of all clients is
     /// limited.
-    pub fn new(settings: &Settings, weighs: bool) -> Self {
-        Limits { weighing: MemoryAccounting::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
+    pub fn new(settings: &Settings, accounts: bool) -> Self {
+        Limits { accounting: MemoryAccounting::new(accounts), alarm: OutputAlarm::new(settings, accounts) }
     }
 
     /// Ends a turn. All its connections must have been accounted for.
     pub fn end_turn(&mut self, server: &Server) {
         let memory = server.keyspace().clients().memory();
-        if self.weighing.unflushed_bytes.unsigned_abs() >= UNFLUSHED_BYTES_MAX {
-            memory.add(std::mem::take(&mut self.weighing.unflushed_bytes));
+        if self.accounting.unflushed_bytes.unsigned_abs() >= UNFLUSHED_BYTES_MAX {
+            memory.add(std::mem::take(&mut self.accounting.unflushed_bytes));
         }
-        self.weighing.is_due =
-            std::mem::take(&mut self.weighing.has_accounted) && memory.is_too_much(self.weighing.unflushed_bytes);
+        self.accounting.is_due =
+            std::mem::take(&mut self.accounting.has_accounted) && memory.is_too_much(self.accounting.unflushed_bytes);
     }
 
     /// Closes clients if the sum was too large at the end of the last turn, and is still too large
     /// now that pending output was sent.
     #[inline]
     pub fn evict_if_due(&mut self, server: &Server, now_ms: i64) {
-        if self.weighing.is_due {
-            self.weighing.is_due = false;
+        if self.accounting.is_due {
+            self.accounting.is_due = false;
             self.evict(server, now_ms);
         }
     }
@@ -154,7 +154,7 @@ impl Limits {
     #[cold]
     fn evict(&mut self, server: &Server, now_ms: i64) {
         let memory = server.keyspace().clients().memory();
-        memory.add(std::mem::take(&mut self.weighing.unflushed_bytes));
+        memory.add(std::mem::take(&mut self.accounting.unflushed_bytes));
         for client in memory.evict() {
             tracing::info!(
                 "Evicting client: id={} addr={} name={} tot-mem={}",
@@ -165,8 +165,8 @@ impl Limits {
             );
             server.kill(&client);
         }
-        if memory.is_too_much(0) && now_ms - self.weighing.last_warning_ms >= WARN_EVERY_MS {
-            self.weighing.last_warning_ms = now_ms;
+        if memory.is_too_much(0) && now_ms - self.accounting.last_warning_ms >= WARN_EVERY_MS {
+            self.accounting.last_warning_ms = now_ms;
             tracing::warn!("Over client maxmemory after evicting all evictable clients");
         }
     }
@@ -175,33 +175,33 @@ impl Limits {
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Applies the settings for clients' memory and output.
     pub fn reload_memory_accounting(&mut self) {
-        let was_on = self.limits.weighing.is_on;
-        self.limits.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
-        if self.limits.weighing.is_on && !was_on {
+        let was_on = self.limits.accounting.is_on;
+        self.limits.accounting.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
+        if self.limits.accounting.is_on && !was_on {
             // Account for all connections again. The sum was computed when the limit was set, from
             // sizes that may have been a few hundred milliseconds old.
-            (0..self.reactor.connections.len() as u32).for_each(|index| self.weigh(index));
+            (0..self.reactor.connections.len() as u32).for_each(|index| self.account(index));
         }
-        self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.weighing.is_on);
-        if self.limits.weighing.is_on {
+        self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.accounting.is_on);
+        if self.limits.accounting.is_on {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
     }
 
     /// Updates the accounted memory of a connection.
-    pub fn weigh(&mut self, index: u32) {
+    pub fn account(&mut self, index: u32) {
         let Some(connection) = &self.reactor.connections[index as usize] else { return };
         connection.publish_buffers(&self.reactor.io);
         let memory = self.executor.keyspace().clients().memory();
-        self.limits.weighing.unflushed_bytes += memory.weigh(&connection.session.client);
-        self.limits.weighing.has_accounted = true;
+        self.limits.accounting.unflushed_bytes += memory.update_weight(&connection.session.client);
+        self.limits.accounting.has_accounted = true;
     }
 
     /// Accounts for a connection with much output, within a turn. Closes clients if the sum then
     /// reaches the limit. Returns whether this connection must be closed.
     pub fn evicts_for(&mut self, index: u32) -> bool {
-        self.weigh(index);
-        if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unflushed_bytes) {
+        self.account(index);
+        if self.executor.keyspace().clients().memory().is_too_much(self.limits.accounting.unflushed_bytes) {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
         // This call, or an earlier one on any worker, may have chosen the connection to be closed.

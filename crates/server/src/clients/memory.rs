@@ -22,14 +22,14 @@ const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
 
 /// A worker's state for `maxmemory`.
 #[derive(Default)]
-pub struct Memory {
+pub struct EvictionState {
     /// Whether memory was used up, with nothing to evict, when the last command arrived. If that
     /// command runs a script, the script's commands use this value.
     is_out: bool,
     /// Whether the next turn must continue to evict.
     is_behind: bool,
     /// Whether to call the allocator's purge again in the next round of periodic work
-    /// ([`Memory::purge`]).
+    /// ([`EvictionState::purge`]).
     purges_again: bool,
     /// This worker's part of the global memory counter, bytes: the memory of its connections. On
     /// worker 0 it also includes the published messages that several subscribers share.
@@ -38,7 +38,7 @@ pub struct Memory {
     refreshed_ms: i64,
 }
 
-impl Memory {
+impl EvictionState {
     /// Returns whether the next turn must start without waiting.
     #[inline]
     pub fn is_behind(&self) -> bool {
@@ -54,8 +54,8 @@ impl Memory {
         self.purges_again = true;
     }
 
-    /// Purges again if [`Memory::purge`] was called since the last call of this function. Returns
-    /// whether it was.
+    /// Purges again if [`EvictionState::purge`] was called since the last call of this function.
+    /// Returns whether it was.
     pub fn purge_again(&mut self) -> bool {
         let purges = std::mem::take(&mut self.purges_again);
         if purges {
@@ -76,12 +76,13 @@ impl Memory {
         self.is_out
     }
 
-    /// Returns [`Memory::is_out`] if there is a limit, `false` otherwise.
+    /// Returns [`EvictionState::is_out`] if there is a limit, `false` otherwise.
     pub fn is_out_now(&self, keyspace: &Keyspace) -> bool {
         keyspace.tuning.is_limited() && self.is_out
     }
 
-    /// Restores an earlier value of [`Memory::is_out`] after other clients' commands have run.
+    /// Restores an earlier value of [`EvictionState::is_out`] after other clients' commands have
+    /// run.
     pub fn set_out(&mut self, is_out: bool) {
         self.is_out = is_out;
     }

@@ -32,7 +32,7 @@ pub use close::Garbage;
 pub use following::check_follower;
 use frozen::Frozen;
 use limits::Limits;
-pub use memory::Memory;
+pub use memory::EvictionState;
 pub use output::{discard_over_limit, drop_over_limit, limit_stranger, output_limit, reply_limit};
 pub use published::{close_subscriber, deliver_packed};
 pub use unsynced::{note_unsynced, note_unsynced_until};
@@ -89,7 +89,7 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
     #[inline]
     pub fn is_behind(&self) -> bool {
         // `|` makes this one branch instead of four. Usually all four conditions are false.
-        self.reactor.is_behind() | self.limits.weighing.is_due() | !self.garbage.is_empty() | self.executor.has_work()
+        self.reactor.is_behind() | self.limits.accounting.is_due() | !self.garbage.is_empty() | self.executor.has_work()
     }
 
     /// Returns the time until the first blocked client times out, µs. Returns `None` if no blocked

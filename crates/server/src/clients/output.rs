@@ -101,7 +101,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             self.close_over_limit(index);
             return true;
         }
-        let is_evicted = self.limits.weighing.is_on && self.evicts_for(index);
+        let is_evicted = self.limits.accounting.is_on && self.evicts_for(index);
         if is_evicted {
             self.close(index);
         }

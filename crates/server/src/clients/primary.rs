@@ -108,7 +108,7 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
     relay(clients.reactor.server, connection);
     connection.output.clear();
     drop(connection.ahead.take());
-    connection.news.clear();
+    connection.held_messages.clear();
     let Some(link) = &mut connection.session.primary else { return };
     let synced = synced_offset(clients.reactor.server, link, clients.reactor.number);
     if let Some(ack) = link.acknowledge(now_ms, synced) {

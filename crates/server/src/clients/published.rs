@@ -51,7 +51,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         // it is long, and added after the reply.
         let awaits_answer = connection.awaits_answer();
         match message {
-            message if awaits_answer => connection.tell(message.bytes()),
+            message if awaits_answer => connection.push_message(message.bytes()),
             Outgoing::Own(bytes) => {
                 if connection.output.capacity() == 0 {
                     connection.renew_output(&mut self.reactor.spare);
@@ -77,7 +77,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let has_much = connection.socket.is_listed && connection.pending_bytes() > self.limits.alarm.waiting_bytes_max;
         // With a limit on clients' memory, each turn must account for the connections whose output
         // has grown.
-        if has_much || self.limits.weighing.is_on {
+        if has_much || self.limits.accounting.is_on {
             self.reactor.touch(index);
         } else {
             self.reactor.list(index);

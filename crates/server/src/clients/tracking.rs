@@ -67,15 +67,15 @@ fn encode(what: &Invalid, form: Form, bytes: &mut Vec<u8>) {
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Sends invalidations to connections of this worker.
     #[cold]
-    pub fn send_invalidations(&mut self, news: Vec<Notification>) {
+    pub fn send_invalidations(&mut self, notifications: Vec<Notification>) {
         let mut encoded = Encoded::default();
-        for news in news {
-            self.send_invalidation(news, &mut encoded);
+        for notification in notifications {
+            self.send_invalidation(notification, &mut encoded);
         }
     }
 
-    fn send_invalidation(&mut self, news: Notification, encoded: &mut Encoded) {
-        let Notification { connection: wanted, reader, subject } = news;
+    fn send_invalidation(&mut self, notification: Notification, encoded: &mut Encoded) {
+        let Notification { connection: wanted, reader, subject } = notification;
         if !reader.is_live() {
             return;
         }
@@ -101,17 +101,17 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 }
                 Subject::Broken => 0,
             };
-            let news = Notification { connection: wanted, reader, subject };
-            return self.defer_output(Deferred::Notification(news), bytes + size_of::<Notification>());
+            let notification = Notification { connection: wanted, reader, subject };
+            return self.defer_output(Deferred::Notification(notification), bytes + size_of::<Notification>());
         }
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let before_bytes = connection.pending_bytes();
         let is_resp3 = connection.session.version == Version::Resp3;
         match subject {
-            Subject::Invalid(what) if is_resp3 => connection.tell(encoded.of(&what, Form::Push)),
-            Subject::Redirected(what) if is_resp3 => connection.tell(encoded.of(&what, Form::Push)),
+            Subject::Invalid(what) if is_resp3 => connection.push_message(encoded.of(&what, Form::Push)),
+            Subject::Redirected(what) if is_resp3 => connection.push_message(encoded.of(&what, Form::Push)),
             Subject::Redirected(what) if connection.session.subscriptions.is_some() => {
-                connection.tell(encoded.of(&what, Form::Message));
+                connection.push_message(encoded.of(&what, Form::Message));
             }
             // In RESP2 the invalidation couldn't be distinguished from a reply, so it isn't sent.
             Subject::Invalid(_) | Subject::Redirected(_) => return,
@@ -129,7 +129,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 reply.push(2);
                 reply.bulk(b"tracking-redir-broken");
                 reply.integer(id as i64);
-                connection.tell(&bytes);
+                connection.push_message(&bytes);
             }
         }
         let added_bytes = connection.pending_bytes() - before_bytes;
@@ -148,7 +148,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.executor.take_served() {
             self.reactor.read_clock();
         }
-        let news = self.executor.take_invalidations_unless_answers();
-        self.send_invalidations(news);
+        let notifications = self.executor.take_invalidations_unless_answers();
+        self.send_invalidations(notifications);
     }
 }

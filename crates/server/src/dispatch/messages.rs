@@ -74,7 +74,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::OverLimit(wanted) => close_subscriber(&mut self.clients, wanted),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
                 Message::Effects(wanted) => self.clients.follow(wanted),
-                Message::Invalidations(news) => self.clients.send_invalidations(news),
+                Message::Invalidations(notifications) => self.clients.send_invalidations(notifications),
                 Message::Kill(wanted, client) => self.clients.kill(wanted, client),
                 // This runs between two windows, so the worker has settled: it runs no command
                 // admitted earlier.
@@ -145,8 +145,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             self.run_gathered();
             // Invalidations follow all replies, because replies may contain values that have
             // changed since.
-            let news = self.clients.executor.take_invalidations();
-            self.clients.send_invalidations(news);
+            let notifications = self.clients.executor.take_invalidations();
+            self.clients.send_invalidations(notifications);
         }
     }
 

@@ -29,7 +29,7 @@ use pantala_runtime::EventLoop;
 use pantala_session::State;
 
 use crate::clients::slow::Stopwatch;
-use crate::clients::{Clients, Memory};
+use crate::clients::{Clients, EvictionState};
 use crate::host::Server;
 use crate::reactor;
 pub use busy::Suspended;
@@ -57,7 +57,7 @@ pub struct Dispatcher<'s, L: EventLoop> {
     /// The worker's clients.
     pub clients: Clients<'s, L, Held>,
     /// The worker's state for `maxmemory`.
-    pub memory: Memory,
+    pub memory: EvictionState,
     /// Times commands.
     pub stopwatch: Stopwatch,
     /// Whether the worker must stop.
@@ -85,7 +85,7 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
         let clients = Clients::new(server, number, io);
         server.scripting().attach(number);
         Dispatcher {
-            memory: Memory::default(),
+            memory: EvictionState::default(),
             stopwatch: Stopwatch::new(&clients.reactor.settings),
             is_stopping: false,
             shards: Vec::new(),

@@ -65,14 +65,14 @@ impl PauseReply {
     }
 
     /// Rolls back the pause because a busy script holds shards.
-    pub(super) fn refuse(&self, server: &Server) {
+    pub(super) fn cancel(&self, server: &Server) {
         server.keyspace().tuning.cancel_pause(&self.pause);
         wake_for_pause(server);
     }
 
     /// Starts the duration of the pause. Called when the reply has been written, or when the client
     /// has disconnected.
-    pub(super) fn tell(&self, server: &Server) {
+    pub(super) fn start_duration(&self, server: &Server) {
         server.keyspace().tuning.start_pause_time(&self.pause, server.now_ms());
         wake_for_pause(server);
     }
@@ -94,7 +94,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let is_alone = answer.unsettled == 0;
         let to = connection.session.listener();
         self.clients.reactor.server.keyspace().tuning.hold_pause(answer.pause());
-        connection.socket.held = Some(Held::Pause(answer));
+        connection.socket.shard_work = Some(Held::Pause(answer));
         connection.park(1, 0);
         for worker in (0..self.clients.reactor.server.keyspace().ports().len() as u32)
             .filter(|worker| *worker != self.clients.reactor.number)
@@ -112,7 +112,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     pub(super) fn settled(&mut self, wanted: u64) {
         let Some(index) = self.clients.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
-        let Some(Held::Pause(answer)) = &mut connection.socket.held else { return };
+        let Some(Held::Pause(answer)) = &mut connection.socket.shard_work else { return };
         answer.unsettled -= 1;
         if answer.unsettled == 0 {
             self.acquire_all_for_pause(index);
@@ -124,7 +124,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // so they queue for their shards before this request does.
         self.mail.resume_reset(&mut self.clients.executor);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
-        let Some(Held::Pause(answer)) = &connection.socket.held else { return };
+        let Some(Held::Pause(answer)) = &connection.socket.shard_work else { return };
         let (may_be_rejected, view, token) =
             (answer.may_be_rejected, connection.session.view(), connection.socket.token());
         self.shards.clear();
@@ -145,7 +145,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let keyspace = self.clients.executor.keyspace();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         if keyspace.serves_later() {
-            connection.socket.held = Some(Held::Pause(answer));
+            connection.socket.shard_work = Some(Held::Pause(answer));
             connection.park(1, 0);
             return Ran::Parked;
         }
@@ -156,12 +156,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             // The command has only waited for other commands, so its own run time is zero.
             self.clients.tally.time_late(command, Duration::ZERO);
         }
-        answer.tell(self.clients.reactor.server);
+        answer.start_duration(self.clients.reactor.server);
         Ran::Done
     }
 
     /// Defers a command until the pause has ended.
-    pub fn deferred_shards(&mut self, index: u32, command: &'static Command) {
+    pub fn defer_command(&mut self, index: u32, command: &'static Command) {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         connection.state = State::Paused;
         connection.release_messages();
@@ -193,7 +193,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             connection.state = State::Open;
             connection.session.client.paused.store(false, Relaxed);
             self.clients.reactor.stats.paused.sub(1);
-            if let Some(Held::Script(call)) = &connection.socket.held {
+            if let Some(Held::Script(call)) = &connection.socket.shard_work {
                 let argument_bytes = call.kept_bytes();
                 call.find_shards(self.clients.executor.keyspace(), &mut self.shards);
                 connection.park(1, argument_bytes);

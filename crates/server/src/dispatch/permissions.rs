@@ -23,7 +23,7 @@ use crate::reactor::Reactor;
 pub(super) fn reject_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, index: u32, why: &str) {
     let Some(connection) = &mut reactor.connections[index as usize] else { return };
     let (session, output) = (&mut connection.session, &mut connection.output);
-    match connection.socket.held.take() {
+    match connection.socket.shard_work.take() {
         Some(Held::Exec(..)) => {
             session.discard();
             Reply::new(output, session.version).error_bytes(&discarded(why.as_bytes()));
@@ -31,7 +31,7 @@ pub(super) fn reject_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, inde
         held => {
             Reply::new(output, session.version).error(why);
             if let Some(Held::Pause(answer)) = held {
-                answer.refuse(reactor.server);
+                answer.cancel(reactor.server);
             }
         }
     }
@@ -93,7 +93,7 @@ fn rejection_of_held<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u3
     if session.has_followed(users.epoch()) {
         return None;
     }
-    let (command, (bytes, ranges)): (&Command, _) = match &connection.socket.held {
+    let (command, (bytes, ranges)): (&Command, _) = match &connection.socket.shard_work {
         Some(Held::Watch(command, words)) => (command, copied(words.iter().map(|word| &**word))),
         Some(Held::Script(call)) => (call.command(), call.words()),
         // SHUTDOWN has already started: as in Redis, a change of rules doesn't stop it.

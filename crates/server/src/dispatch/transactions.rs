@@ -91,7 +91,7 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
 /// requires that its commands need only their keys, and that the user is unrestricted as of `epoch`
 /// (the version of the ACL users).
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
-    let Some(Held::Exec(command, name)) = connection.socket.held else { return None };
+    let Some(Held::Exec(command, name)) = connection.socket.shard_work else { return None };
     let session = &mut connection.session;
     if !session.is_unrestricted(epoch) {
         return None;
@@ -99,7 +99,7 @@ fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let transaction = session.transaction.take_if(|transaction| transaction.can_travel())?;
     let watching = session.watching.take();
     session.publish_transaction();
-    connection.socket.held = None;
+    connection.socket.shard_work = None;
     Some(Box::new(Exec::new(transaction, watching, command, name)))
 }
 
@@ -115,7 +115,7 @@ fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: b
 /// script.
 fn would_run_script(connection: &Connection) -> bool {
     let is_script = |queued: &Queued| matches!(queued.command.handler, Handler::Transaction(_));
-    match &connection.socket.held {
+    match &connection.socket.shard_work {
         Some(Held::Script(_)) => true,
         Some(Held::Exec(..)) => {
             connection.session.transaction.as_ref().is_some_and(|transaction| transaction.queue().iter().any(is_script))
@@ -242,7 +242,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // waiting. Commands of the primary must not be lost.
         let may_be_rejected = !matches!(held, Held::Watch(..)) && connection.session.primary.is_none();
         let mut argument_bytes = held.argument_bytes();
-        connection.socket.held = Some(held);
+        connection.socket.shard_work = Some(held);
         let (view, token) = (connection.session.view(), connection.socket.token());
         match self.clients.executor.gather(
             &self.shards,
@@ -321,7 +321,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     pub(super) fn gathered(&mut self, mut node: RequestNode) {
         let owned = node.value.take_owned();
         if node.value.connection == ENDING {
-            let how = self.clients.reactor.server.snapshots().ending();
+            let how = self.clients.reactor.server.snapshots().shutdown_options();
             ending::end(self, None, how, owned);
             return;
         }
@@ -339,7 +339,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         let before = connection.output.len();
         connection.unpark();
-        let script = match &connection.socket.held {
+        let script = match &connection.socket.shard_work {
             Some(Held::Script(call)) => Some(call.command()),
             _ => None,
         };
@@ -397,14 +397,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let now_ms = self.clients.executor.time_of(self.clients.reactor.clock.now_ms, &mut owned);
         let held = self.clients.reactor.connections[index as usize]
             .as_mut()
-            .and_then(|connection| connection.socket.held.take());
+            .and_then(|connection| connection.socket.shard_work.take());
         let began = (has_waited && WATCHING).then(Instant::now);
         match held {
             Some(Held::Script(call)) if is_paused(&self.clients.reactor, index, &call) => {
                 self.clients.executor.release_shards(owned, now_ms);
-                self.deferred_shards(index, call.command());
+                self.defer_command(index, call.command());
                 if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
-                    connection.socket.held = Some(Held::Script(call));
+                    connection.socket.shard_work = Some(Held::Script(call));
                 }
                 return Ran::Parked;
             }
@@ -491,8 +491,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Makes room ([`Memory::make_room`](crate::clients::Memory::make_room)) for a command whose
-    /// requested shards have arrived. Returns whether the command may run.
+    /// Makes room ([`EvictionState::make_room`](crate::clients::EvictionState::make_room)) for a
+    /// command whose requested shards have arrived. Returns whether the command may run.
     pub(super) fn make_room_for_held(&mut self, index: u32, held: &mut [Ownership]) -> bool {
         if !self.clients.executor.keyspace().tuning.is_limited() {
             return true;
@@ -502,7 +502,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // because a script may run for a long time.
         self.clients.executor.free_evicted();
         let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
-        let flags = match &connection.socket.held {
+        let flags = match &connection.socket.shard_work {
             Some(Held::Script(call)) => call.flags(),
             Some(Held::Exec(..)) => {
                 connection.session.transaction.as_ref().map_or(Flags::empty(), |transaction| transaction.flags())
@@ -516,7 +516,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 impl Abandon for Held {
     fn abandon(self, server: &Server) {
         if let Held::Pause(answer) = self {
-            answer.tell(server);
+            answer.start_duration(server);
         }
     }
 }

@@ -15,8 +15,8 @@ pub(super) fn shards(text: &mut Text, server: &Server) {
     text.field("contended_requests", keyspace.contended());
     for shard in 0..keyspace.layout().shards {
         let partitions = keyspace.partitions_of(shard);
-        let sum = |figure: fn(&DatabaseStats) -> u64| -> u64 {
-            partitions.clone().flat_map(|partition| keyspace.database_stats_of_shard(partition)).map(figure).sum()
+        let sum = |counter: fn(&DatabaseStats) -> u64| -> u64 {
+            partitions.clone().flat_map(|partition| keyspace.database_stats_of_shard(partition)).map(counter).sum()
         };
         let count = |counter: fn(&ShardStats) -> &Counter| -> u64 {
             partitions.clone().map(|partition| counter(keyspace.shard_stats(partition)).get()).sum()

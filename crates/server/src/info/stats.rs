@@ -14,13 +14,13 @@ use crate::host::Server;
 use crate::rates::totals;
 use crate::stats::{CommandStats, WorkerStats};
 
-pub(super) fn over_workers(server: &Server, figure: fn(&WorkerStats) -> u64) -> u64 {
-    server.all_worker_stats().iter().map(figure).sum()
+pub(super) fn over_workers(server: &Server, counter: fn(&WorkerStats) -> u64) -> u64 {
+    server.all_worker_stats().iter().map(counter).sum()
 }
 
-fn over_shards(server: &Server, figure: fn(&ShardStats) -> u64) -> u64 {
+fn over_shards(server: &Server, counter: fn(&ShardStats) -> u64) -> u64 {
     let keyspace = server.keyspace();
-    (0..keyspace.partition_count()).map(|shard| figure(keyspace.shard_stats(shard))).sum()
+    (0..keyspace.partition_count()).map(|shard| counter(keyspace.shard_stats(shard))).sum()
 }
 
 pub(super) fn stats(text: &mut Text, server: &Server) {
@@ -150,9 +150,9 @@ pub(super) fn latencystats(text: &mut Text, server: &Server) {
         return;
     }
     for (name, distribution) in latencies(server) {
-        let figure = |percent: &f64| format!("p{percent}={:.3}", distribution.percentile(*percent) as f64 / 1000.0);
-        let figures: Vec<String> = settings.latency_percentiles.iter().map(figure).collect();
-        text.line(format_args!("latency_percentiles_usec_{name}:{}", figures.join(",")));
+        let field = |percent: &f64| format!("p{percent}={:.3}", distribution.percentile(*percent) as f64 / 1000.0);
+        let fields: Vec<String> = settings.latency_percentiles.iter().map(field).collect();
+        text.line(format_args!("latency_percentiles_usec_{name}:{}", fields.join(",")));
     }
 }
 

@@ -163,9 +163,9 @@ fn values_match_the_server() {
     let client = server.client_joined(1, 5, 9, end(1), end(2));
     client.query_capacity_bytes.store(300, Relaxed);
     client.output_bytes.store(20, Relaxed);
-    let figures = server.keyspace().database_stats_for_tests(4, 2);
-    figures.keys.add(7);
-    figures.dict_bytes.add(1 << 20);
+    let stats = server.keyspace().database_stats_for_tests(4, 2);
+    stats.keys.add(7);
+    stats.dict_bytes.add(1 << 20);
     server.keyspace().shard_stats(2).hits.add(3);
     server.keyspace().shard_stats(0).hits.add(2);
     server.worker_stats(0).commands.add(10);

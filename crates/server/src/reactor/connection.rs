@@ -13,9 +13,9 @@ pub struct Socket<H> {
     /// The event loop's identifier of the socket.
     pub id: ConnId,
     /// The work that runs on the shards that the connection has requested.
-    pub held: Option<H>,
+    pub shard_work: Option<H>,
     /// Whether receiving is paused until the pending input has run.
-    pub is_held: bool,
+    pub is_receive_paused: bool,
     /// Whether the connection is in the list of those whose turn must be finished.
     pub is_touched: bool,
     /// Whether the connection is in the list of those that have only messages to be sent.
@@ -34,8 +34,8 @@ impl<H> Socket<H> {
     pub fn new(id: ConnId) -> Self {
         Socket {
             id,
-            held: None,
-            is_held: false,
+            shard_work: None,
+            is_receive_paused: false,
             is_touched: false,
             is_listed: false,
             unsynced: 0,

@@ -254,8 +254,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
                 self.ready.push(index);
             }
         }
-        if hold != connection.socket.is_held {
-            connection.socket.is_held = hold;
+        if hold != connection.socket.is_receive_paused {
+            connection.socket.is_receive_paused = hold;
             if hold {
                 self.io.pause_receive(connection.socket.id);
             } else {

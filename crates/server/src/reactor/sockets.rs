@@ -152,12 +152,12 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
         // The peer may have disconnected since the connection was admitted.
         let Ok((address, local_address)) = net::endpoints(&socket) else {
-            self.server.connection_refused(self.number);
+            self.server.uncount_connection(self.number);
             return None;
         };
         let layer = if kind == Kind::Tls { Layer::accept(self.server, self.clock.now_ms) } else { Ok(None) };
         let Ok(layer) = layer else {
-            self.server.connection_refused(self.number);
+            self.server.uncount_connection(self.number);
             return None;
         };
         let fd = socket.as_raw_fd();
@@ -165,7 +165,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             Ok(id) => id,
             Err(error) => {
                 tracing::warn!("could not watch an accepted connection: {error}");
-                self.server.connection_refused(self.number);
+                self.server.uncount_connection(self.number);
                 return None;
             }
         };

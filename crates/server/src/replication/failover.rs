@@ -29,7 +29,7 @@ use pantala_replication::ReplicaState;
 use super::Replication;
 use super::primary::quiesce;
 use super::promotion::{hold_writes, release_writes};
-use super::replica::{Address, Known, Role};
+use super::replica::{Address, Known, RoleLock};
 use crate::host::Server;
 
 /// Interval at which acknowledgements are checked.
@@ -122,7 +122,7 @@ impl Failovers {
 pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> {
     let replication = server.replication();
     // Prevents a `REPLICAOF` between the checks and the start.
-    let role = Role::of(server);
+    let role = RoleLock::of(server);
     if replication.failovers.is_running() {
         return Err("ERR FAILOVER already in progress.".to_owned());
     }
@@ -191,7 +191,7 @@ pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
     let replication = server.replication();
     // The stage and the role change under this lock only. So the server follows the target if and
     // only if the stage is [`Stage::InProgress`].
-    let role = Role::of(server);
+    let role = RoleLock::of(server);
     let (stage, number) = {
         let failover = replication.failovers.lock();
         if failover.stage == Stage::None || number.is_some_and(|number| number != failover.number) {
@@ -210,7 +210,7 @@ pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
 pub(super) fn succeed(server: &Server, number: u64) {
     // An abort takes this lock too. So it has either ended the failover before, or finds none
     // afterwards.
-    let _role = Role::of(server);
+    let _role = RoleLock::of(server);
     end(server, number);
 }
 
@@ -263,7 +263,7 @@ impl Run {
                 target
             }
         };
-        let role = Role::of(server);
+        let role = RoleLock::of(server);
         if !replication.failovers.enter_progress(self.number, &target) {
             return;
         }

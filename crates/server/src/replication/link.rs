@@ -130,7 +130,7 @@ impl Attempt<'_> {
         let stream = self.connect(address)?;
         tracing::info!("MASTER <-> REPLICA sync started");
         self.enter(Phase::Handshake)?;
-        let mut wire = Wire { socket: self.encrypt(stream)?, buffer: Vec::new(), at: 0, heard: Instant::now() };
+        let mut wire = Wire { socket: self.encrypt(stream)?, buffer: Vec::new(), at: 0, received_at: Instant::now() };
         match self.perform_handshake_or_abort(&mut wire)? {
             Outcome::Failed(why) | Outcome::NotYet(why) => Err(End::Failed(why)),
             Outcome::Continues(id) => {
@@ -315,12 +315,12 @@ impl Attempt<'_> {
         let databases = self.server.keyspace().databases();
         let reader = Reader::new(total_bytes, databases, limits.string_bytes_max, self.settings.rdb_checksum);
         let mut stream_db = None;
-        let mut tell = |_: u64, line: &str| {
+        let mut report = |_: u64, line: &str| {
             if let Some(db) = line.strip_prefix("AUX FIELD repl-stream-db = '") {
                 stream_db = db.trim_end_matches('\'').parse::<u32>().ok();
             }
         };
-        let mut check = Check::new(reader, limits, now_ms, &mut tell);
+        let mut check = Check::new(reader, limits, now_ms, &mut report);
         let wrong = |why: String| End::Failed(format!("Bad snapshot from MASTER, the dataset stays as it is: {why}"));
         let (mut is_checked, mut read_bytes) = (false, 0);
         loop {
@@ -409,7 +409,7 @@ pub(super) struct Wire {
     buffer: Vec<u8>,
     /// Number of bytes of the buffer that have been consumed.
     at: usize,
-    heard: Instant,
+    received_at: Instant,
 }
 
 impl Wire {
@@ -429,7 +429,7 @@ impl Wire {
                     if !attempt.is_wanted() {
                         return Err(End::Unwanted);
                     }
-                    if self.heard.elapsed() > attempt.timeout() {
+                    if self.received_at.elapsed() > attempt.timeout() {
                         return Err(End::Failed("Timeout connecting to the MASTER...".to_owned()));
                     }
                 }
@@ -437,8 +437,8 @@ impl Wire {
                 Err(error) => return Err(End::Failed(format!("I/O error trying to sync with MASTER: {error}"))),
             }
         }
-        self.heard = Instant::now();
-        attempt.replica().hear(attempt.server.now_ms());
+        self.received_at = Instant::now();
+        attempt.replica().note_received(attempt.server.now_ms());
         if attempt.is_wanted() { Ok(()) } else { Err(End::Unwanted) }
     }
 

@@ -28,7 +28,7 @@ use pantala_replication::ReplId;
 
 use super::Replication;
 use super::primary::Asker;
-use super::replica::{Role, shown};
+use super::replica::{RoleLock, shown};
 use crate::host::Server;
 
 /// Interval between checks of whether the stream has switched to the server's own units.
@@ -42,7 +42,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Returns the error reply, if the server is no replica or follows another stream than `id`.
 pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(), &'static str> {
     tracing::warn!("Failover request received for replid {}.", id.escape_ascii());
-    Role::of(server).take_over(ReplId::parse(id))?;
+    RoleLock::of(server).take_over(ReplId::parse(id))?;
     tracing::info!("MASTER MODE enabled (failover request from '{}')", shown(client));
     Ok(())
 }

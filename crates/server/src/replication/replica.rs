@@ -137,16 +137,16 @@ struct State {
 /// The right to change the role of this server. A thread acquires it before it checks whether the
 /// role may change. It keeps the right until it has changed the state and the setting `replicaof`.
 /// The right is taken before any other lock, and its owner waits for nothing but locks.
-pub(super) struct Role<'s> {
+pub(super) struct RoleLock<'s> {
     server: &'s Server,
-    _held: MutexGuard<'s, ()>,
+    _guard: MutexGuard<'s, ()>,
 }
 
 /// The state of this server as a replica.
 pub struct Replica {
     state: Mutex<State>,
     changed: Condvar,
-    /// The lock of [`Role`].
+    /// The lock of [`RoleLock`].
     role: Mutex<()>,
     /// Number of the current term.
     term: AtomicU64,
@@ -199,7 +199,7 @@ impl Replica {
         // Can't fail: a server is started once.
         let _ = replica.server.set(Arc::downgrade(server));
         if let Some(address) = server.config().settings().replica.primary.clone() {
-            Role::of(server).change(Some(address));
+            RoleLock::of(server).change(Some(address));
         }
     }
 
@@ -260,7 +260,7 @@ impl Replica {
 
     /// Runs `REPLICAOF` for a client.
     pub fn follow(&self, server: &Server, primary: Option<Address>, client: &Client) -> Followed {
-        let role = Role::of(server);
+        let role = RoleLock::of(server);
         if server.replication().failovers.is_running() {
             return Followed::FailingOver;
         }
@@ -283,7 +283,8 @@ impl Replica {
     }
 
     /// Starts to follow another primary, or none, if `check` finds no error in the current state.
-    /// `own` is the end of this server's own stream, if known. The caller must own the [`Role`].
+    /// `own` is the end of this server's own stream, if known. The caller must own the
+    /// [`RoleLock`].
     fn change<E>(
         &self,
         server: &Server,
@@ -444,7 +445,7 @@ impl Replica {
     }
 
     /// Records that bytes have arrived from the primary.
-    pub(super) fn hear(&self, now_ms: i64) {
+    pub(super) fn note_received(&self, now_ms: i64) {
         self.progress.received_ms.store(now_ms, Relaxed);
     }
 
@@ -504,7 +505,7 @@ impl Replica {
     }
 
     /// Passes shards that a worker has acquired to the link thread.
-    pub fn bring(&self, owned: Vec<Ownership>) {
+    pub fn deliver_shards(&self, owned: Vec<Ownership>) {
         self.lock().shards = Some(owned);
         self.changed.notify_all();
     }
@@ -525,12 +526,12 @@ impl Replica {
     }
 }
 
-impl<'s> Role<'s> {
+impl<'s> RoleLock<'s> {
     /// Waits until no other thread owns the right to change the role, and acquires this right.
     pub(super) fn of(server: &'s Server) -> Self {
         // The lock protects no data, so a panic of its owner leaves no invalid state.
-        let held = server.replication().replica.role.lock().unwrap_or_else(PoisonError::into_inner);
-        Role { server, _held: held }
+        let guard = server.replication().replica.role.lock().unwrap_or_else(PoisonError::into_inner);
+        RoleLock { server, _guard: guard }
     }
 
     fn replica(&self) -> &'s Replica {

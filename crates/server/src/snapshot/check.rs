@@ -64,19 +64,19 @@ fn check(path: &Path) -> (bool, String) {
 /// data is valid, and the text of the report.
 pub fn check_start(path: &Path) -> (Option<u64>, String) {
     let mut lines = String::new();
-    let mut tell = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");
-    tell(0, &format!("Checking RDB file {}", path.display()));
+    let mut report = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");
+    report(0, &format!("Checking RDB file {}", path.display()));
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) => {
-            tell(0, &format!("Cannot open file {}: {error}", path.display()));
+            report(0, &format!("Cannot open file {}: {error}", path.display()));
             return (None, lines);
         }
     };
     let limits = super::load::load_limits(Tuning::new().rdb_limits());
     let file_bytes = file.metadata().ok().map(|metadata| metadata.len());
     let reader = Reader::new(file_bytes, DATABASES_MAX as u32, limits.string_bytes_max, true);
-    let mut check = Check::new(reader, limits, SystemClock::new().now_us() / 1000, &mut tell);
+    let mut check = Check::new(reader, limits, SystemClock::new().now_us() / 1000, &mut report);
     let mut input = vec![0; INPUT_BYTES];
     let mut read = 0;
     let ended = loop {

@@ -241,18 +241,18 @@ pub fn load_from(
         let parts = whole.parts(threads);
         let firsts: Vec<u32> = parts.iter().map(Part::first_shard).collect();
         let mut loaders = Vec::new();
-        let mut feeds = Vec::new();
+        let mut queues = Vec::new();
         for mut part in parts {
-            let (feed, batches) = mpsc::sync_channel(BATCHES_MAX);
+            let (sender, batches) = mpsc::sync_channel(BATCHES_MAX);
             let loader = &loader;
             let run = move || loader.run(&mut part, &batches);
             let thread = std::thread::Builder::new().name("pantala-loader".into()).spawn_scoped(scope, run)?;
             loaders.push(thread);
-            feeds.push(Feed { batch: Batch::default(), feed });
+            queues.push(LoaderQueue { batch: Batch::default(), sender });
         }
         let part_of = |key: &[u8]| firsts.partition_point(|first| *first <= keyspace.place(key).shard) - 1;
-        let read = read_all(source, reader, &mut feeds, &loader, part_of);
-        drop(feeds);
+        let read = read_all(source, reader, &mut queues, &loader, part_of);
+        drop(queues);
         let stored = loaders
             .into_iter()
             .map(|loader| loader.join().unwrap_or(Err(Error { offset: 0, fault: Fault::OutOfMemory })));
@@ -276,7 +276,7 @@ pub fn load_limits(limits: Limits) -> Limits {
 fn read_all(
     mut source: impl Read,
     mut reader: Reader,
-    feeds: &mut [Feed],
+    queues: &mut [LoaderQueue],
     loader: &Loader<'_>,
     part_of: impl Fn(&[u8]) -> usize,
 ) -> Result<(Libraries, u64), LoadError> {
@@ -301,14 +301,14 @@ fn read_all(
             Next::Piece(_, Piece::Database(_)) => {}
             Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
             Next::Piece(_, Piece::Entry(entry)) => {
-                if !feeds[part_of(entry.key)].add(&entry) {
+                if !queues[part_of(entry.key)].add(&entry) {
                     // The loader of this entry has failed. It returns the reason to `load`.
                     return Ok((libraries, reader.offset()));
                 }
             }
             Next::Piece(_, Piece::End(_)) => {
-                feeds.iter_mut().for_each(|feed| {
-                    feed.send();
+                queues.iter_mut().for_each(|queue| {
+                    queue.send();
                 });
                 return Ok((libraries, reader.offset()));
             }
@@ -362,12 +362,12 @@ struct Placed {
 }
 
 /// The batch that is being filled for a loader, and the channel to this loader.
-struct Feed {
+struct LoaderQueue {
     batch: Batch,
-    feed: SyncSender<Batch>,
+    sender: SyncSender<Batch>,
 }
 
-impl Feed {
+impl LoaderQueue {
     /// Adds an entry to the batch, and sends the batch if it is full. Returns false if the loader
     /// has failed.
     fn add(&mut self, entry: &Entry<'_>) -> bool {
@@ -391,7 +391,7 @@ impl Feed {
     }
 
     fn send(&mut self) -> bool {
-        self.batch.entries.is_empty() || self.feed.send(std::mem::take(&mut self.batch)).is_ok()
+        self.batch.entries.is_empty() || self.sender.send(std::mem::take(&mut self.batch)).is_ok()
     }
 }
 

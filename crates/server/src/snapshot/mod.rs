@@ -71,7 +71,7 @@ pub struct Snapshots {
     keys_loaded: AtomicU64,
     /// Options of the last shutdown that was requested by a signal, or by a `SHUTDOWN` that waited
     /// for replicas or for the end of the link to the primary.
-    ending: Mutex<Shutdown>,
+    shutdown_options: Mutex<Shutdown>,
 }
 
 impl Snapshots {
@@ -85,7 +85,7 @@ impl Snapshots {
             other_changes: AtomicU64::new(0),
             keys_expired: AtomicU64::new(0),
             keys_loaded: AtomicU64::new(0),
-            ending: Mutex::default(),
+            shutdown_options: Mutex::default(),
         }
     }
 
@@ -121,16 +121,16 @@ impl Snapshots {
         self.other_changes.fetch_add(1, Relaxed);
     }
 
-    /// Returns the options that [`Snapshots::set_ending`] has recorded last.
-    pub fn ending(&self) -> Shutdown {
-        *self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the options that [`Snapshots::set_shutdown_options`] has recorded last.
+    pub fn shutdown_options(&self) -> Shutdown {
+        *self.shutdown_options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the options of a shutdown by a signal, or by a `SHUTDOWN` that waits for replicas or
     /// for the end of the link to the primary.
-    pub fn set_ending(&self, how: Shutdown) {
+    pub fn set_shutdown_options(&self, how: Shutdown) {
         self.loading.note_shutdown();
-        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = how;
+        *self.shutdown_options.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
 }
 

@@ -17,7 +17,7 @@ impl Runner {
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };
         // If the connection waits for shards (for a transaction or a script) or is held back by a
         // pause, the command has not run yet.
-        let is_to_run = connection.socket.held.is_some() || connection.state == State::Paused;
+        let is_to_run = connection.socket.shard_work.is_some() || connection.state == State::Paused;
         if !is_to_run && !command.flags.contains(Flags::KEEPS_CACHING) {
             connection.end_caching();
         }

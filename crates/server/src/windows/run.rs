@@ -348,7 +348,7 @@ impl Runner {
                 &Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges),
             )
         }) {
-            d.deferred_shards(entry.connection, command);
+            d.defer_command(entry.connection, command);
             return false;
         }
         if let Some(transaction) = &session.transaction {

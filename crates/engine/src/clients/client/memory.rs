@@ -101,13 +101,13 @@ impl ClientMemory {
             let mut buckets = self.lock();
             std::mem::take(&mut buckets.by_place).into_values().for_each(|client| client.place.store(0, Relaxed));
         } else if before == 0 {
-            account_all(&|client| self.add(self.weigh(client)));
+            account_all(&|client| self.add(self.update_weight(client)));
         }
     }
 
     /// Updates a client's weight. Returns the difference to add to the sum ([`ClientMemory::add`]).
     #[must_use]
-    pub fn weigh(&self, client: &Arc<Client>) -> i64 {
+    pub fn update_weight(&self, client: &Arc<Client>) -> i64 {
         // A killed client is about to be closed. Its weight is subtracted by the evicting thread,
         // or by `forget`.
         if client.killed.load(Relaxed) {
@@ -247,7 +247,7 @@ mod tests {
         protected.no_evict.store(true, Relaxed);
         assert_eq!(evicted(&clients, 2 * MIB), [2, 3]);
         protected.no_evict.store(false, Relaxed);
-        clients.memory().add(clients.memory().weigh(&protected));
+        clients.memory().add(clients.memory().update_weight(&protected));
         assert_eq!(evicted(&clients, 2 * MIB), [1]);
     }
 
@@ -258,13 +258,13 @@ mod tests {
         assert_eq!(evicted(&clients, 20 * MIB), []);
         link(1).is_replica.store(true, Relaxed);
         link(2).is_primary.store(true, Relaxed);
-        (1..3).for_each(|id| clients.memory().add(clients.memory().weigh(&link(id))));
+        (1..3).for_each(|id| clients.memory().add(clients.memory().update_weight(&link(id))));
         assert_eq!(evicted(&clients, 4 * MIB), []);
         assert_eq!(evicted(&clients, MIB), [3]);
         assert_eq!(clients.memory().total_bytes.load(Relaxed), 0);
         // A client that is no longer a replica counts again.
         link(1).is_replica.store(false, Relaxed);
-        clients.memory().add(clients.memory().weigh(&link(1)));
+        clients.memory().add(clients.memory().update_weight(&link(1)));
         assert_eq!(evicted(&clients, MIB), [1]);
     }
 
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(evicted(&all, 4 * MIB), []);
         let first = all.find(1).expect("it was added");
         first.output_bytes.store(5 * MIB, Relaxed);
-        let difference = all.memory().weigh(&first);
+        let difference = all.memory().update_weight(&first);
         assert!(all.memory().is_too_much(difference) && !all.memory().is_too_much(0));
         all.memory().add(difference);
         assert!(all.memory().is_too_much(0));
@@ -303,7 +303,7 @@ mod tests {
                 scope.spawn(|| {
                     for step in 0..100 {
                         first.output_bytes.store(3 * MIB + step, Relaxed);
-                        all.memory().add(all.memory().weigh(&first));
+                        all.memory().add(all.memory().update_weight(&first));
                     }
                 });
                 scope.spawn(|| (0..20).for_each(|_| drop(all.memory().evict())));

@@ -223,7 +223,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         let from_ms = self.dispatcher.clients.reactor.server.script_thresholds().visible_ms / 2;
         if !self.pace.is_published && self.running().runs_ms(now_ms).is_some_and(|runs_ms| runs_ms >= from_ms) {
             self.pace.is_published = true;
-            self.running().tell(self.call.named());
+            self.running().publish_name(self.call.named());
         }
     }
 
@@ -237,7 +237,13 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             tracing::warn!(
                 "Slow script detected: still in execution after {runs_ms} milliseconds. It can be ended with {kill}. Its name is: {name}."
             );
-            dispatcher.clients.reactor.server.scripting().running(dispatcher.clients.reactor.number).tell(named);
+            dispatcher
+                .clients
+                .reactor
+                .server
+                .scripting()
+                .running(dispatcher.clients.reactor.number)
+                .publish_name(named);
             dispatcher.begin_busy(self.index, kind);
         }
         let is_out = dispatcher.memory.is_out_now(dispatcher.clients.executor.keyspace());

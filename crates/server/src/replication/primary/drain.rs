@@ -73,10 +73,12 @@ pub(in crate::replication) fn quiesce(server: &Arc<Server>, asks: bool, done: im
 
 /// Stops the server, after a snapshot if the options of the shutdown require one.
 fn end(server: &Server) {
-    if Server::saves_before(server, server.snapshots().ending()) {
+    if Server::saves_before(server, server.snapshots().shutdown_options()) {
         // The snapshot needs all shards, which a worker must acquire.
         server.port(0).send(Message::Save);
-    } else if server.snapshots().loading.is_incomplete() || aof::allows_exit(server, server.snapshots().ending()) {
+    } else if server.snapshots().loading.is_incomplete()
+        || aof::allows_exit(server, server.snapshots().shutdown_options())
+    {
         server.stop();
     } else {
         tracing::warn!("{}", snapshot::SHUTDOWN_FAILED_LINE);
@@ -226,7 +228,7 @@ impl Replication {
             }
             number
         };
-        server.snapshots().set_ending(how);
+        server.snapshots().set_shutdown_options(how);
         // A load that starts now would replace the dataset before it is saved.
         self.replica.hold();
         if let (true, Some(shared)) = (waits, self.server()) {
