@@ -43,10 +43,10 @@ impl Round {
     }
 }
 
-fn median(rounds: &[Round], figure: impl Fn(&Round) -> f64) -> (f64, f64, f64) {
-    let mut figures: Vec<f64> = rounds.iter().map(figure).collect();
-    figures.sort_by(f64::total_cmp);
-    (figures[0], figures[figures.len() / 2], figures[figures.len() - 1])
+fn median(rounds: &[Round], value: impl Fn(&Round) -> f64) -> (f64, f64, f64) {
+    let mut values: Vec<f64> = rounds.iter().map(value).collect();
+    values.sort_by(f64::total_cmp);
+    (values[0], values[values.len() / 2], values[values.len() - 1])
 }
 
 fn measure(distribution: Keys, shards: u32, is_journaled: bool) -> Vec<Round> {
@@ -92,8 +92,8 @@ fn main() {
             let before = line_transfer();
             let rounds = measure(distribution, shards, is_journaled);
             let after = line_transfer();
-            let column = |figure: fn(&Round) -> f64| {
-                let (least, middle, most) = median(&rounds, figure);
+            let column = |value: fn(&Round) -> f64| {
+                let (least, middle, most) = median(&rounds, value);
                 format!("{middle:.2} ({least:.2}-{most:.2})")
             };
             println!(

@@ -29,7 +29,7 @@ fn node(context: &LocalContext<'_>, reply: &mut Reply<'_>) -> Option<ClusterNode
 
 /// Returns whether the third argument is this node's ID. Replies with an error otherwise, or if
 /// cluster mode is off.
-fn names_node(context: &LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
+fn is_own_id(context: &LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     let Some(node) = node(context, reply) else { return false };
     let is_known = args.at(2) == node.id.as_bytes();
     if !is_known {
@@ -40,14 +40,14 @@ fn names_node(context: &LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>
 
 /// `CLUSTER COUNT-FAILURE-REPORTS node-id`: no other node could send a report.
 pub fn count_failure_reports(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    if names_node(context, args, reply) {
+    if is_own_id(context, args, reply) {
         reply.integer(0);
     }
 }
 
 /// `CLUSTER REPLICAS node-id` and `CLUSTER SLAVES node-id`: no other node could be a replica.
 pub fn replicas(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    if names_node(context, args, reply) {
+    if is_own_id(context, args, reply) {
         reply.array(0);
     }
 }

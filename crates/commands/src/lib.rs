@@ -82,6 +82,6 @@ pub mod transactions;
 pub mod watching;
 
 pub use records::{
-    COMMANDS, NOT_IN_SCRIPTS, Unresolved, lookup, lookup_full, lookup_sub, not_built, resolve, resolve_as,
+    COMMANDS, NOT_IN_SCRIPTS, Unresolved, lookup, lookup_full, lookup_sub, resolve, resolve_as, unimplemented,
 };
 pub use replication::WAITAOF_NOT_APPENDING;

@@ -32,7 +32,7 @@ const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
 pub fn main() -> ExitCode {
     allocator::place_huge_pages(true);
     let is_command =
-        |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name).is_some();
+        |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::unimplemented(name).is_some();
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some(checked) = snapshot::Arguments::parse(&arguments) {
         return snapshot::check_rdb(&checked);

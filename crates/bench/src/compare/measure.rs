@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::options::{Rate, Setup};
-use super::peers::{Absent, Ground, Peer, Ports, Spec, check_interrupted};
+use super::peers::{Absent, Peer, Ports, Spec, StartParameters, check_interrupted};
 use super::process::{Spent, Usage};
 use super::report::rate;
 use super::results::{PeerResult, Round, WorkloadResult};
@@ -36,7 +36,7 @@ const RATE_KEPT: f64 = 0.97;
 const CURVE_TICKS_PER_HALF: u32 = 4;
 
 /// The settings that all workloads share.
-pub(super) struct Course<'a> {
+pub(super) struct Comparison<'a> {
     pub(super) setup: &'a Setup,
     pub(super) seed: u64,
     /// The tracer that counts system calls, or the reason why tracing isn't possible.
@@ -70,7 +70,7 @@ pub(super) struct Driven {
     pub(super) verdict: io::Result<()>,
 }
 
-impl Course<'_> {
+impl Comparison<'_> {
     /// Measures `workload`. If a peer fails, its row contains the reason. After an interruption,
     /// the results so far are kept.
     pub(super) fn run(&self, workload: &Workload, ports: &mut Ports) -> WorkloadResult {
@@ -107,8 +107,8 @@ impl Course<'_> {
         result
     }
 
-    pub(super) fn ground(&self) -> Ground<'_> {
-        Ground { dir: &self.setup.dir, cpus: &self.setup.server_cpus, stop: self.stop }
+    pub(super) fn start_parameters(&self) -> StartParameters<'_> {
+        StartParameters { dir: &self.setup.dir, cpus: &self.setup.server_cpus, stop: self.stop }
     }
 
     /// Starts a peer, loads its keys, and suspends it.
@@ -119,7 +119,7 @@ impl Course<'_> {
             return Entrant { peer: None, result };
         }
         say(&format!("{}: {} starts", workload.name, spec.name));
-        let mut peer = match Peer::start(spec, workload, ports, &self.ground()) {
+        let mut peer = match Peer::start(spec, workload, ports, &self.start_parameters()) {
             Ok(peer) => peer,
             Err(absent) => {
                 match absent {
@@ -151,7 +151,7 @@ impl Course<'_> {
                     keys
                 })
             }
-            _ => self.take(&peer, workload, workload.fill),
+            _ => self.run_steps(&peer, workload, workload.fill),
         };
         (result.resident_loaded_bytes, result.resident_peak_bytes) = peer.resident_bytes();
         match filled {
@@ -213,7 +213,7 @@ impl Course<'_> {
         pass: &Pass,
         tracer: Option<&Tracer>,
     ) -> io::Result<Driven> {
-        self.take(peer, workload, workload.before)?;
+        self.run_steps(peer, workload, workload.before)?;
         let mut plan = self.plan(peer, workload);
         plan.seed = plan.seed.wrapping_add(pass.round.wrapping_mul(u64::from(plan.clients)));
         plan.rate_per_s = pass.rate_per_s;
@@ -224,7 +224,7 @@ impl Course<'_> {
         let verdict = match outcome.trouble() {
             Some(trouble) => Err(io::Error::other(trouble)),
             None => {
-                let after = self.take(peer, workload, workload.after);
+                let after = self.run_steps(peer, workload, workload.after);
                 after.map(|_| ()).map_err(|error| io::Error::new(error.kind(), format!("after it {error}")))
             }
         };
@@ -234,7 +234,7 @@ impl Course<'_> {
 
     /// Returns the length of one measurement. Round 0 is the unmeasured warm-up.
     fn amount(&self, workload: &Workload, round: u64) -> Amount {
-        let keys = workload.keys_at(self.setup.scale);
+        let keys = workload.numbers_at(self.setup.scale);
         match workload.measured {
             Measured::EachNumber => Amount::AllKeys,
             Measured::EveryNumbers(numbers) => Amount::Shared(keys.div_ceil(numbers)),
@@ -244,7 +244,7 @@ impl Course<'_> {
     }
 
     pub(super) fn plan(&self, peer: &Peer, workload: &Workload) -> Plan {
-        let (minimum, keys) = (workload.key_minimum, workload.keys_at(self.setup.scale));
+        let (minimum, keys) = (workload.key_minimum, workload.numbers_at(self.setup.scale));
         let maximum = minimum + keys - 1;
         let clients = workload.clients_at(self.setup.scale, self.setup.threads, peer.nodes);
         let commands = workload.commands.iter().map(|command| {
@@ -292,7 +292,7 @@ impl Course<'_> {
                 format!("{used} {what} (scaled: {published} × {scale})")
             }
         };
-        let (published, keys) = (workload.keys, workload.keys_at(scale));
+        let (published, keys) = (workload.numbers, workload.numbers_at(scale));
         if let Measured::Resident(what, each) = workload.measured {
             let fills = workload.fill.iter().filter(|step| !matches!(step, Step::Count(..)));
             let fill: Vec<&str> = fills.map(Step::text).collect();
@@ -544,12 +544,12 @@ mod tests {
         let rounds = vec![round(1, 1_000.0, 1.0, 1.0), round(2, 960.0, 1.0, 1.0)];
         let mut result = workload(vec![peer("a", rounds)]);
         result.summarize();
-        let told = |rate_per_s| {
+        let notes_at = |rate_per_s| {
             let mut peer = PeerResult { summary: result.peers[0].summary.clone(), ..PeerResult::default() };
             check_rate(rate_per_s, &mut peer);
             peer.notes.join("")
         };
-        assert_eq!((told(None), told(Some(980))), (String::new(), String::new()));
-        assert!(told(Some(1_000)).contains("didn't reach the rate of 1000"));
+        assert_eq!((notes_at(None), notes_at(Some(980))), (String::new(), String::new()));
+        assert!(notes_at(Some(1_000)).contains("didn't reach the rate of 1000"));
     }
 }

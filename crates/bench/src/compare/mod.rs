@@ -50,7 +50,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pantala_base::Random;
 
-use self::measure::Course;
+use self::measure::Comparison;
 pub(crate) use self::options::Options;
 use self::options::Rate;
 use self::peers::Ports;
@@ -92,10 +92,10 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         workloads: Vec::new(),
         interrupted: false,
     };
-    let course = Course { setup: &setup, seed: options.seed, tracer: &tracer, stop };
+    let comparison = Comparison { setup: &setup, seed: options.seed, tracer: &tracer, stop };
     for workload in &setup.workloads {
         if !stop.load(Ordering::Relaxed) {
-            let result = course.run(workload, &mut ports);
+            let result = comparison.run(workload, &mut ports);
             // A closed stdout does not end the run, because the report is also written to files.
             let _ = report::print(&result, &mut io::stdout().lock());
             results.workloads.push(result);

@@ -155,7 +155,7 @@ impl From<io::Error> for Absent {
 }
 
 /// The parameters of a start that are the same for all peers.
-pub(super) struct Ground<'a> {
+pub(super) struct StartParameters<'a> {
     pub(super) dir: &'a Path,
     pub(super) cpus: &'a [usize],
     pub(super) stop: &'a AtomicBool,
@@ -167,7 +167,7 @@ impl Peer {
         spec: &Spec,
         workload: &Workload,
         ports: &mut Ports,
-        ground: &Ground<'_>,
+        parameters: &StartParameters<'_>,
     ) -> Result<Self, Absent> {
         let stores = matches!(workload.measured, Measured::Saves | Measured::Loads);
         let nodes = match spec.kind {
@@ -194,8 +194,11 @@ impl Peer {
             _ => 1,
         };
         let in_cluster = matches!(spec.kind, Kind::RedisCluster { .. });
-        let dir = tempfile::Builder::new().prefix("pantala-compare-").tempdir_in(ground.dir).map_err(|error| {
-            io::Error::new(error.kind(), format!("no folder for a server's files in {}: {error}", ground.dir.display()))
+        let dir = tempfile::Builder::new().prefix("pantala-compare-").tempdir_in(parameters.dir).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("no folder for a server's files in {}: {error}", parameters.dir.display()),
+            )
         })?;
         let mut processes = Vec::new();
         let mut addresses = Vec::new();
@@ -205,17 +208,17 @@ impl Peer {
             std::fs::create_dir(&home)?;
             let port = ports.take(in_cluster)?;
             let words = spec.words(workload, port, &home)?;
-            processes.push(Process::start(&words, &home, ground.cpus)?);
+            processes.push(Process::start(&words, &home, parameters.cpus)?);
             addresses.push(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
             if command.is_empty() {
                 command = words;
             }
         }
         for (process, address) in processes.iter_mut().zip(&addresses) {
-            until_ready(process, *address, ground.stop)?;
+            until_ready(process, *address, parameters.stop)?;
         }
         if in_cluster {
-            cluster::form(&addresses, ground.stop)?;
+            cluster::form(&addresses, parameters.stop)?;
         }
         let mut peer = Self {
             command,
@@ -311,12 +314,12 @@ impl Peer {
     /// Stops the first process and starts a new one with the same files. Returns the seconds from
     /// the start of the new process to its reply to PING, and the resources that the new process
     /// used in this time.
-    pub(super) fn restart(&mut self, ground: &Ground<'_>) -> io::Result<(f64, Spent)> {
+    pub(super) fn restart(&mut self, parameters: &StartParameters<'_>) -> io::Result<(f64, Spent)> {
         self.processes[0].terminate();
         self.processes[0].finish();
         let begin = Instant::now();
-        self.processes[0] = Process::start(&self.command, &self.dir.path().join("0"), ground.cpus)?;
-        until_ready(&mut self.processes[0], self.addresses[0], ground.stop)?;
+        self.processes[0] = Process::start(&self.command, &self.dir.path().join("0"), parameters.cpus)?;
+        until_ready(&mut self.processes[0], self.addresses[0], parameters.stop)?;
         Ok((begin.elapsed().as_secs_f64(), self.spent_since(&Usage::default())))
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pantala_resp::value::Value;
 
-use super::measure::{Course, Driven, measured};
+use super::measure::{Comparison, Driven, measured};
 use super::peers::{Peer, check_interrupted};
 use super::workloads::{Needs, Workload};
 use crate::load::control::{Control, Login, Target};
@@ -19,13 +19,13 @@ const CHECK: Duration = Duration::from_millis(10);
 /// Number of bytes that the copy of a snapshot reads and writes at once.
 const COPY_BYTES: usize = 1 << 20;
 
-impl Course<'_> {
+impl Comparison<'_> {
     /// Measures a snapshot in the background, and then a plain copy of the snapshot's file.
     pub(super) fn save(&self, peer: &Peer, workload: &Workload, round: u64) -> io::Result<Driven> {
         let mut control = Control::open(&Target::Tcp(peer.addresses[0]), &Login::default())?;
         let (before, begin) = (peer.usage(), Instant::now());
         self.write_snapshot(&mut control)?;
-        let outcome = Outcome::of_all_at_once(workload.keys_at(self.setup.scale), begin.elapsed().as_secs_f64());
+        let outcome = Outcome::of_all_at_once(workload.numbers_at(self.setup.scale), begin.elapsed().as_secs_f64());
         let mut round = measured(round, outcome, &peer.spent_since(&before));
         let file = snapshot_file(&mut control)?;
         round.payload_bytes = fs::metadata(&file)?.len();
@@ -39,9 +39,9 @@ impl Course<'_> {
         if round == 0 && !matches!(workload.needs, Needs::AppendOnlyFile(_)) {
             self.write_snapshot(&mut Control::open(&Target::Tcp(peer.addresses[0]), &Login::default())?)?;
         }
-        let (elapsed_s, spent) = peer.restart(&self.ground())?;
-        let outcome = Outcome::of_all_at_once(workload.keys_at(self.setup.scale), elapsed_s);
-        let verdict = self.take(peer, workload, workload.after).map(|_| ());
+        let (elapsed_s, spent) = peer.restart(&self.start_parameters())?;
+        let outcome = Outcome::of_all_at_once(workload.numbers_at(self.setup.scale), elapsed_s);
+        let verdict = self.run_steps(peer, workload, workload.after).map(|_| ());
         let round = measured(round, outcome, &spent);
         Ok(Driven { round, peak_bytes: peer.resident_bytes().1, counts: None, verdict })
     }

@@ -132,8 +132,8 @@ impl Preset {
             smaller.push(format!("shards, and processes of a cluster: {}; published {}", setup.shards, self.shards));
         }
         for workload in setup.workloads.iter().filter(|_| setup.scale != 1.0) {
-            let keys = workload.keys_at(setup.scale);
-            smaller.push(format!("{}: {keys} keys; published {}", workload.name, workload.keys));
+            let keys = workload.numbers_at(setup.scale);
+            smaller.push(format!("{}: {keys} keys; published {}", workload.name, workload.numbers));
             let clients = [setup.scale, 1.0].map(|scale| workload.clients_at(scale, setup.threads, 1));
             if clients[0] != clients[1] {
                 smaller.push(format!("{}: {} connections; published {}", workload.name, clients[0], clients[1]));

@@ -71,9 +71,10 @@ impl Process {
     /// Starts `words` in the folder `dir` on `cpus`, or on all CPUs if `cpus` is empty. The output
     /// is written to the file `log` in that folder.
     pub(super) fn start(words: &[String], dir: &Path, cpus: &[usize]) -> io::Result<Self> {
-        let told = |what: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", what.display()));
+        let with_path =
+            |what: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", what.display()));
         let log = dir.join("log");
-        let output = File::create(&log).map_err(|error| told(&log, error))?;
+        let output = File::create(&log).map_err(|error| with_path(&log, error))?;
         let errors = output.try_clone()?;
         let (program, arguments) = words.split_first().ok_or_else(|| io::Error::other("an empty command"))?;
         let mut command = Command::new(program);
@@ -88,7 +89,7 @@ impl Process {
                 if !cpus.is_empty() {
                     pantala_base::cpus::run_on(cpus)?;
                 }
-                command.spawn().map_err(|error| told(Path::new(program), error))
+                command.spawn().map_err(|error| with_path(Path::new(program), error))
             };
             scope.spawn(start).join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
         })?;
@@ -286,8 +287,8 @@ fn stat_field(stat: &str, number: usize) -> u64 {
 /// fields are numbered from 1; `number` is at least 3. The search starts after field 2, which is in
 /// parentheses and may contain any text.
 pub(super) fn stat_word(stat: &str, number: usize) -> &str {
-    let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
-    behind.split_whitespace().nth(number.saturating_sub(3)).unwrap_or_default()
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    rest.split_whitespace().nth(number.saturating_sub(3)).unwrap_or_default()
 }
 
 fn numbers_in(folder: &str) -> Vec<u32> {

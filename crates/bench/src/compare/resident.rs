@@ -9,7 +9,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::measure::Course;
+use super::measure::Comparison;
 use super::peers::{Peer, check_interrupted};
 use super::results::Footprint;
 use super::workloads::{Step, Workload};
@@ -27,9 +27,9 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// Interval at which the wait checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-impl Course<'_> {
+impl Comparison<'_> {
     /// Fills `peer` and measures the memory of the counted items (members, entries and the like),
-    /// which are named `what`. Each of the workload's numbers ([`Workload::keys`]) creates `each`
+    /// which are named `what`. Each of the workload's numbers ([`Workload::numbers`]) creates `each`
     /// items. Returns the number of operations that filled the peer, and the memory.
     pub(super) fn fill_and_measure(
         &self,
@@ -38,20 +38,20 @@ impl Course<'_> {
         what: &'static str,
         each: u64,
     ) -> io::Result<(u64, Footprint)> {
-        self.take(peer, workload, &[Step::Once("SET a-string 1")])?;
+        self.run_steps(peer, workload, &[Step::Once("SET a-string 1")])?;
         for step in workload.fill {
             if let Step::Each(text) = step {
                 self.send_rejected(self.filling(peer, workload, text))?;
             }
         }
-        self.take(peer, workload, &[Step::Once("DEL a-string")])?;
+        self.run_steps(peer, workload, &[Step::Once("DEL a-string")])?;
         let before_bytes = peer.resident_bytes().0;
-        let operations = self.take(peer, workload, workload.fill)?;
+        let operations = self.run_steps(peer, workload, workload.fill)?;
         for _ in 0..SETTLE.as_millis() / LOOK.as_millis() {
             check_interrupted(self.stop)?;
             std::thread::sleep(LOOK);
         }
-        let count = workload.keys_at(self.setup.scale) * each;
+        let count = workload.numbers_at(self.setup.scale) * each;
         Ok((operations, Footprint::new(what, count, before_bytes, peer.resident_bytes().0)))
     }
 

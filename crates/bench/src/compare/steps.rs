@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use pantala_resp::value::Value;
 
-use super::measure::Course;
+use super::measure::Comparison;
 use super::peers::{Peer, check_interrupted};
 use super::workloads::{Step, Workload, expanded};
 use crate::load;
@@ -18,10 +18,10 @@ const FILL_CLIENTS: u32 = 10;
 /// Pipeline of the clients that load the keys.
 const FILL_PIPELINE: u32 = 30;
 
-impl Course<'_> {
+impl Comparison<'_> {
     /// Runs `steps` in order. Returns the number of operations that filled the server.
-    pub(super) fn take(&self, peer: &Peer, workload: &Workload, steps: &[Step]) -> io::Result<u64> {
-        let keys = workload.keys_at(self.setup.scale);
+    pub(super) fn run_steps(&self, peer: &Peer, workload: &Workload, steps: &[Step]) -> io::Result<u64> {
+        let keys = workload.numbers_at(self.setup.scale);
         let mut operations = 0;
         for step in steps {
             match *step {
@@ -46,7 +46,7 @@ impl Course<'_> {
     }
 
     /// Returns a plan that runs `text` once for each of the workload's numbers
-    /// ([`Workload::keys`]).
+    /// ([`Workload::numbers`]).
     pub(super) fn filling(&self, peer: &Peer, workload: &Workload, text: &str) -> Plan {
         Plan {
             commands: vec![CommandPlan::new("fill", &expanded(text), Pattern::Parallel, 1)],

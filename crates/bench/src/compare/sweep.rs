@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::measure::{Course, Entrant, Pass, keeps_rate, print_round};
+use super::measure::{Comparison, Entrant, Pass, keeps_rate, print_round};
 use super::peers::Peer;
 use super::results::{PeerResult, Round, Spread};
 use super::trace::{Counts, Tracer};
@@ -67,7 +67,7 @@ pub(super) struct PointRatios {
     pub(super) p99_9_us: Spread,
 }
 
-impl Course<'_> {
+impl Comparison<'_> {
     /// Drives all valid peers at all rates in rounds. Then counts their system calls.
     pub(super) fn sweep(&self, entrants: &mut [Entrant], workload: &Workload) {
         let Some(slowest) = entrants.iter().filter_map(|entrant| peak(&entrant.result)).min_by(f64::total_cmp) else {

@@ -180,10 +180,10 @@ mod tests {
     #[test]
     fn a_host_without_tracepoints_says_why() {
         let folder = tempfile::tempdir().unwrap();
-        let told = |perf| Tracer::new(perf).unwrap_err();
-        assert_eq!(told(None), "perf is not installed");
-        assert!(told(Some(folder.path().join("none"))).contains("No such file"));
+        let error_with = |perf| Tracer::new(perf).unwrap_err();
+        assert_eq!(error_with(None), "perf is not installed");
+        assert!(error_with(Some(folder.path().join("none"))).contains("No such file"));
         let perf = stand_in(folder.path(), "echo 'Error: no permission' >&2; exit 1");
-        assert_eq!(told(Some(perf)), "perf failed: no permission");
+        assert_eq!(error_with(Some(perf)), "perf failed: no permission");
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct Control {
 impl Control {
     /// Connects and logs in.
     pub(crate) fn open(target: &Target, login: &Login) -> io::Result<Self> {
-        let socket = connect(target).map_err(|e| told(&e, target))?;
+        let socket = connect(target).map_err(|e| describe_error(&e, target))?;
         let mut control = Self { socket, received: Vec::new(), link: None };
         if let Some(tls) = &login.tls {
             control.link = Some(Box::new(Link::new(tls)?));
@@ -169,7 +169,7 @@ fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-fn told(error: &io::Error, target: &Target) -> io::Error {
+fn describe_error(error: &io::Error, target: &Target) -> io::Error {
     io::Error::new(error.kind(), format!("no connection to {target}: {error}"))
 }
 

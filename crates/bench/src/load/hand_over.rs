@@ -414,14 +414,14 @@ mod tests {
 
     #[test]
     fn faults_of_the_server_are_reported() {
-        for (server, told) in [
+        for (server, expected) in [
             (Server::Twice, "element 100 arrived, which was not in flight"),
             (Server::Loses, "no reply for too long"),
             (Server::Other, "unexpected reply to BLPOP: Array"),
             (Server::Errs, "unexpected reply to RPUSH: Error"),
         ] {
             let trouble = run(server, 20, 8).trouble().unwrap();
-            assert!(trouble.starts_with("1 error replies") && trouble.contains(told), "{trouble}");
+            assert!(trouble.starts_with("1 error replies") && trouble.contains(expected), "{trouble}");
         }
     }
 }

@@ -40,10 +40,10 @@ pub(crate) struct Link {
 impl Link {
     /// Starts an encrypted connection. `sealed` then contains the first bytes to send.
     pub(crate) fn new(tls: &Tls) -> io::Result<Self> {
-        let connection = tls.client.connect(&tls.name).map_err(|failure| told(&failure))?;
+        let connection = tls.client.connect(&tls.name).map_err(|failure| describe_error(&failure))?;
         let mut link = Link { connection, sealed: Vec::new(), opened: Vec::new() };
         let mut out = Out { plain: &mut link.opened, reply: &mut link.sealed };
-        link.connection.perform_handshake(&mut out).map_err(|failure| told(&failure))?;
+        link.connection.perform_handshake(&mut out).map_err(|failure| describe_error(&failure))?;
         Ok(link)
     }
 
@@ -54,7 +54,7 @@ impl Link {
     /// Encrypts `plain`, and appends the result to the bytes to send. Returns all bytes to send.
     pub(crate) fn seal(&mut self, plain: &[u8]) -> io::Result<&[u8]> {
         if !plain.is_empty() {
-            self.connection.seal(plain, &mut self.sealed).map_err(|failure| told(&failure))?;
+            self.connection.seal(plain, &mut self.sealed).map_err(|failure| describe_error(&failure))?;
         }
         Ok(&self.sealed)
     }
@@ -63,11 +63,11 @@ impl Link {
     pub(crate) fn open(&mut self, received: &mut [u8]) -> io::Result<&[u8]> {
         self.opened.clear();
         let mut out = Out { plain: &mut self.opened, reply: &mut self.sealed };
-        self.connection.receive(received, &mut out).map_err(|failure| told(&failure))?;
+        self.connection.receive(received, &mut out).map_err(|failure| describe_error(&failure))?;
         Ok(&self.opened)
     }
 }
 
-fn told(failure: &pantala_tls::connection::Failure) -> io::Error {
+fn describe_error(failure: &pantala_tls::connection::Failure) -> io::Error {
     io::Error::other(format!("TLS: {failure}"))
 }

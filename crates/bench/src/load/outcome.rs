@@ -373,17 +373,17 @@ pub(super) mod tests {
 
     #[test]
     fn each_kind_of_trouble_is_reported() {
-        let told = |spoil: fn(&mut Tally)| {
+        let trouble_after = |spoil: fn(&mut Tally)| {
             let mut tally = tally(&[&[1]]);
             spoil(&mut tally);
             Outcome::new(&plan(&["GET"]), &tally, &[], false, Vec::new()).trouble()
         };
-        assert_eq!(told(|tally| tally.redirections = 3), None, "redirections are followed");
-        assert_eq!(told(|tally| tally.misses[0] = 3), None);
-        let text = told(|tally| tally.error(b"ERR no")).unwrap();
+        assert_eq!(trouble_after(|tally| tally.redirections = 3), None, "redirections are followed");
+        assert_eq!(trouble_after(|tally| tally.misses[0] = 3), None);
+        let text = trouble_after(|tally| tally.error(b"ERR no")).unwrap();
         assert_eq!(text, "1 error replies, 0 requests without a reply, 0 connections lost: 1 × ERR no");
-        assert!(told(|tally| tally.unanswered = 2).unwrap().contains("2 requests without a reply"));
-        assert!(told(|tally| tally.lost("gone", 0)).unwrap().ends_with("1 connections lost: 1 × gone"));
+        assert!(trouble_after(|tally| tally.unanswered = 2).unwrap().contains("2 requests without a reply"));
+        assert!(trouble_after(|tally| tally.lost("gone", 0)).unwrap().ends_with("1 connections lost: 1 × gone"));
     }
 
     #[test]

@@ -308,10 +308,10 @@ mod tests {
     fn options_out_of_range_are_rejected() {
         let sound = serde_json::to_string(&Costs::built_in().unwrap()).unwrap();
         Costs::parse(&sound).unwrap();
-        let refused = |from: &str, to: &str, told: &str| {
+        let refused = |from: &str, to: &str, expected: &str| {
             assert!(sound.contains(from), "{from}");
             let error = Costs::parse(&sound.replacen(from, to, 1)).unwrap_err().to_string();
-            assert!(error.contains(told), "{to}: {error}");
+            assert!(error.contains(expected), "{to}: {error}");
         };
         refused("\"held_ns\":{\"value\":", "\"held_ns\":{\"value\":1000", "held_ns");
         refused("\"hidden\":{\"value\":0", "\"hidden\":{\"value\":7", "hidden");

@@ -156,13 +156,13 @@ mod tests {
 
     #[test]
     fn an_unsuitable_report_is_rejected() {
-        for (text, told) in [
+        for (text, expected) in [
             (report("2", "pantala"), "--workers 1"),
             (report("1", "dragon"), "called 'pantala'"),
             ("{}".to_owned(), "missing field"),
         ] {
             let error = take(&text).1.unwrap_err().to_string();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         let nowhere = Costs::built_in().unwrap().take_report(Path::new("/no/such")).unwrap_err();
         assert!(nowhere.to_string().starts_with("/no/such: "), "{nowhere}");

@@ -95,7 +95,7 @@ pub(super) struct Outcome {
     /// [`Policy::Owner`], share of the operations that do not run on the worker that parsed them.
     pub(super) moved: f64,
     /// Share of the operations for which a worker left a request.
-    pub(super) parked: f64,
+    pub(super) requested: f64,
     /// Mean number of line transfers per operation, including those of requests.
     pub(super) fetched: f64,
     /// Share of the time during which the busiest shard is held.
@@ -293,13 +293,13 @@ impl Simulation<'_> {
         let entry = self.entries.entry(wanted.key).or_insert(Entry { at: self.done, holders: alone });
         let is_kept = (self.done - entry.at) as f64 <= kept_operations;
         entry.at = self.done;
-        let comes = is_kept && (entry.holders[word] & bit == 0 || (wanted.writes && entry.holders != alone));
+        let is_transferred = is_kept && (entry.holders[word] & bit == 0 || (wanted.writes && entry.holders != alone));
         if wanted.writes || !is_kept {
             entry.holders = alone;
         } else {
             entry.holders[word] |= bit;
         }
-        if comes { written.entry } else { 0.0 }
+        if is_transferred { written.entry } else { 0.0 }
     }
 
     /// Runs an operation of `worker` at the homes of its shards ([`Policy::Owner`]). Returns the
@@ -332,7 +332,7 @@ impl Simulation<'_> {
     fn asked(&mut self, at: f64, end: f64, message_ns: f64) -> f64 {
         let sent = at + self.scene.request_ns + message_ns;
         let next = sent.max(end - AHEAD_NS);
-        self.outcome.parked += 1.0;
+        self.outcome.requested += 1.0;
         self.outcome.fetched += 2.0 * self.scene.request_lines;
         self.outcome.requests += self.scene.request_ns + 2.0 * message_ns;
         self.outcome.waiting += next - sent;
@@ -347,7 +347,7 @@ impl Simulation<'_> {
     }
 
     fn finish(self, ns: f64) -> Outcome {
-        let Outcome { lines, waiting, requests, moved, parked, fetched, .. } = self.outcome;
+        let Outcome { lines, waiting, requests, moved, requested, fetched, .. } = self.outcome;
         let all_ns = ns * f64::from(self.scene.workers);
         let count = self.done as f64;
         Outcome {
@@ -356,7 +356,7 @@ impl Simulation<'_> {
             waiting: waiting / all_ns,
             requests: requests / all_ns,
             moved: moved / count,
-            parked: parked / count,
+            requested: requested / count,
             fetched: fetched / count,
             hottest: self.shards.iter().map(|shard| shard.held_ns / ns).fold(0.0, f64::max).min(1.0),
         }
@@ -402,7 +402,7 @@ mod tests {
         assert_near(rate(&scene(1, 40)), 1e6, 5e-3);
         let outcome = simulate(&scene(1, 1), 10_000, 1);
         assert_near(outcome.hottest, 0.1, 2e-2);
-        assert_eq!((outcome.moved, outcome.parked, outcome.waiting, outcome.lines), (0.0, 0.0, 0.0, 0.0));
+        assert_eq!((outcome.moved, outcome.requested, outcome.waiting, outcome.lines), (0.0, 0.0, 0.0, 0.0));
     }
 
     /// Throughput grows with the number of workers as long as they rarely meet. If they all use one
@@ -490,7 +490,7 @@ mod tests {
         let mut full = scene(64, 1);
         full.spin_ns = 0.0;
         let outcome = simulate(&full, 200_000, 1);
-        assert!(outcome.parked > 0.9, "{outcome:?}");
+        assert!(outcome.requested > 0.9, "{outcome:?}");
         assert_near(outcome.operations_per_s, 1e7, 0.02);
         (full.line_ns, full.request_lines) = (50.0, 2.0);
         // The transfers of each request halve the throughput of the gate.

@@ -102,8 +102,8 @@ fn bottleneck(outcome: &Outcome) -> String {
 }
 
 const COLUMNS: [&str; 14] = [
-    "1 worker", "all", "owner", "law", "of ideal", "Gbit/s", "written", "fetched", "moved", "parked", "lines", "waits",
-    "sigma", "kappa",
+    "1 worker", "all", "owner", "law", "of ideal", "Gbit/s", "written", "fetched", "moved", "requests", "lines",
+    "waits", "sigma", "kappa",
 ];
 
 fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io::Result<()> {
@@ -171,7 +171,7 @@ fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: 
         f64::from(load.keys_per_operation) * (shard + writes * entry),
         all.fetched,
         100.0 * all.moved,
-        100.0 * all.parked,
+        100.0 * all.requested,
         100.0 * all.lines,
         100.0 * all.waiting,
         law.contention,
@@ -233,9 +233,9 @@ mod tests {
             assert_eq!(rows, 2 + errors, "{}:\n{text}", load.name);
         }
         for (name, why) in crate::compare::modelled_workloads() {
-            let told =
+            let is_listed =
                 |why: &str| text.lines().any(|line| line.contains(why) && line.split(' ').any(|word| word == name));
-            assert!(why.is_none_or(|why| told(&format!("not modelled, {why}: "))), "{name}");
+            assert!(why.is_none_or(|why| is_listed(&format!("not modelled, {why}: "))), "{name}");
         }
         for (_, input) in costs.inputs() {
             assert!(text.contains(&input.source), "{}", input.source);

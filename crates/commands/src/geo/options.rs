@@ -170,8 +170,8 @@ impl Options {
 
     fn check(&mut self, args: &Args<'_>, kind: Kind, parts: &Parts) -> Result<(), Vec<u8>> {
         if self.destination.is_some() && (self.with_distance || self.with_hash || self.with_point) {
-            let who = if kind == Kind::SearchStore { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
-            return Err(format!("ERR {who} is not compatible with WITHDIST, WITHHASH and WITHCOORD options").into());
+            let command = if kind == Kind::SearchStore { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
+            return Err(format!("ERR {command} is not compatible with WITHDIST, WITHHASH and WITHCOORD options").into());
         }
         let exactly_one = |of: &str| {
             [b"ERR exactly one of ", of.as_bytes(), b" can be specified for ", c_string(args.at(0))].concat()

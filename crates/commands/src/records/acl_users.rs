@@ -8,7 +8,7 @@ use super::{DEPENDS_ON_SUBCOMMAND, flags};
 pub(super) const COMMANDS: &[Command] = &[ACL];
 
 /// Common fields of the commands that any user may run. They run on the worker, without a shard.
-const ANYONES: Command = Command {
+const FOR_ANY_USER: Command = Command {
     group: "server",
     since: "6.0.0",
     complexity: "O(1)",
@@ -18,7 +18,7 @@ const ANYONES: Command = Command {
 };
 
 /// Common fields of the commands that manage users.
-const MANAGING: Command = Command { flags: flags![ADMIN, NOSCRIPT, LOADING, STALE], ..ANYONES };
+const MANAGING: Command = Command { flags: flags![ADMIN, NOSCRIPT, LOADING, STALE], ..FOR_ANY_USER };
 
 const OF_ALL_USERS: &str = "O(N), N: number of users";
 
@@ -44,7 +44,7 @@ pub(crate) const ACL: Command = Command {
         ACL_USERS,
         ACL_WHOAMI,
     ],
-    ..ANYONES
+    ..FOR_ANY_USER
 };
 
 pub(crate) const ACL_CAT: Command = Command {
@@ -55,7 +55,7 @@ pub(crate) const ACL_CAT: Command = Command {
     arity: -2,
     arguments: &[Argument::string("categoryname").optional()],
     handler: Handler::Local(crate::acl::cat),
-    ..ANYONES
+    ..FOR_ANY_USER
 };
 
 pub(crate) const ACL_DELUSER: Command = Command {
@@ -92,7 +92,7 @@ pub(crate) const ACL_GENPASS: Command = Command {
     arity: -2,
     arguments: &[Argument::integer("bits").optional()],
     handler: Handler::Local(crate::acl::genpass),
-    ..ANYONES
+    ..FOR_ANY_USER
 };
 
 pub(crate) const ACL_GETUSER: Command = Command {
@@ -117,7 +117,7 @@ pub(crate) const ACL_HELP: Command = Command {
     arity: 2,
     flags: flags![LOADING, STALE],
     handler: Handler::Local(crate::acl::help),
-    ..ANYONES
+    ..FOR_ANY_USER
 };
 
 pub(crate) const ACL_LIST: Command = Command {
@@ -192,5 +192,5 @@ pub(crate) const ACL_WHOAMI: Command = Command {
     summary: "Returns the user of this connection",
     arity: 2,
     handler: Handler::Local(crate::acl::whoami),
-    ..ANYONES
+    ..FOR_ANY_USER
 };

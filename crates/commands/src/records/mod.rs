@@ -22,7 +22,6 @@ mod hyperloglog;
 mod lists;
 mod lookup;
 mod modules;
-mod not_built;
 mod pubsub;
 mod replicaof;
 mod replication;
@@ -40,11 +39,12 @@ pub(crate) mod strings;
 #[cfg(test)]
 mod tests;
 mod transactions;
+mod unimplemented;
 mod watching;
 
 pub use lookup::{lookup, lookup_full, lookup_sub};
-pub use not_built::{absent, not_built};
 pub use resolve::{NOT_IN_SCRIPTS, Unresolved, resolve, resolve_as};
+pub use unimplemented::{absent, unimplemented};
 
 /// Joins flags given by their short names. The operator `|` of bitflags isn't `const`.
 macro_rules! flags {

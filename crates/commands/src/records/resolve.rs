@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use pantala_engine::command::Command;
 use pantala_resp::Args;
 
-use super::not_built::Unimplemented;
-use super::{hides_subcommands, lookup, not_built};
+use super::unimplemented::Unimplemented;
+use super::{hides_subcommands, lookup, unimplemented};
 use crate::arguments::SHOWN_BYTES_MAX;
 
 /// The error if a script calls a command that isn't allowed in scripts.
@@ -57,7 +57,7 @@ fn resolve_sub(container: &'static Command, args: &Args<'_>) -> Result<&'static 
 
 #[cold]
 fn unknown(args: &Args<'_>) -> Unresolved {
-    match (args.get(0).and_then(not_built), args.get(1)) {
+    match (args.get(0).and_then(unimplemented), args.get(1)) {
         (None, _) => Unresolved::Unknown,
         (Some(container), Some(sub)) if container.is_container() => unknown_sub(container.full_name, sub),
         (Some(command), _) => Unresolved::Unimplemented(command),
@@ -66,7 +66,7 @@ fn unknown(args: &Args<'_>) -> Unresolved {
 
 fn unknown_sub(container: &'static str, sub: &[u8]) -> Unresolved {
     let full_name = [container.as_bytes(), b"|", sub].concat();
-    not_built(&full_name).map_or(Unresolved::UnknownSubcommand(container), Unresolved::Unimplemented)
+    unimplemented(&full_name).map_or(Unresolved::UnknownSubcommand(container), Unresolved::Unimplemented)
 }
 
 impl Unresolved {

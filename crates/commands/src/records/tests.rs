@@ -5,7 +5,7 @@ use pantala_engine::command::{
 };
 use pantala_resp::{ArgRange, Args};
 
-use super::not_built::{NOT_BUILT, Unimplemented};
+use super::unimplemented::{UNIMPLEMENTED, Unimplemented};
 use super::*;
 
 /// Number of commands that `COMMAND COUNT` of redis-server 7.0.15 returns without modules.
@@ -368,17 +368,17 @@ fn documentation_is_complete() {
 
 #[test]
 fn unimplemented_commands_have_no_record() {
-    let is_not_built = |name: &str| not_built(name.as_bytes()).is_some();
-    assert!(NOT_BUILT.is_sorted_by(|one, next| one.full_name < next.full_name));
-    for Unimplemented { full_name: name, .. } in NOT_BUILT {
+    let is_unimplemented = |name: &str| unimplemented(name.as_bytes()).is_some();
+    assert!(UNIMPLEMENTED.is_sorted_by(|one, next| one.full_name < next.full_name));
+    for Unimplemented { full_name: name, .. } in UNIMPLEMENTED {
         assert!(lookup_full(name.as_bytes()).is_none(), "{name}");
-        assert!(is_not_built(name) && is_not_built(&name.to_ascii_uppercase()));
+        assert!(is_unimplemented(name) && is_unimplemented(&name.to_ascii_uppercase()));
     }
-    assert!(every_record().all(|command| !is_not_built(command.full_name)));
-    assert!(!is_not_built("") && !is_not_built("nosuch"));
-    let not_built_commands = NOT_BUILT.iter().filter(|command| !command.full_name.contains('|')).count();
+    assert!(every_record().all(|command| !is_unimplemented(command.full_name)));
+    assert!(!is_unimplemented("") && !is_unimplemented("nosuch"));
+    let unimplemented_commands = UNIMPLEMENTED.iter().filter(|command| !command.full_name.contains('|')).count();
     let of_7_0 = COMMANDS.iter().filter(|command| version(command.since) < [7, 2, 0]).count();
-    assert_eq!(of_7_0 + not_built_commands, REDIS_COMMANDS);
+    assert_eq!(of_7_0 + unimplemented_commands, REDIS_COMMANDS);
 }
 
 #[test]
@@ -456,9 +456,9 @@ fn compat_names_every_command() {
         assert!(there.contains(&name), "{name}");
         assert!(!not_yet.contains(&name), "COMPAT.md says that {name} isn't built yet");
     }
-    for Unimplemented { full_name: name, .. } in NOT_BUILT {
+    for Unimplemented { full_name: name, .. } in UNIMPLEMENTED {
         assert!(not_yet.contains(&spelled(name)), "{name} in the list of missing commands");
     }
     let listed = not_yet.matches('`').count() / 2;
-    assert_eq!(listed, NOT_BUILT.len() + 1, "only one other entry: the unknown-command error");
+    assert_eq!(listed, UNIMPLEMENTED.len() + 1, "only one other entry: the unknown-command error");
 }

@@ -21,7 +21,7 @@ type Views<'v, 'a> = &'v [Option<SetView<'a>>];
 
 /// `SINTER key [key …]`.
 pub fn sinter(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    show(access, args, reply, always, |views, visit| each_intersection(views, usize::MAX, visit));
+    show(access, args, reply, always_fits, |views, visit| each_intersection(views, usize::MAX, visit));
 }
 
 /// `SUNION key [key …]`.
@@ -31,12 +31,12 @@ pub fn sunion(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `SDIFF key [key …]`.
 pub fn sdiff(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    show(access, args, reply, always, |views, visit| each_difference(views, visit));
+    show(access, args, reply, always_fits, |views, visit| each_difference(views, visit));
 }
 
 /// `SINTERSTORE destination key [key …]`.
 pub fn sinterstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store(access, args, &Event(EventClass::Set, "sinterstore"), always, intersection, reply);
+    store(access, args, &Event(EventClass::Set, "sinterstore"), always_fits, intersection, reply);
 }
 
 /// `SUNIONSTORE destination key [key …]`.
@@ -46,7 +46,7 @@ pub fn sunionstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
 
 /// `SDIFFSTORE destination key [key …]`.
 pub fn sdiffstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store(access, args, &Event(EventClass::Set, "sdiffstore"), always, difference, reply);
+    store(access, args, &Event(EventClass::Set, "sdiffstore"), always_fits, difference, reply);
 }
 
 /// `SINTERCARD numkeys key [key …] [LIMIT limit]`.
@@ -88,7 +88,7 @@ fn views<'v>(
 
 /// Returns true. Used for results that are no larger than one of the sets, because such results
 /// always fit.
-fn always(_: Views<'_, '_>) -> bool {
+fn always_fits(_: Views<'_, '_>) -> bool {
     true
 }
 

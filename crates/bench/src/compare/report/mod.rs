@@ -64,7 +64,7 @@ const READING: &[&str] = &[
 
 /// Creates the folder, and checks that files can be written to it.
 pub(super) fn prepare(out: &Path) -> io::Result<()> {
-    fs::create_dir_all(out).map_err(|error| told(out, &error))?;
+    fs::create_dir_all(out).map_err(|error| describe_error(out, &error))?;
     put(&out.join("results.json"), b"{}\n")
 }
 
@@ -77,10 +77,10 @@ pub(super) fn write(results: &Results, out: &Path) -> io::Result<()> {
 }
 
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    fs::write(path, bytes).map_err(|error| told(path, &error))
+    fs::write(path, bytes).map_err(|error| describe_error(path, &error))
 }
 
-fn told(path: &Path, error: &io::Error) -> io::Error {
+fn describe_error(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("the report can't be written: {}: {error}", path.display()))
 }
 
@@ -120,7 +120,7 @@ fn tables(workload: &WorkloadResult) -> Vec<Table> {
         return vec![sweep::table(workload)];
     }
     let measured = || workload.peers.iter().filter_map(|peer| Some((peer, peer.summary.as_ref()?)));
-    let figures = measured().map(|(peer, summary)| {
+    let rows = measured().map(|(peer, summary)| {
         std::iter::once(peer.name.clone()).chain(COLUMNS.iter().map(|column| column.1(peer, summary))).collect()
     });
     let mut ratios = Vec::new();
@@ -136,7 +136,7 @@ fn tables(workload: &WorkloadResult) -> Vec<Table> {
         std::iter::once(first).chain(others).map(str::to_owned).collect::<Vec<String>>()
     };
     let mut tables =
-        vec![Table { head: head("peer", COLUMNS.iter().map(|column| column.0).collect()), rows: figures.collect() }];
+        vec![Table { head: head("peer", COLUMNS.iter().map(|column| column.0).collect()), rows: rows.collect() }];
     if !ratios.is_empty() {
         let columns = RATIO_COLUMNS.iter().map(|column| column.0).collect();
         tables.push(Table { head: head("ratio", columns), rows: ratios });
@@ -155,7 +155,7 @@ fn tables(workload: &WorkloadResult) -> Vec<Table> {
 /// Returns the tables of a workload that measures memory.
 fn footprints(workload: &WorkloadResult) -> Vec<Table> {
     let measured_footprint = || workload.peers.iter().filter_map(|peer| Some((peer, peer.measured_footprint()?)));
-    let figures = measured_footprint().map(|(peer, footprint)| {
+    let rows = measured_footprint().map(|(peer, footprint)| {
         vec![
             peer.name.clone(),
             format!("{:.1}", footprint.each_bytes),
@@ -166,7 +166,7 @@ fn footprints(workload: &WorkloadResult) -> Vec<Table> {
         ]
     });
     let head = ["peer", "bytes each", "of", "MB before", "MB loaded", "MB peak"].map(str::to_owned);
-    let mut tables = vec![Table { head: head.to_vec(), rows: figures.collect() }];
+    let mut tables = vec![Table { head: head.to_vec(), rows: rows.collect() }];
     let mut ratios = Vec::new();
     for against in &workload.against {
         for (peer, footprint) in measured_footprint() {
@@ -412,15 +412,15 @@ mod tests {
     #[test]
     fn missing_measurements_are_reported_first() {
         let mut results = results();
-        let told = |results: &Results| {
+        let remarks_of = |results: &Results| {
             let texts = [markdown::report(results), html::report(results).unwrap()];
             texts.map(|text| (text.contains("interrupted"), text.contains("1 of 2 workloads are measured")))
         };
-        assert_eq!(told(&results), [(true, false); 2]);
+        assert_eq!(remarks_of(&results), [(true, false); 2]);
         results.interrupted = false;
-        assert_eq!(told(&results), [(false, true); 2]);
+        assert_eq!(remarks_of(&results), [(false, true); 2]);
         results.workloads_planned = 1;
-        assert_eq!(told(&results), [(false, false); 2]);
+        assert_eq!(remarks_of(&results), [(false, false); 2]);
     }
 
     #[test]
@@ -439,7 +439,7 @@ mod tests {
         write(&results, &folder).unwrap();
         let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
         let html = text("report.html");
-        for told in [
+        for expected in [
             "<svg",
             "a|b",
             "broken &lt;b&gt;",
@@ -458,12 +458,12 @@ mod tests {
             "<td>scaled down</td><td class=\"text\">CPUs of servers: 1</td>",
             "<td class=\"text\">9.0|</td><td class=\"text\">stop &lt;it&gt;</td>",
         ] {
-            assert!(html.contains(told), "{told}");
+            assert!(html.contains(expected), "{expected}");
         }
         // The file loads nothing from elsewhere. The name of SVG's namespace is never fetched.
         assert!(!html.replace("http://www.w3.org/2000/svg", "").contains("http"), "something outside is named");
         let markdown = text("report.md");
-        for told in [
+        for expected in [
             "a\\|b",
             "INVALID: a process ended",
             "| second / a\\|b | 0.00",
@@ -473,15 +473,15 @@ mod tests {
             "- differs: one host\n",
             "| load | 9.0\\| | stop <it> |",
         ] {
-            assert!(markdown.contains(told), "{told}: {markdown}");
+            assert!(markdown.contains(expected), "{expected}: {markdown}");
         }
         let json: serde_json::Value = serde_json::from_str(&text("results.json")).unwrap();
         assert_eq!(json["workloads"][0]["peers"][1]["summary"]["ratios"][0]["p99_us"]["median"], 0.5);
         let mut table = Vec::new();
         print(&results.workloads[0], &mut table).unwrap();
         let table = String::from_utf8(table).unwrap();
-        for told in ["INVALID", "1,234,567", "third / a|b ", "third / second ", "MISSED its latency limit"] {
-            assert!(table.contains(told), "{told}: {table}");
+        for expected in ["INVALID", "1,234,567", "third / a|b ", "third / second ", "MISSED its latency limit"] {
+            assert!(table.contains(expected), "{expected}: {table}");
         }
         assert!(!table.contains("second / third"), "not asked for: {table}");
     }
@@ -498,9 +498,12 @@ mod tests {
         let mut result = workload(vec![measured_footprint("a", 7_000_000), measured_footprint("b", 5_000_000), broken]);
         result.against = vec!["a".into(), "c".into()];
         result.summarize();
-        let [figures, ratios] = tables(&result).try_into().unwrap_or_else(|_| panic!("not two"));
+        let [measurements, ratios] = tables(&result).try_into().unwrap_or_else(|_| panic!("not two"));
         let rows = |table: &Table| table.rows.iter().map(|row| row.join("; ")).collect::<Vec<_>>();
-        assert_eq!(rows(&figures), ["a; 500.0; 10,000 sorted sets; 2; 7; 0", "b; 300.0; 10,000 sorted sets; 2; 5; 0"]);
+        assert_eq!(
+            rows(&measurements),
+            ["a; 500.0; 10,000 sorted sets; 2; 7; 0", "b; 300.0; 10,000 sorted sets; 2; 5; 0"]
+        );
         assert_eq!(
             (rows(&ratios), ratios.head),
             (vec!["b / a; 0.600".to_owned()], vec!["ratio".to_owned(), "× bytes".to_owned()])
@@ -518,10 +521,10 @@ mod tests {
         one.rounds.iter_mut().for_each(|round| round.load.generator_cpu_s = 2.5e-6);
         let mut result = workload(vec![one]);
         result.summarize();
-        let told = peer_remarks(&result.peers[0]).join("\n");
-        assert!(told.contains("in 1 of 2 rounds the load generator was the limit"), "{told}");
-        assert!(told.contains("in 1 of 2 rounds generator and server both"), "{told}");
-        assert!(told.contains("(1.50 + 2.50 µs per operation)"), "{told}");
+        let remarks = peer_remarks(&result.peers[0]).join("\n");
+        assert!(remarks.contains("in 1 of 2 rounds the load generator was the limit"), "{remarks}");
+        assert!(remarks.contains("in 1 of 2 rounds generator and server both"), "{remarks}");
+        assert!(remarks.contains("(1.50 + 2.50 µs per operation)"), "{remarks}");
         assert_eq!(tables(&result)[0].rows[0].last().unwrap(), "97%");
         assert_eq!(tables(&result).len(), 1, "nobody to be held against");
     }

@@ -26,7 +26,7 @@ pub(crate) struct Workload {
     /// Unmeasured steps after each round.
     pub(crate) after: &'static [Step],
     /// How many numbers the workload has. Keys or members are formed from these numbers.
-    pub(crate) keys: u64,
+    pub(crate) numbers: u64,
     pub(crate) key_prefix: &'static str,
     pub(crate) key_minimum: u64,
     pub(crate) data_bytes: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Command {
 }
 
 /// What one measurement measures, and its length. The *numbers* are those from which keys or
-/// members are formed; [`Workload::keys`] says how many there are.
+/// members are formed; [`Workload::numbers`] says how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
     /// Commands, for the time `--test-time`.
@@ -169,9 +169,9 @@ impl Workload {
         })
     }
 
-    /// Returns the number of keys at `scale`.
-    pub(crate) fn keys_at(&self, scale: f64) -> u64 {
-        ((self.keys as f64 * scale).round() as u64).max(1)
+    /// Returns how many numbers the workload has at `scale`.
+    pub(crate) fn numbers_at(&self, scale: f64) -> u64 {
+        ((self.numbers as f64 * scale).round() as u64).max(1)
     }
 
     /// Returns how many of the generator's `threads` threads drive the workload.
@@ -210,7 +210,7 @@ impl Workload {
 
     /// Describes the workload's size.
     pub(crate) fn shape(&self) -> String {
-        let Self { keys, data_bytes, pipeline, clients, .. } = self;
+        let Self { numbers: keys, data_bytes, pipeline, clients, .. } = self;
         match self.measured {
             Measured::Resident(what, each) => format!("{} {what}", keys * each),
             Measured::Saves | Measured::Loads => format!("{keys} keys, {data_bytes} bytes"),
@@ -246,8 +246,8 @@ impl Workload {
 /// Expands the text of a command. `[3 a{at} b]` becomes three copies of `a{at} b`, in which `{at}`
 /// is 00, 01 and 02. A `;` at the end is removed.
 pub(crate) fn expanded(text: &str) -> String {
-    let group = text.split_once('[').and_then(|(before, behind)| {
-        let (group, after) = behind.split_once(']')?;
+    let group = text.split_once('[').and_then(|(before, rest)| {
+        let (group, after) = rest.split_once(']')?;
         let (times, words) = group.split_once(' ')?;
         Some((before, times.parse::<u32>().ok()?, words, after))
     });
@@ -354,20 +354,20 @@ mod tests {
 
     #[test]
     fn published_parameters() {
-        let figures = |name: &str| {
+        let parameters = |name: &str| {
             let w = Workload::named(name).unwrap();
-            (w.keys, w.data_bytes, w.pipeline, w.clients)
+            (w.numbers, w.data_bytes, w.pipeline, w.clients)
         };
-        assert_eq!(figures("dragonfly-get30"), (1_000_000, 256, 30, Clients::PerThread(30)));
-        assert_eq!(figures("dragonfly-set1"), (1_000_000, 256, 1, Clients::PerThread(30)));
-        assert_eq!(figures("elasticache"), (3_000_000, 512, 1, Clients::Total(500)));
-        assert_eq!(figures("enterprise"), (10_000_000, 100, 9, Clients::PerThread(50)));
-        assert_eq!(figures("aof"), (20_000, 10_240, 25, Clients::Total(50)));
-        assert_eq!(figures("flash"), (2_000_000, 500, 11, Clients::Total(20)));
-        assert_eq!(figures("2022-set30"), (1_000_000, 256, 30, Clients::Servers { one: 1_650, cluster: 48 }));
-        assert_eq!(figures("enterprise-node"), (10_000_000, 100, 9, Clients::Connections(1_800)));
+        assert_eq!(parameters("dragonfly-get30"), (1_000_000, 256, 30, Clients::PerThread(30)));
+        assert_eq!(parameters("dragonfly-set1"), (1_000_000, 256, 1, Clients::PerThread(30)));
+        assert_eq!(parameters("elasticache"), (3_000_000, 512, 1, Clients::Total(500)));
+        assert_eq!(parameters("enterprise"), (10_000_000, 100, 9, Clients::PerThread(50)));
+        assert_eq!(parameters("aof"), (20_000, 10_240, 25, Clients::Total(50)));
+        assert_eq!(parameters("flash"), (2_000_000, 500, 11, Clients::Total(20)));
+        assert_eq!(parameters("2022-set30"), (1_000_000, 256, 30, Clients::Servers { one: 1_650, cluster: 48 }));
+        assert_eq!(parameters("enterprise-node"), (10_000_000, 100, 9, Clients::Connections(1_800)));
         let elasticache = Workload::named("elasticache").unwrap();
-        let most = elasticache.keys_at(super::super::options::SCALE_MAX);
+        let most = elasticache.numbers_at(super::super::options::SCALE_MAX);
         for key in [elasticache.key_minimum, elasticache.key_minimum + most - 1] {
             assert_eq!(format!("{}{key}", elasticache.key_prefix).len(), 16);
         }
@@ -377,15 +377,18 @@ mod tests {
     #[test]
     fn scaling() {
         let many = Workload::named("many-connections").unwrap();
-        assert_eq!((many.keys_at(0.5), many.clients_at(0.5, 2, 1), many.clients_at(1.0, 2, 40)), (50_000, 5_000, 250));
+        assert_eq!(
+            (many.numbers_at(0.5), many.clients_at(0.5, 2, 1), many.clients_at(1.0, 2, 40)),
+            (50_000, 5_000, 250)
+        );
         assert_eq!(many.clients_at(0.00001, 2, 40), 2);
         let both = Workload::named("2022-get1").unwrap();
         assert_eq!([1, 40].map(|nodes| both.clients_at(0.5, 24, nodes)), [1_650, 48]);
         assert_eq!(both.clients_at(0.5, 64, 40), 64);
         let get = Workload::named("dragonfly-get1").unwrap();
-        assert_eq!((get.keys_at(1e-9), get.clients_at(0.1, 2, 40), get.pipeline_of(60)), (1, 60, 1));
+        assert_eq!((get.numbers_at(1e-9), get.clients_at(0.1, 2, 40), get.pipeline_of(60)), (1, 60, 1));
         let union = Workload::named("sunionstore").unwrap();
-        assert_eq!((union.keys_at(0.1), union.clients_at(0.1, 2, 1), union.threads_of(2)), (50_000, 1, 1));
+        assert_eq!((union.numbers_at(0.1), union.clients_at(0.1, 2, 1), union.threads_of(2)), (50_000, 1, 1));
         let blpop = Workload::named("blpop").unwrap();
         assert_eq!((blpop.clients_at(1.0, 2, 1), blpop.clients_at(0.05, 2, 1), blpop.threads_of(2)), (1_000, 50, 1));
         assert_eq!([1_000, 50, 1].map(|clients| blpop.pipeline_of(clients)), [64, 25, 1]);

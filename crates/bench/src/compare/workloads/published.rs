@@ -24,7 +24,7 @@ pub(crate) const ALL: &[Workload] = &[
         source: "redis.io blog, 'Redis Enterprise Extends Linear Scalability with 200M ops/sec', 2019: memtier_benchmark --ratio 1:1 --pipeline 9 -d 100 --key-minimum 1 --cluster-mode, 10 M keys, latency below 1 ms; a node's part of 72,000 connections to 40 nodes",
         ours: "one node has all keys",
         commands: &[uniform(SET, 1), uniform(GET, 1)],
-        keys: 10_000_000,
+        numbers: 10_000_000,
         key_minimum: 1,
         data_bytes: 100,
         clients: Clients::Connections(1_800),

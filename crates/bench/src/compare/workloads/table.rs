@@ -26,7 +26,7 @@ pub(super) const BASE: Workload = Workload {
     fill: &[Each(SET)],
     before: &[],
     after: &[],
-    keys: 1_000_000,
+    numbers: 1_000_000,
     key_prefix: "memtier-",
     key_minimum: 0,
     data_bytes: 256,
@@ -78,7 +78,7 @@ const NEW_GROUP: &[Step] = &[Once("XGROUP DESTROY stream group"), Once("XGROUP C
 /// two are in different halves of the slots.
 const UNION: Workload = Workload {
     measured: Measured::Operations(5),
-    keys: 500_000,
+    numbers: 500_000,
     key_prefix: "",
     clients: Clients::One,
     needs: Needs::SeveralSlots,
@@ -90,7 +90,7 @@ const MEMORY: Workload = Workload { key_prefix: "", ..BASE };
 
 /// Base of workloads with an append-only file that is synced before each reply.
 const ALWAYS: Workload =
-    Workload { commands: &[uniform(SET, 1)], keys: 100_000, needs: Needs::AppendOnlyFile(Always), ..BASE };
+    Workload { commands: &[uniform(SET, 1)], numbers: 100_000, needs: Needs::AppendOnlyFile(Always), ..BASE };
 
 /// All workloads.
 pub(crate) const ALL: &[Workload] = &[
@@ -103,7 +103,7 @@ pub(crate) const ALL: &[Workload] = &[
         source: "AWS Database Blog, 'Achieve over 500 million requests per second per cluster with Amazon ElastiCache for Redis 7.1', 2023: 80% GET, 20% SET, 3 M keys of 16 bytes, values of 512 bytes, 500 clients",
         ours: "the order, one SET and four GETs in turn; pipeline 1",
         commands: &[uniform(SET, 1), uniform(GET, 4)],
-        keys: 3_000_000,
+        numbers: 3_000_000,
         // Each key has ten digits after the six bytes of the prefix, at any scale.
         key_prefix: "cache-",
         key_minimum: 1_000_000_000,
@@ -116,7 +116,7 @@ pub(crate) const ALL: &[Workload] = &[
         source: "redis.io blog, 'Redis Enterprise: 200 million operations per second': SET:GET 1:1, values of 100 bytes, pipeline 9, 10 M keys, cluster mode, latency below 1 ms",
         ours: "50 clients per thread, memtier_benchmark's default",
         commands: &[uniform(SET, 1), uniform(GET, 1)],
-        keys: 10_000_000,
+        numbers: 10_000_000,
         data_bytes: 100,
         pipeline: 9,
         needs: Needs::ClusterMode,
@@ -128,7 +128,7 @@ pub(crate) const ALL: &[Workload] = &[
         source: "the project's issue 3, after published tests of append-only files: SET of 10 KB, 50 connections, pipeline 25, appendfsync everysec",
         ours: "20,000 keys",
         commands: &[uniform(SET, 1)],
-        keys: 20_000,
+        numbers: 20_000,
         data_bytes: 10 * 1024,
         clients: Clients::Total(50),
         pipeline: 25,
@@ -158,7 +158,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "bgsave",
         ours: "BGSAVE of 10 M keys of up to 11 bytes with values of 11",
-        keys: 10_000_000,
+        numbers: 10_000_000,
         key_prefix: "key:",
         data_bytes: 11,
         measured: Measured::Saves,
@@ -174,7 +174,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "load",
         ours: "restart with a snapshot of bgsave's keys",
-        keys: 10_000_000,
+        numbers: 10_000_000,
         key_prefix: "key:",
         data_bytes: 11,
         measured: Measured::Loads,
@@ -184,7 +184,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "load-aof",
         ours: "restart with an append-only file of a SET for each of bgsave's keys",
-        keys: 10_000_000,
+        numbers: 10_000_000,
         key_prefix: "key:",
         data_bytes: 11,
         measured: Measured::Loads,
@@ -197,7 +197,7 @@ pub(crate) const ALL: &[Workload] = &[
         source: "redis.io documentation, memtier_benchmark and Redis on Flash: SET:GET 1:1, values of 500 bytes, pipeline 11, 20 connections, Gaussian keys",
         ours: "2 M keys, all in memory; deviation a sixth of the range, memtier_benchmark's default",
         commands: &[Command { text: SET, pattern: "G", weight: 1 }, Command { text: GET, pattern: "G", weight: 1 }],
-        keys: 2_000_000,
+        numbers: 2_000_000,
         data_bytes: 500,
         clients: Clients::Total(20),
         pipeline: 11,
@@ -238,7 +238,7 @@ pub(crate) const ALL: &[Workload] = &[
         name: "big-values",
         ours: "one SET and four GETs in turn of 64 KB, 10,000 keys, pipeline 4",
         commands: &[uniform(SET, 1), uniform(GET, 4)],
-        keys: 10_000,
+        numbers: 10_000,
         data_bytes: 64 * 1024,
         pipeline: 4,
         ..BASE
@@ -247,7 +247,7 @@ pub(crate) const ALL: &[Workload] = &[
         name: "many-connections",
         ours: "10,000 connections (in a cluster divided among its nodes), one SET and nine GETs in turn, pipeline 1, 100,000 keys",
         commands: &[uniform(SET, 1), uniform(GET, 9)],
-        keys: 100_000,
+        numbers: 100_000,
         clients: Clients::Connections(10_000),
         ..BASE
     },
@@ -274,7 +274,7 @@ pub(crate) const ALL: &[Workload] = &[
             Each("SADD t:__key__ a b c __data__"),
             Each("ZADD z:__key__ 1 a 2 b 3 c 4 __data__"),
         ],
-        keys: 100_000,
+        numbers: 100_000,
         key_prefix: "",
         data_bytes: 32,
         pipeline: 10,
@@ -375,7 +375,7 @@ pub(crate) const ALL: &[Workload] = &[
         measured: Measured::HandOvers,
         fill: &[],
         after: &[Count("LLEN queue", 0)],
-        keys: 1,
+        numbers: 1,
         clients: Clients::Connections(1_000),
         pipeline: 64,
         ..COLLECTION
@@ -406,7 +406,7 @@ pub(crate) const ALL: &[Workload] = &[
         ours: "one sorted set of 10 M members of 15 bytes, random scores",
         fill: &[Each("ZADD zset __random__ member:__key__"), Count("ZCARD zset", 1)],
         measured: Measured::Resident("members", 1),
-        keys: 10_000_000,
+        numbers: 10_000_000,
         key_minimum: 10_000_000,
         needs: Needs::OneKey,
         ..MEMORY
@@ -427,7 +427,7 @@ pub(crate) const ALL: &[Workload] = &[
             Count("XLEN stream:99", 1),
         ],
         measured: Measured::Resident("entries", 100),
-        keys: 100_000,
+        numbers: 100_000,
         needs: Needs::SeveralSlots,
         ..MEMORY
     },

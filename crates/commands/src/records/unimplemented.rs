@@ -28,23 +28,23 @@ impl Unimplemented {
     /// Returns whether the command has subcommands.
     pub(super) fn is_container(&self) -> bool {
         let container = |command: &Unimplemented| command.full_name.split_once('|').map(|(container, _)| container);
-        NOT_BUILT.iter().any(|command| container(command) == Some(self.full_name))
+        UNIMPLEMENTED.iter().any(|command| container(command) == Some(self.full_name))
     }
 }
 
 /// Returns all unimplemented commands, in the form that users' rules need to name them.
 pub fn absent() -> impl Iterator<Item = Absent> {
-    NOT_BUILT.iter().map(|command| Absent { full_name: command.full_name, categories: CATEGORIES })
+    UNIMPLEMENTED.iter().map(|command| Absent { full_name: command.full_name, categories: CATEGORIES })
 }
 
 /// The ACL categories of every command in this list.
 const CATEGORIES: Acl = Acl::ADMIN.union(Acl::DANGEROUS).union(Acl::SLOW);
 
 /// Returns the unimplemented command of Redis 7.0 with this full name, ignoring case.
-pub fn not_built(name: &[u8]) -> Option<&'static Unimplemented> {
+pub fn unimplemented(name: &[u8]) -> Option<&'static Unimplemented> {
     let name = name.to_ascii_lowercase();
-    let index = NOT_BUILT.binary_search_by(|known| known.full_name.as_bytes().cmp(&name)).ok()?;
-    Some(&NOT_BUILT[index])
+    let index = UNIMPLEMENTED.binary_search_by(|known| known.full_name.as_bytes().cmp(&name)).ok()?;
+    Some(&UNIMPLEMENTED[index])
 }
 
 const fn anywhere(full_name: &'static str, arity: i32) -> Unimplemented {
@@ -57,7 +57,7 @@ const fn outside(full_name: &'static str, arity: i32) -> Unimplemented {
 
 /// Commands and subcommands without a record, sorted bytewise. Remove a command from this list when
 /// it is implemented.
-pub(super) static NOT_BUILT: &[Unimplemented] = &[
+pub(super) static UNIMPLEMENTED: &[Unimplemented] = &[
     anywhere("cluster|addslots", -3),
     anywhere("cluster|addslotsrange", -4),
     anywhere("cluster|bumpepoch", 2),
