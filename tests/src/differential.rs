@@ -52,7 +52,7 @@ pub struct Pair<'a> {
     subject: &'a Server,
     reference: &'a Server,
     subject_clients: Vec<Client>,
-    judge_clients: Vec<Client>,
+    reference_clients: Vec<Client>,
 }
 
 impl<'a> Pair<'a> {
@@ -72,7 +72,7 @@ impl<'a> Pair<'a> {
             clients[1].call("HELLO 3");
             clients
         };
-        Pair { subject, reference, subject_clients: connect(subject), judge_clients: connect(reference) }
+        Pair { subject, reference, subject_clients: connect(subject), reference_clients: connect(reference) }
     }
 
     /// Sends the steps to both servers in bursts, each on one connection, and compares the replies.
@@ -118,7 +118,7 @@ impl<'a> Pair<'a> {
 
     /// Follows a cursor to the end on both servers, and compares all elements.
     fn walk(&mut self, index: usize, step: &Step) -> Result<(), Difference> {
-        let clients = [&mut self.subject_clients[step.connection], &mut self.judge_clients[step.connection]];
+        let clients = [&mut self.subject_clients[step.connection], &mut self.reference_clients[step.connection]];
         let [given, right] = clients.map(|client| elements_of_walk(client, step));
         if given == right {
             return Ok(());
@@ -144,7 +144,7 @@ impl<'a> Pair<'a> {
         let marker = format!("marker-{start}");
         encode_into(&mut bytes, &["ECHO", &marker]);
         let connection = steps[0].connection;
-        let (subject, reference) = (&mut self.subject_clients[connection], &mut self.judge_clients[connection]);
+        let (subject, reference) = (&mut self.subject_clients[connection], &mut self.reference_clients[connection]);
         subject.send_raw(&bytes);
         reference.send_raw(&bytes);
         let sent = || steps.iter().map(|step| format!("\n    {}", show_args(&step.args))).collect::<String>();
@@ -185,7 +185,7 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// The first difference.
     pub fn compare_datasets(&mut self) -> Result<(), Difference> {
-        for client in [&mut self.subject_clients[2], &mut self.judge_clients[2]] {
+        for client in [&mut self.subject_clients[2], &mut self.reference_clients[2]] {
             // A shrunk stream may end within a transaction.
             client.call("DISCARD");
         }
@@ -208,7 +208,7 @@ impl<'a> Pair<'a> {
     fn keys_of(&mut self, database: usize) -> Result<BTreeSet<Vec<u8>>, Difference> {
         let select = encode(&["SELECT", &database.to_string()]);
         let mut keys = Vec::new();
-        for client in [&mut self.subject_clients[2], &mut self.judge_clients[2]] {
+        for client in [&mut self.subject_clients[2], &mut self.reference_clients[2]] {
             client.send_raw(&select);
             client.receive();
             keys.push(client.call("KEYS *").elements().iter().map(bulk_bytes).collect::<BTreeSet<_>>());
@@ -241,7 +241,7 @@ impl<'a> Pair<'a> {
                 client.send(&args);
                 client.receive_raw()
             };
-            let (given, right) = (ask(&mut self.subject_clients[2]), ask(&mut self.judge_clients[2]));
+            let (given, right) = (ask(&mut self.subject_clients[2]), ask(&mut self.reference_clients[2]));
             if !agree(check, &given, &right) {
                 let text = format!(
                     "{when} {}\n    gives   {}\n    must be {}",
@@ -261,9 +261,9 @@ impl<'a> Pair<'a> {
             client.send(&[b"DUMP", key]);
             client.receive()
         };
-        let (given, right) = (dump(&mut self.subject_clients[2]), dump(&mut self.judge_clients[2]));
-        let mut restore = |payload: &Reply, to_judge: bool| {
-            let client = if to_judge { &mut self.judge_clients[2] } else { &mut self.subject_clients[2] };
+        let (given, right) = (dump(&mut self.subject_clients[2]), dump(&mut self.reference_clients[2]));
+        let mut restore = |payload: &Reply, to_reference: bool| {
+            let client = if to_reference { &mut self.reference_clients[2] } else { &mut self.subject_clients[2] };
             let Reply::Bulk(payload) = payload else { return Some(format!("DUMP gives {payload:?}")) };
             client.send(&[b"RESTORE", key, b"0", payload, b"REPLACE"]);
             let reply = client.receive();
@@ -337,7 +337,7 @@ fn is_walk(step: &Step) -> bool {
 fn payloads(subject: &Server, reference: &Server, seed: u64, start_s: i64) -> Result<Vec<Vec<u8>>, Difference> {
     let mut generator = Generator::new(seed, start_s);
     let mut steps = Vec::new();
-    while steps.len() < FILLING || generator.has_more_to_evict() {
+    while steps.len() < FILLING || generator.has_following_step() {
         steps.push(generator.step());
     }
     let mut pair = Pair::new(subject, reference);
@@ -350,7 +350,7 @@ fn payloads(subject: &Server, reference: &Server, seed: u64, start_s: i64) -> Re
             if key == generator::CLOCK_STREAM {
                 continue;
             }
-            for client in [&mut pair.subject_clients[2], &mut pair.judge_clients[2]] {
+            for client in [&mut pair.subject_clients[2], &mut pair.reference_clients[2]] {
                 client.send(&[b"DUMP", &key[..]]);
                 if let Reply::Bulk(payload) = client.receive()
                     && payload.len() <= PAYLOAD_BYTES_MAX
@@ -382,7 +382,7 @@ pub fn compare(subject: &Server, reference: &Server, announced: u64, name: &str,
         for _ in 0..random.below(BURST_MAX) + 1 {
             steps.push(Step { connection, ..generator.step() });
         }
-        while generator.has_more_to_evict() {
+        while generator.has_following_step() {
             steps.push(Step { connection, ..generator.step() });
         }
     }

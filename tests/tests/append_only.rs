@@ -162,14 +162,14 @@ struct Observed {
 /// Runs writers and readers until the server is killed. Each writer appends increasing numbers to
 /// its own list (`list:n`), starting after its number in `base`. After each append it stores the
 /// number under the keys `a:n` and `b:n` in a transaction. For each writer, a reader polls `b:n`.
-fn write_numbers(server: &Server, told: &Observed, base: &[u64], is_over: &AtomicBool) {
+fn write_numbers(server: &Server, observed: &Observed, base: &[u64], is_over: &AtomicBool) {
     std::thread::scope(|scope| {
         for (writer, base) in base.iter().enumerate() {
             let port = server.port();
             scope.spawn(move || {
                 let Ok(mut client) = Client::try_tcp(port) else { return };
                 for number in base + 1.. {
-                    told.sent[writer].store(number, Relaxed);
+                    observed.sent[writer].store(number, Relaxed);
                     let commands = [
                         format!("RPUSH list:{writer} {number}"),
                         "MULTI".to_owned(),
@@ -194,7 +194,7 @@ fn write_numbers(server: &Server, told: &Observed, base: &[u64], is_over: &Atomi
                             Err(_) => return,
                         }
                     }
-                    told.acknowledged[writer].store(number, Relaxed);
+                    observed.acknowledged[writer].store(number, Relaxed);
                 }
             });
             scope.spawn(move || {
@@ -205,7 +205,7 @@ fn write_numbers(server: &Server, told: &Observed, base: &[u64], is_over: &Atomi
                     }
                     let Ok((reply, _)) = client.try_receive() else { return };
                     if reply != Reply::Null {
-                        told.read[writer].fetch_max(reply.text().parse().expect("a number"), Relaxed);
+                        observed.read[writer].fetch_max(reply.text().parse().expect("a number"), Relaxed);
                     }
                 }
             });
@@ -225,17 +225,17 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
         all.extend_from_slice(more);
         let mut server = start(backend, dir.path(), &all);
         let numbers = || (0..WRITERS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-        let told = Observed { sent: numbers(), acknowledged: numbers(), read: numbers() };
+        let observed = Observed { sent: numbers(), acknowledged: numbers(), read: numbers() };
         let is_over = AtomicBool::new(false);
-        let lives = Duration::from_millis(20 + random.below(150) as u64);
+        let lifetime = Duration::from_millis(20 + random.below(150) as u64);
         let rewrites = random.one_in(2);
         std::thread::scope(|scope| {
-            scope.spawn(|| write_numbers(&server, &told, &base, &is_over));
+            scope.spawn(|| write_numbers(&server, &observed, &base, &is_over));
             if rewrites {
-                std::thread::sleep(lives / 2);
+                std::thread::sleep(lifetime / 2);
                 server.connect().call("BGREWRITEAOF");
             }
-            std::thread::sleep(if rewrites { lives / 2 } else { lives });
+            std::thread::sleep(if rewrites { lifetime / 2 } else { lifetime });
             server.signal(Signal::KILL);
             is_over.store(true, Relaxed);
         });
@@ -254,8 +254,9 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
                 .map(|element| element.text().parse().expect("a number"))
                 .collect();
             let (a, b, last) = (value(&mut client, "a"), value(&mut client, "b"), list.len() as u64);
-            let (sent, acknowledged) = (told.sent[writer].load(Relaxed), told.acknowledged[writer].load(Relaxed));
-            let read = told.read[writer].load(Relaxed);
+            let (sent, acknowledged) =
+                (observed.sent[writer].load(Relaxed), observed.acknowledged[writer].load(Relaxed));
+            let read = observed.read[writer].load(Relaxed);
             let what = format!(
                 "seed {seed}, kill {kill}, writer {writer}: list {last}, a {a}, b {b}, sent {sent}, acknowledged \
                  {acknowledged}, read {read}\n{}",

@@ -89,18 +89,18 @@ fn a_woken_reader_gets_a_map_in_resp3() {
 /// any more, so the consumer receives an error.
 #[test]
 fn a_consumer_gets_an_error_when_its_stream_or_group_is_deleted() {
-    const KEY_GONE: &str = "error UNBLOCKED the stream key no longer exists";
-    const GROUP_GONE: &str = "error NOGROUP the consumer group this client was blocked on no longer exists";
+    const KEY_DELETED: &str = "error UNBLOCKED the stream key no longer exists";
+    const GROUP_DELETED: &str = "error NOGROUP the consumer group this client was blocked on no longer exists";
     play(|server| {
         let mut writer = server.connect();
         for (change, said) in [
-            ("DEL s", KEY_GONE),
-            ("SET s v", KEY_GONE),
-            ("RENAME s t", KEY_GONE),
-            ("FLUSHALL", KEY_GONE),
-            ("PEXPIRE s 1", KEY_GONE),
-            ("XGROUP DESTROY s g", GROUP_GONE),
-            ("RENAME other s", GROUP_GONE),
+            ("DEL s", KEY_DELETED),
+            ("SET s v", KEY_DELETED),
+            ("RENAME s t", KEY_DELETED),
+            ("FLUSHALL", KEY_DELETED),
+            ("PEXPIRE s 1", KEY_DELETED),
+            ("XGROUP DESTROY s g", GROUP_DELETED),
+            ("RENAME other s", GROUP_DELETED),
         ] {
             writer.call("FLUSHALL");
             writer.call("XADD other 1-1 f v");

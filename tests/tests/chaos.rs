@@ -258,7 +258,7 @@ impl Scene {
             }
             Event::Kill => {
                 self.nodes[replica].server.take().expect("it runs").kill();
-                self.come_back(replica);
+                self.restart_and_follow(replica);
             }
             Event::CutReplicas => _ = ask(self.nodes[self.primary].port, &["CLIENT", "KILL", "TYPE", "replica"]),
             Event::CutPrimary => _ = ask(self.nodes[replica].port, &["CLIENT", "KILL", "TYPE", "master"]),
@@ -277,7 +277,7 @@ impl Scene {
                 let dead = self.primary;
                 self.nodes[dead].server.take().expect("it runs").kill();
                 self.promote(self.most_advanced(candidates), shared);
-                self.come_back(dead);
+                self.restart_and_follow(dead);
             }
             Event::Cut | Event::HalfOpen => {
                 let (mut from, mut to) = (self.nodes[self.primary].host, self.nodes[replica].host);
@@ -305,7 +305,7 @@ impl Scene {
                 let _ = ask(self.nodes[node].port, &["SHUTDOWN"]);
                 self.nodes[node].server().wait_exit(Duration::from_secs(30));
                 self.nodes[node].server = None;
-                self.come_back(node);
+                self.restart_and_follow(node);
             }
         }
         shared.primary.store(self.nodes[self.primary].port, Relaxed);
@@ -357,7 +357,7 @@ impl Scene {
 
     /// Restarts a server and makes it follow the current primary, because a restarted server has
     /// forgotten its primary.
-    fn come_back(&mut self, node: usize) {
+    fn restart_and_follow(&mut self, node: usize) {
         let began = Instant::now();
         while self.nodes[node].server.is_none() {
             assert!(began.elapsed() < SETTLES_WITHIN, "the port stays in use");

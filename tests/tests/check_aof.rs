@@ -13,7 +13,7 @@ const MULTI: &str = "*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &str = "*1\r\n$4\r\nEXEC\r\n";
 
 /// The result of a program: exit code and printed text.
-type Said = (Option<i32>, String);
+type Outcome = (Option<i32>, String);
 /// Files with their contents, and options of the program. The first file is checked.
 type Scene<'s> = (Vec<(&'s str, String)>, &'s [&'s str]);
 
@@ -25,7 +25,7 @@ fn write_all(files: &[(&str, String)]) -> TempDir {
     folder
 }
 
-fn run(command: &mut Command, folder: &Path, options: &[&str], file: &str) -> Said {
+fn run(command: &mut Command, folder: &Path, options: &[&str], file: &str) -> Outcome {
     let ran = command.args(options).arg(file).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut child = ran.expect("the program starts");
     // Confirms a repair. The write fails if the program didn't ask for confirmation and has exited.
@@ -126,7 +126,7 @@ fn the_tail_after_an_rdb_preamble_is_checked() {
         let ran = run(Command::new(binary::pantala()).arg("check-aof"), folder.path(), &[], "a.aof");
         let right = run(&mut Command::new(&redis), folder.path(), &[], "a.aof");
         assert_eq!((ran.0, right.0), (Some(code), Some(code)), "{}\n{}", ran.1, right.1);
-        let last = |said: &Said| said.1.lines().last().map(str::to_owned);
+        let last = |outcome: &Outcome| outcome.1.lines().last().map(str::to_owned);
         assert_eq!(last(&ran), last(&right));
     }
 }

@@ -152,7 +152,7 @@ fn compare(what: &str, given: &BTreeMap<String, String>, right: &BTreeMap<String
 #[test]
 fn command_info_equals() {
     for version in ["2", "3"] {
-        let Some((_subject, mut given, _judge, mut right)) = servers(version) else { return };
+        let Some((_subject, mut given, _reference, mut right)) = servers(version) else { return };
         let mut args = vec!["COMMAND".to_owned(), "INFO".to_owned()];
         args.extend(names(&mut given).into_iter().filter(|name| !name.contains('|')));
         assert!(args.len() > 60, "COMMAND LIST returns too few commands: {args:?}");
@@ -171,7 +171,7 @@ fn command_info_equals() {
 #[test]
 fn command_docs_equals_but_for_prose() {
     for version in ["2", "3"] {
-        let Some((_subject, mut given, _judge, mut right)) = servers(version) else { return };
+        let Some((_subject, mut given, _reference, mut right)) = servers(version) else { return };
         let mut args = vec!["COMMAND".to_owned(), "DOCS".to_owned()];
         args.extend(names(&mut given).into_iter().filter(|name| !name.contains('|')));
         let fields = |client: &mut Client| {
@@ -197,7 +197,7 @@ fn command_count_equals_the_table() {
 /// `COMMAND LIST FILTERBY` returns those commands of redis-server's reply that Pantala has.
 #[test]
 fn command_list_filters_equal() {
-    let Some((_subject, mut given, _judge, mut right)) = servers("2") else { return };
+    let Some((_subject, mut given, _reference, mut right)) = servers("2") else { return };
     let ours = names(&mut given);
     for filter in [
         "PATTERN get*",
@@ -222,7 +222,7 @@ fn command_list_filters_equal() {
 
 #[test]
 fn keys_of_commands_equal() {
-    let Some((_subject, mut given, _judge, mut right)) = servers("2") else { return };
+    let Some((_subject, mut given, _reference, mut right)) = servers("2") else { return };
     for words in [
         "GET a",
         "SET a b EX 1 GET",

@@ -73,12 +73,12 @@ fn spin(takes_ms: u32) -> String {
 }
 
 /// TTL of the keys in the next test, ms: longer than the test takes on a busy host.
-const LIFE_MS: i64 = 1_000_000;
+const TTL_MS: i64 = 1_000_000;
 
 /// Returns commands that read the time, set a key with a TTL, and read its deadline.
 fn deadline_commands(key: &str) -> Vec<Vec<String>> {
-    let life_ms = LIFE_MS.to_string();
-    [vec!["TIME"], vec!["SET", key, "v", "PX", &life_ms], vec!["PEXPIRETIME", key]]
+    let ttl_ms = TTL_MS.to_string();
+    [vec!["TIME"], vec!["SET", key, "v", "PX", &ttl_ms], vec!["PEXPIRETIME", key]]
         .map(|words| words.into_iter().map(str::to_owned).collect())
         .into()
 }
@@ -89,7 +89,7 @@ fn age_of_clock(client: &mut Client) -> i64 {
     let time: Vec<i64> =
         client.receive().elements().iter().map(|part| part.text().parse().expect("a number")).collect();
     assert_eq!(client.receive(), Reply::ok());
-    time[0] * 1000 + time[1] / 1000 + LIFE_MS - client.receive().integer()
+    time[0] * 1000 + time[1] / 1000 + TTL_MS - client.receive().integer()
 }
 
 /// A command with a TTL computes the deadline from the time at which the command itself starts.
@@ -151,10 +151,10 @@ fn deadlines_count_from_when_their_commands_run() {
                  return {{t[1], t[2], redis.call('PEXPIRETIME', 'made:1')}}"
             );
             assert_current(layout, || {
-                let reply = client.command(&["EVAL", &script, "1", "a", &LIFE_MS.to_string()]);
+                let reply = client.command(&["EVAL", &script, "1", "a", &TTL_MS.to_string()]);
                 let [seconds, us, at_ms] = reply.elements() else { panic!("{reply:?}") };
                 let [seconds, us]: [i64; 2] = [seconds, us].map(|part| part.text().parse().expect("a number"));
-                seconds * 1000 + us / 1000 + LIFE_MS - at_ms.integer()
+                seconds * 1000 + us / 1000 + TTL_MS - at_ms.integer()
             });
         }
     });
@@ -244,10 +244,10 @@ fn the_active_cycle_deletes_untouched_keys() {
     for_each_backend(|backend| {
         let mut server = start(backend);
         let mut client = server.connect();
-        for (database, life_ms) in [("0", "200"), ("5", "500")] {
+        for (database, ttl_ms) in [("0", "200"), ("5", "500")] {
             client.command(&["SELECT", database]);
             let commands: Vec<Vec<String>> = (0..KEYS)
-                .map(|n| vec!["SET".into(), format!("k{n}"), "v".into(), "PX".into(), life_ms.into()])
+                .map(|n| vec!["SET".into(), format!("k{n}"), "v".into(), "PX".into(), ttl_ms.into()])
                 .collect();
             client.pipeline(&commands);
         }

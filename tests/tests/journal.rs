@@ -62,14 +62,14 @@ impl SlowFollower {
 }
 
 /// Returns a field of `INFO`.
-fn figure(client: &mut Client, section: &str, name: &str) -> usize {
+fn info_number(client: &mut Client, section: &str, name: &str) -> usize {
     let text = client.call(&format!("INFO {section}")).text();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     value.unwrap_or_else(|| panic!("INFO has no {name}")).trim().parse().expect("a number")
 }
 
 fn held_bytes(client: &mut Client) -> usize {
-    figure(client, "memory", "mem_total_replication_buffers")
+    info_number(client, "memory", "mem_total_replication_buffers")
 }
 
 /// Returns the number of connections closed at their output limit.
@@ -183,7 +183,7 @@ fn the_backlog_is_held_while_a_connection_follows_and_until_its_ttl_passes() {
         let options = ["--workers", "2", "--repl-backlog-size", &size, "--repl-backlog-ttl", "1"];
         let server = Server::pantala(backend, &options);
         let mut client = server.connect();
-        let field = |client: &mut Client, name: &str| figure(client, "replication", name);
+        let field = |client: &mut Client, name: &str| info_number(client, "replication", name);
         assert_eq!(field(&mut client, "repl_backlog_size"), BACKLOG);
         assert_eq!(field(&mut client, "repl_backlog_active"), 0);
         let mut stream = EffectStream::attach(&server);
@@ -218,10 +218,10 @@ fn the_stream_can_be_recorded_without_a_follower() {
     assert_eq!(client.call("DEBUG JOURNAL 1"), Reply::ok());
     eventually("it has started", || {
         client.call("SET key value");
-        figure(&mut client, "replication", "master_repl_offset") > 0
+        info_number(&mut client, "replication", "master_repl_offset") > 0
     });
     write_values(&mut client, 0, 8 * MIB);
-    eventually("it has ended", || figure(&mut client, "replication", "master_repl_offset") >= 8 * MIB);
+    eventually("it has ended", || info_number(&mut client, "replication", "master_repl_offset") >= 8 * MIB);
     assert!(held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
     assert_eq!(client.call("DEBUG JOURNAL 0"), Reply::ok());
     eventually("all held bytes are freed, too", || held_bytes(&mut client) == 0);

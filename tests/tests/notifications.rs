@@ -74,7 +74,7 @@ fn random_commands_publish_the_events_of_redis() {
             }
             let connection = random.below(CONNECTIONS);
             let mut steps = Vec::new();
-            while steps.len() < COMMANDS_PER_LOOK || generator.has_more_to_evict() {
+            while steps.len() < COMMANDS_PER_LOOK || generator.has_following_step() {
                 steps.push(Step { connection, ..generator.step() });
             }
             // Steps with undefined events are left out. During a walk, redis-server deletes the

@@ -16,15 +16,15 @@ const MIB: usize = 1 << 20;
 const STUCK_BYTES: usize = 16 * MIB;
 /// Arguments of a server with a small output limit, whose workers run the commands of their own
 /// clients (`inline`).
-const NARROW: [&str; 6] =
+const SMALL_LIMIT_ARGS: [&str; 6] =
     ["--workers", "2", "--execution", "inline", "--client-output-buffer-limit", "normal 100000 0 0"];
 
 /// Returns servers with a small output limit: one for each backend and each value of `--execution`.
-fn narrow_ones() -> Vec<Server> {
-    let owners = ["--workers", "2", "--execution", "owner", NARROW[4], NARROW[5]];
+fn servers_with_small_limit() -> Vec<Server> {
+    let owners = ["--workers", "2", "--execution", "owner", SMALL_LIMIT_ARGS[4], SMALL_LIMIT_ARGS[5]];
     Backend::all()
         .iter()
-        .flat_map(|&backend| [Server::pantala(backend, &NARROW), Server::pantala(backend, &owners)])
+        .flat_map(|&backend| [Server::pantala(backend, &SMALL_LIMIT_ARGS), Server::pantala(backend, &owners)])
         .collect()
 }
 
@@ -189,7 +189,7 @@ fn the_soft_limit_closes_after_its_seconds() {
 fn a_reply_above_the_limit_is_not_sent() {
     const ROUNDS: usize = 20;
     for_each_backend(|backend| {
-        let mut server = Server::pantala(backend, &NARROW);
+        let mut server = Server::pantala(backend, &SMALL_LIMIT_ARGS);
         let mut other = server.connect();
         let item = "x".repeat(1000);
         for number in 1..=150 {
@@ -213,7 +213,7 @@ fn a_reply_above_the_limit_is_not_sent() {
 /// `--execution owner` this holds only for adjacent commands on one key.
 #[test]
 fn no_reply_of_a_pipeline_above_the_limit_is_sent() {
-    for mut server in narrow_ones() {
+    for mut server in servers_with_small_limit() {
         let mut other = server.connect();
         assert_eq!(other.command(&["SET", "big", &"x".repeat(10_000)]), Reply::ok());
         let mut client = named(&server, "pipeline", None);
@@ -236,7 +236,7 @@ fn no_reply_of_a_pipeline_above_the_limit_is_sent() {
 /// holds only for commands on the same shard.
 #[test]
 fn commands_after_a_reply_above_the_limit_do_not_run() {
-    for server in narrow_ones().into_iter().chain(Server::redis(&NARROW[4..])) {
+    for server in servers_with_small_limit().into_iter().chain(Server::redis(&SMALL_LIMIT_ARGS[4..])) {
         let mut other = server.connect();
         assert_eq!(other.command(&["SET", "{t}big", &"x".repeat(90_000)]), Reply::ok());
         let mut client = named(&server, "pipeline", None);
@@ -581,7 +581,7 @@ fn a_client_that_keeps_reading_does_not_exceed_the_soft_limit() {
 #[test]
 fn a_transaction_above_the_limit_runs_to_its_end() {
     for_each_backend(|backend| {
-        let mut server = Server::pantala(backend, &NARROW);
+        let mut server = Server::pantala(backend, &SMALL_LIMIT_ARGS);
         let mut other = server.connect();
         let item = "x".repeat(1000);
         for number in 1..=150 {

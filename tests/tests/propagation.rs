@@ -30,19 +30,19 @@ fn words_of(command: &str) -> Vec<Vec<u8>> {
 /// Returns the bytes of a word after unescaping.
 fn unescaped(word: &str) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::new(), word.as_bytes());
-    while let Some((&first, behind)) = rest.split_first() {
-        let (byte, behind) = match (first, behind) {
-            (b'\\', [b'n', behind @ ..]) => (b'\n', behind),
-            (b'\\', [b's', behind @ ..]) => (b' ', behind),
-            (b'\\', [b'x', high, low, behind @ ..]) => {
+    while let Some((&first, tail)) = rest.split_first() {
+        let (byte, tail) = match (first, tail) {
+            (b'\\', [b'n', tail @ ..]) => (b'\n', tail),
+            (b'\\', [b's', tail @ ..]) => (b' ', tail),
+            (b'\\', [b'x', high, low, tail @ ..]) => {
                 let digits = [*high, *low];
                 let digits = std::str::from_utf8(&digits).expect("ASCII");
-                (u8::from_str_radix(digits, 16).expect("hexadecimal"), behind)
+                (u8::from_str_radix(digits, 16).expect("hexadecimal"), tail)
             }
-            _ => (first, behind),
+            _ => (first, tail),
         };
         bytes.push(byte);
-        rest = behind;
+        rest = tail;
     }
     bytes
 }

@@ -38,7 +38,7 @@ fn outcome(server: &Server, input: &[u8], then: Then) -> Vec<u8> {
 
 /// Runs `body` with Pantala on each backend and with redis-server. All servers are started with
 /// `args`.
-fn beside_judge(args: &[&str], body: impl Fn(&Server, &Server)) {
+fn beside_reference(args: &[&str], body: impl Fn(&Server, &Server)) {
     for_each_backend(|backend| {
         let Some(reference) = Server::redis(args) else { return };
         let mut all = vec!["--workers", "2", "--shards", "8"];
@@ -165,7 +165,7 @@ fn protocol_errors_and_odd_requests() {
     cases.push((b"*1\r\n\xff\r\n".to_vec(), Closes));
     cases.push((b"\0\r\n".to_vec(), Waits));
 
-    beside_judge(&[], |subject, reference| {
+    beside_reference(&[], |subject, reference| {
         for (input, then) in &cases {
             if input.starts_with(b"HELLO") {
                 // HELLO's reply contains values that differ between servers, so only the bytes
@@ -183,7 +183,7 @@ fn protocol_errors_and_odd_requests() {
 
 #[test]
 fn limits_before_authentication() {
-    beside_judge(&["--requirepass", "secret"], |subject, reference| {
+    beside_reference(&["--requirepass", "secret"], |subject, reference| {
         for (input, then) in [
             ("*11\r\n", Closes),
             ("*10\r\n", Waits),
@@ -228,7 +228,7 @@ fn sample() -> (Vec<u8>, Vec<usize>) {
 
 #[test]
 fn truncated_at_each_byte() {
-    beside_judge(&[], |subject, reference| {
+    beside_reference(&[], |subject, reference| {
         let (bytes, _) = sample();
         for cut in 0..bytes.len() {
             compare(subject, reference, &bytes[..cut], Waits);
@@ -238,7 +238,7 @@ fn truncated_at_each_byte() {
 
 #[test]
 fn split_at_each_byte_and_byte_by_byte() {
-    beside_judge(&[], |subject, reference| {
+    beside_reference(&[], |subject, reference| {
         let (bytes, _) = sample();
         let whole = outcome(reference, &bytes, Waits);
         let pieces = |pieces: &[&[u8]]| {
@@ -284,7 +284,7 @@ fn large_values_in_random_pieces() {
 
 #[test]
 fn half_closed_clients_get_their_replies() {
-    beside_judge(&[], |subject, reference| {
+    beside_reference(&[], |subject, reference| {
         let mut input = encode(&["SET", "big", &"x".repeat(100_000)]);
         for _ in 0..20 {
             encode_into(&mut input, &["INCR", "n"]);
@@ -299,7 +299,7 @@ fn half_closed_clients_get_their_replies() {
 fn a_hundred_thousand_commands_in_one_write() {
     const COMMANDS: usize = 100_000;
     let seed = Random::seed("a_hundred_thousand_commands_in_one_write");
-    beside_judge(&[], |subject, reference| {
+    beside_reference(&[], |subject, reference| {
         let mut random = Random::from_seed(seed);
         let mut bytes = Vec::new();
         for number in 0..COMMANDS {
@@ -331,7 +331,7 @@ fn a_hundred_thousand_commands_in_one_write() {
 /// the second word.
 #[test]
 fn subcommands_of_one_name_and_arity_are_distinguished() {
-    beside_judge(&[], |subject, reference| {
+    beside_reference(&[], |subject, reference| {
         let mut input = Vec::new();
         let calls = [
             "SET k v",
@@ -370,7 +370,7 @@ fn subcommands_of_one_name_and_arity_are_distinguished() {
 fn damaged_requests() {
     const ROUNDS: usize = 1500;
     let seed = Random::seed("damaged_requests");
-    beside_judge(&[], |subject, reference| {
+    beside_reference(&[], |subject, reference| {
         let mut random = Random::from_seed(seed);
         let (bytes, ends) = sample();
         for round in 0..ROUNDS {

@@ -143,7 +143,7 @@ impl Shard {
     }
 
     /// Restores a value, then reads, changes and deletes it.
-    fn live_through(&self, value: &[u8]) {
+    fn use_value(&self, value: &[u8]) {
         let mut sealed = value.to_vec();
         payload::seal(&mut sealed);
         if self.run(&[b"RESTORE", b"k", b"0", &sealed, b"REPLACE"]) != b"+OK\r\n" {
@@ -169,7 +169,7 @@ thread_local! {
 
 /// Runs the target on one input, and panics on a defect.
 pub fn run(data: &[u8]) {
-    SHARD.with(|shard| shard.live_through(data));
+    SHARD.with(|shard| shard.use_value(data));
     let mut compressed = Vec::new();
     if lzf::compress(data, &mut compressed, data.len()) {
         assert_eq!(lzf::decompress(&compressed, data.len()).as_deref(), Ok(data));

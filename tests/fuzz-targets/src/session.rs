@@ -15,7 +15,7 @@ const FREE_CHOICES_MAX: usize = 20_000;
 
 /// Returns whether the error depends on the pieces, as in Redis: a line above the limit is accepted
 /// if the whole line is received at once.
-fn is_of_length(outcome: &Outcome) -> bool {
+fn depends_on_pieces(outcome: &Outcome) -> bool {
     use ProtocolError::{TooBigBulkCount, TooBigCount, TooBigInline};
     matches!(outcome.error, Some(TooBigInline | TooBigCount | TooBigBulkCount))
 }
@@ -34,7 +34,7 @@ pub fn run(data: &[u8]) {
         choice % bound
     });
     let whole = drive(stream, &mut |bound| bound - 1);
-    if is_of_length(&pieces) && whole != pieces {
+    if depends_on_pieces(&pieces) && whole != pieces {
         assert!(whole.commands.starts_with(&pieces.commands));
     } else {
         assert_eq!(whole, pieces);

@@ -160,7 +160,7 @@ impl Generator {
 
     /// Returns whether the next step must follow the last one directly, on the same connection.
     #[must_use]
-    pub fn has_more_to_evict(&self) -> bool {
+    pub fn has_following_step(&self) -> bool {
         !self.following.is_empty()
     }
 
@@ -186,7 +186,7 @@ impl Generator {
             },
             _ => self.unknown_command(),
         };
-        if !self.has_more_to_evict() && self.random.one_in(14) && may_be_bent(&step.args) {
+        if !self.has_following_step() && self.random.one_in(14) && may_be_bent(&step.args) {
             self.bend(&mut step);
             // An ID from the clock would differ between the servers.
             if step.args[0] == b"XADD" {

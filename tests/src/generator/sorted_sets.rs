@@ -2,10 +2,10 @@
 
 use super::{Check, Generator, Step};
 
-/// Number of keys that most sorted sets are in. Those with a number less than [`SMALL`] get few
-/// members, so that all encodings stay in use.
+/// Number of keys that most sorted sets are in. Those with a number less than [`SMALL_KEYS`] get
+/// few members, so that all encodings stay in use.
 pub(super) const KEYS: usize = 7;
-const SMALL: usize = 3;
+const SMALL_KEYS: usize = 3;
 /// Prefix of the keys of lexicographical ranges.
 pub(super) const LEX_PREFIX: &[u8] = b"lex:";
 
@@ -56,7 +56,7 @@ impl Generator {
             return (self.key(), false);
         }
         let number = self.random.below(KEYS);
-        (key(number), number >= SMALL)
+        (key(number), number >= SMALL_KEYS)
     }
 
     fn zadd(&mut self) -> Step {

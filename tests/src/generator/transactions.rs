@@ -40,7 +40,7 @@ impl Generator {
             };
             // EXEC has one reply for all commands, so each must be comparable byte by byte. Steps
             // that must follow a command can't be queued with it.
-            let is_whole = !self.has_more_to_evict();
+            let is_whole = !self.has_following_step();
             self.following.clear();
             if step.check != Check::Exact || !is_whole {
                 continue;

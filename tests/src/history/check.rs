@@ -14,7 +14,7 @@ use super::model::State;
 use super::{Event, Key, Operation};
 
 /// Maximum number of positions in one search. A history of fifty events usually has a few hundred.
-pub const PLACES_MAX: usize = 200_000;
+pub const POSITIONS_MAX: usize = 200_000;
 
 /// Constraints on an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Verdict {
     Explained,
     /// No order explains the events. The text has the longest order found.
     Violation(String),
-    /// Unknown, because the search visited [`PLACES_MAX`] positions.
+    /// Unknown, because the search visited [`POSITIONS_MAX`] positions.
     Undecided,
 }
 
@@ -127,7 +127,7 @@ impl<'e> Search<'e> {
         let Some(first_returned_ns) = next.iter().map(|(_, index)| self.events[*index].returned_ns).min() else {
             return Some(true);
         };
-        if self.seen.len() >= PLACES_MAX {
+        if self.seen.len() >= POSITIONS_MAX {
             return None;
         }
         if !self.seen.insert((self.done.clone(), state.clone())) {
