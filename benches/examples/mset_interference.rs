@@ -299,14 +299,14 @@ fn load(settings: &Settings, many: &[Vec<u8>]) -> Fallible<()> {
 }
 
 /// The results of one phase.
-struct Figures {
+struct Measurements {
     per_second: f64,
     msets_per_second: f64,
     checks: u64,
     violations: u64,
 }
 
-fn run_phase(settings: &Settings, many: &[Vec<u8>], round: usize, with_msets: bool) -> Fallible<Figures> {
+fn run_phase(settings: &Settings, many: &[Vec<u8>], round: usize, with_msets: bool) -> Fallible<Measurements> {
     let phase = Phase {
         settings,
         many,
@@ -340,7 +340,7 @@ fn run_phase(settings: &Settings, many: &[Vec<u8>], round: usize, with_msets: bo
         Ok(began.elapsed())
     })?;
     let per_second = |count: &AtomicU64| count.load(Relaxed) as f64 / elapsed.as_secs_f64();
-    Ok(Figures {
+    Ok(Measurements {
         per_second: per_second(&phase.operations),
         msets_per_second: per_second(&phase.msets),
         checks: phase.checks.load(Relaxed),

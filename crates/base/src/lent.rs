@@ -20,7 +20,7 @@ pub trait Lender {
     fn bytes_mut(&mut self, chunk: &Self::Chunk) -> &mut [u8];
 
     /// Returns how many unused bytes follow the chunk in its buffer.
-    fn room_behind(&self, chunk: &Self::Chunk) -> usize;
+    fn room_after(&self, chunk: &Self::Chunk) -> usize;
 
     /// Releases a chunk. Valid even after the connection that received the bytes has been closed.
     fn release(&mut self, chunk: Self::Chunk);

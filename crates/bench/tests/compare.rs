@@ -81,12 +81,12 @@ fn assert_measured_of(row: &Value, rounds: usize, filled: u64) {
     assert!(row["invalid"].is_null() && row["skipped"].is_null(), "{row:#}");
     assert_eq!(row["rounds"].as_array().unwrap().len(), rounds);
     let summary = &row["summary"];
-    for figure in ["p50_us", "p99_us", "p99_9_us", "max_us"] {
-        assert!(summary[figure].as_f64().unwrap() > 0.0, "{figure}: {row:#}");
+    for metric in ["p50_us", "p99_us", "p99_9_us", "max_us"] {
+        assert!(summary[metric].as_f64().unwrap() > 0.0, "{metric}: {row:#}");
     }
-    for figure in ["operations_per_s", "cpu_us_per_operation"] {
-        let at = |name: &str| summary[figure][name].as_f64().unwrap();
-        assert!(0.0 < at("min") && at("min") <= at("median") && at("median") <= at("max"), "{figure}: {row:#}");
+    for metric in ["operations_per_s", "cpu_us_per_operation"] {
+        let at = |name: &str| summary[metric][name].as_f64().unwrap();
+        assert!(0.0 < at("min") && at("min") <= at("median") && at("median") <= at("max"), "{metric}: {row:#}");
     }
     let bytes = |name: &str| row[name].as_u64().unwrap();
     assert!(bytes("resident_loaded_bytes") > 1_000_000, "{row:#}");
@@ -293,8 +293,8 @@ fn a_sweep_measures_every_rate() {
         let operations = point["rounds"][0]["load"]["operations"].as_f64().unwrap();
         assert!(operations > 0.0 && operations <= rate * 1.05 + 100.0, "{operations} at {rate}: {point:#}");
         let summary = &point["summary"];
-        for figure in ["p50_us", "p99_us", "p99_9_us", "max_us", "voluntary_switches"] {
-            assert!(summary[figure].as_f64().unwrap() > 0.0, "{figure}: {point:#}");
+        for metric in ["p50_us", "p99_us", "p99_9_us", "max_us", "voluntary_switches"] {
+            assert!(summary[metric].as_f64().unwrap() > 0.0, "{metric}: {point:#}");
         }
         assert!(summary["involuntary_switches"].is_number() && summary["cpu_us_per_operation"]["median"].is_number());
         // The host either counts the events of all rates, or states why it can't.

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::testing_host::LocalTest;
 
-    const FIGURES: ProcessMemory = ProcessMemory {
+    const MEMORY: ProcessMemory = ProcessMemory {
         used_bytes: 20 << 20,
         peak_bytes: 25 << 20,
         startup_bytes: 8 << 20,
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn stats_in_both_protocol_versions() {
         let mut test = LocalTest::new();
-        test.host.memory = FIGURES;
+        test.host.memory = MEMORY;
         let text = test.run("MEMORY STATS");
         assert!(text.starts_with("*54|$14|peak.allocated|:26214400|$15|total.allocated|:20971520|"), "{text}");
         assert!(text.contains("|$13|dataset.bytes|:10485760|$18|dataset.percentage|$18|83.333333333333329|"), "{text}");
@@ -243,13 +243,13 @@ mod tests {
 
     #[test]
     fn doctor_reports_memory_problems() {
-        let empty = ProcessMemory { used_bytes: 9 << 20, ..FIGURES };
+        let empty = ProcessMemory { used_bytes: 9 << 20, ..MEMORY };
         assert!(diagnosis(&empty, 1).contains(" too little data for a diagnosis (1048576 bytes)"));
-        assert_eq!(diagnosis(&FIGURES, 20), "Hi Sam, no memory problems found.\n");
-        let peak = ProcessMemory { peak_bytes: 31 << 20, ..FIGURES };
+        assert_eq!(diagnosis(&MEMORY, 20), "Hi Sam, no memory problems found.\n");
+        let peak = ProcessMemory { peak_bytes: 31 << 20, ..MEMORY };
         assert!(diagnosis(&peak, 20).contains("* Peak"));
-        let resident = ProcessMemory { resident_bytes: 29 << 20, ..FIGURES };
+        let resident = ProcessMemory { resident_bytes: 29 << 20, ..MEMORY };
         assert!(diagnosis(&resident, 20).contains("* Resident"));
-        assert!(diagnosis(&FIGURES, 2).contains("* Clients"));
+        assert!(diagnosis(&MEMORY, 2).contains("* Clients"));
     }
 }

@@ -304,8 +304,8 @@ impl Lender for EpollLoop {
         self.pool.bytes(chunk)
     }
 
-    fn room_behind(&self, chunk: &Chunk) -> usize {
-        self.pool.room_behind(chunk)
+    fn room_after(&self, chunk: &Chunk) -> usize {
+        self.pool.room_after(chunk)
     }
 
     #[inline]

@@ -99,7 +99,7 @@ impl Pool {
     }
 
     /// Returns the number of unused bytes at the end of a chunk's buffer.
-    pub(crate) fn room_behind(&self, chunk: &Chunk) -> usize {
+    pub(crate) fn room_after(&self, chunk: &Chunk) -> usize {
         BUFFER_BYTES - self.buffers[chunk.buffer as usize].filled
     }
 

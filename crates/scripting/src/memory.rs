@@ -151,10 +151,10 @@ mod tests {
     #[test]
     fn a_rejected_allocation_is_null_and_is_not_counted() {
         let memory = StateContext::new(1000);
-        let hand = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
+        let context = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
         let allocate = |block, old_bytes, new_bytes| {
             // SAFETY: blocks come from this allocator, with the sizes that are passed.
-            unsafe { allocate(hand, block, old_bytes, new_bytes) }
+            unsafe { allocate(context, block, old_bytes, new_bytes) }
         };
         let block = allocate(std::ptr::null_mut(), 0, 1000);
         assert!(!block.is_null());
@@ -168,9 +168,9 @@ mod tests {
         allocate(another, 1, 0);
         allocate(block, 1000, 0);
         let unbounded = StateContext::new(usize::MAX);
-        let hand = std::ptr::from_ref(&*unbounded).cast_mut().cast::<c_void>();
+        let context = std::ptr::from_ref(&*unbounded).cast_mut().cast::<c_void>();
         // SAFETY: as above.
-        let block = unsafe { super::allocate(hand, std::ptr::null_mut(), 0, isize::MAX as usize - 4096) };
+        let block = unsafe { super::allocate(context, std::ptr::null_mut(), 0, isize::MAX as usize - 4096) };
         assert!(block.is_null());
         assert_eq!((memory.used_bytes(), unbounded.used_bytes()), (0, 0));
     }
@@ -182,11 +182,11 @@ mod tests {
         let most_bytes = isize::MAX as usize + 1 - ALIGN_BYTES;
         assert!(layout_of(most_bytes).is_some() && layout_of(most_bytes + 1).is_none());
         let memory = StateContext::new(usize::MAX);
-        let hand = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
+        let context = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
         memory.suspend();
         let allocate = |block, old_bytes, new_bytes| {
             // SAFETY: blocks come from this allocator, with the sizes that are passed.
-            unsafe { allocate(hand, block, old_bytes, new_bytes) }
+            unsafe { allocate(context, block, old_bytes, new_bytes) }
         };
         let block = allocate(std::ptr::null_mut(), 0, 100);
         for bytes in [most_bytes + 1, isize::MAX as usize, isize::MAX as usize + 1, usize::MAX] {

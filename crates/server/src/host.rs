@@ -278,7 +278,7 @@ impl Server {
 
     /// Removes a connection that a worker has closed.
     pub fn client_left(&self, client: &Client) {
-        client.gone.store(true, Relaxed);
+        client.is_disconnected.store(true, Relaxed);
         self.keyspace.clients().remove(client.id);
         self.workers[client.worker as usize].connections.sub(1);
         self.uncount_connection(client.worker);

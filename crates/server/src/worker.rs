@@ -79,7 +79,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
             wait_while_asleep(dispatcher);
             dispatcher.clients.handle_all(&mut events);
             evict_if_due(dispatcher);
-            if dispatcher.memory.is_behind() | !dispatcher.clients.garbage.is_empty() {
+            if dispatcher.memory.has_pending_work() | !dispatcher.clients.garbage.is_empty() {
                 dispatcher.memory.serve_deferred(&mut dispatcher.clients);
             }
             run_commands(dispatcher, windows);
@@ -95,7 +95,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     /// Polls for events. Waits only if there is no other work to do.
     fn poll(&mut self, events: &mut Vec<Event>) -> std::io::Result<()> {
         let Worker { dispatcher, control, .. } = self;
-        let timeout = if dispatcher.clients.replay_deferred() || dispatcher.is_behind() {
+        let timeout = if dispatcher.clients.replay_deferred() || dispatcher.has_pending_work() {
             Duration::ZERO
         } else {
             let wait_ms = control.next_cron_ms() - dispatcher.clients.reactor.clock.turn_ran_ms;

@@ -331,7 +331,7 @@ impl<C: Lent> Input<C> {
     /// Returns the free space behind the received bytes in their buffer, bytes.
     pub fn free_bytes<M: Lender<Chunk = C>>(&self, memory: &M) -> usize {
         match &self.chunk {
-            Some(chunk) => memory.room_behind(chunk),
+            Some(chunk) => memory.room_after(chunk),
             None => self.rest.capacity() - self.rest.len(),
         }
     }

@@ -62,7 +62,7 @@ impl Lender for Memory {
         self.pieces[chunk.at].as_deref_mut().expect("not released")
     }
 
-    fn room_behind(&self, _: &Piece) -> usize {
+    fn room_after(&self, _: &Piece) -> usize {
         0
     }
 

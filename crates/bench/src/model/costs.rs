@@ -160,8 +160,8 @@ fn is_one(count: &u32) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_zero(figure: &f64) -> bool {
-    *figure == 0.0
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// The cache lines that a workload's commands write and that another worker may have written last.

@@ -100,7 +100,7 @@ pub struct Client {
     /// track keys.
     pub redirect: AtomicI64,
     /// Whether the client has disconnected.
-    pub gone: AtomicBool,
+    pub is_disconnected: AtomicBool,
     /// Whether the connection must be closed (`CLIENT KILL`, eviction of clients).
     pub killed: AtomicBool,
     /// Whether `CLIENT PAUSE` holds back the client's command.
@@ -165,7 +165,7 @@ impl Client {
             is_primary: AtomicBool::new(false),
             tracking: AtomicU8::new(0),
             redirect: AtomicI64::new(-1),
-            gone: AtomicBool::new(false),
+            is_disconnected: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             query_bytes: AtomicU64::new(0),

@@ -247,7 +247,7 @@ impl KeyObservers {
 
     /// Marks keys of all databases as ready if they have waiters that every change wakes
     /// ([`WakesOn::AnyChange`]). The caller may have deleted any keys.
-    pub(crate) fn note_gone(&mut self) {
+    pub(crate) fn note_deletions(&mut self) {
         for (db, queues) in &mut self.by_database {
             let wanted =
                 queues.iter_mut().filter(|(_, queue)| !queue.is_ready && queue.kinds[WakesOn::AnyChange as usize] > 0);

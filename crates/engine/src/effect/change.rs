@@ -114,7 +114,7 @@ pub struct Change {
     is_new: bool,
     /// Whether the key was deleted with its last element. The event `del` then follows the other
     /// events.
-    is_gone: bool,
+    is_deleted: bool,
     events: [Option<&'static Event>; 2],
 }
 
@@ -139,12 +139,12 @@ const HEXPIRED: &Event = &Event(EventClass::Hash, "hexpired");
 impl Change {
     #[inline]
     const fn of(kind: Kind) -> Self {
-        Change { kind, is_new: false, is_gone: false, events: [None, None] }
+        Change { kind, is_new: false, is_deleted: false, events: [None, None] }
     }
 
     #[inline]
     const fn with_event(kind: Kind, event: &'static Event) -> Self {
-        Change { kind, is_new: false, is_gone: false, events: [Some(event), None] }
+        Change { kind, is_new: false, is_deleted: false, events: [Some(event), None] }
     }
 
     /// Returns a change that changes nothing, so that no sink is notified. For small values, debug
@@ -239,10 +239,10 @@ impl Change {
         self
     }
 
-    /// Marks the change as one that deleted the key with its last element, if `is_gone` is true.
+    /// Marks the change as one that deleted the key with its last element, if `is_deleted` is true.
     #[inline]
-    pub(crate) const fn of_gone_key(mut self, is_gone: bool) -> Self {
-        self.is_gone |= is_gone;
+    pub(crate) const fn of_deleted_key(mut self, is_deleted: bool) -> Self {
+        self.is_deleted |= is_deleted;
         self
     }
 
@@ -264,7 +264,7 @@ impl Change {
     pub(crate) fn event_names(&self) -> Vec<&'static str> {
         let own = self.events.iter().flatten().map(|event| event.1);
         let new = self.is_new.then_some("new");
-        new.into_iter().chain(own).chain(self.is_gone.then_some("del")).collect()
+        new.into_iter().chain(own).chain(self.is_deleted.then_some("del")).collect()
     }
 
     /// Returns the classes of the change's events.
@@ -272,8 +272,8 @@ impl Change {
     fn classes(&self) -> u32 {
         let class_of = |event: Option<&Event>| event.map_or(0, |Event(class, _)| *class as u32);
         let new = if self.is_new { EventClass::New as u32 } else { 0 };
-        let gone = if self.is_gone { EventClass::Generic as u32 } else { 0 };
-        class_of(self.events[0]) | class_of(self.events[1]) | new | gone
+        let deleted = if self.is_deleted { EventClass::Generic as u32 } else { 0 };
+        class_of(self.events[0]) | class_of(self.events[1]) | new | deleted
     }
 }
 
@@ -297,11 +297,11 @@ fn commit_to_sinks(
     observers: &mut KeyObservers,
     db: u32,
     key: &Key<'_>,
-    Change { kind, is_new, is_gone, events }: Change,
+    Change { kind, is_new, is_deleted, events }: Change,
 ) {
     let tuning = &hub.tuning;
     let is_mark = matches!(kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted);
-    let classes = Change { kind, is_new, is_gone, events }.classes();
+    let classes = Change { kind, is_new, is_deleted, events }.classes();
     if is_mark && observers.is_quiet() && !tuning.has_observer_beside_journal(classes) {
         // Only the journal needs the change, as for most writes on a primary with replicas.
         observers.pending.is_changed |= tuning.is_journaled();
@@ -348,7 +348,7 @@ fn commit_to_sinks(
     for &Event(class, name) in events.into_iter().flatten() {
         hub.notify(class, name, db, bytes);
     }
-    if is_gone {
+    if is_deleted {
         hub.notify(EventClass::Generic, "del", db, bytes);
     }
 }

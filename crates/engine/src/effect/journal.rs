@@ -218,8 +218,8 @@ impl Journal {
 
     /// Returns an offset before which the stream contains all effects with stamps below `before`.
     /// Returns `None` if some of these effects may still be pending.
-    pub fn offset_behind(&self, before: u64) -> Option<u64> {
-        lock(&self.shared.control).logs.of(Which::Stream).offset_behind(before)
+    pub fn offset_after(&self, before: u64) -> Option<u64> {
+        lock(&self.shared.control).logs.of(Which::Stream).offset_after(before)
     }
 
     /// Sets the size of the backlog in bytes. [`Journal::keep`] sets whether the backlog is kept.
@@ -452,8 +452,8 @@ impl Reader {
     }
 
     /// Returns the number of unread bytes.
-    pub fn behind_bytes(&self) -> u64 {
-        lock(&self.shared.control).logs.of(self.which).behind_bytes(self.id)
+    pub fn lag_bytes(&self) -> u64 {
+        lock(&self.shared.control).logs.of(self.which).lag_bytes(self.id)
     }
 
     /// Makes the journal call `warn` repeatedly while the reader is more than `bytes` behind. Bytes
@@ -465,22 +465,22 @@ impl Reader {
     }
 
     /// Returns a handle with which other threads can see how far the reader is behind.
-    pub fn behind(&self) -> Behind {
-        Behind { shared: Arc::clone(&self.shared), which: self.which, id: self.id }
+    pub fn lag(&self) -> Lag {
+        Lag { shared: Arc::clone(&self.shared), which: self.which, id: self.id }
     }
 }
 
 /// A handle that reports how far a [`Reader`] is behind.
-pub struct Behind {
+pub struct Lag {
     shared: Arc<Shared>,
     which: Which,
     id: ReaderId,
 }
 
-impl Behind {
+impl Lag {
     /// Returns the number of bytes that the reader has not read; 0 if it has left.
     pub fn bytes(&self) -> u64 {
-        lock(&self.shared.control).logs.of(self.which).behind_bytes(self.id)
+        lock(&self.shared.control).logs.of(self.which).lag_bytes(self.id)
     }
 }
 

@@ -33,7 +33,7 @@ use crate::effect::piece::Piece;
 /// costs less than copying it.
 pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 
-/// Maximum number of epochs whose ends are known ([`Log::offset_behind`]).
+/// Maximum number of epochs whose ends are known ([`Log::offset_after`]).
 const ENDS_MAX: usize = 1024;
 
 /// When an end is forgotten, the next remaining end stands for it. This end is later by at most a
@@ -69,7 +69,7 @@ pub struct NotHeld(pub Range<u64>);
 pub struct CutOff {
     /// Distance in bytes from the end of the stream, including bytes not yet appended. 0 if the log
     /// was reset to another stream.
-    pub behind_bytes: u64,
+    pub lag_bytes: u64,
     /// Maximum distance that was allowed.
     pub bytes_max: u64,
 }
@@ -128,9 +128,9 @@ struct Place {
 
 impl Place {
     /// Calls the warning if the reader is too far behind. Returns whether it is.
-    fn warn(&self, behind_bytes: u64) -> bool {
+    fn warn(&self, lag_bytes: u64) -> bool {
         if let Some((bytes, warn)) = &self.warning
-            && behind_bytes > *bytes
+            && lag_bytes > *bytes
         {
             warn();
             return true;
@@ -358,7 +358,7 @@ impl Log {
     /// Returns an offset before which the stream contains all units with stamps below `before`.
     /// Returns `None` if some of these units may still be pending. For old units, the offset may be
     /// some epochs later than necessary.
-    pub(crate) fn offset_behind(&self, before: u64) -> Option<u64> {
+    pub(crate) fn offset_after(&self, before: u64) -> Option<u64> {
         if before > self.complete_before {
             return None;
         }
@@ -482,7 +482,7 @@ impl Log {
                 place.state = State::At(offset);
             } else {
                 let bytes_max = place.bytes_max.load(Relaxed);
-                place.state = State::CutOff(CutOff { behind_bytes: 0, bytes_max });
+                place.state = State::CutOff(CutOff { lag_bytes: 0, bytes_max });
                 place.is_waiting = true;
             }
         }
@@ -495,15 +495,15 @@ impl Log {
     /// `pending_bytes` (recorded but not yet appended) as unread.
     pub(crate) fn cut_off(&mut self, pending_bytes: u64) {
         for place in &mut self.places {
-            let behind_bytes = match place.state {
+            let lag_bytes = match place.state {
                 State::At(position) => self.end - position + pending_bytes,
                 State::Joining(_) | State::Before(_) => pending_bytes,
                 State::CutOff(_) => continue,
             };
-            place.warn(behind_bytes);
+            place.warn(lag_bytes);
             let bytes_max = place.bytes_max.load(Relaxed);
-            if behind_bytes > bytes_max {
-                place.state = State::CutOff(CutOff { behind_bytes, bytes_max });
+            if lag_bytes > bytes_max {
+                place.state = State::CutOff(CutOff { lag_bytes, bytes_max });
                 place.is_waiting = true;
             }
         }
@@ -593,7 +593,7 @@ impl Log {
     }
 
     /// Returns the number of unread bytes of a reader.
-    pub(crate) fn behind_bytes(&self, id: ReaderId) -> u64 {
+    pub(crate) fn lag_bytes(&self, id: ReaderId) -> u64 {
         self.position(id).map_or(0, |position| self.end - position)
     }
 }

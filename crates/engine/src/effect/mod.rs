@@ -63,7 +63,7 @@ mod segment;
 pub(crate) mod watches;
 
 pub use batch::Unit;
-pub use journal::{Behind, Journal, Reader, Which};
+pub use journal::{Journal, Lag, Reader, Which};
 pub(crate) use pending::Pending;
 pub use segment::Seen;
 pub(crate) use segment::Stream;

@@ -118,11 +118,11 @@ impl LatencyMonitor {
         let mut forgotten = BTreeSet::new();
         for worker in 0..self.lists.len() {
             self.list(worker).retain(|series| {
-                let goes = is(series.event);
-                if goes {
+                let is_removed = is(series.event);
+                if is_removed {
                     forgotten.insert(series.event);
                 }
-                !goes
+                !is_removed
             });
         }
         forgotten.len()

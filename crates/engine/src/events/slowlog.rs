@@ -78,8 +78,8 @@ impl SlowLog {
 
     /// Records a command of a client or of its script. As in Redis, a script has no address or
     /// name. Keeps the worker's latest `len_max` entries.
-    pub fn note(&self, who: Sender<'_>, command: &Command, args: &Args<'_>, run: SlowRun, len_max: u64) {
-        let (client, (address, name)) = match who {
+    pub fn note(&self, sender: Sender<'_>, command: &Command, args: &Args<'_>, run: SlowRun, len_max: u64) {
+        let (client, (address, name)) = match sender {
             Sender::Client(client) => (client, (client.shown_address(), client.names().name.clone())),
             Sender::Script(client) => (client, (ADDRESS_OF_SCRIPTS.to_owned(), Vec::new())),
         };

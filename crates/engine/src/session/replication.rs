@@ -29,7 +29,7 @@ pub trait Following: Send {
     fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Next;
 
     /// Returns the number of unread bytes of the stream.
-    fn behind_bytes(&self) -> u64;
+    fn lag_bytes(&self) -> u64;
 
     /// Returns the reason for closing the connection if the replica has acknowledged nothing for
     /// too long, or no part of the snapshot could be sent for too long. Called a few times a

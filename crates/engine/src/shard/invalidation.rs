@@ -94,7 +94,7 @@ impl<'k> InvalidationBatch<'k> {
     fn invalidate(&mut self, reader: Arc<Reader>, what: Invalid) {
         let (to, subject) = match reader.redirect() {
             None => (reader.listener(), Subject::Invalid(what)),
-            Some(client) if client.gone.load(Relaxed) || client.killed.load(Relaxed) => {
+            Some(client) if client.is_disconnected.load(Relaxed) || client.killed.load(Relaxed) => {
                 (reader.listener(), Subject::Broken)
             }
             Some(client) => (listener(&client), Subject::Redirected(what)),

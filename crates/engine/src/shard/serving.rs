@@ -198,7 +198,7 @@ impl Executor<'_> {
         if observers.is_empty() && !observers.has_pending_events() {
             return self.free(ownership);
         }
-        observers.note_gone();
+        observers.note_deletions();
         self.finish(vec![ownership], now_ms);
     }
 }

@@ -51,19 +51,19 @@ pub enum Expire {
 /// Evaluates to a found entry unless it has expired. The treatment of an expired entry depends on
 /// pauses and on the server's role (`Expired`): the command finds the entry nevertheless, or the
 /// entry is hidden, or it is deleted and the change committed. If the entry is hidden or deleted,
-/// evaluates `$gone`, which must return from the function. A function instead of this macro would
+/// evaluates `$absent`, which must return from the function. A function instead of this macro would
 /// borrow the whole view for as long as the entry.
 macro_rules! live {
-    ($view:ident, $found:ident, $key:ident, $looks:expr, else $gone:expr) => {{
+    ($view:ident, $found:ident, $key:ident, $looks:expr, else $absent:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
             match expired(&$view.store.tuning, $view.of_primary, $looks, $view.now_ms) {
                 Expired::Found => {}
-                Expired::Hidden => $gone,
+                Expired::Hidden => $absent,
                 Expired::Deleted => {
                     let removed = $found.remove();
                     forget($view.store, $view.stats, $view.db_stats, removed, $view.now_ms);
                     commit_expired($view.store, $view.observers, $view.db, $key, $view.now_ms);
-                    $gone
+                    $absent
                 }
             }
         }

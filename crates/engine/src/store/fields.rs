@@ -242,16 +242,16 @@ impl Db<'_> {
             left -= expired;
             db_stats.heap_bytes.sub(before as u64);
             db_stats.heap_bytes.add(hash.allocated_bytes() as u64);
-            let (is_gone, has_times) = (hash.is_empty(), hash.view().has_expiring_fields());
-            if is_gone {
+            let (is_deleted, has_times) = (hash.is_empty(), hash.view().has_expiring_fields());
+            if is_deleted {
                 let removed = entry.remove();
                 uncount(db_stats, &removed);
                 removed.into_heap().into_iter().for_each(|value| store.dispose(value, false));
             }
             if expired > 0 {
-                commit(store, observers, db, &key, Change::fields_expired_actively().of_gone_key(is_gone));
+                commit(store, observers, db, &key, Change::fields_expired_actively().of_deleted_key(is_deleted));
             }
-            !is_gone && has_times
+            !is_deleted && has_times
         });
         if left < FIELDS_PER_VISIT {
             self.observers.note_expired(now_ms);

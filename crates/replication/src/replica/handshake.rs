@@ -377,7 +377,7 @@ mod tests {
     fn only_psync_asks_for_data() {
         let credentials = Some(Credentials { user: Vec::new(), password: b"secret".to_vec() });
         let identity = Identity { credentials, fails_over: true, ..plain() };
-        let hears = |lines: &[&str]| {
+        let outcome_of = |lines: &[&str]| {
             let mut handshake = Handshake::new(identity.clone(), None);
             let mut lines = lines.iter();
             loop {
@@ -391,12 +391,12 @@ mod tests {
                 }
             }
         };
-        assert_eq!(hears(&["+PONG", "+OK", "+OK"]), (false, None));
-        assert_eq!(hears(&["+PONG", "+OK", "+OK", "+OK"]), (true, None));
+        assert_eq!(outcome_of(&["+PONG", "+OK", "+OK"]), (false, None));
+        assert_eq!(outcome_of(&["+PONG", "+OK", "+OK", "+OK"]), (true, None));
         for early in [&["-LOADING"][..], &["+PONG", "-WRONGPASS no"]] {
-            assert!(matches!(hears(early), (false, Some(Outcome::Failed(_)))), "{early:?}");
+            assert!(matches!(outcome_of(early), (false, Some(Outcome::Failed(_)))), "{early:?}");
         }
-        assert!(matches!(hears(&["+PONG", "+OK", "+OK", "+OK", "-ERR x"]), (true, Some(Outcome::Failed(_)))));
+        assert!(matches!(outcome_of(&["+PONG", "+OK", "+OK", "+OK", "-ERR x"]), (true, Some(Outcome::Failed(_)))));
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Lender for UringLoop {
         self.buffers.bytes(chunk)
     }
 
-    fn room_behind(&self, chunk: &Chunk) -> usize {
+    fn room_after(&self, chunk: &Chunk) -> usize {
         BUFFER_BYTES - chunk.start as usize - chunk.len()
     }
 

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use pantala_base::ThreadHeap;
 use pantala_engine::client::Durability;
 use pantala_engine::effect::log::Ahead;
-use pantala_engine::effect::{Behind, Reader};
+use pantala_engine::effect::{Lag, Reader};
 use pantala_engine::faults::{self, Fault};
 use pantala_persistence::aof::Writing;
 use pantala_persistence::aof::writing::Taken;
@@ -138,7 +138,7 @@ pub struct Handle {
     /// The thread's inbox.
     pub inbox: Arc<Inbox>,
     /// Reports how many bytes the thread has not read yet.
-    behind: Behind,
+    lag: Lag,
     thread: JoinHandle<()>,
 }
 
@@ -150,7 +150,7 @@ impl Handle {
 
     /// Returns how many bytes of the journal the thread has not read.
     pub fn unread_bytes(&self) -> u64 {
-        self.behind.bytes()
+        self.lag.bytes()
     }
 
     /// Waits until the thread has ended.
@@ -171,7 +171,7 @@ pub fn start(
     reader: Reader,
     writing: Writing<SystemDisk>,
 ) -> io::Result<Handle> {
-    let behind = reader.behind();
+    let lag = reader.lag();
     // The limit is on unwritten bytes, but the reader counts only unread bytes. Subtracting two
     // batches leaves room for bytes that are read but not written.
     reader.warn_beyond(UNWRITTEN_BYTES_MAX - 2 * BATCH_BYTES as u64, &server.snapshots().aof.warning());
@@ -199,7 +199,7 @@ pub fn start(
         Ok(thread) => {
             // Can't fail: the thread is waiting for the writer.
             let _ = hand_over.send(writer);
-            Ok(Handle { inbox, behind, thread })
+            Ok(Handle { inbox, lag, thread })
         }
         Err(error) => {
             server.keyspace().leave_journal(&writer.reader);
@@ -339,7 +339,7 @@ impl Writer {
             let written = self.writing.write(aof.checksums.load(Relaxed)).map_err(|error| ("write", error));
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             if aof.gate().is_behind() {
-                aof.note_unwritten(server, self.reader.behind_bytes() + self.writing.pending_bytes());
+                aof.note_unwritten(server, self.reader.lag_bytes() + self.writing.pending_bytes());
             }
             let synced = written.and_then(|()| self.sync_if_due(server).map_err(|error| ("sync", error)));
             match synced {

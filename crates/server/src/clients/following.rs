@@ -99,7 +99,7 @@ pub(super) fn continue_stream_to_follower<L: EventLoop, H: Abandon>(clients: &mu
 }
 
 fn cut_off<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, why: CutOff) {
-    let CutOff { behind_bytes, bytes_max } = why;
-    tracing::warn!("A replica is {behind_bytes} bytes behind, of which its limit allows {bytes_max}.");
+    let CutOff { lag_bytes, bytes_max } = why;
+    tracing::warn!("A replica is {lag_bytes} bytes behind, of which its limit allows {bytes_max}.");
     clients.close_over_limit(index);
 }

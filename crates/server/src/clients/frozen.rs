@@ -188,7 +188,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 Deferred::Effects(wanted) => self.follow(wanted),
                 Deferred::Output(wanted, output) => {
                     if let Some(index) = self.reactor.find_token(wanted) {
-                        self.hand(index, &output);
+                        self.add_output(index, &output);
                     }
                 }
                 Deferred::OverLimit(wanted) => match self.reactor.find_token(wanted) {

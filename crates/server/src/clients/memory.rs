@@ -27,7 +27,7 @@ pub struct EvictionState {
     /// command runs a script, the script's commands use this value.
     is_out: bool,
     /// Whether the next turn must continue to evict.
-    is_behind: bool,
+    has_pending_work: bool,
     /// Whether to call the allocator's purge again in the next round of periodic work
     /// ([`EvictionState::purge`]).
     purges_again: bool,
@@ -41,8 +41,8 @@ pub struct EvictionState {
 impl EvictionState {
     /// Returns whether the next turn must start without waiting.
     #[inline]
-    pub fn is_behind(&self) -> bool {
-        self.is_behind
+    pub fn has_pending_work(&self) -> bool {
+        self.has_pending_work
     }
 
     /// Returns unused memory of this worker's heap to the kernel, now and again in the next round
@@ -102,7 +102,7 @@ impl EvictionState {
             clients.reactor.read_clock();
         }
         self.is_out = room == Room::None;
-        self.is_behind |= clients.executor.must_continue_evicting();
+        self.has_pending_work |= clients.executor.must_continue_evicting();
     }
 
     /// Updates this worker's part of the global memory counter.
@@ -142,7 +142,7 @@ impl EvictionState {
 
     /// Evicts keys for at most the time that one turn may spend on eviction.
     pub fn continue_eviction<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
-        self.is_behind = false;
+        self.has_pending_work = false;
         if clients.executor.keyspace().tuning.is_limited() {
             let is_out = self.is_out;
             self.make_room(clients, &mut []);

@@ -87,9 +87,12 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
 
     /// Returns whether the next turn must start without waiting.
     #[inline]
-    pub fn is_behind(&self) -> bool {
+    pub fn has_pending_work(&self) -> bool {
         // `|` makes this one branch instead of four. Usually all four conditions are false.
-        self.reactor.is_behind() | self.limits.accounting.is_due() | !self.garbage.is_empty() | self.executor.has_work()
+        self.reactor.has_pending_work()
+            | self.limits.accounting.is_due()
+            | !self.garbage.is_empty()
+            | self.executor.has_work()
     }
 
     /// Returns the time until the first blocked client times out, µs. Returns `None` if no blocked

@@ -33,7 +33,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Adds a message to the output of a connection, or defers it if the connection is frozen.
-    pub fn hand(&mut self, index: u32, message: &Outgoing) {
+    pub fn add_output(&mut self, index: u32, message: &Outgoing) {
         let is_frozen = self.frozen.holds(index);
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         if connection.state == State::Closing {
@@ -105,7 +105,7 @@ fn deliver_run<'m, L: EventLoop, H: Abandon>(
         let Some(index) = clients.reactor.find_token(wanted) else { return };
         let Some(connection) = &clients.reactor.connections[index as usize] else { return };
         let version = connection.session.version;
-        clients.hand(index, encoded.of(address, payloads.clone(), pattern, version));
+        clients.add_output(index, encoded.of(address, payloads.clone(), pattern, version));
     });
     keyspace.pubsub().count_delivered(clients.reactor.number, address, payloads);
 }

@@ -113,8 +113,8 @@ impl Stopwatch {
 
 /// Logs a command if it exceeds the threshold of the slow log. Records a `LATENCY` event if it
 /// exceeds the threshold of the latency monitor.
-pub fn note(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
-    note_cut(keyspace, who, command, args, None, took, now_ms);
+pub fn note(keyspace: &Keyspace, sender: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
+    note_cut(keyspace, sender, command, args, None, took, now_ms);
 }
 
 /// Records a command as [`note`] does. If a long value was handed over to the keyspace, `args` has
@@ -122,7 +122,7 @@ pub fn note(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args
 /// of missing bytes.
 pub fn note_cut(
     keyspace: &Keyspace,
-    who: Sender<'_>,
+    sender: Sender<'_>,
     command: &Command,
     args: &Args<'_>,
     cut: Option<(usize, usize)>,
@@ -132,9 +132,9 @@ pub fn note_cut(
     if is_logged(keyspace, command, took) {
         let run = SlowRun { at_s: now_ms / 1000, duration_us: took.as_micros() as i64, cut };
         let max_len = keyspace.tuning.slowlog_max_len.load(Relaxed);
-        keyspace.slowlog().note(who, command, args, run, max_len);
+        keyspace.slowlog().note(sender, command, args, run, max_len);
     }
-    let (Sender::Client(client) | Sender::Script(client)) = who;
+    let (Sender::Client(client) | Sender::Script(client)) = sender;
     note_latency(keyspace, client, command, took, now_ms);
 }
 

@@ -137,8 +137,8 @@ fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64
     let limit = output_limit(connection, settings);
     // Includes the part of the replication stream that a replica has not read from the log yet.
     let is_above = || {
-        let behind_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.behind_bytes());
-        connection.pending_bytes() as u64 + behind_bytes > limit.soft_bytes
+        let lag_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.lag_bytes());
+        connection.pending_bytes() as u64 + lag_bytes > limit.soft_bytes
     };
     let above = limit.soft_bytes > 0 && connection.sending.bytes > 0 && is_above();
     if !above {

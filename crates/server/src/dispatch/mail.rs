@@ -27,7 +27,7 @@ pub struct Mail {
 impl Mail {
     /// Returns whether anything is pending.
     #[inline]
-    pub fn is_behind(&self) -> bool {
+    pub fn has_pending_work(&self) -> bool {
         !self.received.is_empty() | self.has_requests()
     }
 

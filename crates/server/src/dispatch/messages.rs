@@ -28,7 +28,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     #[inline(always)]
     pub fn receive_messages(&mut self) {
         let has_messages = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().wake();
-        if has_messages | self.mail.is_behind() | self.clients.executor.has_answers() {
+        if has_messages | self.mail.has_pending_work() | self.clients.executor.has_answers() {
             self.receive_all_messages();
         }
     }

@@ -101,8 +101,8 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
 
     /// Returns whether the next turn must start without waiting.
     #[inline]
-    pub fn is_behind(&self) -> bool {
-        self.clients.is_behind() | self.mail.is_behind() | self.memory.is_behind()
+    pub fn has_pending_work(&self) -> bool {
+        self.clients.has_pending_work() | self.mail.has_pending_work() | self.memory.has_pending_work()
     }
 
     /// Returns how long a poll may wait, µs: the shortest of `wait_us`, the time until a pause

@@ -126,7 +126,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
 
     /// Returns whether any connections have input to parse or messages to be sent.
     #[inline]
-    pub fn is_behind(&self) -> bool {
+    pub fn has_pending_work(&self) -> bool {
         !self.ready.is_empty() | !self.listed.is_empty()
     }
 

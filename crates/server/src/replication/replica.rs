@@ -361,7 +361,7 @@ impl Replica {
     /// Closes the connection of the link, if any.
     fn end_link(&self, server: &Server) {
         for client in server.keyspace().clients().all() {
-            if client.is_primary.load(Relaxed) && !client.gone.load(Relaxed) {
+            if client.is_primary.load(Relaxed) && !client.is_disconnected.load(Relaxed) {
                 pantala_engine::client::Host::kill(server, &client);
             }
         }

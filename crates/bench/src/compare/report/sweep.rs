@@ -105,25 +105,25 @@ pub(super) fn remarks(workload: &WorkloadResult) -> Vec<String> {
 
 /// Plots CPU time and latencies over the rate.
 pub(super) fn plots(workload: &WorkloadResult) -> io::Result<Vec<String>> {
-    type Figure = fn(&PointSummary) -> f64;
-    const FIGURES: [(&str, Scale, Figure); 4] = [
+    type Metric = fn(&PointSummary) -> f64;
+    const METRICS: [(&str, Scale, Metric); 4] = [
         ("CPU of the server over operations/s, µs per operation", Scale::Linear, |s| s.cpu_us_per_operation.median),
         ("p50 latency over operations/s, µs", Scale::Logarithmic, |s| s.p50_us),
         ("p99 latency over operations/s, µs", Scale::Logarithmic, |s| s.p99_us),
         ("p99.9 latency over operations/s, µs", Scale::Logarithmic, |s| s.p99_9_us),
     ];
-    let line = |(at, peer): (usize, &PeerResult), figure: Figure| {
+    let line = |(at, peer): (usize, &PeerResult), metric: Metric| {
         let summaries = peer.sweep.iter().filter_map(|point| point.summary.as_ref());
-        let points = summaries.map(|summary| (summary.operations_per_s.median, figure(summary))).collect();
+        let points = summaries.map(|summary| (summary.operations_per_s.median, metric(summary))).collect();
         Line { peer: at, name: peer.name.clone(), points }
     };
     if points(workload).next().is_none() {
         return Ok(Vec::new());
     }
-    FIGURES
+    METRICS
         .into_iter()
-        .map(|(title, scale, figure)| {
-            let lines = workload.peers.iter().enumerate().map(|peer| line(peer, figure));
+        .map(|(title, scale, metric)| {
+            let lines = workload.peers.iter().enumerate().map(|peer| line(peer, metric));
             plots::over_rate(title, scale, &lines.filter(|line| !line.points.is_empty()).collect::<Vec<_>>())
         })
         .collect()

@@ -110,7 +110,7 @@ fn keys_with_waiters_become_ready_once() {
     assert_eq!(ready(&mut observers), ["2:a", "2:b"]);
     observers.note(2, b"a");
     assert_eq!(ready(&mut observers), ["2:a"], "again after it was taken");
-    observers.note_gone();
+    observers.note_deletions();
     assert_eq!(ready(&mut observers), ["2:c"]);
     observers.note_all(1);
     assert!(!observers.has_ready());

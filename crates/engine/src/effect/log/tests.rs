@@ -125,10 +125,10 @@ fn a_reader_beyond_its_bound_is_cut_off_and_frees_its_chunks() {
         assert_eq!(log.read(fast, usize::MAX), (CHUNK_BYTES, Ahead::Nothing));
     }
     assert_eq!(log.held() as u64, bound);
-    assert_eq!(log.log.behind_bytes(slow), bound);
+    assert_eq!(log.log.lag_bytes(slow), bound);
     let wakes = log.wakes.load(Relaxed);
     log.epoch(1);
-    let why = CutOff { behind_bytes: bound + 1, bytes_max: bound };
+    let why = CutOff { lag_bytes: bound + 1, bytes_max: bound };
     assert_eq!(log.read(slow, usize::MAX), (0, Ahead::CutOff(why)));
     assert_eq!(log.read(fast, usize::MAX), (1, Ahead::Nothing));
     // Both readers were woken, the slow one although it was not waiting.
@@ -180,7 +180,7 @@ fn the_ends_of_epochs_are_known_while_the_backlog_is_kept() {
     let mut watched = Watched::new();
     watched.started(u64::MAX);
     let _wakes = watched.log.complete(10);
-    assert_eq!(watched.log.offset_behind(10), Some(watched.log.end), "none is known without a backlog");
+    assert_eq!(watched.log.offset_after(10), Some(watched.log.end), "none is known without a backlog");
     watched.log.join_discarding();
     watched.epoch(0);
     let start = watched.log.end;
@@ -189,9 +189,9 @@ fn the_ends_of_epochs_are_known_while_the_backlog_is_kept() {
         let _wakes = watched.log.complete(before);
     }
     for (before, bytes) in [(0, 5), (20, 5), (21, 5), (30, 5), (31, 12), (40, 12)] {
-        assert_eq!(watched.log.offset_behind(before), Some(start + bytes), "{before}");
+        assert_eq!(watched.log.offset_after(before), Some(start + bytes), "{before}");
     }
-    assert_eq!(watched.log.offset_behind(41), None, "its epoch has not ended");
+    assert_eq!(watched.log.offset_after(41), None, "its epoch has not ended");
 }
 
 #[test]
@@ -204,11 +204,11 @@ fn the_ends_of_many_epochs_need_bounded_memory() {
         watched.epoch(1);
         let _wakes = watched.log.complete(number);
         assert!(watched.log.ends.len() <= ENDS_MAX);
-        assert_eq!(watched.log.offset_behind(number), Some(start + number), "the last one is exact");
+        assert_eq!(watched.log.offset_after(number), Some(start + number), "the last one is exact");
     }
     let last = 10 * ENDS_MAX as u64;
     for before in 1..=last {
-        let offset = watched.log.offset_behind(before).expect("all epochs have ended");
+        let offset = watched.log.offset_after(before).expect("all epochs have ended");
         assert!(offset >= start + before, "{before}: the stream up to {offset} has its units");
         let late = offset - (start + before);
         assert!(late <= (last - before) / LATENESS_RATIO, "{before}: {late} epochs late");

@@ -37,8 +37,8 @@ fn take_invalidated(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
 fn a_change_invalidates_each_reader_once() {
     let (one, two) = (reader(1), reader(2));
     let mut keys = TrackedKeys::default();
-    for who in [&one, &two, &one] {
-        keys.read(7, b"a", who);
+    for reader in [&one, &two, &one] {
+        keys.read(7, b"a", reader);
     }
     // Another key with the same hash.
     keys.read(7, b"b", &one);
@@ -56,7 +56,7 @@ fn noloop_suppresses_own_changes_but_not_expiry() {
     let (one, two) = (reader(1), reader(2));
     one.no_loop.store(true, Relaxed);
     let mut keys = TrackedKeys::default();
-    let read = |keys: &mut TrackedKeys| [&one, &two].map(|who| keys.read(7, b"a", who));
+    let read = |keys: &mut TrackedKeys| [&one, &two].map(|reader| keys.read(7, b"a", reader));
     read(&mut keys);
     keys.changer.client = 1;
     keys.changed(7, b"a", true);
@@ -84,9 +84,9 @@ fn readers_that_are_no_longer_live_are_removed_without_a_change() {
     let stays = reader(1);
     keys.read(7, b"a", &stays);
     for id in 2..10_000 {
-        let comes_and_goes = reader(id);
-        keys.read(7, b"a", &comes_and_goes);
-        comes_and_goes.is_live.store(false, Relaxed);
+        let temporary = reader(id);
+        keys.read(7, b"a", &temporary);
+        temporary.is_live.store(false, Relaxed);
         assert!(keys.readers() <= 65, "{} readers", keys.readers());
     }
     keys.changed(7, b"a", false);

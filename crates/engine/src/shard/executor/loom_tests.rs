@@ -37,9 +37,9 @@ use crate::store::state::ShardStats;
 
 /// Appends the command's ID to the log of each of its shards.
 fn note(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let who = args.at(0)[0];
+    let id = args.at(0)[0];
     for ownership in access.owned.iter_mut() {
-        access.keyspace.shard(ownership).scratch.push(who);
+        access.keyspace.shard(ownership).scratch.push(id);
     }
     reply.ok();
 }
@@ -70,7 +70,7 @@ fn take_any(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 fn take_from(access: &mut Access<'_>, args: &Args<'_>, block: Block, reply: &mut Reply<'_>) {
-    let (who, keyspace) = (args.at(0)[0], access.keyspace);
+    let (id, keyspace) = (args.at(0)[0], access.keyspace);
     for key in block.keys.clone().map(|index| args.at(index)) {
         let shard = keyspace.place(key).shard;
         if !access.concerns(key) {
@@ -82,9 +82,9 @@ fn take_from(access: &mut Access<'_>, args: &Args<'_>, block: Block, reply: &mut
         }
         let notes = &mut access.shard(shard).scratch;
         notes.remove(at);
-        notes.push(who);
+        notes.push(id);
         if let Some(index) = block.destination {
-            access.shard(keyspace.place(args.at(index)).shard).scratch.push(who);
+            access.shard(keyspace.place(args.at(index)).shard).scratch.push(id);
         }
         return reply.ok();
     }
@@ -275,9 +275,9 @@ impl Model {
     fn exec(&self, call: &Call<'_>, shards: &[u32]) -> Exec {
         let mut transaction = Box::new(Transaction::default());
         for &shard in shards {
-            let (who, key) = (call.args.at(0), self.key(shard));
-            let bytes = [who, key.as_bytes()].concat();
-            let ranges = [ArgRange::new(0, who.len()), ArgRange::new(who.len(), key.len())];
+            let (id, key) = (call.args.at(0), self.key(shard));
+            let bytes = [id, key.as_bytes()].concat();
+            let ranges = [ArgRange::new(0, id.len()), ArgRange::new(id.len(), key.len())];
             transaction.push(&self.keyspace, &NOTE, &Args::new(&bytes, &ranges), Flags::empty(), None);
         }
         Exec::new(transaction, None, &EXEC, *b"EXEC")
@@ -380,7 +380,7 @@ impl Model {
                     _ if answer == Answer::Refused => 0,
                     // The item was removed from exactly one of these shards.
                     Work::TakeAny(shards) => {
-                        let is_here = |of: &&u32| logs[**of as usize].iter().any(|who| u64::from(*who) == connection);
+                        let is_here = |of: &&u32| logs[**of as usize].iter().any(|id| u64::from(*id) == connection);
                         assert_eq!(shards.iter().filter(is_here).count(), 1);
                         notes.len().min(1)
                     }
@@ -404,7 +404,7 @@ impl Model {
         for (first, log) in logs.iter().enumerate() {
             for other in &logs[first + 1..] {
                 let common = |log: &[u8], others: &[u8]| -> Vec<u8> {
-                    let is_common = |who: &u8| *who != ITEM && others.contains(who);
+                    let is_common = |id: &u8| *id != ITEM && others.contains(id);
                     let mut common: Vec<u8> = log.iter().copied().filter(is_common).collect();
                     common.dedup();
                     common

@@ -112,8 +112,8 @@ impl Db<'_> {
             *self.scratch = collection.into_packed().unwrap_or_default();
             return Ok(Some(result));
         }
-        let is_gone = collection.is_empty();
-        if is_gone {
+        let is_deleted = collection.is_empty();
+        if is_deleted {
             uncount(db_stats, &entry.remove());
             *self.scratch = collection.into_packed().unwrap_or_default();
         } else {
@@ -135,7 +135,7 @@ impl Db<'_> {
                 }
             }
         }
-        self.commit(key, change.of_gone_key(is_gone));
+        self.commit(key, change.of_deleted_key(is_deleted));
         Ok(Some(result))
     }
 
@@ -173,17 +173,17 @@ fn change_on_heap<C: Collection, R>(
     let before = collection.allocated_bytes();
     let (change, result) = work(collection);
     let after = collection.allocated_bytes();
-    let is_gone = collection.is_empty() && !change.is_none();
+    let is_deleted = collection.is_empty() && !change.is_none();
     db_stats.heap_bytes.sub(before as u64);
     db_stats.heap_bytes.add(after as u64);
     let has_first_times = !had_times && has_times(value);
     debug_assert!(!change.is_none() || image_before.is_none() || image_before == image(value), "{UNREPORTED_CHANGE}");
-    if is_gone {
+    if is_deleted {
         let removed = entry.remove();
         uncount(db_stats, &removed);
         removed.into_heap().into_iter().for_each(|value| store.dispose(value, false));
     }
-    Ok(HeapChange { change: change.of_gone_key(is_gone), result, has_first_times })
+    Ok(HeapChange { change: change.of_deleted_key(is_deleted), result, has_first_times })
 }
 
 /// Returns the RDB form of a small value, which debug builds compare to detect changes.

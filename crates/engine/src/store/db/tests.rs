@@ -155,7 +155,7 @@ fn a_random_change_must_be_propagated_deterministically() {
 fn a_change_keeps_its_events_in_order() {
     let names = |change: &Change| change.event_names();
     let change = Change::event(&Event(EventClass::Stream, "xadd")).and(&Event(EventClass::Stream, "xtrim"));
-    assert_eq!(names(&change.of_new_key(true).of_gone_key(true)), ["new", "xadd", "xtrim", "del"]);
-    assert_eq!(names(&Change::fields_found_expired().of_gone_key(true)), ["hexpired", "del"]);
+    assert_eq!(names(&change.of_new_key(true).of_deleted_key(true)), ["new", "xadd", "xtrim", "del"]);
+    assert_eq!(names(&Change::fields_found_expired().of_deleted_key(true)), ["hexpired", "del"]);
     assert_eq!(names(&Change::event(&Event(EventClass::Set, "sadd")).when(false)), [""; 0]);
 }

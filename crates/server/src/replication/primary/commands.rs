@@ -147,13 +147,13 @@ impl Replicator for Server {
     }
 
     fn acknowledged(&self, stamp: u64) -> Option<u64> {
-        let offset = self.replication().offset_behind(self, stamp)?;
+        let offset = self.replication().offset_after(self, stamp)?;
         Some(self.replication().state().replicas.acked(offset) as u64)
     }
 
     fn on_disk(&self, stamp: u64, durability: Durability) -> OnDisk {
         let aof = &self.snapshots().aof;
-        let offset = self.replication().offset_behind(self, stamp);
+        let offset = self.replication().offset_after(self, stamp);
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
             // If the reply to `WAITAOF` is held back until the effects of its client's commands are
@@ -234,7 +234,7 @@ impl Replication {
 
     /// Removes a replica whose connection was closed before the replica was added.
     fn remove_if_closed(&self, server: &Server, link: &Link) {
-        if link.part().is_gone {
+        if link.part().is_disconnected {
             self.removed(server, link.client);
         }
     }
@@ -247,14 +247,14 @@ impl Replication {
         let Ok(Ok(stream)) = server.keyspace().read_journal(Start::At(offset), bound, Arc::clone(&link.wake)) else {
             return false;
         };
-        let behind_bytes = stream.behind_bytes();
+        let lag_bytes = stream.lag_bytes();
         let supports_psync2 = replica.handshake.supports_psync2;
         if !self.added(server, replica, Arc::clone(link), Some(place)) {
             server.keyspace().leave_journal(&stream);
             return false;
         }
         let mut part = link.part();
-        if part.is_gone || matches!(part.phase, Phase::Failed(_)) {
+        if part.is_disconnected || matches!(part.phase, Phase::Failed(_)) {
             drop(part);
             server.keyspace().leave_journal(&stream);
             return true;
@@ -266,7 +266,7 @@ impl Replication {
             false => b"+CONTINUE\r\n".to_vec(),
         };
         tracing::info!(
-            "Partial resynchronization request from {} accepted. Sending {behind_bytes} bytes of backlog starting from \
+            "Partial resynchronization request from {} accepted. Sending {lag_bytes} bytes of backlog starting from \
              offset {}.",
             link.name,
             offset + 1

@@ -104,8 +104,8 @@ impl Following for LinkReader {
         next
     }
 
-    fn behind_bytes(&self) -> u64 {
-        self.link.part().stream.as_ref().map_or(0, pantala_engine::effect::Reader::behind_bytes)
+    fn lag_bytes(&self) -> u64 {
+        self.link.part().stream.as_ref().map_or(0, pantala_engine::effect::Reader::lag_bytes)
     }
 
     fn timed_out(&mut self) -> Option<String> {
@@ -128,7 +128,7 @@ impl Following for LinkReader {
     fn leave(&mut self, keyspace: &Keyspace) {
         let (stream, phase) = {
             let mut part = self.link.part();
-            part.is_gone = true;
+            part.is_disconnected = true;
             (part.stream.take(), std::mem::replace(&mut part.phase, Phase::Wait))
         };
         if let Phase::Bulk { feed, reader, .. } = phase {

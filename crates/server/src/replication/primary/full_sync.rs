@@ -97,7 +97,7 @@ impl SharedFeed {
     fn send_to(self: &Arc<Self>, server: &Server, links: &[Arc<Link>], framing: &Framing) {
         for link in links {
             let mut part = link.part();
-            if part.is_gone || matches!(part.phase, Phase::Failed(_)) {
+            if part.is_disconnected || matches!(part.phase, Phase::Failed(_)) {
                 continue;
             }
             part.lines.extend_from_slice(&framing.header());
@@ -265,7 +265,7 @@ impl Consumer for FullSync {
             let stream = server.keyspace().read_journal(Start::At(start), bound, Arc::clone(&link.wake))?;
             let stream = stream.map_err(|_| io::Error::other("the stream has left the snapshot behind"))?;
             let mut part = link.part();
-            if part.is_gone {
+            if part.is_disconnected {
                 drop(part);
                 server.keyspace().leave_journal(&stream);
                 continue;

@@ -63,7 +63,7 @@ struct Part {
     /// known.
     stream: Option<Reader>,
     /// Whether the connection has closed.
-    is_gone: bool,
+    is_disconnected: bool,
 }
 
 /// The connection of a replica.
@@ -82,7 +82,7 @@ impl Link {
     fn new(server: &Server, (client, name): (u64, String), listener: Listener, is_old: bool, phase: Phase) -> Self {
         let ports = Arc::clone(server.keyspace().ports());
         let wake = Arc::new(move || ports[listener.worker as usize].send(Message::Effects(listener.connection)));
-        let part = Part { phase, lines: Vec::new(), stream: None, is_gone: false };
+        let part = Part { phase, lines: Vec::new(), stream: None, is_disconnected: false };
         Link { client, name, is_old, part: Mutex::new(part), wake }
     }
 

@@ -7,7 +7,7 @@
 //! which is a position in the journal. A `WAIT` must find the offset of the stream at which all
 //! effects up to this stamp have been appended. The offset is known once the journal's thread has
 //! merged the stamp's *epoch*, which has the effects of about a millisecond
-//! ([`offset_behind`](pantala_engine::effect::Journal::offset_behind)). Before that, the `WAIT`
+//! ([`offset_after`](pantala_engine::effect::Journal::offset_after)). Before that, the `WAIT`
 //! gets the offset at which the current epoch ends
 //! ([`mark`](pantala_engine::effect::Journal::mark)). At the end of the epoch, the stream also asks
 //! replicas for acknowledgements, if the wait needs replicas and no failover is in progress.
@@ -70,18 +70,18 @@ impl Replication {
     /// Returns an offset before which the stream has all effects of a connection's commands.
     /// `stamp` is the last stamp of these commands. Returns `None` if some effects may not be in
     /// the stream yet.
-    pub(super) fn offset_behind(&self, server: &Server, stamp: u64) -> Option<u64> {
+    pub(super) fn offset_after(&self, server: &Server, stamp: u64) -> Option<u64> {
         if stamp == 0 {
             // The connection has run no command while the stream was kept.
             return Some(0);
         }
-        server.keyspace().journal().offset_behind(stamp)
+        server.keyspace().journal().offset_after(stamp)
     }
 
     /// Registers a blocked `WAIT` or `WAITAOF` of a connection that `worker` owns.
     pub fn wait(&self, server: &Server, worker: u32, waiter: Arc<Waiter>, wait: Acknowledged) {
         let ticket = waiter.ticket();
-        let offset = self.offset_behind(server, wait.stamp);
+        let offset = self.offset_after(server, wait.stamp);
         {
             let mut state = self.state();
             // If only this list refers to a waiter, the connection of the waiter is closed.
