@@ -29,8 +29,8 @@ const LOOK: Duration = Duration::from_millis(50);
 
 impl Comparison<'_> {
     /// Fills `peer` and measures the memory of the counted items (members, entries and the like),
-    /// which are named `what`. Each of the workload's numbers ([`Workload::numbers`]) creates `each`
-    /// items. Returns the number of operations that filled the peer, and the memory.
+    /// which are named `what`. Each of the workload's numbers ([`Workload::numbers`]) creates
+    /// `each` items. Returns the number of operations that filled the peer, and the memory.
     pub(super) fn fill_and_measure(
         &self,
         peer: &Peer,

@@ -293,20 +293,13 @@ impl<'k> Executor<'k> {
         Err(node)
     }
 
-    /// Gathers the given shards for a connection of this worker. The connection waits for them.
-    /// Even if all shards are free, they arrive as described for [`Executor::gather`].
-    pub fn gather_for_connection(
-        &mut self,
-        shards: &[u32],
-        session: SessionView,
-        connection: u64,
-        now_ms: i64,
-        may_be_rejected: bool,
-    ) {
-        match self.gather(shards, session, connection, now_ms, may_be_rejected) {
+    /// Gathers the given shards for a connection (token) of this worker. The connection waits for
+    /// them. Even if all shards are free, they arrive as described for [`Executor::gather`].
+    pub fn gather_for(&mut self, shards: &[u32], session: SessionView, token: u64, now_ms: i64, may_be_rejected: bool) {
+        match self.gather(shards, session, token, now_ms, may_be_rejected) {
             Err(node) => self.resume(node),
             Ok(owned) => {
-                let node = self.holding(owned, session, connection, now_ms, may_be_rejected);
+                let node = self.holding(owned, session, token, now_ms, may_be_rejected);
                 self.gathered.push(node);
             }
         }

@@ -503,8 +503,7 @@ impl<'s> Db<'s> {
         self.db_stats.dict_bytes.set(self.dict.allocated_bytes() as u64);
     }
 
-    /// Returns the parts that active expiry needs: the dictionary, the observers and the
-    /// statistics.
+    /// Returns the dictionary, the observers and the statistics, which active expiry needs.
     pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &mut KeyObservers, &'s ShardStats, &'s DatabaseStats) {
         (self.dict, self.observers, self.stats, self.db_stats)
     }
@@ -583,16 +582,10 @@ fn commit_expired(store: &Store, observers: &mut KeyObservers, db: u32, key: &Ke
 
 /// Counts an expired key and frees its value.
 #[cold]
-pub(crate) fn forget(
-    store: &Store,
-    stats: &ShardStats,
-    db_stats: &DatabaseStats,
-    removed: Removed<Value>,
-    now_ms: i64,
-) {
+pub(crate) fn forget(store: &Store, stats: &ShardStats, db_stats: &DatabaseStats, entry: Removed<Value>, now_ms: i64) {
     stats.expired.add(1);
-    uncount(db_stats, &removed);
-    let Some(value) = removed.into_heap() else { return };
+    uncount(db_stats, &entry);
+    let Some(value) = entry.into_heap() else { return };
     let lazy = store.tuning.lazyfree_lazy_expire.load(Relaxed);
     if store.tuning.latency_threshold_ms.load(Relaxed) == 0 {
         return store.dispose(value, lazy);

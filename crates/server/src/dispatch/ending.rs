@@ -61,7 +61,7 @@ pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work
 pub(super) fn acquire_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    d.clients.executor.gather_for_connection(&d.shards, SERVER_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
+    d.clients.executor.gather_for(&d.shards, SERVER_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
 }
 
 /// Saves the dataset and stops the server, for the `SHUTDOWN` of the connection at `index`. If

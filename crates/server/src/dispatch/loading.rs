@@ -19,7 +19,7 @@ pub(super) const LOADING: u64 = u64::MAX - 2;
 pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    d.clients.executor.gather_for_connection(&d.shards, SERVER_SESSION, LOADING, d.clients.reactor.clock.now_ms, false);
+    d.clients.executor.gather_for(&d.shards, SERVER_SESSION, LOADING, d.clients.reactor.clock.now_ms, false);
 }
 
 /// Hands all shards over to the loading thread.

@@ -129,13 +129,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             (answer.may_be_rejected, connection.session.view(), connection.socket.token());
         self.shards.clear();
         self.shards.extend(0..self.clients.executor.keyspace().partition_count());
-        self.clients.executor.gather_for_connection(
-            &self.shards,
-            view,
-            token,
-            self.clients.reactor.clock.now_ms,
-            may_be_rejected,
-        );
+        self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
     /// Writes the reply, unless a blocked client is still to be served later. If there is one,
@@ -198,13 +192,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 call.find_shards(self.clients.executor.keyspace(), &mut self.shards);
                 connection.park(1, argument_bytes);
                 let (view, token) = (connection.session.view(), connection.socket.token());
-                self.clients.executor.gather_for_connection(
-                    &self.shards,
-                    view,
-                    token,
-                    self.clients.reactor.clock.now_ms,
-                    true,
-                );
+                self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, true);
                 continue;
             }
             hold_unsynced(&mut self.clients.reactor, index);

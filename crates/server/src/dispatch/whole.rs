@@ -31,7 +31,7 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     }
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    d.clients.executor.gather_for_connection(&d.shards, SERVER_SESSION, WHOLE, d.clients.reactor.clock.now_ms, false);
+    d.clients.executor.gather_for(&d.shards, SERVER_SESSION, WHOLE, d.clients.reactor.clock.now_ms, false);
 }
 
 /// Acquires all shards for work that runs while the link at `index` rests. The caller ensures that
