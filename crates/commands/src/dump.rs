@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
+use pantala_engine::command::{Chance, Propagated};
 use pantala_engine::db::{Change, Expire, Holds};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
@@ -48,19 +49,22 @@ pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<
 }
 
 /// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
-pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(options) = Options::parse(args, reply) else { return };
+pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, chance: Chance) -> Option<Propagated> {
+    let options = Options::parse(args, reply)?;
     let key = access.first_key(args, 1);
     if !options.replace && access.db(&key).write(&key).is_some() {
-        return reply.error(BUSY_KEY);
+        reply.error(BUSY_KEY);
+        return None;
     }
-    let Some(ttl_ms) = integer(args.at(2), reply) else { return };
+    let ttl_ms = integer(args.at(2), reply)?;
     if ttl_ms < 0 {
-        return reply.error("ERR Invalid TTL value, must be >= 0");
+        reply.error("ERR Invalid TTL value, must be >= 0");
+        return None;
     }
     let bytes = args.at(3);
     if !payload::is_sealed(bytes, access.keyspace().tuning.skips_checksums.load(Relaxed)) {
-        return reply.error(WRONG_PAYLOAD);
+        reply.error(WRONG_PAYLOAD);
+        return None;
     }
     let limits = access.keyspace().tuning.rdb_limits();
     // As in Redis, reading a truncated value may continue into the version and the checksum. Bytes
@@ -68,9 +72,13 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let loaded = match read(&mut Reader::new(bytes, limits.string_bytes_max), &limits) {
         Ok(loaded) => loaded,
         Err(Error::Truncated | Error::Corrupt(_) | Error::Empty | Error::UnknownKind(_)) => {
-            return reply.error(BAD_DATA);
+            reply.error(BAD_DATA);
+            return None;
         }
-        Err(Error::OutOfMemory) => return reply.error(errors::OUT_OF_MEMORY),
+        Err(Error::OutOfMemory) => {
+            reply.error(errors::OUT_OF_MEMORY);
+            return None;
+        }
     };
     let at_ms = match ttl_ms {
         0 => None,
@@ -78,7 +86,7 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         // As in Redis, a deadline that overflows counts as past.
         ttl_ms => Some(access.now_ms().wrapping_add(ttl_ms)),
     };
-    store(access, args, &key, loaded, at_ms, &options, reply);
+    store(access, args, &key, loaded, at_ms, (&options, chance), reply)
 }
 
 /// Stores a value. If the deadline has passed, deletes the key instead.
@@ -88,28 +96,27 @@ fn store(
     key: &Key<'_>,
     loaded: Loaded<'_>,
     at_ms: Option<i64>,
-    options: &Options,
+    (options, chance): (&Options, Chance),
     reply: &mut Reply<'_>,
-) {
+) -> Option<Propagated> {
     let now_ms = access.now_ms();
     if at_ms.is_some_and(|at_ms| access.is_past(at_ms)) {
-        if options.replace && access.remove_destination(key) {
-            propagated::deletion(access, key, false);
-        }
-        return reply.ok();
+        reply.ok();
+        let is_deleted = options.replace && access.remove_destination(key);
+        return is_deleted.then(|| propagated::deletion(access, key, false));
     }
     let access_word = access.keyspace().tuning.access_policy().word_of(options.idle_time_s, options.frequency, now_ms);
     let (expire, change) =
         (at_ms.map_or(Expire::Clear, Expire::At), Change::event(&Event(EventClass::Generic, "restore")));
     if access.db(key).restore(key, loaded, expire, access_word, change).is_err() {
-        return reply.error(errors::OUT_OF_MEMORY);
-    }
-    if let Some(at_ms) = at_ms.filter(|_| !options.absolute && access.is_journaled()) {
-        let mut at = Decimal::new();
-        let words = args.iter().take(2).chain([at.format_i64(at_ms)]).chain(args.iter().skip(3));
-        propagated::words(access, words.chain([&b"ABSTTL"[..]]));
+        reply.error(errors::OUT_OF_MEMORY);
+        return None;
     }
     reply.ok();
+    let Some(at_ms) = at_ms.filter(|_| !options.absolute) else { return Some(access.propagate_verbatim(chance)) };
+    let mut at = Decimal::new();
+    let words = args.iter().take(2).chain([at.format_i64(at_ms)]).chain(args.iter().skip(3));
+    Some(propagated::words(access, words.chain([&b"ABSTTL"[..]])))
 }
 
 /// The options after the payload.

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pantala_engine::access::{Access, Key, SessionView};
+use pantala_engine::command::{Chance, Propagated};
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Reply, Version};
 
@@ -39,7 +40,14 @@ const READING: &str = "IOERR error or timeout reading to target instance";
 
 /// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2
 /// username password] [KEYS key [key …]]`.
-pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    let mut deleted = None;
+    send_keys(access, args, &mut deleted, reply);
+    deleted
+}
+
+/// Runs `MIGRATE`. Sets `deleted` if a key was deleted.
+fn send_keys(access: &mut Access<'_>, args: &Args<'_>, deleted: &mut Option<Propagated>, reply: &mut Reply<'_>) {
     let Some(options) = Options::parse(args, reply) else { return };
     let Some(timeout_ms) = integer(args.at(5), reply) else { return };
     let Some(db) = integer(args.at(4), reply) else { return };
@@ -86,7 +94,7 @@ pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         match target.read_reply() {
             Ok(Err(error)) => _ = first_error.get_or_insert(error),
             Ok(Ok(())) if prelude_failed || options.copy => {}
-            Ok(Ok(())) => delete(access, key),
+            Ok(Ok(())) => *deleted = delete(access, key).or(*deleted),
             Err(_) if first_error.is_some() => break,
             Err(_) => return reply.error(READING),
         }
@@ -97,11 +105,9 @@ pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     }
 }
 
-fn delete(access: &mut Access<'_>, key: &Key<'_>) {
+fn delete(access: &mut Access<'_>, key: &Key<'_>) -> Option<Propagated> {
     let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
-    if access.db(key).remove(key, lazy) {
-        propagated::deletion(access, key, false);
-    }
+    access.db(key).remove(key, lazy).then(|| propagated::deletion(access, key, false))
 }
 
 /// Visits the indexes of `MIGRATE`'s keys. Visits none if both a key and `KEYS` are given.

@@ -14,8 +14,8 @@ mod slots;
 pub use argument::{Argument, ArgumentFlags, ArgumentKind};
 pub use call::{Key, KeyPlace, Permit, SessionView};
 pub use handler::{
-    Handler, Handlers, Keyed, KeyedHandler, Local, LocalHandler, Route, ScriptForm, ScriptReference, ShardChoice,
-    TransactionPart,
+    Chance, Drawn, Handler, Handlers, Keyed, KeyedHandler, Local, LocalHandler, Omission, Propagated, Route,
+    ScriptForm, ScriptReference, ShardChoice, TransactionPart, UndeterminedHandler,
 };
 pub use keys::{InvalidKeys, LegacyRange, for_each_key, keys_of};
 pub use slots::Slots;

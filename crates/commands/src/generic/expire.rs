@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
+use pantala_engine::command::{Chance, Propagated};
 use pantala_engine::db::Change;
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
@@ -18,23 +19,23 @@ const MISSING: i64 = -2;
 const NEVER: i64 = -1;
 
 /// `EXPIRE key seconds [NX | XX | GT | LT]`.
-pub fn expire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiry(access, args, Unit::Seconds, Base::Now, "expire", reply);
+pub fn expire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiry(access, args, Unit::Seconds, Base::Now, "expire", reply)
 }
 
 /// `PEXPIRE key milliseconds [NX | XX | GT | LT]`.
-pub fn pexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiry(access, args, Unit::Milliseconds, Base::Now, "pexpire", reply);
+pub fn pexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiry(access, args, Unit::Milliseconds, Base::Now, "pexpire", reply)
 }
 
 /// `EXPIREAT key unix-time-seconds [NX | XX | GT | LT]`.
-pub fn expireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiry(access, args, Unit::Seconds, Base::Epoch, "expireat", reply);
+pub fn expireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiry(access, args, Unit::Seconds, Base::Epoch, "expireat", reply)
 }
 
 /// `PEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT]`.
-pub fn pexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiry(access, args, Unit::Milliseconds, Base::Epoch, "pexpireat", reply);
+pub fn pexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiry(access, args, Unit::Milliseconds, Base::Epoch, "pexpireat", reply)
 }
 
 /// The conditions of `EXPIRE`.
@@ -89,20 +90,30 @@ impl Conditions {
     }
 }
 
-fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, command: &str, reply: &mut Reply<'_>) {
-    let Some(conditions) = Conditions::parse(args, reply) else { return };
-    let Some(number) = integer(args.at(2), reply) else { return };
+fn set_expiry(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    unit: Unit,
+    base: Base,
+    command: &str,
+    reply: &mut Reply<'_>,
+) -> Option<Propagated> {
+    let conditions = Conditions::parse(args, reply)?;
+    let number = integer(args.at(2), reply)?;
     let (now_ms, keyspace) = (access.now_ms(), access.keyspace());
     let Some(at_ms) = requested_expiry_ms(number, unit, base, now_ms) else {
-        return invalid_expire(command, reply);
+        invalid_expire(command, reply);
+        return None;
     };
     let (key, is_past) = (access.first_key(args, 1), access.is_past(at_ms));
     let mut db = access.db(&key);
     let Some(current) = db.write(&key).map(|entry| entry.expire_at_ms()) else {
-        return reply.integer(0);
+        reply.integer(0);
+        return None;
     };
     if !conditions.allow(current, at_ms) {
-        return reply.integer(0);
+        reply.integer(0);
+        return None;
     }
     let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
     let done = if is_past {
@@ -112,18 +123,16 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     } else {
         db.set_expire(&key, Some(at_ms), Change::event(&Event(EventClass::Generic, "expire")))
     };
-    if done {
-        if is_past {
-            propagated::deletion(access, &key, lazy);
-        } else {
-            let mut at = Decimal::new();
-            let words = [b"PEXPIREAT", key.bytes, at.format_i64(at_ms)];
-            if access.is_journaled() {
-                propagated::words(access, words.into_iter().chain(args.iter().skip(3)));
-            }
-        }
-    }
     reply.integer(i64::from(done));
+    if !done {
+        return None;
+    }
+    if is_past {
+        return Some(propagated::deletion(access, &key, lazy));
+    }
+    let mut at = Decimal::new();
+    let words = [b"PEXPIREAT", key.bytes, at.format_i64(at_ms)];
+    Some(propagated::words(access, words.into_iter().chain(args.iter().skip(3))))
 }
 
 /// `TTL key`.

@@ -2,6 +2,7 @@
 
 use pantala_base::glob;
 use pantala_engine::access::{Access, SessionView};
+use pantala_engine::command::{Chance, Drawn, Propagated};
 use pantala_engine::db::Db;
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Reply};
@@ -69,7 +70,12 @@ pub fn randomkey_route(keyspace: &Keyspace, session: &SessionView, _: &Args<'_>,
 }
 
 /// `RANDOMKEY`.
-pub fn randomkey(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn randomkey(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>, chance: Chance) -> Option<Propagated> {
+    reply_random(access, chance.draw(), reply);
+    None
+}
+
+fn reply_random(access: &mut Access<'_>, drawn: Drawn, reply: &mut Reply<'_>) {
     let selected = access.session().db;
     let shards = access.shards();
     let sizes: Vec<u64> = shards.iter().map(|&shard| access.db_in(selected, shard).len() as u64).collect();
@@ -87,7 +93,7 @@ pub fn randomkey(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         if db.is_empty() {
             continue;
         }
-        if let Some(key) = db.random() {
+        if let Some(key) = db.random(drawn) {
             return reply.bulk(&key);
         }
         if first_live(&db, reply) {

@@ -2,6 +2,7 @@
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
+use pantala_engine::command::{Chance, Propagated};
 use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::fields::Fields;
 use pantala_engine::notify::{Event, EventClass};
@@ -38,10 +39,14 @@ pub fn hincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 }
 
 /// `HINCRBYFLOAT key field increment`.
-pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(by) = LongDouble::parse(args.at(3)) else { return reply.error(errors::NOT_A_FLOAT) };
+pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    let Some(by) = LongDouble::parse(args.at(3)) else {
+        reply.error(errors::NOT_A_FLOAT);
+        return None;
+    };
     if by.is_infinite() {
-        return reply.error("ERR value is NaN or Infinity");
+        reply.error("ERR value is NaN or Infinity");
+        return None;
     }
     let key = access.first_key(args, 1);
     let limits = limits(access);
@@ -61,7 +66,7 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     });
     match result {
         Ok(Some(Ok((text, expiry)))) => {
-            access.propagate(&[b"HSET", key.bytes, args.at(2), &text]);
+            let propagated = access.propagate(&[b"HSET", key.bytes, args.at(2), &text]);
             if let Some(at_ms) = expiry {
                 // The propagated HSET removes the field's TTL on replicas, so HPEXPIREAT sets it
                 // again.
@@ -69,9 +74,11 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
                 access.propagate(&[b"HPEXPIREAT", key.bytes, at_ms.as_bytes(), b"FIELDS", b"1", args.at(2)]);
             }
             reply.bulk(&text);
+            return Some(propagated);
         }
         Ok(Some(Err(error))) => reply.error(error),
         Ok(None) => reply.null(),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
+    None
 }

@@ -6,6 +6,7 @@
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
+use pantala_engine::command::{Chance, Omission, Propagated};
 use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::fields::Fields;
 use pantala_engine::notify::{Event, EventClass};
@@ -28,23 +29,23 @@ const DONE: i64 = 1;
 const DELETED: i64 = 2;
 
 /// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
-pub fn hexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiries(access, args, Unit::Seconds, Base::Now, "hexpire", reply);
+pub fn hexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiries(access, args, Unit::Seconds, Base::Now, "hexpire", reply)
 }
 
 /// `HPEXPIRE key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
-pub fn hpexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiries(access, args, Unit::Milliseconds, Base::Now, "hpexpire", reply);
+pub fn hpexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiries(access, args, Unit::Milliseconds, Base::Now, "hpexpire", reply)
 }
 
 /// `HEXPIREAT key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
-pub fn hexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiries(access, args, Unit::Seconds, Base::Epoch, "hexpireat", reply);
+pub fn hexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiries(access, args, Unit::Seconds, Base::Epoch, "hexpireat", reply)
 }
 
 /// `HPEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
-pub fn hpexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiries(access, args, Unit::Milliseconds, Base::Epoch, "hpexpireat", reply);
+pub fn hpexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiries(access, args, Unit::Milliseconds, Base::Epoch, "hpexpireat", reply)
 }
 
 /// The condition for changing the expiry of a field.
@@ -118,23 +119,25 @@ fn set_expiries(
     base: Base,
     command: &str,
     reply: &mut Reply<'_>,
-) {
+) -> Option<Propagated> {
     if !is_hash(access, args, reply) {
-        return;
+        return None;
     }
-    let Some(number) = integer(args.at(2), reply) else { return };
+    let number = integer(args.at(2), reply)?;
     if number < 0 {
-        return reply.error("ERR invalid expire time, must be >= 0");
+        reply.error("ERR invalid expire time, must be >= 0");
+        return None;
     }
     let now_ms = access.now_ms();
     let Some(at_ms) = requested_expiry_ms(number, unit, base, now_ms).filter(|&at| at <= TIME_MAX_MS) else {
-        return invalid_expire(command, reply);
+        invalid_expire(command, reply);
+        return None;
     };
     let (condition, at) = match Condition::parse(args.at(3)) {
         Some(condition) => (condition, 4),
         None => (Condition::Always, 3),
     };
-    let Some(first) = fields(args, at, "ERR Parameter `numFields` should be greater than 0", reply) else { return };
+    let first = fields(args, at, "ERR Parameter `numFields` should be greater than 0", reply)?;
     let (key, is_past) = (access.first_key(args, 1), access.is_past(at_ms));
     let result = access.db(&key).change_hash(&key, Missing::Skip, Fields::from(args, first), |hash| {
         let set = |index| set_expiry(hash, args.at(index), at_ms, is_past, condition);
@@ -149,12 +152,13 @@ fn set_expiries(
     let replies = match result {
         Ok(Some(replies)) => replies,
         Ok(None) => vec![NO_FIELD; args.len() - first],
-        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+        Err(WrongType) => {
+            reply.error(errors::WRONG_TYPE);
+            return None;
+        }
     };
-    if access.is_journaled() {
-        propagate_expiries(access, &key, &args.tail(first), &replies, at_ms);
-    }
     reply_all(&replies, reply);
+    Some(propagate_expiries(access, &key, &args.tail(first), &replies, at_ms))
 }
 
 /// Sets the expiry of one field and returns the reply for it.
@@ -205,12 +209,21 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 /// Propagates the deadlines of the changed fields as Redis 7.4 does. A field whose deadline had
 /// already passed is propagated as deleted.
 #[cold]
-fn propagate_expiries(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>, replies: &[i64], at_ms: i64) {
+fn propagate_expiries(
+    access: &mut Access<'_>,
+    key: &Key<'_>,
+    fields: &Args<'_>,
+    replies: &[i64],
+    at_ms: i64,
+) -> Propagated {
+    let propagated = access.propagate_nothing(Omission::Replaced);
+    if !access.is_journaled() {
+        return propagated;
+    }
     let fields_with = |wanted: i64| -> Vec<&[u8]> {
         fields.iter().zip(replies).filter(|(_, reply)| **reply == wanted).map(|(field, _)| field).collect()
     };
     let (set, deleted) = (fields_with(DONE), fields_with(DELETED));
-    access.propagate_nothing();
     if !set.is_empty() {
         let (mut at, mut count) = (Decimal::new(), Decimal::new());
         let head = [b"HPEXPIREAT", key.bytes, at.format_i64(at_ms), b"FIELDS", count.format_u64(set.len() as u64)];
@@ -219,6 +232,7 @@ fn propagate_expiries(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>,
     if !deleted.is_empty() {
         propagated::words(access, [b"HDEL", key.bytes].into_iter().chain(deleted));
     }
+    propagated
 }
 
 /// The error of `HPERSIST`, `HTTL` and the variants of `HTTL` for an invalid number of fields.

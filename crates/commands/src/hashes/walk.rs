@@ -2,6 +2,7 @@
 
 use pantala_base::random::Random;
 use pantala_engine::access::Access;
+use pantala_engine::command::{Chance, Propagated};
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::HashView;
 use pantala_types::pack::Element;
@@ -86,9 +87,18 @@ pub fn hscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// `HRANDFIELD key [count [WITHVALUES]]`.
-pub fn hrandfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let key = access.first_key(args, 1);
-    let mut random = access.random(&key);
+pub fn hrandfield(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    chance: Chance,
+) -> Option<Propagated> {
+    let random = access.random(&access.first_key(args, 1), chance.draw());
+    reply_random(access, args, random, reply);
+    None
+}
+
+fn reply_random(access: &mut Access<'_>, args: &Args<'_>, mut random: Random, reply: &mut Reply<'_>) {
     if args.len() == 2 {
         return with_view(
             access,

@@ -2,6 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::blocking::{Block, WakesOn};
+use pantala_engine::command::{Chance, Propagated};
 use pantala_resp::{Args, Reply};
 use pantala_types::List;
 use pantala_types::list::End;
@@ -13,28 +14,28 @@ use crate::arguments::timeout_s;
 use crate::errors;
 
 /// `BLPOP key [key …] timeout`.
-pub fn blpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    pop_or_block(access, args, End::Left, reply);
+pub fn blpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    pop_or_block(access, args, End::Left, reply)
 }
 
 /// `BRPOP key [key …] timeout`.
-pub fn brpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    pop_or_block(access, args, End::Right, reply);
+pub fn brpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    pop_or_block(access, args, End::Right, reply)
 }
 
-fn pop_or_block(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>) {
+fn pop_or_block(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>) -> Option<Propagated> {
     let last = args.len() - 1;
-    let Some(timeout_ms) = timeout_s(args.at(last), reply) else { return };
+    let timeout_ms = timeout_s(args.at(last), reply)?;
     let pop = BlockingPop { request: PopRequest { keys: 1..last, end, count: 1 }, is_single: true, timeout_ms };
-    pop.pop_or_block(access, args, reply);
+    pop.pop_or_block(access, args, reply)
 }
 
 /// `BLMPOP timeout numkeys key [key …] LEFT|RIGHT [COUNT count]`.
-pub fn blmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn blmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
     // As in Redis, an error in the keys has precedence over an error in the timeout.
-    let Some(request) = PopRequest::parse(args, 2, reply) else { return };
-    let Some(timeout_ms) = timeout_s(args.at(1), reply) else { return };
-    BlockingPop { request, is_single: false, timeout_ms }.pop_or_block(access, args, reply);
+    let request = PopRequest::parse(args, 2, reply)?;
+    let timeout_ms = timeout_s(args.at(1), reply)?;
+    BlockingPop { request, is_single: false, timeout_ms }.pop_or_block(access, args, reply)
 }
 
 /// A pop and its timeout.
@@ -46,7 +47,7 @@ struct BlockingPop {
 }
 
 impl BlockingPop {
-    fn pop_or_block(&self, access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    fn pop_or_block(&self, access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Propagated> {
         let is_woken = access.woken_by().is_some();
         for index in self.request.keys.clone() {
             if !access.concerns(args.at(index)) {
@@ -58,47 +59,51 @@ impl BlockingPop {
                 // A woken command (a blocked command that runs again because one of its keys has
                 // changed) reports no error for a value of another type. It stays blocked until the
                 // key holds a list.
-                Err(_) if is_woken => return,
-                Err(_) => return reply.error(errors::WRONG_TYPE),
+                Err(_) if is_woken => return None,
+                Err(_) => {
+                    reply.error(errors::WRONG_TYPE);
+                    return None;
+                }
                 Ok(Some(_)) => {}
             }
             if !access.claim() {
-                return;
+                return None;
             }
             // The pop always finds an element: the key holds a list, as checked above, and a list
             // is never empty.
-            let _ = if self.is_single {
+            let popped = if self.is_single {
                 pop_one_with_key(access, &key, self.request.end, reply)
             } else {
                 pop_with_key(access, &key, &self.request, reply)
             };
-            return;
+            return popped.ok().flatten();
         }
         if access.may_block() {
             access.block(Block::on(self.request.keys.clone(), WakesOn::List, self.timeout_ms));
         } else if !is_woken {
             reply.null_array();
         }
+        None
     }
 }
 
 /// `BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout`.
-pub fn blmove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(from) = end(args.at(3), reply) else { return };
-    let Some(to) = end(args.at(4), reply) else { return };
-    if move_or_block(access, args, from, to, 5, reply) {
-        // As in Redis, a command that had blocked is propagated with its ends in lower case.
-        let is_woken = access.woken_by().is_some();
-        let word = |end, index| if is_woken { name(end) } else { args.at(index) };
-        access.propagate(&[b"LMOVE", args.at(1), args.at(2), word(from, 3), word(to, 4)]);
+pub fn blmove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    let from = end(args.at(3), reply)?;
+    let to = end(args.at(4), reply)?;
+    if !move_or_block(access, args, from, to, 5, reply) {
+        return None;
     }
+    // As in Redis, a command that had blocked is propagated with its ends in lower case.
+    let is_woken = access.woken_by().is_some();
+    let word = |end, index| if is_woken { name(end) } else { args.at(index) };
+    Some(access.propagate(&[b"LMOVE", args.at(1), args.at(2), word(from, 3), word(to, 4)]))
 }
 
 /// `BRPOPLPUSH source destination timeout`.
-pub fn brpoplpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    if move_or_block(access, args, End::Right, End::Left, 3, reply) {
-        access.propagate(&[b"RPOPLPUSH", args.at(1), args.at(2)]);
-    }
+pub fn brpoplpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    let is_moved = move_or_block(access, args, End::Right, End::Left, 3, reply);
+    is_moved.then(|| access.propagate(&[b"RPOPLPUSH", args.at(1), args.at(2)]))
 }
 
 /// Returns the name of an end of a list, in lower case.

@@ -1,6 +1,7 @@
 //! Pushes and pops at the ends of lists.
 
 use pantala_engine::access::{Access, Key};
+use pantala_engine::command::Propagated;
 use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_resp::{Args, Reply};
 use pantala_types::list::End;
@@ -156,31 +157,30 @@ pub fn lmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     for index in request.keys.clone() {
         let key = access.key(args, index);
         match pop_with_key(access, &key, &request, reply) {
-            Ok(false) => {}
-            Ok(true) => return,
+            Ok(None) => {}
+            Ok(Some(_)) => return,
             Err(_) => return reply.error(errors::WRONG_TYPE),
         }
     }
     reply.null_array();
 }
 
-/// Pops from one key and replies with its name and the elements. Returns `false` if there is no
+/// Pops from one key and replies with its name and the elements. Returns `None` if there is no
 /// such key.
 pub(super) fn pop_with_key(
     access: &mut Access<'_>,
     key: &Key<'_>,
     request: &PopRequest,
     reply: &mut Reply<'_>,
-) -> Result<bool, WrongType> {
+) -> Result<Option<Propagated>, WrongType> {
     let name = key.bytes;
     let before = |reply: &mut Reply<'_>| {
         reply.array(2);
         reply.bulk(name);
     };
     let popped = pop_several(access, key, request.end, request.count, before, reply)?;
-    let Some(count) = popped else { return Ok(false) };
-    propagated::pop(access, command(request.end), key, Some(count));
-    Ok(true)
+    let Some(count) = popped else { return Ok(None) };
+    Ok(Some(propagated::pop(access, command(request.end), key, Some(count))))
 }
 
 /// Returns the name of the command that pops from an end.
@@ -191,14 +191,14 @@ fn command(end: End) -> &'static str {
     }
 }
 
-/// Pops one element from a key and replies with the key's name and the element. Returns `false` if
+/// Pops one element from a key and replies with the key's name and the element. Returns `None` if
 /// there is no such key.
 pub(super) fn pop_one_with_key(
     access: &mut Access<'_>,
     key: &Key<'_>,
     end: End,
     reply: &mut Reply<'_>,
-) -> Result<bool, WrongType> {
+) -> Result<Option<Propagated>, WrongType> {
     let done = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
         reply.array(2);
         reply.bulk(key.bytes);
@@ -206,8 +206,7 @@ pub(super) fn pop_one_with_key(
         (popped(end), ())
     })?;
     if done.is_none() {
-        return Ok(false);
+        return Ok(None);
     }
-    propagated::pop(access, command(end), key, None);
-    Ok(true)
+    Ok(Some(propagated::pop(access, command(end), key, None)))
 }

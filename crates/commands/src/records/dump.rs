@@ -74,7 +74,7 @@ pub(crate) const MIGRATE: Command = Command {
     ],
     route: Route::Custom(crate::migrate::migrate_shards),
     secrets: Some(super::secrets::migrate),
-    handler: Handler::Keyed(crate::migrate::migrate),
+    handler: Handler::Undetermined(crate::migrate::migrate),
     own_keys: Some(crate::migrate::migrate_keys),
     ..Command::BLANK
 };
@@ -101,7 +101,7 @@ pub(crate) const RESTORE: Command = Command {
         Argument::integer("frequency").token("FREQ").optional().since("5.0.0"),
     ],
     route: Route::Keys,
-    handler: Handler::Keyed(crate::dump::restore),
+    handler: Handler::Undetermined(crate::dump::restore),
     ..Command::BLANK
 };
 

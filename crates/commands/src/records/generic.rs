@@ -108,7 +108,7 @@ pub(crate) const EXPIRE: Command = Command {
         .since("7.0.0")
         .optional(),
     ],
-    handler: Handler::Keyed(crate::generic::expire),
+    handler: Handler::Undetermined(crate::generic::expire),
     ..GENERIC
 };
 
@@ -137,7 +137,7 @@ pub(crate) const EXPIREAT: Command = Command {
         .since("7.0.0")
         .optional(),
     ],
-    handler: Handler::Keyed(crate::generic::expireat),
+    handler: Handler::Undetermined(crate::generic::expireat),
     ..GENERIC
 };
 
@@ -310,7 +310,7 @@ pub(crate) const PEXPIRE: Command = Command {
         .since("7.0.0")
         .optional(),
     ],
-    handler: Handler::Keyed(crate::generic::pexpire),
+    handler: Handler::Undetermined(crate::generic::pexpire),
     ..GENERIC
 };
 
@@ -339,7 +339,7 @@ pub(crate) const PEXPIREAT: Command = Command {
         .since("7.0.0")
         .optional(),
     ],
-    handler: Handler::Keyed(crate::generic::pexpireat),
+    handler: Handler::Undetermined(crate::generic::pexpireat),
     ..GENERIC
 };
 
@@ -383,7 +383,7 @@ pub(crate) const RANDOMKEY: Command = Command {
     flags: flags![READONLY],
     tips: &["request_policy:all_shards", "nondeterministic_output"],
     route: Route::Custom(crate::generic::randomkey_route),
-    handler: Handler::Keyed(crate::generic::randomkey),
+    handler: Handler::Undetermined(crate::generic::randomkey),
     ..GENERIC
 };
 

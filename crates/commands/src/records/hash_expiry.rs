@@ -1,6 +1,8 @@
 //! The records of the commands for the expiry of hash fields, from Redis 7.4.
 
-use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, KeyedHandler, Route};
+use pantala_engine::command::{
+    Acl, Argument, Command, Flags, Handler, KeySpec, KeyedHandler, Route, UndeterminedHandler,
+};
 
 use super::flags;
 
@@ -35,7 +37,7 @@ const fn setter(
     name: &'static str,
     summary: &'static str,
     arguments: &'static [Argument],
-    handler: KeyedHandler,
+    handler: UndeterminedHandler,
 ) -> Command {
     Command {
         name,
@@ -45,7 +47,7 @@ const fn setter(
         flags: flags![WRITE, DENYOOM, FAST],
         key_specs: CHANGED_KEY,
         arguments,
-        handler: Handler::Keyed(handler),
+        handler: Handler::Undetermined(handler),
         ..HASH
     }
 }

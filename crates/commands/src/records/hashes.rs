@@ -109,7 +109,7 @@ pub(crate) const HINCRBYFLOAT: Command = Command {
     flags: flags![WRITE, DENYOOM, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "access", "update"])],
     arguments: &[Argument::key("key", 0), Argument::string("field"), Argument::new("increment", ArgumentKind::Double)],
-    handler: Handler::Keyed(crate::hashes::hincrbyfloat),
+    handler: Handler::Undetermined(crate::hashes::hincrbyfloat),
     ..HASH
 };
 
@@ -192,7 +192,7 @@ pub(crate) const HRANDFIELD: Command = Command {
         )
         .optional(),
     ],
-    handler: Handler::Keyed(crate::hashes::hrandfield),
+    handler: Handler::Undetermined(crate::hashes::hrandfield),
     ..HASH
 };
 

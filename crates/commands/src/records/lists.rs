@@ -28,7 +28,7 @@ pub(crate) const BLMOVE: Command = Command {
     flags: flags![WRITE, DENYOOM, NOSCRIPT, BLOCKING, PLAIN],
     key_specs: &[KeySpec::at(1, &["RW", "access", "delete"]), KeySpec::at(2, &["RW", "insert"])],
     arguments: &[Argument::key("source", 0), Argument::key("destination", 1), FROM, TO, Argument::double("timeout")],
-    handler: Handler::Keyed(crate::lists::blmove),
+    handler: Handler::Undetermined(crate::lists::blmove),
     ..LIST
 };
 
@@ -52,7 +52,7 @@ pub(crate) const BLMPOP: Command = Command {
         WHERE,
         Argument::integer("count").token("COUNT").optional(),
     ],
-    handler: Handler::Keyed(crate::lists::blmpop),
+    handler: Handler::Undetermined(crate::lists::blmpop),
     ..LIST
 };
 
@@ -67,7 +67,7 @@ pub(crate) const BLPOP: Command = Command {
     flags: flags![WRITE, NOSCRIPT, BLOCKING],
     key_specs: &[KeySpec::range(1, -2, &["RW", "access", "delete"])],
     arguments: &[Argument::key("key", 0).multiple(), Argument::double("timeout")],
-    handler: Handler::Keyed(crate::lists::blpop),
+    handler: Handler::Undetermined(crate::lists::blpop),
     ..LIST
 };
 
@@ -82,7 +82,7 @@ pub(crate) const BRPOP: Command = Command {
     flags: flags![WRITE, NOSCRIPT, BLOCKING],
     key_specs: &[KeySpec::range(1, -2, &["RW", "access", "delete"])],
     arguments: &[Argument::key("key", 0).multiple(), Argument::double("timeout")],
-    handler: Handler::Keyed(crate::lists::brpop),
+    handler: Handler::Undetermined(crate::lists::brpop),
     ..LIST
 };
 
@@ -98,7 +98,7 @@ pub(crate) const BRPOPLPUSH: Command = Command {
     flags: flags![WRITE, DENYOOM, NOSCRIPT, BLOCKING, PLAIN],
     key_specs: &[KeySpec::at(1, &["RW", "access", "delete"]), KeySpec::at(2, &["RW", "insert"])],
     arguments: &[Argument::key("source", 0), Argument::key("destination", 1), Argument::double("timeout")],
-    handler: Handler::Keyed(crate::lists::brpoplpush),
+    handler: Handler::Undetermined(crate::lists::brpoplpush),
     ..LIST
 };
 

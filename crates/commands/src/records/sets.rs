@@ -205,7 +205,7 @@ pub(crate) const SPOP: Command = Command {
     tips: &["nondeterministic_output"],
     key_specs: &[KeySpec::at(1, &["RW", "access", "delete"])],
     arguments: &[Argument::key("key", 0), Argument::integer("count").since("3.2.0").optional()],
-    handler: Handler::Keyed(crate::sets::spop),
+    handler: Handler::Undetermined(crate::sets::spop),
     ..SET
 };
 
@@ -221,7 +221,7 @@ pub(crate) const SRANDMEMBER: Command = Command {
     tips: &["nondeterministic_output"],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
     arguments: &[Argument::key("key", 0), Argument::integer("count").since("2.6.0").optional()],
-    handler: Handler::Keyed(crate::sets::srandmember),
+    handler: Handler::Undetermined(crate::sets::srandmember),
     ..SET
 };
 

@@ -50,7 +50,7 @@ pub(crate) const BZMPOP: Command = Command {
         Argument::one_of("where", &[Argument::word("min", "MIN"), Argument::word("max", "MAX")]),
         Argument::integer("count").token("COUNT").optional(),
     ],
-    handler: Handler::Keyed(crate::sorted_sets::bzmpop),
+    handler: Handler::Undetermined(crate::sorted_sets::bzmpop),
     ..SORTED_SET
 };
 
@@ -65,7 +65,7 @@ pub(crate) const BZPOPMAX: Command = Command {
     flags: flags![WRITE, NOSCRIPT, FAST, BLOCKING],
     key_specs: &[KeySpec::range(1, -2, &["RW", "access", "delete"])],
     arguments: &[Argument::key("key", 0).multiple(), Argument::new("timeout", ArgumentKind::Double)],
-    handler: Handler::Keyed(crate::sorted_sets::bzpopmax),
+    handler: Handler::Undetermined(crate::sorted_sets::bzpopmax),
     ..SORTED_SET
 };
 
@@ -80,7 +80,7 @@ pub(crate) const BZPOPMIN: Command = Command {
     flags: flags![WRITE, NOSCRIPT, FAST, BLOCKING],
     key_specs: &[KeySpec::range(1, -2, &["RW", "access", "delete"])],
     arguments: &[Argument::key("key", 0).multiple(), Argument::new("timeout", ArgumentKind::Double)],
-    handler: Handler::Keyed(crate::sorted_sets::bzpopmin),
+    handler: Handler::Undetermined(crate::sorted_sets::bzpopmin),
     ..SORTED_SET
 };
 
@@ -227,7 +227,7 @@ pub(crate) const ZRANDMEMBER: Command = Command {
         )
         .optional(),
     ],
-    handler: Handler::Keyed(crate::sorted_sets::zrandmember),
+    handler: Handler::Undetermined(crate::sorted_sets::zrandmember),
     ..SORTED_SET
 };
 

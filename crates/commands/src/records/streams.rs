@@ -84,7 +84,7 @@ pub(crate) const XADD: Command = Command {
         Argument::one_of("id_or_auto", &[Argument::word("auto_id", "*"), Argument::string("id")]),
         Argument::block("field_value", &[Argument::string("field"), Argument::string("value")]).multiple(),
     ],
-    handler: Handler::Keyed(streams::xadd),
+    handler: Handler::Undetermined(streams::xadd),
     ..STREAM
 };
 
@@ -108,7 +108,7 @@ pub(crate) const XAUTOCLAIM: Command = Command {
         Argument::integer("count").token("COUNT").optional(),
         Argument::word("justid", "JUSTID").optional(),
     ],
-    handler: Handler::Keyed(streams::xautoclaim),
+    handler: Handler::Undetermined(streams::xautoclaim),
     ..STREAM
 };
 
@@ -135,7 +135,7 @@ pub(crate) const XCLAIM: Command = Command {
         Argument::word("justid", "JUSTID").optional(),
         Argument::string("id").token("LASTID").optional(),
     ],
-    handler: Handler::Keyed(streams::xclaim),
+    handler: Handler::Undetermined(streams::xclaim),
     ..STREAM
 };
 
@@ -444,7 +444,7 @@ pub(crate) const XREADGROUP: Command = Command {
     ],
     route: Route::Custom(streams::readgroup_shards),
     unnamed_keys: Some(streams::readgroup_keys),
-    handler: Handler::Keyed(streams::xreadgroup),
+    handler: Handler::Undetermined(streams::xreadgroup),
     ..STREAM
 };
 
@@ -500,6 +500,6 @@ pub(crate) const XTRIM: Command = Command {
     tips: &["nondeterministic_output"],
     key_specs: &[KeySpec::at(1, &["RW", "delete"])],
     arguments: &[Argument::key("key", 0), TRIM],
-    handler: Handler::Keyed(streams::xtrim),
+    handler: Handler::Undetermined(streams::xtrim),
     ..STREAM
 };

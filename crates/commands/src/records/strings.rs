@@ -127,7 +127,7 @@ pub(crate) const GETEX: Command = Command {
         )
         .optional(),
     ],
-    handler: Handler::Keyed(crate::strings::getex),
+    handler: Handler::Undetermined(crate::strings::getex),
     ..STRING
 };
 
@@ -198,7 +198,7 @@ pub(crate) const INCRBYFLOAT: Command = Command {
     flags: flags![WRITE, DENYOOM, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "access", "update"])],
     arguments: &[Argument::key("key", 0), Argument::new("increment", ArgumentKind::Double)],
-    handler: Handler::Keyed(crate::strings::incrbyfloat),
+    handler: Handler::Undetermined(crate::strings::incrbyfloat),
     ..STRING
 };
 
@@ -278,7 +278,7 @@ pub(crate) const PSETEX: Command = Command {
     flags: flags![WRITE, DENYOOM, PLAIN],
     key_specs: &[KeySpec::at(1, &["OW", "update"])],
     arguments: &[Argument::key("key", 0), Argument::integer("milliseconds"), Argument::string("value")],
-    handler: Handler::Keyed(crate::strings::psetex),
+    handler: Handler::Undetermined(crate::strings::psetex),
     ..STRING
 };
 
@@ -332,7 +332,7 @@ pub(crate) const SETEX: Command = Command {
     flags: flags![WRITE, DENYOOM, PLAIN],
     key_specs: &[KeySpec::at(1, &["OW", "update"])],
     arguments: &[Argument::key("key", 0), Argument::integer("seconds"), Argument::string("value")],
-    handler: Handler::Keyed(crate::strings::setex),
+    handler: Handler::Undetermined(crate::strings::setex),
     ..STRING
 };
 

@@ -119,6 +119,38 @@ fn flags_of_single_commands() {
     }
 }
 
+/// Commands whose change also depends on random numbers, the clock, floating-point arithmetic, or
+/// the time at which a blocked client is served. Their handlers must state what is propagated.
+/// `SET` is not among them, because it is propagated verbatim unless it has a deadline or `GET`.
+#[test]
+fn undetermined_commands_have_handlers_that_state_what_is_propagated() {
+    let undetermined: Vec<&str> = every_record()
+        .filter(|command| matches!(command.handler, Handler::Undetermined(_)))
+        .map(|command| command.full_name)
+        .collect();
+    let expected = [
+        "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin",
+        "expire expireat getex",
+        "hexpire hexpireat hincrbyfloat hpexpire hpexpireat hrandfield incrbyfloat",
+        "migrate pexpire pexpireat psetex",
+        "randomkey restore restore-asking setex spop srandmember",
+        "xadd xautoclaim xclaim xreadgroup xtrim zrandmember",
+    ]
+    .join(" ");
+    assert_eq!(undetermined.join(" "), expected);
+    // A new command of these kinds must have such a handler.
+    for command in every_record().filter(|command| command.flags.contains(Flags::WRITE)) {
+        let draws = command.tips.contains(&"nondeterministic_output");
+        let blocks = command.flags.contains(Flags::BLOCKING);
+        let sets_ttl = ["seconds", "milliseconds"]
+            .iter()
+            .any(|name| command.arguments.iter().any(|argument| argument.name == *name));
+        if matches!(command.handler, Handler::Keyed(_)) {
+            assert!(!(draws || blocks || sets_ttl), "{}", command.full_name);
+        }
+    }
+}
+
 #[test]
 fn lookup_finds_every_name_ignoring_case() {
     let alternate = |name: &str| -> Vec<u8> {
@@ -264,7 +296,7 @@ fn key_specifications_match_flags_arguments_and_route() {
             Route::All | Route::Custom(_) => {}
         }
         let takes_shards = !matches!(command.route, Route::None);
-        assert_eq!(matches!(command.handler, Handler::Keyed(_)), takes_shards, "{name}");
+        assert_eq!(matches!(command.handler, Handler::Keyed(_) | Handler::Undetermined(_)), takes_shards, "{name}");
     }
 }
 
@@ -309,7 +341,7 @@ fn containers_have_help() {
             // Only two containers have such a handler. It runs for COMMAND without a subcommand,
             // and for DEBUG with a subcommand that has no record.
             Handler::Local(_) => assert!(["command", "debug"].contains(&command.name)),
-            Handler::Keyed(_) | Handler::Transaction(_) => panic!("{}", command.name),
+            Handler::Keyed(_) | Handler::Undetermined(_) | Handler::Transaction(_) => panic!("{}", command.name),
         }
     }
     for command in every_record().filter(|command| !is_container(command)) {

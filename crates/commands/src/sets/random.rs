@@ -2,6 +2,7 @@
 
 use pantala_base::random::Random;
 use pantala_engine::access::Access;
+use pantala_engine::command::{Chance, Propagated};
 use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
@@ -19,17 +20,18 @@ use crate::{errors, propagated};
 const POPPED_PER_KEPT: usize = 5;
 
 /// `SPOP key [count]`.
-pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, chance: Chance) -> Option<Propagated> {
     if args.len() > 3 {
-        return reply.error(errors::SYNTAX);
+        reply.error(errors::SYNTAX);
+        return None;
     }
     let count = match args.get(2).map(|count| natural(count, reply)) {
         None => None,
         Some(Some(count)) => Some(count),
-        Some(None) => return,
+        Some(None) => return None,
     };
     let key = access.first_key(args, 1);
-    let mut random = access.random(&key);
+    let mut random = access.random(&key, chance.draw());
     let intset_entries_max = intset_entries_max(access);
     // The choice is random, so the popped members are propagated by name.
     let mut popped = access.is_journaled().then(Vec::new);
@@ -60,15 +62,17 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         (Change::event(&Event(EventClass::Set, "spop")).when(taken > 0), taken == len)
     });
     match result {
-        Ok(Some(is_deleted)) => match popped {
-            Some(_) if is_deleted && count.is_some() => propagated::deletion(access, &key, false),
-            Some(popped) => popped.iter().for_each(|member| access.propagate(&[b"SREM", key.bytes, member])),
-            None => {}
-        },
+        Ok(Some(is_deleted)) => {
+            return Some(match popped {
+                Some(_) if is_deleted && count.is_some() => propagated::deletion(access, &key, false),
+                popped => propagated::each(access, popped.iter().flatten().map(|member| [b"SREM", key.bytes, member])),
+            });
+        }
         Ok(None) if count.is_some() => reply.set(0),
         Ok(None) => reply.null(),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
+    None
 }
 
 /// Calls `popped` with all but `kept` members. Returns the kept members as a new set, which as in
@@ -106,12 +110,21 @@ fn take_some(set: &mut Set, count: usize, random: &mut Random, mut popped: impl 
 }
 
 /// `SRANDMEMBER key [count]`.
-pub fn srandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn srandmember(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    chance: Chance,
+) -> Option<Propagated> {
+    let random = access.random(&access.first_key(args, 1), chance.draw());
+    reply_random(access, args, random, reply);
+    None
+}
+
+fn reply_random(access: &mut Access<'_>, args: &Args<'_>, mut random: Random, reply: &mut Reply<'_>) {
     if args.len() > 3 {
         return reply.error(errors::SYNTAX);
     }
-    let key = access.first_key(args, 1);
-    let mut random = access.random(&key);
     let Some(count) = args.get(2) else {
         return with_view(
             access,

@@ -173,8 +173,8 @@ pub(crate) fn pop(
         // `ZPOPMIN` and `ZPOPMAX` are propagated unchanged.
         match shape {
             Shape::Flat | Shape::Nested => {}
-            Shape::FlatWithKey => propagated::pop(access, end.command(), key, None),
-            Shape::WithKey => propagated::pop(access, end.command(), key, Some(popped)),
+            Shape::FlatWithKey => _ = propagated::pop(access, end.command(), key, None),
+            Shape::WithKey => _ = propagated::pop(access, end.command(), key, Some(popped)),
         }
     }
     Ok(true)

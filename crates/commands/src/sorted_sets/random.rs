@@ -1,6 +1,8 @@
 //! `ZRANDMEMBER`: replies with random members of a sorted set.
 
+use pantala_base::random::Random;
 use pantala_engine::access::Access;
+use pantala_engine::command::{Chance, Propagated};
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::pack::Element;
 use pantala_types::sorted_set::SortedSetView;
@@ -11,9 +13,18 @@ use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
 use crate::errors;
 
 /// `ZRANDMEMBER key [count [WITHSCORES]]`.
-pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let key = access.first_key(args, 1);
-    let mut random = access.random(&key);
+pub fn zrandmember(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    chance: Chance,
+) -> Option<Propagated> {
+    let random = access.random(&access.first_key(args, 1), chance.draw());
+    reply_random(access, args, random, reply);
+    None
+}
+
+fn reply_random(access: &mut Access<'_>, args: &Args<'_>, mut random: Random, reply: &mut Reply<'_>) {
     let Some(count) = args.get(2) else {
         return with_view(
             access,

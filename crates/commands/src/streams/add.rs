@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::Access;
+use pantala_engine::command::{Chance, Propagated};
 use pantala_engine::db::{Change, Missing};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_engine::tuning::Tuning;
@@ -66,19 +67,24 @@ struct Options {
 
 /// `XADD key [NOMKSTREAM] [MAXLEN | MINID [= | ~] threshold [LIMIT count]] * | id field value
 /// [field value ...]`.
-pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, chance: Chance) -> Option<Propagated> {
     let key = access.first_key(args, 1);
     let tuning = &access.keyspace().tuning;
     let options = match Options::parse(access, args, true) {
         Ok(options) => options,
-        Err(error) => return reply.error(error),
+        Err(error) => {
+            reply.error(error);
+            return None;
+        }
     };
     let fields = args.tail(options.id_at + 1);
     if fields.len() < 2 || fields.len() % 2 == 1 {
-        return reply.error(WRONG_ARITY);
+        reply.error(WRONG_ARITY);
+        return None;
     }
     if options.id == NewId::Given(StreamId::MIN) {
-        return reply.error(ZERO_ID);
+        reply.error(ZERO_ID);
+        return None;
     }
     let missing = if options.no_mkstream { Missing::Skip } else { Missing::Create };
     let (limits, now_ms) = (node_limits(tuning), access.now_ms() as u64);
@@ -106,21 +112,26 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         }),
         Ok(Some(Ok((id, threshold)))) => {
             write_id(id, reply);
-            if is_journaled {
-                let id = (!matches!(options.id, NewId::Given(_))).then_some((options.id_at, id));
-                propagated::resolved(access, args, id, threshold);
-            }
+            let id = (!matches!(options.id, NewId::Given(_))).then_some((options.id_at, id));
+            return is_journaled.then(|| propagated::resolved(access, args, id, threshold, chance));
         }
     }
+    None
 }
 
 /// `XTRIM key MAXLEN | MINID [= | ~] threshold [LIMIT count]`.
-pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, chance: Chance) -> Option<Propagated> {
     let key = access.first_key(args, 1);
     let how = match Options::parse(access, args, false) {
         Ok(Options { trimming: Some(how), .. }) => how,
-        Ok(_) => return reply.error(NO_STRATEGY),
-        Err(error) => return reply.error(error),
+        Ok(_) => {
+            reply.error(NO_STRATEGY);
+            return None;
+        }
+        Err(error) => {
+            reply.error(error);
+            return None;
+        }
     };
     let is_journaled = access.is_journaled();
     let trimmed = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
@@ -129,12 +140,13 @@ pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             Some(how).filter(|_| is_journaled && trimmed > 0).and_then(|how| how.remaining_threshold(stream));
         (Change::event(&Event(EventClass::Stream, "xtrim")).when(trimmed > 0), (trimmed, threshold))
     });
-    let Ok(trimmed) = trimmed else { return reply.error(errors::WRONG_TYPE) };
+    let Ok(trimmed) = trimmed else {
+        reply.error(errors::WRONG_TYPE);
+        return None;
+    };
     let (trimmed, threshold) = trimmed.unwrap_or((0, None));
-    if trimmed > 0 && is_journaled {
-        propagated::resolved(access, args, None, threshold);
-    }
     reply.integer(trimmed as i64);
+    (trimmed > 0 && is_journaled).then(|| propagated::resolved(access, args, None, threshold, chance))
 }
 
 /// Returns the limits of a stream's nodes.

@@ -2,6 +2,7 @@
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
+use pantala_engine::command::{Chance, Propagated};
 use pantala_engine::db::Change;
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::{Claim, StreamId};
@@ -35,15 +36,13 @@ struct Options {
 
 /// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-ms] [RETRYCOUNT
 /// count] [FORCE] [JUSTID] [LASTID id]`.
-pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
     let key = access.first_key(args, 1);
     access.db(&key).read(&key);
     if !group_exists(access, &key, args, reply) {
-        return;
+        return None;
     }
-    let Some(min_idle_ms) = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XCLAIM", reply) else {
-        return;
-    };
+    let min_idle_ms = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XCLAIM", reply)?;
     let mut ids = Ids::new();
     let mut at = IDS_AT;
     while let Some(id) = args.get(at).and_then(|argument| StreamId::parse(argument, 0)) {
@@ -52,7 +51,7 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
     let now_ms = access.now_ms();
     let of_primary = access.session().of_primary;
-    let Some(options) = Options::parse(args, at, now_ms, of_primary, reply) else { return };
+    let options = Options::parse(args, at, now_ms, of_primary, reply)?;
     // During a load of the append-only file, the clock may be far behind the recorded delivery
     // time.
     let now_ms = if of_primary { now_ms.max(options.delivered_ms) } else { now_ms };
@@ -85,25 +84,24 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         (delivery(created), ())
     });
     reply.patch(claimed, count);
-    claims.propagate(access, args, &args.tail(IDS_AT));
+    Some(claims.propagate(access, args, &args.tail(IDS_AT)))
 }
 
 /// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`.
-pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
     let key = access.first_key(args, 1);
     // As in Redis, the key is looked up for reading before the arguments are checked. The lookup
     // counts as a hit or a miss even if the arguments are invalid.
     access.db(&key).read(&key);
-    let Some(min_idle_ms) = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM", reply) else {
-        return;
-    };
-    let Some(start) = start(args.at(5), reply) else { return };
-    let Some((count, just_id)) = auto_options(args, reply) else { return };
+    let min_idle_ms = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM", reply)?;
+    let start = start(args.at(5), reply)?;
+    let (count, just_id) = auto_options(args, reply)?;
     if !group_exists(access, &key, args, reply) {
-        return;
+        return None;
     }
     if count >= COUNT_OUT_OF_MEMORY {
-        return reply.error("ERR Insufficient memory, failed allocating transient memory, COUNT too high.");
+        reply.error("ERR Insufficient memory, failed allocating transient memory, COUNT too high.");
+        return None;
     }
     let count = count as usize;
     let now_ms = access.now_ms();
@@ -137,7 +135,7 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         }
         (delivery(done.created_consumer), ())
     });
-    claims.propagate(access, args, &args.tail(args.len()));
+    Some(claims.propagate(access, args, &args.tail(args.len())))
 }
 
 /// Returns whether the key has the group `args[2]`. Replies with an error if it hasn't.

@@ -3,6 +3,7 @@
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
+use pantala_engine::command::{Chance, Omission, Propagated};
 use pantala_resp::Args;
 use pantala_types::stream::{Delivered, Group, IdText, Pending, StreamId, Trim};
 
@@ -15,9 +16,10 @@ pub(super) fn resolved(
     args: &Args<'_>,
     id: Option<(usize, StreamId)>,
     threshold: Option<(usize, Trim)>,
-) {
+    chance: Chance,
+) -> Propagated {
     if id.is_none() && threshold.is_none() {
-        return;
+        return access.propagate_verbatim(chance);
     }
     let mut words: Vec<&[u8]> = args.iter().collect();
     let (mut id_text, mut min_id_text, mut length_text) = (IdText::new(), IdText::new(), Decimal::new());
@@ -32,7 +34,7 @@ pub(super) fn resolved(
             Trim::Id(id) => id.write(&mut min_id_text),
         };
     }
-    access.propagate(&words);
+    access.propagate(&words)
 }
 
 /// The entries of one stream that an `XREADGROUP` delivered. Records nothing if there is no journal
@@ -72,7 +74,7 @@ impl Delivery {
     pub(super) fn propagate(self, access: &mut Access<'_>, target: [&[u8]; 3], now_ms: i64, created_consumer: bool) {
         // This call is needed even if nothing was recorded. If the journal was switched on during
         // the delivery, the client's call would otherwise be propagated.
-        access.propagate_nothing();
+        access.propagate_nothing(Omission::Replaced);
         if !self.is_journaled {
             return;
         }
@@ -134,13 +136,13 @@ impl Claims {
 
     /// Propagates the claims, one command per entry. If an ID is among `sent`, it keeps the
     /// client's spelling.
-    pub(super) fn propagate(self, access: &mut Access<'_>, args: &Args<'_>, sent: &Args<'_>) {
-        access.propagate_nothing();
+    pub(super) fn propagate(self, access: &mut Access<'_>, args: &Args<'_>, sent: &Args<'_>) -> Propagated {
+        let propagated = access.propagate_nothing(Omission::Replaced);
         if self.entries.is_empty() {
             if self.is_raised {
                 set_group_id(access, args.at(1), args.at(2), self.last_id, self.entries_read);
             }
-            return;
+            return propagated;
         }
         let target = [args.at(1), args.at(2), args.at(3)];
         let (mut id_text, mut last_text) = (IdText::new(), IdText::new());
@@ -151,6 +153,7 @@ impl Claims {
             let id = id.unwrap_or_else(|| entry.id.write(&mut id_text));
             claim(access, target, id, entry, last_id);
         }
+        propagated
     }
 }
 

@@ -3,6 +3,7 @@
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key, SessionView};
 use pantala_engine::blocking::{Block, WakesOn};
+use pantala_engine::command::{Chance, Omission, Propagated};
 use pantala_engine::db::Change;
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Deferred, Reply, Version};
@@ -57,8 +58,10 @@ pub fn xread(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK ms] [NOACK] STREAMS key [key ...]
 /// id [id ...]`.
-pub fn xreadgroup(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn xreadgroup(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
     read(access, args, true, reply);
+    // The pending entries and IDs that the reads have changed are propagated (`Delivery`).
+    Some(access.propagate_nothing(Omission::Replaced))
 }
 
 /// Appends the route of `XREAD`: the shards of its streams.

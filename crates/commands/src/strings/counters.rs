@@ -1,6 +1,7 @@
 //! Counters: `INCR`, `DECR` and their variants.
 
 use pantala_engine::access::Access;
+use pantala_engine::command::{Chance, Propagated};
 use pantala_engine::db::{Change, Expire, Holds, NewString};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
@@ -56,20 +57,30 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>)
 }
 
 /// `INCRBYFLOAT key increment`. Keeps the expiry.
-pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
     let value = match db.write(&key) {
         None => LongDouble::ZERO,
         Some(entry) => {
-            let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
-            let Some(value) = string.long_double() else { return reply.error(errors::NOT_A_FLOAT) };
+            let Some(string) = StringRef::of(entry.held()) else {
+                reply.error(errors::WRONG_TYPE);
+                return None;
+            };
+            let Some(value) = string.long_double() else {
+                reply.error(errors::NOT_A_FLOAT);
+                return None;
+            };
             value
         }
     };
-    let Some(by) = LongDouble::parse(args.at(2)) else { return reply.error(errors::NOT_A_FLOAT) };
+    let Some(by) = LongDouble::parse(args.at(2)) else {
+        reply.error(errors::NOT_A_FLOAT);
+        return None;
+    };
     let Some(sum) = value.checked_add(by) else {
-        return reply.error("ERR increment would produce NaN or Infinity");
+        reply.error("ERR increment would produce NaN or Infinity");
+        return None;
     };
     // As in Redis, the sum is stored as bytes even if it looks like an integer. Clients can see
     // this with `OBJECT ENCODING`.
@@ -77,9 +88,12 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     let change = Change::event(&Event(EventClass::String, "incrbyfloat"));
     match db.set_string(&key, NewString::Bytes(&text), Expire::Keep, change) {
         Ok(()) => {
-            access.propagate(&[b"SET", key.bytes, &text, b"KEEPTTL"]);
             reply.bulk(&text);
+            Some(access.propagate(&[b"SET", key.bytes, &text, b"KEEPTTL"]))
         }
-        Err(_) => reply.error(errors::OUT_OF_MEMORY),
+        Err(_) => {
+            reply.error(errors::OUT_OF_MEMORY);
+            None
+        }
     }
 }

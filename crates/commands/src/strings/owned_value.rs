@@ -3,7 +3,7 @@
 //! see it.
 
 use pantala_engine::access::Access;
-use pantala_engine::command::{Command, Handler};
+use pantala_engine::command::{Chance, Command, Handler, Propagated};
 use pantala_engine::db::NewString;
 use pantala_resp::{Args, Reply};
 
@@ -13,8 +13,8 @@ use crate::records::strings::{PSETEX, SET, SETEX, SETNX};
 
 static SET_OWNED: Command = Command { handler: Handler::Keyed(set_owned), ..SET };
 static SETNX_OWNED: Command = Command { handler: Handler::Keyed(setnx_owned), ..SETNX };
-static SETEX_OWNED: Command = Command { handler: Handler::Keyed(setex_owned), ..SETEX };
-static PSETEX_OWNED: Command = Command { handler: Handler::Keyed(psetex_owned), ..PSETEX };
+static SETEX_OWNED: Command = Command { handler: Handler::Undetermined(setex_owned), ..SETEX };
+static PSETEX_OWNED: Command = Command { handler: Handler::Undetermined(psetex_owned), ..PSETEX };
 
 /// Returns the variant of a command that takes ownership of its value, and the index of the
 /// argument with the value. Returns `None` if the command has no such variant.
@@ -44,12 +44,12 @@ fn setnx_owned(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     set::setnx_to(access, args, value, reply);
 }
 
-fn setex_owned(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+fn setex_owned(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
     let value = value(access, args, 3);
-    set::set_expiring(access, args, Unit::Seconds, "setex", value, reply);
+    set::set_expiring(access, args, Unit::Seconds, "setex", value, reply)
 }
 
-fn psetex_owned(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+fn psetex_owned(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
     let value = value(access, args, 3);
-    set::set_expiring(access, args, Unit::Milliseconds, "psetex", value, reply);
+    set::set_expiring(access, args, Unit::Milliseconds, "psetex", value, reply)
 }

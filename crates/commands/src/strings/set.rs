@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
+use pantala_engine::command::{Chance, Propagated};
 use pantala_engine::db::{Change, Expire, Holds, NewString, payload_of};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
@@ -69,13 +70,13 @@ pub(super) fn set_to(access: &mut Access<'_>, args: &Args<'_>, value: NewString<
 }
 
 /// `SETEX key seconds value`.
-pub fn setex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiring(access, args, Unit::Seconds, "setex", NewString::encode(args.at(3)), reply);
+pub fn setex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiring(access, args, Unit::Seconds, "setex", NewString::encode(args.at(3)), reply)
 }
 
 /// `PSETEX key milliseconds value`.
-pub fn psetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiring(access, args, Unit::Milliseconds, "psetex", NewString::encode(args.at(3)), reply);
+pub fn psetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
+    set_expiring(access, args, Unit::Milliseconds, "psetex", NewString::encode(args.at(3)), reply)
 }
 
 /// Runs `SETEX` or `PSETEX` with `value`.
@@ -86,10 +87,10 @@ pub(super) fn set_expiring(
     command: &str,
     value: NewString<'_>,
     reply: &mut Reply<'_>,
-) {
+) -> Option<Propagated> {
     let key = access.first_key(args, 1);
     let expiry = Expiry::At { text: args.at(2), unit, base: Base::Now };
-    store(access, args, &key, value, &Options { expiry, ..Options::default() }, command, reply);
+    store(access, args, &key, value, &Options { expiry, ..Options::default() }, command, reply)
 }
 
 /// `SETNX key value`.
@@ -136,36 +137,47 @@ pub fn getdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`.
-pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
     let Some(options) = Options::parse(args, 2, Syntax::GetEx) else {
-        return reply.error(errors::SYNTAX);
+        reply.error(errors::SYNTAX);
+        return None;
     };
     let key = access.first_key(args, 1);
     let (now_ms, keyspace) = (access.now_ms(), access.keyspace());
     let is_replica = keyspace.tuning.is_replica();
     let mut db = access.db(&key);
-    let Some(entry) = db.read(&key) else { return reply.null() };
+    let Some(entry) = db.read(&key) else {
+        reply.null();
+        return None;
+    };
     let had_expiry = entry.expire_at_ms().is_some();
-    let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
+    let Some(string) = StringRef::of(entry.held()) else {
+        reply.error(errors::WRONG_TYPE);
+        return None;
+    };
     // As in Redis, the time is parsed only after the lookup. An invalid time therefore isn't an
     // error if the key is missing.
-    let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return };
+    let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return None };
     string.write(reply);
     let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms) && !is_replica;
     if past {
         let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
         db.remove(&key, lazy);
-        propagated::deletion(access, &key, lazy);
-    } else if let Some(at_ms) = at_ms {
-        db.set_expire(&key, Some(at_ms), Change::event(&Event(EventClass::Generic, "expire")));
-        propagated::deadline(access, &key, at_ms);
-    } else if options.expiry == Expiry::Persist && had_expiry {
-        db.set_expire(&key, None, Change::event(&Event(EventClass::Generic, "persist")));
-        access.propagate(&[b"PERSIST", key.bytes]);
+        return Some(propagated::deletion(access, &key, lazy));
     }
+    if let Some(at_ms) = at_ms {
+        db.set_expire(&key, Some(at_ms), Change::event(&Event(EventClass::Generic, "expire")));
+        return Some(propagated::deadline(access, &key, at_ms));
+    }
+    if options.expiry == Expiry::Persist && had_expiry {
+        db.set_expire(&key, None, Change::event(&Event(EventClass::Generic, "persist")));
+        return Some(access.propagate(&[b"PERSIST", key.bytes]));
+    }
+    None
 }
 
-/// Stores a value according to the options.
+/// Stores a value according to the options. Returns `None` if nothing was stored, if the journal is
+/// off, or if the call is propagated as the client sent it, which is never so with a deadline.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -174,14 +186,15 @@ fn store(
     options: &Options<'_>,
     command: &str,
     reply: &mut Reply<'_>,
-) {
-    let Ok(at_ms) = options.expiry.at_ms(access.now_ms(), command, reply) else { return };
+) -> Option<Propagated> {
+    let Ok(at_ms) = options.expiry.at_ms(access.now_ms(), command, reply) else { return None };
     // Allocates before any lookup or reply, because the allocation may fail.
     let Ok((payload, flags)) = payload_of(key, value) else {
-        return reply.error(errors::OUT_OF_MEMORY);
+        reply.error(errors::OUT_OF_MEMORY);
+        return None;
     };
     if options.get && !reply_value(access, key, reply) {
-        return;
+        return None;
     }
     let mut db = access.db(key);
     let condition_fails = match options.condition {
@@ -194,7 +207,7 @@ fn store(
         if !options.get {
             reply.null();
         }
-        return;
+        return None;
     }
     let expire = match (at_ms, options.expiry) {
         (Some(at), _) => Expire::At(at),
@@ -203,13 +216,14 @@ fn store(
     };
     let change = if at_ms.is_some() { SET.and(&Event(EventClass::Generic, "expire")) } else { SET };
     db.set_payload(key, payload, flags, expire, change);
-    if access.is_journaled() {
-        let value = args.at(if command == "set" { 2 } else { 3 });
-        options.propagate(access, args, key, value, at_ms);
-    }
     if !options.get {
         reply.ok();
     }
+    if !access.is_journaled() {
+        return None;
+    }
+    let value = args.at(if command == "set" { 2 } else { 3 });
+    options.propagate(access, args, key, value, at_ms)
 }
 
 /// The command whose options are parsed.
@@ -292,15 +306,22 @@ impl<'a> Options<'a> {
     }
 
     /// Propagates the call. A call that sets a deadline becomes `SET` with the absolute deadline.
-    /// Otherwise the option `GET` is removed, if the call has it.
+    /// Otherwise the option `GET` is removed, if the call has it. Returns `None` if the call is
+    /// propagated as the client sent it.
     #[cold]
-    fn propagate(&self, access: &mut Access<'_>, args: &Args<'_>, key: &Key<'_>, value: &[u8], at_ms: Option<i64>) {
+    fn propagate(
+        &self,
+        access: &mut Access<'_>,
+        args: &Args<'_>,
+        key: &Key<'_>,
+        value: &[u8],
+        at_ms: Option<i64>,
+    ) -> Option<Propagated> {
         match at_ms {
             Some(at_ms) => {
-                access.propagate(&[b"SET", key.bytes, value, b"PXAT", Decimal::new().format_i64(at_ms)]);
+                Some(access.propagate(&[b"SET", key.bytes, value, b"PXAT", Decimal::new().format_i64(at_ms)]))
             }
-            None if self.get => propagated::without_word(access, args, 3, "GET"),
-            _ => {}
+            None => self.get.then(|| propagated::without_word(access, args, 3, "GET")),
         }
     }
 

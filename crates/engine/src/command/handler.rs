@@ -28,6 +28,78 @@ pub struct Handlers;
 
 /// A handler that runs a command while the shards of its route are held.
 pub type KeyedHandler = fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>);
+/// A handler of a command whose change the arguments and the dataset do not determine: it also
+/// depends on random numbers, on the clock, on floating-point arithmetic, or on the time at which a
+/// blocked client is served. Such a command must not be propagated as the client sent it without a
+/// reason. So the handler returns a [`Propagated`], or `None` if it has changed nothing.
+pub type UndeterminedHandler =
+    fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>, Chance) -> Option<Propagated>;
+
+/// Proof that a handler has stated the propagated form of its change. Only
+/// [`Access::propagate`](crate::access::Access::propagate),
+/// [`Access::propagate_verbatim`](crate::access::Access::propagate_verbatim) and
+/// [`Access::propagate_nothing`](crate::access::Access::propagate_nothing) return it.
+///
+/// A handler that forgets the propagated form does not compile:
+///
+/// ```compile_fail,E0308
+/// use pantala_engine::access::Access;
+/// use pantala_engine::command::{Chance, Handler, Propagated};
+/// use pantala_resp::{Args, Reply};
+///
+/// fn pop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, chance: Chance) {
+///     let index = access.random(&access.first_key(args, 1), chance.draw()).below(10);
+///     reply.integer(index as i64);
+/// }
+///
+/// const POP: Handler = Handler::Undetermined(pop);
+/// ```
+///
+/// Nor does a random change that is propagated as the client sent it:
+///
+/// ```compile_fail,E0382
+/// use pantala_engine::access::Access;
+/// use pantala_engine::command::{Chance, Propagated};
+/// use pantala_resp::{Args, Reply};
+///
+/// fn pop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, chance: Chance) -> Option<Propagated> {
+///     let index = access.random(&access.first_key(args, 1), chance.draw()).below(10);
+///     reply.integer(index as i64);
+///     Some(access.propagate_verbatim(chance))
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Propagated(pub(crate) ());
+
+/// Lets an [`UndeterminedHandler`] either draw random numbers ([`Chance::draw`]) or have its command
+/// propagated as the client sent it
+/// ([`Access::propagate_verbatim`](crate::access::Access::propagate_verbatim)). Each consumes it, so
+/// a handler cannot do both.
+#[derive(Debug)]
+pub struct Chance(pub(crate) ());
+
+impl Chance {
+    /// Allows the handler to draw random numbers.
+    #[inline]
+    pub fn draw(self) -> Drawn {
+        Drawn(())
+    }
+}
+
+/// Permission to draw random numbers. See [`Chance`].
+#[derive(Clone, Copy, Debug)]
+pub struct Drawn(());
+
+/// The reason why a change is not propagated as the client's command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Omission {
+    /// The commands that the handler passes to
+    /// [`Access::propagate`](crate::access::Access::propagate) replace it, if there are any.
+    Replaced,
+    /// The dataset was replaced by that of a file or a primary.
+    Loaded,
+}
+
 /// A handler that runs a command on the connection's worker. It accesses no shard, even if a
 /// transaction holds shards for the command.
 pub type LocalHandler = fn(&mut <Handlers as Local>::Context<'_>, &Args<'_>, &mut Reply<'_>);
@@ -41,6 +113,8 @@ pub type ShardChoice = fn(&<Handlers as Keyed>::Keyspace, &SessionView, &Args<'_
 pub enum Handler {
     /// Runs while the shards of [`Command::route`](super::Command::route) are held.
     Keyed(KeyedHandler),
+    /// Runs like [`Handler::Keyed`], and must state what is propagated.
+    Undetermined(UndeterminedHandler),
     /// Runs without access to a shard.
     Local(LocalHandler),
     /// Runs on the connection's worker with shards that it determines itself.

@@ -105,6 +105,10 @@ pub(crate) const CHECKED_BYTES_MAX: usize = 1024;
 /// The panic message of debug builds if a command that reported no change has changed a value.
 pub(crate) const UNREPORTED_CHANGE: &str = "a command changed a value but reported no change";
 
+/// The message if an [`UndeterminedHandler`](crate::command::UndeterminedHandler) has changed the
+/// dataset and returned `None`.
+pub(crate) const UNSTATED_CHANGE: &str = "reported that it changed nothing, but changed the dataset";
+
 /// A change of a key. See the head of this module.
 #[must_use = "a `Change` must be returned to the function that changes the key, or passed to it"]
 #[derive(Debug)]

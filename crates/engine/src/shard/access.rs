@@ -10,7 +10,7 @@ use pantala_resp::Args;
 use pantala_types::Collection;
 
 use crate::clients::waiter::Block;
-use crate::command::{Handlers, Keyed};
+use crate::command::{Drawn, Handlers, Keyed};
 pub use crate::command::{Key, KeyPlace, SessionView};
 use crate::effect::change::Change;
 use crate::events::notify::{Event, EventClass};
@@ -34,8 +34,8 @@ pub struct Access<'a> {
     pub(crate) blocking: Blocking<'a>,
     /// Set by the handler to block the command.
     pub(crate) block: Option<Block>,
-    /// Whether the command drew random numbers while effects were recorded.
-    pub(crate) is_random: bool,
+    /// Whether the handler of an undetermined command has reported that it changed nothing.
+    pub(crate) is_unchanged: bool,
 }
 
 impl<'a> Access<'a> {
@@ -66,11 +66,9 @@ impl<'a> Access<'a> {
         is_output.then_some(&self.keyspace.tuning.reply_bytes_max)
     }
 
-    /// Returns a random number generator, seeded by the key's shard. A command whose change depends
-    /// on random numbers must propagate a deterministic form ([`Access::propagate`]). Debug builds
-    /// check this.
-    pub fn random(&mut self, key: &Key<'_>) -> Random {
-        self.is_random |= self.is_journaled();
+    /// Returns a random number generator, seeded by the key's shard. Only an
+    /// [`UndeterminedHandler`](crate::command::UndeterminedHandler) has a [`Drawn`].
+    pub fn random(&mut self, key: &Key<'_>, _: Drawn) -> Random {
         Random::from_seed(self.shard(key.place.shard).random.next_u64())
     }
 
@@ -190,7 +188,7 @@ impl<'a> Access<'a> {
     /// If the command does not hold all shards.
     pub fn swap_databases(&mut self, a: u32, b: u32) {
         self.assert_holds_all();
-        self.propagate_verbatim();
+        self.mark_databases_changed();
         if a == b {
             return;
         }
@@ -241,7 +239,7 @@ impl<'a> Access<'a> {
                 self.keyspace.shard(ownership).observers.tracked.flush();
             }
         }
-        self.propagate_verbatim();
+        self.mark_databases_changed();
     }
 
     fn assert_holds_all(&self) {

@@ -3,14 +3,24 @@
 
 use pantala_resp::Args;
 
-use crate::command::{Command, Flags, Route};
+use crate::command::{Chance, Command, Flags, Omission, Propagated, Route};
 use crate::effect::batch::{Batch, Unit};
+use crate::effect::change::UNSTATED_CHANGE;
 use crate::effect::pending::Form;
 use crate::effect::{Pending, Seen};
 use crate::faults::{self, Fault};
 use crate::shard::access::Access;
 use crate::shard::executor::{Call, Executor};
 use crate::shard::ownership::Ownership;
+
+/// Reports an error in the handler or the record of a command, which makes replicas and the
+/// append-only file differ from the dataset. Debug builds panic.
+#[cold]
+fn report(command: &Command, error: &str) {
+    let name = command.full_name;
+    tracing::error!("Command {name} {error}: replicas and the append-only file may differ from the dataset");
+    debug_assert!(false, "command {name} {error}");
+}
 
 impl Access<'_> {
     /// Returns whether effects are recorded. If not, [`Access::propagate`] does nothing, and
@@ -22,22 +32,31 @@ impl Access<'_> {
 
     /// Propagates a command (in the selected database) in place of the command that the client
     /// sent. Several calls propagate several commands in order.
-    pub fn propagate(&mut self, words: &[&[u8]]) {
+    pub fn propagate(&mut self, words: &[&[u8]]) -> Propagated {
         if self.is_journaled() {
             let db = self.session.db;
             self.rewrite().push(db, words);
         }
+        Propagated(())
     }
 
     /// Propagates nothing for this command, except commands passed to [`Access::propagate`].
-    pub fn propagate_nothing(&mut self) {
+    pub fn propagate_nothing(&mut self, _: Omission) -> Propagated {
         if self.is_journaled() {
             self.rewrite();
         }
+        Propagated(())
+    }
+
+    /// States that the command as the client sent it makes the same change on a replica. This is
+    /// the default for a determined command.
+    #[inline]
+    pub fn propagate_verbatim(&self, _: Chance) -> Propagated {
+        Propagated(())
     }
 
     /// Propagates the command as the client sent it, because it has changed whole databases.
-    pub(crate) fn propagate_verbatim(&mut self) {
+    pub(crate) fn mark_databases_changed(&mut self) {
         if self.is_journaled() {
             self.lowest_pending().is_changed = true;
         }
@@ -124,11 +143,9 @@ impl Executor<'_> {
         match std::mem::take(&mut lowest.form) {
             Form::Rewritten => self.unit.batch.append(&mut lowest.rewritten, false),
             Form::Verbatim if is_changed && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) => {
-                debug_assert!(
-                    !access.is_random,
-                    "{} draws random numbers and does not propagate a deterministic form",
-                    command.full_name
-                );
+                if access.is_unchanged {
+                    report(command, UNSTATED_CHANGE);
+                }
                 if self.unit.depth == 0 && self.unit.batch.is_empty() {
                     // Most writes are single commands, whose effect needs no batch.
                     let stamp = self.stamp(owned);

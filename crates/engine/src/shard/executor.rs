@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 
 use crate::acl::Context;
 use crate::clients::waiter::{Origin, Waiter, Woken};
-use crate::command::{Command, Flags, Handler, KeyPlace, Route, SessionView};
+use crate::command::{Chance, Command, Flags, Handler, KeyPlace, Route, SessionView};
 use crate::effect::{Seen, Stream, Unit};
 use crate::events::tracking::{Changer, KeyName, Notification, Reader};
 use crate::faults::{self, Fault};
@@ -337,7 +337,7 @@ impl<'k> Executor<'k> {
             now_ms,
             blocking: Blocking::Denied,
             block: None,
-            is_random: false,
+            is_unchanged: false,
         }
     }
 
@@ -573,17 +573,22 @@ pub(crate) fn access<'a>(
         now_ms: call.now_ms,
         blocking,
         block: None,
-        is_random: false,
+        is_unchanged: false,
     }
 }
 
 #[inline(always)]
 fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
-    let Handler::Keyed(handler) = call.command.handler else {
-        unreachable!("only keyed commands are routed to shards");
-    };
     let mut reply = Reply::limited(reply, call.session.version, access.reply_limit());
-    handler(access, &call.args, &mut reply);
+    match call.command.handler {
+        Handler::Keyed(handler) => handler(access, &call.args, &mut reply),
+        Handler::Undetermined(handler) => {
+            access.is_unchanged = handler(access, &call.args, &mut reply, Chance(())).is_none();
+        }
+        Handler::Local(_) | Handler::Transaction(_) | Handler::Container => {
+            unreachable!("only keyed commands are routed to shards")
+        }
+    }
     reply.finish();
 }
 

@@ -123,7 +123,7 @@ impl Transaction {
         place: Option<KeyPlace>,
     ) -> (Needs, Option<KeyPlace>) {
         match command.handler {
-            Handler::Keyed(_) => {}
+            Handler::Keyed(_) | Handler::Undetermined(_) => {}
             // In a transaction, a script cannot be rerun when it uses an undeclared key.
             Handler::Transaction(TransactionPart::Script(_)) => return (Needs::All, None),
             // Such a command must run alone, so the transaction takes all shards. If a script runs

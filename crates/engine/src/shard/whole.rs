@@ -96,7 +96,7 @@ impl Keyspace {
     /// Returns the view of shards that a thread other than a worker holds.
     pub fn access<'a>(&'a self, session: &'a SessionView, owned: &'a mut [Ownership], now_ms: i64) -> Access<'a> {
         let (blocking, block) = (Blocking::Denied, None);
-        Access { keyspace: self, session, owned, first_key: None, now_ms, blocking, block, is_random: false }
+        Access { keyspace: self, session, owned, first_key: None, now_ms, blocking, block, is_unchanged: false }
     }
 
     /// Takes all shards before any worker runs.

@@ -11,7 +11,7 @@ use pantala_types::collection::PackedForm;
 use pantala_types::{OutOfMemory, Value, access};
 
 use crate::clients::waiter::WakesOn;
-use crate::command::Key;
+use crate::command::{Drawn, Key};
 use crate::effect::blocking::KeyObservers;
 use crate::events::latency;
 use crate::events::notify::{Event, EventClass};
@@ -455,7 +455,7 @@ impl<'s> Db<'s> {
 
     /// Returns a random key that has not expired. Tries at most 100 keys, and deletes an expired
     /// key that it finds. Returns `None` if all tried keys have expired or there are no keys.
-    pub fn random(&mut self) -> Option<Box<[u8]>> {
+    pub fn random(&mut self, _: Drawn) -> Option<Box<[u8]>> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {
             let random = &mut *self.random;

@@ -148,7 +148,7 @@ impl<'r, 'k> Replay<'r, 'k> {
                     LocalContext { session: &mut self.session, keyspace, host: self.server, now_ms: self.now_ms };
                 handler(&mut context, args, &mut Reply::new(&mut self.reply, version));
             }
-            Handler::Keyed(_) => self.run_keyed(command, args),
+            Handler::Keyed(_) | Handler::Undetermined(_) => self.run_keyed(command, args),
             Handler::Transaction(_) | Handler::Container => {}
         }
         self.replayed += 1;
@@ -212,6 +212,6 @@ fn resolve(server: &Server, args: &Args<'_>) -> Result<&'static Command, Refused
     let command = server.renames().resolve(args).map_err(|_| Refused::Unknown(args.at(0).to_vec()))?;
     match command.handler {
         Handler::Transaction(_) | Handler::Container => Err(Refused::Script(args.at(0).to_vec())),
-        Handler::Local(_) | Handler::Keyed(_) => Ok(command),
+        Handler::Local(_) | Handler::Keyed(_) | Handler::Undetermined(_) => Ok(command),
     }
 }

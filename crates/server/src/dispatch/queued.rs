@@ -219,7 +219,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     confirmed.extend_from_slice(&output[before..]);
                 }
             }
-            Handler::Keyed(_) => {
+            Handler::Keyed(_) | Handler::Undetermined(_) => {
                 let (keyspace, view) = (self.clients.executor.keyspace(), connection.session.view());
                 if !transaction.find_shards(queued, &mut self.shards) {
                     match command.route {

@@ -229,7 +229,7 @@ fn classify_uncached(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent
         (Handler::Local(_) | Handler::Transaction(_), _) if crosses_slots() => What::CrossSlot(command),
         (Handler::Local(_) | Handler::Transaction(_), _) => What::Local(command),
         (Handler::Container, _) => What::Unresolved(Unresolved::WrongArity(command)),
-        (Handler::Keyed(_), Route::Keys) => match command.single_key() {
+        (Handler::Keyed(_) | Handler::Undetermined(_), Route::Keys) => match command.single_key() {
             // Protected commands are not cached, because their permission is checked each time they
             // run.
             Some(index) if !command.flags.contains(Flags::PROTECTED) => {
@@ -247,7 +247,7 @@ fn classify_uncached(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent
                 What::Keyed(command)
             }
         },
-        (Handler::Keyed(_), _) if crosses_slots() => What::CrossSlot(command),
-        (Handler::Keyed(_), _) => What::Keyed(command),
+        (Handler::Keyed(_) | Handler::Undetermined(_), _) if crosses_slots() => What::CrossSlot(command),
+        (Handler::Keyed(_) | Handler::Undetermined(_), _) => What::Keyed(command),
     }
 }

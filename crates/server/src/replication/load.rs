@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use pantala_engine::access::SessionView;
-use pantala_engine::command::Permit;
+use pantala_engine::command::{Omission, Permit};
 use pantala_engine::functions::RestorePolicy;
 use pantala_engine::message::Message;
 use pantala_engine::ownership::Ownership;
@@ -202,7 +202,7 @@ fn replace(
     }
     access.whole().measure();
     // The server's replicas were disconnected, so the load is not propagated.
-    access.propagate_nothing();
+    access.propagate_nothing(Omission::Loaded);
     if let Ok(counts) = &loaded {
         server.snapshots().note_loaded(counts);
         tracing::info!("DB loaded from the master: {:.3} seconds", began.elapsed().as_secs_f64());

@@ -3,6 +3,7 @@
 use std::fs::File;
 
 use pantala_engine::access::Access;
+use pantala_engine::command::Omission;
 use pantala_engine::functions::RestorePolicy;
 use pantala_engine::whole::Reload;
 
@@ -20,7 +21,7 @@ const FAILED: &str = "ERR Error trying to load the RDB dump, check server logs."
 pub fn reload(server: &Server, access: &mut Access<'_>, how: Reload) -> Result<(), String> {
     // As in Redis, a reload is not propagated. Unless options say otherwise, the dataset stays the
     // same.
-    access.propagate_nothing();
+    access.propagate_nothing(Omission::Loaded);
     if !how.no_save && save::save(server, &mut access.whole()).is_err() {
         return Err("ERR".to_owned());
     }

@@ -7,7 +7,8 @@ use pantala_resp::{ArgRange, Args, Reply, Version};
 use pantala_types::{Collection, OutOfMemory, Set, SortedSet};
 
 use super::*;
-use crate::command::{Command, Flags, Handler, KeyedHandler, Permit, Route};
+use crate::command::{Chance, Command, Drawn, Flags, Handler, KeyedHandler, Permit, Propagated, Route};
+use crate::effect::change::UNSTATED_CHANGE;
 use crate::shard::access::{Access, SessionView};
 use crate::shard::executor::{Call, Executor, Ran};
 use crate::shard::keyspace::{Execution, Keyspace, Layout, WorkerPort};
@@ -26,10 +27,10 @@ fn keyspace() -> Keyspace {
 }
 
 /// Runs handlers in order as commands on the key `k`.
-fn run(keyspace: &Keyspace, handlers: &[KeyedHandler]) {
+fn run(keyspace: &Keyspace, handlers: &[Handler]) {
     let mut executor = Executor::new(keyspace, 0);
     for &handler in handlers {
-        let (flags, handler) = (Flags::WRITE, Handler::Keyed(handler));
+        let flags = Flags::WRITE;
         let command = Command { full_name: "test", flags, route: Route::Keys, handler, ..Command::BLANK };
         let range = [ArgRange::new(0, 1)];
         let session = SessionView {
@@ -56,6 +57,12 @@ fn run(keyspace: &Keyspace, handlers: &[KeyedHandler]) {
 
 /// Returns the message of a panic while handlers run, or an empty string.
 fn panic_of(keyspace: &Keyspace, handlers: &[KeyedHandler]) -> String {
+    let handlers: Vec<Handler> = handlers.iter().copied().map(Handler::Keyed).collect();
+    panic_of_handlers(keyspace, &handlers)
+}
+
+/// Returns the message of a panic while handlers run, or an empty string.
+fn panic_of_handlers(keyspace: &Keyspace, handlers: &[Handler]) -> String {
     let panic = catch_unwind(AssertUnwindSafe(|| run(keyspace, handlers)));
     panic.err().map_or(String::new(), |payload| match payload.downcast::<String>() {
         Ok(text) => *text,
@@ -113,18 +120,33 @@ fn fail_to_append(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
     assert!(failed.is_err());
 }
 
-fn remove_at_random(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+fn remove_at_random(access: &mut Access<'_>, args: &Args<'_>, drawn: Drawn) {
     let key = key(access, args);
-    let number = access.random(&key).below(2);
+    let number = access.random(&key, drawn).below(2);
     let removed = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
         (Change::event(&Event(EventClass::Set, "srem")), set.remove(format!("m{number}").as_bytes()))
     });
     assert_eq!(removed, Ok(Some(true)));
 }
 
-fn remove_at_random_and_propagate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    remove_at_random(access, args, reply);
-    access.propagate(&[b"SREM", args.at(0), b"m0"]);
+fn remove_at_random_and_propagate(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    _: &mut Reply<'_>,
+    chance: Chance,
+) -> Option<Propagated> {
+    remove_at_random(access, args, chance.draw());
+    Some(access.propagate(&[b"SREM", args.at(0), b"m0"]))
+}
+
+fn remove_at_random_unstated(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    _: &mut Reply<'_>,
+    chance: Chance,
+) -> Option<Propagated> {
+    remove_at_random(access, args, chance.draw());
+    None
 }
 
 #[test]
@@ -142,13 +164,15 @@ fn an_unreported_change_is_detected() {
 }
 
 #[test]
-fn a_random_change_must_be_propagated_deterministically() {
+fn an_undetermined_change_must_be_stated() {
     let keyspace = keyspace();
-    assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random]), "", "the journal is off");
+    let (add, unstated) = (Handler::Keyed(add_few), Handler::Undetermined(remove_at_random_unstated));
+    assert_eq!(panic_of_handlers(&keyspace, &[add, unstated]), "", "the journal is off");
     keyspace.tuning.set_journaled(true);
-    assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random_and_propagate]), "");
-    let panic = panic_of(&keyspace, &[add_few, remove_at_random]);
-    assert_eq!(panic.contains("random"), cfg!(debug_assertions), "{panic}");
+    let stated = Handler::Undetermined(remove_at_random_and_propagate);
+    assert_eq!(panic_of_handlers(&keyspace, &[add, stated]), "");
+    let panic = panic_of_handlers(&keyspace, &[add, unstated]);
+    assert_eq!(panic.contains(UNSTATED_CHANGE), cfg!(debug_assertions), "{panic}");
 }
 
 #[test]

@@ -121,8 +121,10 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         let began = WATCHING.then(Instant::now);
         let ran = match command.handler {
             Handler::Local(_) => self.run_local(command, args, reply),
-            Handler::Keyed(_) if self.undo.is_some() => self.run_with_undo(command, args, reply),
-            Handler::Keyed(_) => self.run_keyed(command, args, reply),
+            Handler::Keyed(_) | Handler::Undetermined(_) if self.undo.is_some() => {
+                self.run_with_undo(command, args, reply)
+            }
+            Handler::Keyed(_) | Handler::Undetermined(_) => self.run_keyed(command, args, reply),
             // Rejected by `resolve`.
             Handler::Transaction(_) | Handler::Container => Ok(()),
         };
