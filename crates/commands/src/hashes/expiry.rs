@@ -143,7 +143,7 @@ fn set_expiries(
         let set = |index| set_expiry(hash, args.at(index), at_ms, is_past, condition);
         let replies: Vec<i64> = (first..args.len()).map(set).collect();
         let change = if replies.contains(&DELETED) {
-            Change::event(&Event(EventClass::Hash, "hdel"))
+            Some(Change::event(&Event(EventClass::Hash, "hdel")))
         } else {
             Change::event(&Event(EventClass::Hash, "hexpire")).when(replies.contains(&DONE))
         };

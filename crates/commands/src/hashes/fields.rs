@@ -48,7 +48,7 @@ fn set_pairs(access: &mut Access<'_>, args: &Args<'_>, name: &str, reply: &mut R
         for index in (2..args.len()).step_by(2) {
             created += i64::from(hash.set(args.at(index), args.at(index + 1), limits));
         }
-        (SET, Some(created))
+        (Some(SET), Some(created))
     });
     match result {
         Ok(Some(None)) => {
@@ -77,7 +77,7 @@ pub fn hsetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         }
         hash.prepare([field.len(), value.len()].into_iter(), limits);
         hash.set(field, value, limits);
-        (SET, Ok(true))
+        (Some(SET), Ok(true))
     });
     match result {
         Ok(Some(Ok(is_set))) => reply.integer(i64::from(is_set)),

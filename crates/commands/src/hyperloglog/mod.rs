@@ -66,16 +66,16 @@ const ADDED: Change = Change::event(&Event(EventClass::String, "pfadd"));
 
 /// Changes the string of a HyperLogLog, which is empty if the key is missing. `work` returns the
 /// change and a result. If `work` fails, it must leave the string unchanged.
-fn edit_one<R>(
+fn edit_one<K: Into<Option<Change>>, R>(
     db: &mut Db<'_>,
     key: &Key<'_>,
-    work: impl FnOnce(&mut RawString) -> Result<(Change, R), ChangeError>,
+    work: impl FnOnce(&mut RawString) -> Result<(K, R), ChangeError>,
 ) -> Result<R, Failure> {
     let done = db.edit_string(key, |string| {
         Ok(match work(string) {
-            Ok((change, result)) => (change, Ok(result)),
+            Ok((change, result)) => (change.into(), Ok(result)),
             // As in Redis, the encoding becomes raw even if `work` fails.
-            Err(error) => (Change::unnoticed(), Err(error)),
+            Err(error) => (Some(Change::unnoticed()), Err(error)),
         })
     });
     Ok(done??)

@@ -63,7 +63,7 @@ pub fn lset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let limit = access.keyspace().tuning.list_node_limit();
     let index = parse_i64(args.at(2));
-    let done = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+    let done = access.db(&key).change_as::<List, _, _>(&key, Missing::Skip, |list| {
         let Some(index) = index else { return (Change::none(), None) };
         let set = resolve(index, list.view().len()).is_some_and(|index| list.set(index, args.at(3), limit));
         (Change::event(&Event(EventClass::List, "lset")).when(set), Some(set))
@@ -89,10 +89,10 @@ pub fn linsert(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let key = access.first_key(args, 1);
     let limit = access.keyspace().tuning.list_node_limit();
     let pivot = Element::of(args.at(3));
-    let len = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+    let len = access.db(&key).change_as::<List, _, _>(&key, Missing::Skip, |list| {
         let Some(at) = list.view().position(pivot) else { return (Change::none(), None) };
         list.insert(at + usize::from(after), args.at(4), limit);
-        (Change::event(&Event(EventClass::List, "linsert")), Some(list.view().len()))
+        (Some(Change::event(&Event(EventClass::List, "linsert"))), Some(list.view().len()))
     });
     match len {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -108,7 +108,7 @@ pub fn lrem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let most = if count == 0 { usize::MAX } else { usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX) };
     let key = access.first_key(args, 1);
     let limit = access.keyspace().tuning.list_node_limit();
-    let removed = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+    let removed = access.db(&key).change_as::<List, _, _>(&key, Missing::Skip, |list| {
         let removed = list.remove_equal(args.at(3), most, count < 0, limit);
         (Change::event(&Event(EventClass::List, "lrem")).when(removed > 0), removed)
     });
@@ -123,7 +123,7 @@ pub fn ltrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(start) = integer(args.at(2), reply) else { return };
     let Some(stop) = integer(args.at(3), reply) else { return };
     let key = access.first_key(args, 1);
-    let done = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+    let done = access.db(&key).change_as::<List, _, _>(&key, Missing::Skip, |list| {
         let len = list.view().len();
         let (first, count) = resolve_range(start, stop, len);
         list.trim(End::Right, len - first - count);

@@ -39,7 +39,7 @@ fn push(access: &mut Access<'_>, args: &Args<'_>, end: End, missing: Missing, re
     }
     let key = access.first_key(args, 1);
     let limit = access.keyspace().tuning.list_node_limit();
-    let len = access.db(&key).change_as::<List, _>(&key, missing, |list| {
+    let len = access.db(&key).change_as::<List, _, _>(&key, missing, |list| {
         for element in elements.iter() {
             list.push(end, element, limit);
         }
@@ -65,7 +65,7 @@ pub fn rpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 fn pop(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     if args.len() == 2 {
-        let done = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+        let done = access.db(&key).change_as::<List, _, _>(&key, Missing::Skip, |list| {
             list.pop(end, |element| write_element(element, reply));
             (popped(end), ())
         });
@@ -98,7 +98,7 @@ pub(super) fn pop_several(
     before: impl FnOnce(&mut Reply<'_>),
     reply: &mut Reply<'_>,
 ) -> Result<Option<usize>, WrongType> {
-    access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
+    access.db(key).change_as::<List, _, _>(key, Missing::Skip, |list| {
         let view = list.view();
         let (len, count) = (view.len(), count.min(view.len()));
         before(reply);
@@ -109,7 +109,7 @@ pub(super) fn pop_several(
         let from = if end == End::Left { 0 } else { len - 1 };
         view.visit_count(from, end == End::Right, count, |element| write_element(element, reply));
         list.trim(end, count);
-        (popped(end), count)
+        (Some(popped(end)), count)
     })
 }
 
@@ -199,7 +199,7 @@ pub(super) fn pop_one_with_key(
     end: End,
     reply: &mut Reply<'_>,
 ) -> Result<Option<Propagated>, WrongType> {
-    let done = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
+    let done = access.db(key).change_as::<List, _, _>(key, Missing::Skip, |list| {
         reply.array(2);
         reply.bulk(key.bytes);
         list.pop(end, |element| write_element(element, reply));

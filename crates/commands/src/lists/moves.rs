@@ -75,11 +75,11 @@ pub(super) fn move_element(
     let limit = access.keyspace().tuning.list_node_limit();
     // Both keys have been checked, so neither change can fail. As in Redis, the push precedes the
     // pop.
-    let _ = access.db(&destination).change_as::<List, _>(&destination, Missing::Create, |list| {
+    let _ = access.db(&destination).change_as::<List, _, _>(&destination, Missing::Create, |list| {
         list.push(to, &element, limit);
         (pushed(to), ())
     });
-    let _ = access.db(&source).change_as::<List, _>(&source, Missing::Skip, |list| {
+    let _ = access.db(&source).change_as::<List, _, _>(&source, Missing::Skip, |list| {
         list.pop(from, |_| ());
         (popped(from), ())
     });
@@ -89,7 +89,7 @@ pub(super) fn move_element(
 /// Moves an element from one end of a list to the other end, or back to the same end.
 fn rotate(access: &mut Access<'_>, key: &Key<'_>, element: &[u8], from: End, to: End) {
     let limit = access.keyspace().tuning.list_node_limit();
-    let _ = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
+    let _ = access.db(key).change_as::<List, _, _>(key, Missing::Skip, |list| {
         list.pop(from, |_| ());
         list.push(to, element, limit);
         (pushed(to).and(pop_event(from)), ())

@@ -81,7 +81,7 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
             }
         });
         claims.finish(stream.group_at(group), is_raised);
-        (delivery(created), ())
+        (Some(delivery(created)), ())
     });
     reply.patch(claimed, count);
     Some(claims.propagate(access, args, &args.tail(IDS_AT)))
@@ -133,7 +133,7 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         for &id in &done.deleted {
             write_id(id, reply);
         }
-        (delivery(done.created_consumer), ())
+        (Some(delivery(done.created_consumer)), ())
     });
     Some(claims.propagate(access, args, &args.tail(args.len())))
 }

@@ -47,10 +47,10 @@ use crate::arguments::c_string;
 type StreamBox = Box<Stream>;
 
 /// Changes the stream at a key. Returns `None` if there is no such key.
-fn change<R>(
+fn change<K: Into<Option<Change>>, R>(
     db: &mut Db<'_>,
     key: &Key<'_>,
-    work: impl FnOnce(&mut Stream) -> (Change, R),
+    work: impl FnOnce(&mut Stream) -> (K, R),
 ) -> Result<Option<R>, WrongType> {
     db.change_as(key, Missing::Skip, |stream: &mut StreamBox| work(stream))
 }

@@ -338,7 +338,7 @@ impl<'a> Options<'a> {
                     }
                 })
             };
-            (delivery(done.created_consumer), Some(done))
+            (Some(delivery(done.created_consumer)), Some(done))
         });
         // As in Redis, which looks the key up again for reading, the lookup counts twice in the
         // statistics.

@@ -4,7 +4,9 @@
 //! A value can be written only by functions that receive a [`Change`], as an argument or from a
 //! closure: [`Db::change_as`](crate::store::db::Db::change_as),
 //! [`Db::set_string`](crate::store::db::Db::set_string) and their variants. Lookups return shared
-//! views. So a handler cannot write a key without reporting the change.
+//! views. So a handler cannot write a key without reporting the change. A [`Change`] is always a
+//! change. A closure that may leave the value as it was returns an `Option<Change>`; functions that
+//! certainly write take no `Option`.
 //!
 //! # Sinks
 //!
@@ -79,6 +81,17 @@
 //! }
 //! ```
 //!
+//! [`Change::none`] does not suffice:
+//!
+//! ```compile_fail,E0308
+//! use pantala_engine::access::Key;
+//! use pantala_engine::db::{Change, Db, Expire, NewString};
+//!
+//! fn store(db: &mut Db<'_>, key: &Key<'_>) {
+//!     let _ = db.set_string(key, NewString::Int(7), Expire::Clear, Change::none());
+//! }
+//! ```
+//!
 //! A closure that changes a collection must return a [`Change`]:
 //!
 //! ```compile_fail,E0308
@@ -125,7 +138,6 @@ pub struct Change {
 /// The kind of a change: the rows of the table at the head of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Nothing,
     Unnoticed,
     Value,
     Metadata,
@@ -151,11 +163,11 @@ impl Change {
         Change { kind, is_new: false, is_deleted: false, events: [Some(event), None] }
     }
 
-    /// Returns a change that changes nothing, so that no sink is notified. For small values, debug
-    /// builds check that the value is indeed the same.
+    /// Returns `None`: the value is the same, so no sink is notified. Only functions that take a
+    /// closure accept it. For small values, debug builds check that the value is indeed the same.
     #[inline]
-    pub const fn none() -> Self {
-        Change::of(Kind::Nothing)
+    pub const fn none() -> Option<Self> {
+        None
     }
 
     /// Returns a change of the key's value with its event.
@@ -232,8 +244,8 @@ impl Change {
 
     /// Returns this change if `is_made` is true. Otherwise returns [`Change::none`].
     #[inline]
-    pub const fn when(self, is_made: bool) -> Self {
-        if is_made { self } else { Change::none() }
+    pub const fn when(self, is_made: bool) -> Option<Self> {
+        if is_made { Some(self) } else { None }
     }
 
     /// Marks the change as one that added the key, if `is_new` is true.
@@ -248,12 +260,6 @@ impl Change {
     pub(crate) const fn of_deleted_key(mut self, is_deleted: bool) -> Self {
         self.is_deleted |= is_deleted;
         self
-    }
-
-    /// Returns whether there is no change.
-    #[inline]
-    pub(crate) fn is_none(&self) -> bool {
-        self.kind == Kind::Nothing
     }
 
     /// Returns whether the change counts in `rdb_changes_since_last_save`. As in Redis, expiry and
@@ -314,7 +320,7 @@ fn commit_to_sinks(
     let (bytes, hash) = (key.bytes, key.place.hash);
     let (broadcasts, is_journaled) = (tuning.broadcasts(), tuning.is_journaled());
     match kind {
-        Kind::Nothing | Kind::Unnoticed => {}
+        Kind::Unnoticed => {}
         Kind::Value => {
             observers.note(db, bytes);
             observers.watches.changed(db, bytes);

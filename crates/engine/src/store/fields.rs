@@ -160,12 +160,12 @@ impl Db<'_> {
     /// # Errors
     /// [`WrongType`] if the key holds another type. `work` is not called then.
     #[inline]
-    pub fn change_hash<R>(
+    pub fn change_hash<K: Into<Option<Change>>, R>(
         &mut self,
         key: &Key<'_>,
         missing: Missing,
         fields: Fields<'_, '_>,
-        work: impl FnOnce(&mut Hash) -> (Change, R),
+        work: impl FnOnce(&mut Hash) -> (K, R),
     ) -> Result<Option<R>, WrongType> {
         if self.db_stats.timed_hashes.get() > 0 {
             self.expire_fields(key, fields);

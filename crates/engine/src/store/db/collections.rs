@@ -55,11 +55,11 @@ impl Db<'_> {
     /// # Errors
     /// [`WrongType`] if the key holds another type. `work` is not called then.
     #[inline]
-    pub fn change_as<C: Collection, R>(
+    pub fn change_as<C: Collection, K: Into<Option<Change>>, R>(
         &mut self,
         key: &Key<'_>,
         missing: Missing,
-        work: impl FnOnce(&mut C) -> (Change, R),
+        work: impl FnOnce(&mut C) -> (K, R),
     ) -> Result<Option<R>, WrongType> {
         let (store, db_stats) = (self.store, self.db_stats);
         let mut scratch = std::mem::take(self.scratch);
@@ -70,7 +70,9 @@ impl Db<'_> {
             }
             let mut collection = C::empty();
             let (change, result) = work(&mut collection);
-            if !change.is_none() && !collection.is_empty() {
+            if let Some(change) = change.into()
+                && !collection.is_empty()
+            {
                 self.put(key, collection, Expire::Clear, change);
             }
             return Ok(Some(result));
@@ -88,7 +90,9 @@ impl Db<'_> {
                 if has_first_times {
                     self.watched.add(key.bytes, db_stats);
                 }
-                self.commit(key, change);
+                if let Some(change) = change {
+                    self.commit(key, change);
+                }
                 return Ok(Some(result));
             }
             Held::Int(_) | Held::Bytes(_) => {
@@ -104,14 +108,14 @@ impl Db<'_> {
             }
         };
         let (change, result) = work(&mut collection);
-        if change.is_none() {
+        let Some(change) = change.into() else {
             debug_assert!(
                 matches!((entry.as_ref().held(), collection.packed()), (Held::Packed(_, was), Some((_, is))) if was == is),
                 "{UNREPORTED_CHANGE}"
             );
             *self.scratch = collection.into_packed().unwrap_or_default();
             return Ok(Some(result));
-        }
+        };
         let is_deleted = collection.is_empty();
         if is_deleted {
             uncount(db_stats, &entry.remove());
@@ -152,7 +156,7 @@ impl Db<'_> {
 
 /// The result of changing a value on the heap.
 struct HeapChange<R> {
-    change: Change,
+    change: Option<Change>,
     result: R,
     /// Whether the value is a hash that had no fields with a TTL before and has some now. Active
     /// expiry must then visit the hash.
@@ -161,29 +165,31 @@ struct HeapChange<R> {
 
 /// Does the work of [`Db::change_as`] for a value on the heap, which is changed in place.
 #[inline]
-fn change_on_heap<C: Collection, R>(
+fn change_on_heap<C: Collection, K: Into<Option<Change>>, R>(
     store: &Store,
     mut entry: EntryMut<'_, Value>,
     db_stats: &DatabaseStats,
-    work: impl FnOnce(&mut C) -> (Change, R),
+    work: impl FnOnce(&mut C) -> (K, R),
 ) -> Result<HeapChange<R>, WrongType> {
     let Some(value) = entry.heap_mut() else { return Err(WrongType) };
     let (had_times, image_before) = (has_times(value), image(value));
     let Some(collection) = C::of_mut(value) else { return Err(WrongType) };
     let before = collection.allocated_bytes();
     let (change, result) = work(collection);
+    let change: Option<Change> = change.into();
     let after = collection.allocated_bytes();
-    let is_deleted = collection.is_empty() && !change.is_none();
+    let is_deleted = collection.is_empty() && change.is_some();
     db_stats.heap_bytes.sub(before as u64);
     db_stats.heap_bytes.add(after as u64);
     let has_first_times = !had_times && has_times(value);
-    debug_assert!(!change.is_none() || image_before.is_none() || image_before == image(value), "{UNREPORTED_CHANGE}");
+    debug_assert!(change.is_some() || image_before.is_none() || image_before == image(value), "{UNREPORTED_CHANGE}");
     if is_deleted {
         let removed = entry.remove();
         uncount(db_stats, &removed);
         removed.into_heap().into_iter().for_each(|value| store.dispose(value, false));
     }
-    Ok(HeapChange { change: change.of_deleted_key(is_deleted), result, has_first_times })
+    let change = change.map(|change| change.of_deleted_key(is_deleted));
+    Ok(HeapChange { change, result, has_first_times })
 }
 
 /// Returns the RDB form of a small value, which debug builds compare to detect changes.

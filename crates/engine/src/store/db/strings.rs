@@ -30,14 +30,21 @@ impl Db<'_> {
     ///
     /// # Errors
     /// Nothing has changed in case of an error. `work` must leave the string unchanged if it fails.
-    pub fn edit_string<R>(
+    pub fn edit_string<K: Into<Option<Change>>, R>(
         &mut self,
         key: &Key<'_>,
-        work: impl FnOnce(&mut RawString) -> Result<(Change, R), OutOfMemory>,
+        work: impl FnOnce(&mut RawString) -> Result<(K, R), OutOfMemory>,
     ) -> Result<R, EditError> {
         let db_stats = self.db_stats;
         let mut string = match self.find_mut(key) {
-            None => RawString::default(),
+            None => {
+                let mut string = RawString::default();
+                let (change, result) = checked(&mut string, work)?;
+                if let Some(change) = change {
+                    self.set_raw(key, string, Expire::Keep, change)?;
+                }
+                return Ok(result);
+            }
             Some(mut entry) => match entry.as_ref().held() {
                 Held::Bytes(bytes) => RawString::try_from_slice(bytes)?,
                 Held::Int(value) => RawString::try_from_slice(Decimal::new().format_i64(value))?,
@@ -50,12 +57,16 @@ impl Db<'_> {
                     db_stats.heap_bytes.sub(before as u64);
                     db_stats.heap_bytes.add(string.allocated_bytes() as u64);
                     let (change, result) = done?;
-                    self.commit(key, change);
+                    if let Some(change) = change {
+                        self.commit(key, change);
+                    }
                     return Ok(result);
                 }
             },
         };
         let (change, result) = checked(&mut string, work)?;
+        // As in Redis, the encoding becomes `raw` even if the string is the same.
+        let change = change.unwrap_or(Change::unnoticed());
         self.set_raw(key, string, Expire::Keep, change)?;
         Ok(result)
     }
@@ -67,21 +78,26 @@ impl Db<'_> {
     ///
     /// # Errors
     /// Nothing has changed in case of an error, and `work` was not called.
-    pub fn edit_bytes<R>(
+    pub fn edit_bytes<K: Into<Option<Change>>, R>(
         &mut self,
         key: &Key<'_>,
         len_min: usize,
-        work: impl FnOnce(&mut [u8], usize) -> (Change, R),
+        work: impl FnOnce(&mut [u8], usize) -> (K, R),
     ) -> Result<R, EditError> {
         if let Some(mut entry) = self.write_mut(key) {
             let is_in_place = matches!(entry.as_ref().held(), Held::Bytes(bytes) if bytes.len() >= len_min);
             if let Some(bytes) = entry.bytes_mut().filter(|_| is_in_place) {
                 let len = bytes.len();
+                let before = copy_if_checked(bytes);
                 let (change, result) = work(bytes, len);
+                let change = change.into();
+                assert_unchanged(change.is_none(), before, bytes);
                 if entry.user_flags() != FLAG_RAW {
                     entry.set_user_flags(FLAG_RAW);
                 }
-                self.commit(key, change);
+                if let Some(change) = change {
+                    self.commit(key, change);
+                }
                 return Ok(result);
             }
         }
@@ -148,13 +164,24 @@ impl Db<'_> {
 /// Changes a string. Debug builds check that a small string is unchanged if `work` returns no
 /// change.
 #[inline]
-fn checked<R>(
+fn checked<K: Into<Option<Change>>, R>(
     string: &mut RawString,
-    work: impl FnOnce(&mut RawString) -> Result<(Change, R), OutOfMemory>,
-) -> Result<(Change, R), OutOfMemory> {
-    let is_checked = cfg!(debug_assertions) && string.len() <= CHECKED_BYTES_MAX;
-    let before = is_checked.then(|| string.as_bytes().to_vec());
+    work: impl FnOnce(&mut RawString) -> Result<(K, R), OutOfMemory>,
+) -> Result<(Option<Change>, R), OutOfMemory> {
+    let before = copy_if_checked(string.as_bytes());
     let (change, result) = work(string)?;
-    debug_assert!(!change.is_none() || before.is_none_or(|before| before == string.as_bytes()), "{UNREPORTED_CHANGE}");
+    let change = change.into();
+    assert_unchanged(change.is_none(), before, string.as_bytes());
     Ok((change, result))
+}
+
+/// Returns a copy of a small string if this is a debug build.
+#[inline]
+fn copy_if_checked(bytes: &[u8]) -> Option<Vec<u8>> {
+    (cfg!(debug_assertions) && bytes.len() <= CHECKED_BYTES_MAX).then(|| bytes.to_vec())
+}
+
+#[inline]
+fn assert_unchanged(is_same: bool, before: Option<Vec<u8>>, now: &[u8]) {
+    debug_assert!(!is_same || before.is_none_or(|before| before == now), "{UNREPORTED_CHANGE}");
 }
