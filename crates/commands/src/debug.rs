@@ -7,6 +7,7 @@ use pantala_base::number::parse_memory;
 use pantala_engine::Occupancy;
 use pantala_engine::access::Access;
 use pantala_engine::client::{AllShards, LocalContext};
+use pantala_engine::command::Omission;
 use pantala_engine::db::Holds;
 use pantala_engine::whole::Reload;
 use pantala_resp::{Args, Reply, Version};
@@ -192,6 +193,7 @@ pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
         },
     };
     let prefix = args.get(3).map_or(&b"key"[..], c_string);
+    access.propagate_nothing(Omission::Debug);
     match populate_all(access, &Plan { count, prefix, value_len }) {
         Ok(()) => reply.ok(),
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),

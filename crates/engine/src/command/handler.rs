@@ -98,6 +98,9 @@ pub enum Omission {
     Replaced,
     /// The dataset was replaced by that of a file or a primary.
     Loaded,
+    /// The command is for tests and does not propagate its change in Redis either (`DEBUG
+    /// POPULATE`).
+    Debug,
 }
 
 /// A handler that runs a command on the connection's worker. It accesses no shard, even if a

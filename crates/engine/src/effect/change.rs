@@ -122,6 +122,11 @@ pub(crate) const UNREPORTED_CHANGE: &str = "a command changed a value but report
 /// dataset and returned `None`.
 pub(crate) const UNSTATED_CHANGE: &str = "reported that it changed nothing, but changed the dataset";
 
+/// The message if a command has changed the dataset although its record declares neither
+/// [`Flags::WRITE`](crate::command::Flags::WRITE) nor
+/// [`Flags::MAY_REPLICATE`](crate::command::Flags::MAY_REPLICATE).
+pub(crate) const UNDECLARED_CHANGE: &str = "changed the dataset, but has neither flag WRITE nor MAY_REPLICATE";
+
 /// A change of a key. See the head of this module.
 #[must_use = "a `Change` must be returned to the function that changes the key, or passed to it"]
 #[derive(Debug)]

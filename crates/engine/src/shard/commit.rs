@@ -5,7 +5,7 @@ use pantala_resp::Args;
 
 use crate::command::{Chance, Command, Flags, Omission, Propagated, Route};
 use crate::effect::batch::{Batch, Unit};
-use crate::effect::change::UNSTATED_CHANGE;
+use crate::effect::change::{UNDECLARED_CHANGE, UNSTATED_CHANGE};
 use crate::effect::pending::Form;
 use crate::effect::{Pending, Seen};
 use crate::faults::{self, Fault};
@@ -155,6 +155,7 @@ impl Executor<'_> {
                 }
                 self.unit.batch.push_args(call.session.db, &call.args);
             }
+            Form::Verbatim if is_changed => report(command, UNDECLARED_CHANGE),
             Form::Verbatim => {}
         }
         if self.unit.depth > 0 {

@@ -8,7 +8,6 @@ use pantala_types::{Collection, OutOfMemory, Set, SortedSet};
 
 use super::*;
 use crate::command::{Chance, Command, Drawn, Flags, Handler, KeyedHandler, Permit, Propagated, Route};
-use crate::effect::change::UNSTATED_CHANGE;
 use crate::shard::access::{Access, SessionView};
 use crate::shard::executor::{Call, Executor, Ran};
 use crate::shard::keyspace::{Execution, Keyspace, Layout, WorkerPort};
@@ -27,10 +26,9 @@ fn keyspace() -> Keyspace {
 }
 
 /// Runs handlers in order as commands on the key `k`.
-fn run(keyspace: &Keyspace, handlers: &[Handler]) {
+fn run(keyspace: &Keyspace, flags: Flags, handlers: &[Handler]) {
     let mut executor = Executor::new(keyspace, 0);
     for &handler in handlers {
-        let flags = Flags::WRITE;
         let command = Command { full_name: "test", flags, route: Route::Keys, handler, ..Command::BLANK };
         let range = [ArgRange::new(0, 1)];
         let session = SessionView {
@@ -58,12 +56,12 @@ fn run(keyspace: &Keyspace, handlers: &[Handler]) {
 /// Returns the message of a panic while handlers run, or an empty string.
 fn panic_of(keyspace: &Keyspace, handlers: &[KeyedHandler]) -> String {
     let handlers: Vec<Handler> = handlers.iter().copied().map(Handler::Keyed).collect();
-    panic_of_handlers(keyspace, &handlers)
+    panic_of_handlers(keyspace, Flags::WRITE, &handlers)
 }
 
 /// Returns the message of a panic while handlers run, or an empty string.
-fn panic_of_handlers(keyspace: &Keyspace, handlers: &[Handler]) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(|| run(keyspace, handlers)));
+fn panic_of_handlers(keyspace: &Keyspace, flags: Flags, handlers: &[Handler]) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(|| run(keyspace, flags, handlers)));
     panic.err().map_or(String::new(), |payload| match payload.downcast::<String>() {
         Ok(text) => *text,
         Err(payload) => payload.downcast_ref::<&str>().unwrap_or(&"?").to_string(),
@@ -184,12 +182,22 @@ fn an_unreported_change_is_detected() {
 fn an_undetermined_change_must_be_stated() {
     let keyspace = keyspace();
     let (add, unstated) = (Handler::Keyed(add_few), Handler::Undetermined(remove_at_random_unstated));
-    assert_eq!(panic_of_handlers(&keyspace, &[add, unstated]), "", "the journal is off");
+    assert_eq!(panic_of_handlers(&keyspace, Flags::WRITE, &[add, unstated]), "", "the journal is off");
     keyspace.tuning.set_journaled(true);
     let stated = Handler::Undetermined(remove_at_random_and_propagate);
-    assert_eq!(panic_of_handlers(&keyspace, &[add, stated]), "");
-    let panic = panic_of_handlers(&keyspace, &[add, unstated]);
-    assert_eq!(panic.contains(UNSTATED_CHANGE), cfg!(debug_assertions), "{panic}");
+    assert_eq!(panic_of_handlers(&keyspace, Flags::WRITE, &[add, stated]), "");
+    let panic = panic_of_handlers(&keyspace, Flags::WRITE, &[add, unstated]);
+    assert_eq!(panic.contains(change::UNSTATED_CHANGE), cfg!(debug_assertions), "{panic}");
+}
+
+#[test]
+fn a_command_that_changes_keys_must_declare_it() {
+    let keyspace = keyspace();
+    keyspace.tuning.set_journaled(true);
+    let add = [Handler::Keyed(add_few)];
+    assert_eq!(panic_of_handlers(&keyspace, Flags::MAY_REPLICATE, &add), "");
+    let panic = panic_of_handlers(&keyspace, Flags::READONLY, &add);
+    assert_eq!(panic.contains(change::UNDECLARED_CHANGE), cfg!(debug_assertions), "{panic}");
 }
 
 #[test]
