@@ -2,7 +2,7 @@
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key, KeyPlace};
-use pantala_engine::db::{Change, Expire, NewString};
+use pantala_engine::db::{Change, Expire, NewString, Silence};
 use pantala_types::{OutOfMemory, RawString};
 
 /// Maximum length of a key in bytes; a longer key is truncated. Redis uses a buffer of 128 bytes
@@ -85,7 +85,7 @@ fn create(access: &mut Access<'_>, key: &Key<'_>, number: u64, value_len: u64) -
     let mut db = access.db(key);
     let text = Text::<VALUE_LEN_MAX>::numbered(b"value", number);
     if value_len == 0 {
-        return db.add_string(key, NewString::Bytes(text.as_bytes()), Change::without_event());
+        return db.add_string(key, NewString::Bytes(text.as_bytes()), Change::silent(Silence::Populated));
     }
     let mut small = [0; SMALL_VALUE_LEN_MAX];
     let len = usize::try_from(value_len).map_err(|_| OutOfMemory)?;
@@ -93,7 +93,7 @@ fn create(access: &mut Access<'_>, key: &Key<'_>, number: u64, value_len: u64) -
     if let Some(value) = small.get_mut(..len) {
         let shown = &shown[..shown.len().min(len)];
         value[..shown.len()].copy_from_slice(shown);
-        return db.add_string(key, NewString::Bytes(value), Change::without_event());
+        return db.add_string(key, NewString::Bytes(value), Change::silent(Silence::Populated));
     }
     if db.exists(key) {
         return Ok(());
@@ -107,5 +107,5 @@ fn create(access: &mut Access<'_>, key: &Key<'_>, number: u64, value_len: u64) -
     } else {
         NewString::Large(RawString::from(value))
     };
-    db.set_string(key, value, Expire::Clear, Change::without_event())
+    db.set_string(key, value, Expire::Clear, Change::silent(Silence::Populated))
 }

@@ -1,7 +1,7 @@
 //! `BITFIELD`: integers of any width at any bit offset.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::{Change, Holds};
+use pantala_engine::db::{Change, Holds, Silence};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::bitmap::{Field, Overflow};
@@ -134,10 +134,9 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
         let change = match (is_changed, is_longer) {
             (true, _) => Change::event(&Event(EventClass::String, "setbit")),
             // Here the string only grew, and no write succeeded. As in Redis, such a change
-            // publishes no event and invalidates no watch. It isn't propagated either, so replicas
-            // lack the added bytes, as in Redis.
-            (false, true) => Change::metadata(),
-            (false, false) => Change::unnoticed(),
+            // publishes no event and invalidates no watch. Unlike in Redis, it is propagated.
+            (false, true) => Change::silent(Silence::Extension),
+            (false, false) => Change::silent(Silence::Encoding),
         };
         (change, ())
     });

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
-use pantala_engine::db::{Change, Holds};
+use pantala_engine::db::{Change, Holds, Silence};
 use pantala_resp::{Args, Reply};
 use pantala_types::hyperloglog::{Form, HyperLogLog, Registers, self_test, to_dense};
 
@@ -31,19 +31,19 @@ fn debug(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Res
         edit_one(&mut db, &key, |string| {
             to_dense(string)?;
             HyperLogLog::of(string.as_bytes()).map_or(Ok(()), |dense| dense.merge_into(&mut registers))?;
-            Ok((Change::unnoticed(), ()))
+            Ok((Change::silent(Silence::Encoding), ()))
         })?;
         reply.array(registers.values().len());
         registers.values().iter().for_each(|&value| reply.integer(i64::from(value)));
         return Ok(());
     }
     if is_option(sub, "TODENSE") {
-        let changed = edit_one(&mut db, &key, |string| Ok((Change::unnoticed(), to_dense(string)?)))?;
+        let changed = edit_one(&mut db, &key, |string| Ok((Change::silent(Silence::Encoding), to_dense(string)?)))?;
         reply.integer(i64::from(changed));
         return Ok(());
     }
     // As in Redis, the encoding becomes raw before the subcommand is parsed.
-    edit_one(&mut db, &key, |_| Ok((Change::unnoticed(), ())))?;
+    edit_one(&mut db, &key, |_| Ok((Change::silent(Silence::Encoding), ())))?;
     if is_option(sub, "DECODE") {
         match runs {
             Some(runs) => reply.bulk(runs.as_bytes()),

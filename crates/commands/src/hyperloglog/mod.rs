@@ -12,7 +12,7 @@ pub use debug::{pfdebug, pfselftest};
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::{Access, Key, SessionView};
-use pantala_engine::db::{Change, Db, EditError, Expire, Held, Holds};
+use pantala_engine::db::{Change, Db, EditError, Expire, Held, Holds, Silence};
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
@@ -75,7 +75,7 @@ fn edit_one<K: Into<Option<Change>>, R>(
         Ok(match work(string) {
             Ok((change, result)) => (change.into(), Ok(result)),
             // As in Redis, the encoding becomes raw even if `work` fails.
-            Err(error) => (Some(Change::unnoticed()), Err(error)),
+            Err(error) => (Some(Change::silent(Silence::Encoding)), Err(error)),
         })
     });
     Ok(done??)
@@ -149,10 +149,10 @@ fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
     edit_one(db, key, |string| {
         let count = match (cached, HyperLogLog::of(string.as_bytes())) {
             (None, Some(found)) => found.count()?,
-            (cached, _) => return Ok((Change::unnoticed(), cached.unwrap_or(0))),
+            (cached, _) => return Ok((Change::silent(Silence::Encoding), cached.unwrap_or(0))),
         };
         remember_count(string, count);
-        Ok((Change::without_event(), count))
+        Ok((Change::silent(Silence::CachedCount), count))
     })
 }
 

@@ -36,7 +36,7 @@ pub use pending::*;
 pub use read::*;
 
 use pantala_engine::access::Key;
-use pantala_engine::db::{Change, Db, Missing, WrongType};
+use pantala_engine::db::{Change, Db, Missing, Silence, WrongType};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::Reply;
 use pantala_types::Stream;
@@ -58,13 +58,17 @@ fn change<K: Into<Option<Change>>, R>(
 /// Returns the change of a stream's groups or IDs, with its event. In Redis such a change doesn't
 /// count as a change of the value.
 fn metadata(event: &'static Event) -> Change {
-    Change::metadata().and(event)
+    Change::silent(Silence::StreamGroups).and(event)
 }
 
 /// Returns the change of a stream whose entries were read or claimed for a consumer. The command
 /// propagates the outcome instead of the client's call.
 fn delivery(created_consumer: bool) -> Change {
-    if created_consumer { metadata(&Event(EventClass::Stream, "xgroup-createconsumer")) } else { Change::metadata() }
+    if created_consumer {
+        metadata(&Event(EventClass::Stream, "xgroup-createconsumer"))
+    } else {
+        Change::silent(Silence::StreamGroups)
+    }
 }
 
 /// Replies with the error for a missing key or group. `rest` follows their names in the error.

@@ -1,7 +1,7 @@
 //! `XACK` and `XPENDING`.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::Change;
+use pantala_engine::db::{Change, Silence};
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::{Group, Pending, StreamId};
 
@@ -21,7 +21,7 @@ pub fn xack(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             let ids = ids.as_slice().iter();
             ids.filter(|&&id| stream.acknowledge(group, id)).count()
         });
-        (Change::metadata().when(acknowledged.is_some_and(|count| count > 0)), acknowledged)
+        (Change::silent(Silence::StreamGroups).when(acknowledged.is_some_and(|count| count > 0)), acknowledged)
     });
     db.count_lookup(&key, !matches!(done, Ok(None)));
     match done {

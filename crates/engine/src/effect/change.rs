@@ -140,6 +140,25 @@ pub struct Change {
     events: [Option<&'static Event>; 2],
 }
 
+/// The reason why a change notifies fewer sinks than [`Change::event`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// `PFCOUNT` stored its count. Has no event.
+    CachedCount,
+    /// `DEBUG POPULATE` created the key. Has no event.
+    Populated,
+    /// The key comes from a file or a primary. Has no event.
+    Loaded,
+    /// Data that Redis does not count as the key's value: groups and IDs of a stream. The change is
+    /// propagated, but raises no watches, wakes no clients and invalidates no cached keys.
+    StreamGroups,
+    /// `BITFIELD` extended a string by zeros, and none of its writes succeeded. The change has the
+    /// sinks of [`Silence::StreamGroups`].
+    Extension,
+    /// The same value in another encoding. Redis reports it to no sink, not even to replicas.
+    Encoding,
+}
+
 /// The kind of a change: the rows of the table at the head of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -181,33 +200,28 @@ impl Change {
         Change::with_event(Kind::Value, event)
     }
 
-    /// Returns a change of the key's value that has no event in Redis. An example is `PFCOUNT`,
-    /// which may store its count.
+    /// Returns a change that notifies fewer sinks than [`Change::event`], for a reason that Redis
+    /// gives. [`Change::and`] adds an event, if there is one.
     #[inline]
-    pub const fn without_event() -> Self {
-        Change::of(Kind::Value)
+    pub const fn silent(reason: Silence) -> Self {
+        Change::of(match reason {
+            Silence::CachedCount | Silence::Populated | Silence::Loaded => Kind::Value,
+            Silence::StreamGroups | Silence::Extension => Kind::Metadata,
+            Silence::Encoding => Kind::Unnoticed,
+        })
     }
 
-    /// Returns a change of data that Redis does not count as the key's value: groups and IDs of a
-    /// stream. The change is propagated, but raises no watches, wakes no clients and invalidates no
-    /// cached keys. [`Change::and`] adds an event to the change, if there is one.
-    #[inline]
-    pub const fn metadata() -> Self {
-        Change::of(Kind::Metadata)
-    }
-
-    /// Returns the deletion of a stream's group: a [`Change::metadata`] that also wakes clients
+    /// Returns the deletion of a stream's group: a change of [`Silence::StreamGroups`] that also wakes
+    /// clients
     /// blocked on the group.
     #[inline]
     pub const fn group_deleted() -> Self {
         Change::of(Kind::GroupDeleted)
     }
 
-    /// Returns a change that Redis does not report, not even to replicas: the same value in another
-    /// encoding.
-    #[inline]
-    pub const fn unnoticed() -> Self {
-        Change::of(Kind::Unnoticed)
+    /// Returns the addition of a key whose value another change of the same command will report.
+    pub(crate) const fn key_added() -> Self {
+        Change::of(Kind::Unnoticed).of_new_key(true)
     }
 
     /// Returns the change of a key that a lookup found expired.

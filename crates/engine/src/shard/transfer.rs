@@ -43,7 +43,7 @@ impl Access<'_> {
         // Publishes the event `new` of the destination before the events of the source. The last
         // commit notifies all other sinks of the destination, so that the source is invalidated
         // before the destination, as in Redis.
-        destination.commit(&to.key, Change::unnoticed().of_new_key(true));
+        destination.commit(&to.key, Change::key_added());
         let mut source = self.db_at(from.db, &from.key);
         if is_copied {
             source.remove_unseen(&from.key, false, left);

@@ -19,7 +19,7 @@ use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::{Freed, Ownership};
-use crate::store::db::{Change, Db, Expire};
+use crate::store::db::{Change, Db, Expire, Silence};
 
 /// Number of buckets per step of a walk. Any number works, because nothing runs between two steps.
 const BUCKETS_PER_STEP: usize = 64;
@@ -300,12 +300,12 @@ impl Part<'_> {
             if !replaces {
                 return Ok(false);
             }
-            db.remove_unseen(&key, false, Change::without_event());
+            db.remove_unseen(&key, false, Change::silent(Silence::Loaded));
         }
         // On a replica, this flag keeps the TTL from counting as one that a client has given.
         db.of_primary |= db.store.tuning.is_replica();
         let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
-        db.put_loaded(&key, loaded, expire, access, Change::without_event())?;
+        db.put_loaded(&key, loaded, expire, access, Change::silent(Silence::Loaded))?;
         Ok(true)
     }
 

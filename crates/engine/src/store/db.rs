@@ -27,8 +27,8 @@ mod held;
 mod strings;
 pub(crate) mod transfer;
 
-pub use crate::effect::change::{self, Change};
-pub use collections::Missing;
+pub use crate::effect::change::{self, Change, Silence};
+pub use collections::{Missing, Timeless};
 use expired::{Expired, Looks, expired};
 pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_inline, payload_of};
 pub use strings::EditError;

@@ -170,7 +170,7 @@ impl Db<'_> {
         if self.db_stats.timed_hashes.get() > 0 {
             self.expire_fields(key, fields);
         }
-        self.change_as(key, missing, work)
+        self.change_collection(key, missing, work)
     }
 
     /// Deletes the expired fields among `fields` of the hash at a key. If no field is left, deletes
@@ -191,7 +191,7 @@ impl Db<'_> {
         let is_journaled = store.tuning.is_journaled();
         let (mut names, mut expired) = (Vec::new(), 0);
         // Can't fail: the key holds a hash.
-        let _ = self.change_as(key, Missing::Skip, |hash: &mut Hash| {
+        let _ = self.change_collection(key, Missing::Skip, |hash: &mut Hash| {
             expired = fields.expire(hash, now_ms, |field| {
                 if is_journaled {
                     names.push(field.to_vec());

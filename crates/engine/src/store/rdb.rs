@@ -9,7 +9,7 @@ use pantala_types::sorted_set::PackLimits;
 use pantala_types::{Collection, Hash, HashLimits, List, OutOfMemory, PackedForm, Set, SortedSet, Value};
 
 use crate::command::Key;
-use crate::store::db::{Change, Db, Expire, Held, NewString};
+use crate::store::db::{Change, Db, Expire, Held, NewString, Silence};
 use crate::tuning::{AccessPolicy, Tuning};
 
 impl<'e> Held<'e> {
@@ -54,7 +54,7 @@ impl Db<'_> {
         if self.find_even_expired(key).is_some_and(|entry| is_over(entry.expire_at_ms())) {
             // An expired key is deleted like any other key, without the event of an expiry.
             let lazy = self.store.tuning.lazyfree_lazy_server_del.load(Relaxed);
-            self.remove_unseen(key, lazy, Change::without_event());
+            self.remove_unseen(key, lazy, Change::silent(Silence::Loaded));
         }
         self.put_loaded(key, loaded, expire, access, change.of_new_key(true))
     }

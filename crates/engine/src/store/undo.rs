@@ -17,7 +17,7 @@ use pantala_dict::NewPayload;
 use pantala_types::{PackedForm, Value};
 
 use crate::command::{Key, KeyPlace};
-use crate::effect::change::Change;
+use crate::effect::change::{Change, Silence};
 use crate::effect::watches::{HeldWatches, Watches};
 use crate::events::notify::{DeferredEvent, defer_events};
 use crate::store::Store;
@@ -271,7 +271,7 @@ fn restore(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, k
     // (`Watched::note_ttl`).
     db.of_primary |= db.store.tuning.is_replica();
     let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
-    db.set_payload(key, payload, flags, expire, Change::without_event());
+    db.set_payload(key, payload, flags, expire, Change::silent(Silence::Loaded));
     if let Some(mut entry) = db.find_mut(key) {
         entry.set_access(access_word);
     }

@@ -8,7 +8,7 @@ use crate::clients::client::{Client, Endpoint};
 use crate::command::Key;
 use crate::events::tracking::Reader;
 use crate::shard::keyspace::{Keyspace, Layout, WorkerPort};
-use crate::store::db::{Change, Db, Expire, NewString};
+use crate::store::db::{Change, Db, Expire, NewString, Silence};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 const SHARDS: u32 = 4;
@@ -42,7 +42,7 @@ fn fill(keyspace: &Keyspace, shard: u32, keys: u64, expire: Expire) {
         let key = Key { bytes: name.as_bytes(), place: keyspace.place(name.as_bytes()) };
         let mut db =
             Db::new(keyspace, keyspace.shard_stats(shard), keyspace.shard(&mut ownership), shard, 1, NOW_MS, true);
-        db.set_string(&key, NewString::Bytes(&[b'v'; 100]), expire, Change::without_event()).expect("memory");
+        db.set_string(&key, NewString::Bytes(&[b'v'; 100]), expire, Change::silent(Silence::Loaded)).expect("memory");
     }
     keyspace.meter(shard, keyspace.shard(&mut ownership), None);
     let freed = keyspace.gate(shard).free(ownership);

@@ -7,7 +7,7 @@ use pantala_types::{CutState, Value};
 use super::*;
 use crate::command::Key;
 use crate::shard::keyspace::{Execution, Keyspace, Layout, WorkerPort};
-use crate::store::db::{Change, Db, Expire, NewString};
+use crate::store::db::{Change, Db, Expire, NewString, Silence};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
@@ -53,7 +53,7 @@ fn set(keyspace: &Keyspace, name: &str) {
     let key = Key { bytes: name.as_bytes(), place: keyspace.place(name.as_bytes()) };
     let shard = keyspace.shard(&mut ownership);
     let mut db = Db::new(keyspace, keyspace.shard_stats(0), shard, 0, 0, NOW_MS, true);
-    db.set_string(&key, NewString::Bytes(b"value"), Expire::Clear, Change::without_event()).expect("memory");
+    db.set_string(&key, NewString::Bytes(b"value"), Expire::Clear, Change::silent(Silence::Loaded)).expect("memory");
     drop(keyspace.gate(0).free(ownership));
 }
 

@@ -3,7 +3,7 @@
 use pantala_dict::{EntryMut, NewPayload};
 use pantala_types::collection::{Collection, INLINE_PACKED_BYTES_MAX};
 use pantala_types::rdb_value::{Writer, write};
-use pantala_types::{Hash, Value};
+use pantala_types::{Hash, List, Set, SortedSet, Stream, Value};
 
 use super::{Change, Db, Expire, Held, Holds, WrongType, fits_inline, uncount};
 use crate::command::Key;
@@ -19,6 +19,25 @@ pub enum Missing {
     /// Does nothing.
     Skip,
 }
+
+/// A collection whose elements have no TTLs. Fields of a hash have, so a hash is changed by
+/// [`Db::change_hash`], which first deletes expired fields:
+///
+/// ```compile_fail,E0277
+/// use pantala_engine::access::Key;
+/// use pantala_engine::db::{Change, Db, Missing};
+/// use pantala_types::Hash;
+///
+/// fn clear(db: &mut Db<'_>, key: &Key<'_>) {
+///     let _ = db.change_as(key, Missing::Skip, |hash: &mut Hash| (Change::none(), ()));
+/// }
+/// ```
+pub trait Timeless: Collection {}
+
+impl Timeless for List {}
+impl Timeless for Set {}
+impl Timeless for SortedSet {}
+impl Timeless for Box<Stream> {}
 
 impl Db<'_> {
     /// Returns the collection of a key for reading. Counts a hit or a miss and touches the key, as
@@ -55,7 +74,18 @@ impl Db<'_> {
     /// # Errors
     /// [`WrongType`] if the key holds another type. `work` is not called then.
     #[inline]
-    pub fn change_as<C: Collection, K: Into<Option<Change>>, R>(
+    pub fn change_as<C: Timeless, K: Into<Option<Change>>, R>(
+        &mut self,
+        key: &Key<'_>,
+        missing: Missing,
+        work: impl FnOnce(&mut C) -> (K, R),
+    ) -> Result<Option<R>, WrongType> {
+        self.change_collection(key, missing, work)
+    }
+
+    /// Changes any collection, like [`Db::change_as`]. The caller has deleted expired fields.
+    #[inline]
+    pub(crate) fn change_collection<C: Collection, K: Into<Option<Change>>, R>(
         &mut self,
         key: &Key<'_>,
         missing: Missing,

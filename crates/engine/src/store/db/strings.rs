@@ -5,7 +5,7 @@ use pantala_base::number::Decimal;
 use pantala_dict::NewPayload;
 use pantala_types::{OutOfMemory, RawString, Value};
 
-use super::{Change, Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline};
+use super::{Change, Db, Expire, FLAG_RAW, Held, Holds, NewString, Silence, fits_inline};
 use crate::command::Key;
 use crate::effect::change::{CHECKED_BYTES_MAX, UNREPORTED_CHANGE};
 
@@ -66,7 +66,7 @@ impl Db<'_> {
         };
         let (change, result) = checked(&mut string, work)?;
         // As in Redis, the encoding becomes `raw` even if the string is the same.
-        let change = change.unwrap_or(Change::unnoticed());
+        let change = change.unwrap_or(Change::silent(Silence::Encoding));
         self.set_raw(key, string, Expire::Keep, change)?;
         Ok(result)
     }
