@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use pantala_base::Gauge;
 use pantala_base::random::Random;
 use pantala_dict::{Dict, Entry, EntryMut, EntryRef, Extracted, NewPayload, Occupancy, Payload, Removed};
 use pantala_types::collection::PackedForm;
@@ -401,6 +402,11 @@ impl<'s> Db<'s> {
     pub(crate) fn commit(&mut self, key: &Key<'_>, change: Change) {
         self.stats.changes.add(u64::from(change.is_saved()));
         change::commit(self.store, self.observers, self.db, key, change);
+    }
+
+    /// Returns the shard's number of changes.
+    pub(crate) fn changes(&self) -> &'s Gauge {
+        &self.stats.changes
     }
 
     /// Returns the kind of waiters that a key in its current state can wake.

@@ -8,7 +8,8 @@
 //!
 //! Only small values are recorded. A script that changes a large value is rerun with all shards
 //! instead, which costs less than a copy. Events (`notify-keyspace-events`) of the script's changes
-//! are published when the run is committed.
+//! are published when the run is committed. A rollback also drops the invalidations of cached keys
+//! that are not sent yet, and does not count in `rdb_changes_since_last_save`.
 
 use std::ops::Range;
 
@@ -20,6 +21,7 @@ use crate::command::{Key, KeyPlace};
 use crate::effect::change::{Change, Silence};
 use crate::effect::watches::{HeldWatches, Watches};
 use crate::events::notify::{DeferredEvent, defer_events};
+use crate::events::tracking::keys::HeldTracking;
 use crate::store::Store;
 use crate::store::db::{Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
 use crate::store::state::Shard;
@@ -68,6 +70,9 @@ struct Noted {
     /// The key's bytes in [`Undo::bytes`].
     name: Range<usize>,
     image: Option<Image>,
+    tracking: HeldTracking,
+    /// The shard's number of changes for `rdb_changes_since_last_save`.
+    changes: u64,
 }
 
 /// Access to the shards that a run holds.
@@ -126,7 +131,9 @@ impl Undo {
         }
         self.taken_bytes += taken;
         let index = self.noted.len() as u32;
-        self.noted.push(Noted { db, place: key.place, name, image });
+        let changes = access.db_at(db, key).changes().get();
+        let tracking = access.shard(key.place.shard).observers.tracked.hold(key.place.hash, key.bytes);
+        self.noted.push(Noted { db, place: key.place, name, image, tracking, changes });
         let noted = &self.noted;
         self.by_hash.insert_unique(key.place.hash, index, |&index| noted[index as usize].place.hash);
         if let Some(held) = access.shard(key.place.shard).observers.watches.hold(db, key.bytes) {
@@ -166,7 +173,7 @@ impl Undo {
         }
         // A rollback is not a change, so its events are dropped.
         defer_events(|| {
-            for Noted { db, place, name, image } in &mut self.noted {
+            for Noted { db, place, name, image, .. } in &mut self.noted {
                 let key = Key { bytes: &self.bytes[name.clone()], place: *place };
                 match image.take() {
                     Some(image) => restore(access, *db, &key, image, &self.bytes),
@@ -177,6 +184,13 @@ impl Undo {
                 }
             }
         });
+        // The statistics and the invalidations that are not sent yet become those of before the
+        // run. In reverse order, so that the state at the first record of a shard or key remains.
+        for Noted { db, place, name, tracking, changes, .. } in self.noted.iter().rev() {
+            let key = Key { bytes: &self.bytes[name.clone()], place: *place };
+            access.db_at(*db, &key).changes().set(*changes);
+            access.shard(place.shard).observers.tracked.restore(place.hash, key.bytes, *tracking);
+        }
         self.release(access, Watches::restore);
     }
 

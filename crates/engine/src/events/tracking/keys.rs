@@ -103,6 +103,15 @@ impl Invalidated {
     }
 }
 
+/// How a key was tracked before changes that may be rolled back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldTracking {
+    is_tracked: bool,
+    /// The client that has last changed the key, if an invalidation for clients that track prefixes
+    /// was pending.
+    changed: Option<u64>,
+}
+
 /// Invalidations in a shard that have not been sent yet.
 #[derive(Default)]
 pub(crate) struct Pending {
@@ -204,6 +213,32 @@ impl TrackedKeys {
         }
         if let Some(Tracked { name, readers }) = tracked {
             pending.invalidated.push(Invalidated { name, readers, client });
+        }
+    }
+
+    /// Returns how a key is tracked before changes that may be rolled back.
+    pub(crate) fn hold(&self, hash: u64, name: &[u8]) -> HeldTracking {
+        let found = self.keys.as_ref().and_then(|keys| keys.find(hash as u32, |tracked| *tracked.name == *name));
+        let changed = self.pending.as_ref().and_then(|pending| pending.changed.get(name).copied());
+        HeldTracking { is_tracked: found.is_some(), changed }
+    }
+
+    /// Drops the pending invalidations of a key whose changes were rolled back, and tracks the key
+    /// for its readers again. Invalidations that were pending before the changes remain.
+    pub(crate) fn restore(&mut self, hash: u64, name: &[u8], held: HeldTracking) {
+        let Some(pending) = &mut self.pending else { return };
+        match held.changed {
+            Some(by) => _ = pending.changed.get_mut(name).map(|now| *now = by),
+            None => _ = pending.changed.remove(name),
+        }
+        let is_it = |invalidated: &Invalidated| *invalidated.name == *name;
+        let at = if held.is_tracked { pending.invalidated.iter().rposition(is_it) } else { None };
+        let undone = at.map(|at| pending.invalidated.remove(at));
+        if pending.invalidated.is_empty() && pending.changed.is_empty() && pending.flushes == 0 {
+            self.pending = None;
+        }
+        if let Some(undone) = undone {
+            undone.for_each_reader(|reader| _ = self.read(hash, name, &reader));
         }
     }
 

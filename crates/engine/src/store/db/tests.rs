@@ -2,15 +2,19 @@
 //! change: `tests/tests/{notifications,watched_changes,propagation}.rs`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use pantala_resp::{ArgRange, Args, Reply, Version};
 use pantala_types::{Collection, OutOfMemory, Set, SortedSet};
 
 use super::*;
+use crate::clients::client::{Client, Endpoint};
 use crate::command::{Chance, Command, Drawn, Flags, Handler, KeyedHandler, Permit, Propagated, Route};
+use crate::events::tracking::Reader;
 use crate::shard::access::{Access, SessionView};
 use crate::shard::executor::{Call, Executor, Ran};
 use crate::shard::keyspace::{Execution, Keyspace, Layout, WorkerPort};
+use crate::store::undo::{HeldShards, Undo};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 const INTSET_ENTRIES_MAX: usize = 512;
@@ -49,7 +53,8 @@ fn run(keyspace: &Keyspace, flags: Flags, handlers: &[Handler]) {
             connection: 0,
             now_ms: NOW_MS,
         };
-        assert_eq!(executor.run_single(&call, keyspace.place(b"k"), &mut Vec::new()), Ran::Done);
+        let ran = executor.run_single(&call, keyspace.place(b"k"), &mut Vec::new());
+        assert!(matches!(ran, Ran::Done | Ran::DoneWithEvents), "{ran:?}");
     }
 }
 
@@ -198,6 +203,52 @@ fn a_command_that_changes_keys_must_declare_it() {
     assert_eq!(panic_of_handlers(&keyspace, Flags::MAY_REPLICATE, &add), "");
     let panic = panic_of_handlers(&keyspace, Flags::READONLY, &add);
     assert_eq!(panic.contains(change::UNDECLARED_CHANGE), cfg!(debug_assertions), "{panic}");
+}
+
+fn roll_back_a_change(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    let key = key(access, args);
+    let reader = reader();
+    let tracked = |access: &mut Access<'_>| {
+        let tracked = &HeldShards::shard(access, key.place.shard).observers.tracked;
+        (tracked.len(), tracked.readers(), tracked.has_pending())
+    };
+    HeldShards::shard(access, key.place.shard).observers.tracked.read(key.place.hash, key.bytes, &reader);
+    let before = (access.db(&key).changes().get(), tracked(access));
+    let mut undo = Undo::default();
+    for run in [add_few as KeyedHandler, store_string] {
+        undo.note(access, &key).expect("a small value");
+        run(access, args, &mut Reply::new(&mut Vec::new(), Version::Resp2));
+        assert_eq!(tracked(access), (0, 0, true));
+        undo.roll_back(access);
+        assert_eq!((access.db(&key).changes().get(), tracked(access)), before);
+    }
+    // An invalidation that was pending before the run remains.
+    add(access, args, 2);
+    undo.note(access, &key).expect("a small value");
+    add(access, args, 3);
+    undo.roll_back(access);
+    assert_eq!(tracked(access), (0, 0, true));
+    access.db(&key).remove(&key, false);
+}
+
+fn reader() -> Arc<Reader> {
+    let end = || Endpoint::Unix(String::new());
+    Arc::new(Reader::new(&Arc::new(Client::new(1, 0, 0, end(), end(), 0))))
+}
+
+#[test]
+fn a_rollback_restores_statistics_and_tracking() {
+    let keyspace = keyspace();
+    run(
+        &keyspace,
+        Flags::WRITE,
+        &[Handler::Keyed(store_string), Handler::Keyed(delete), Handler::Keyed(roll_back_a_change)],
+    );
+}
+
+fn delete(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    let key = key(access, args);
+    access.db(&key).remove(&key, false);
 }
 
 #[test]
