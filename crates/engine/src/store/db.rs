@@ -483,6 +483,8 @@ impl<'s> Db<'s> {
         self.stats.changes.add(old.len() as u64);
         self.db_stats.keys.set(0);
         self.db_stats.expires.set(0);
+        self.db_stats.ttl_sum_ms.set(0);
+        self.db_stats.ttl_samples.set(0);
         self.db_stats.timed_hashes.set(0);
         *self.watched = Watched::default();
         self.db_stats.heap_bytes.set(0);

@@ -242,9 +242,11 @@ impl Store {
     }
 
     /// Returns the mean remaining TTL in a database, in ms, of the entries that active expiry saw
-    /// in its last visit to each shard; 0 if it saw none.
+    /// in its last visit to each shard; 0 if it saw none. Shards without TTLs do not count, because
+    /// active expiry does not visit them.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
-        let (sum, samples) = self.database_stats(db).iter().fold((0u64, 0), |(sum, samples), db_stats| {
+        let visited = self.database_stats(db).iter().filter(|db_stats| db_stats.expires.get() > 0);
+        let (sum, samples) = visited.fold((0u64, 0), |(sum, samples), db_stats| {
             (sum.saturating_add(db_stats.ttl_sum_ms.get()), samples + db_stats.ttl_samples.get())
         });
         sum.checked_div(samples).unwrap_or(0)

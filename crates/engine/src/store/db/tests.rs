@@ -251,6 +251,45 @@ fn delete(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
     access.db(&key).remove(&key, false);
 }
 
+fn store_with_ttl(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    let (key, change) = (key(access, args), Change::event(&Event(EventClass::String, "set")));
+    let expire = Expire::At(NOW_MS + 1000);
+    let mut db = access.db(&key);
+    assert_eq!(db.set_string(&key, NewString::Bytes(b"x"), expire, change), Ok(()));
+    // As active expiry does.
+    db.db_stats.ttl_sum_ms.set(1000);
+    db.db_stats.ttl_samples.set(1);
+}
+
+fn flush(access: &mut Access<'_>, _: &Args<'_>, _: &mut Reply<'_>) {
+    access.flush(0..1, false);
+}
+
+fn add_other_ttl(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    let (key, change) = (key(access, args), Change::event(&Event(EventClass::String, "set")));
+    let expire = Expire::At(NOW_MS + 2000);
+    assert_eq!(access.db(&key).set_string(&key, NewString::Bytes(b"x"), expire, change), Ok(()));
+}
+
+#[test]
+fn the_average_ttl_of_no_keys_is_zero() {
+    for remove in [delete as KeyedHandler, flush, store_string] {
+        let keyspace = keyspace();
+        run(&keyspace, Flags::WRITE, &[Handler::Keyed(store_with_ttl)]);
+        assert_eq!(keyspace.average_ttl_ms(0), 1000);
+        run(&keyspace, Flags::WRITE, &[Handler::Keyed(remove)]);
+        assert_eq!(keyspace.average_ttl_ms(0), 0);
+    }
+    // After a flush, the former average must not return with the next TTL.
+    let keyspace = keyspace();
+    run(
+        &keyspace,
+        Flags::WRITE,
+        &[Handler::Keyed(store_with_ttl), Handler::Keyed(flush), Handler::Keyed(add_other_ttl)],
+    );
+    assert_eq!(keyspace.average_ttl_ms(0), 0);
+}
+
 #[test]
 fn a_change_keeps_its_events_in_order() {
     let names = |change: &Change| change.event_names();
