@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::Access;
-use pantala_engine::command::{Chance, Propagated};
+use pantala_engine::command::{Chance, Omission, Propagated};
 use pantala_engine::db::{Change, Missing};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_engine::tuning::Tuning;
@@ -113,7 +113,10 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, cha
         Ok(Some(Ok((id, threshold)))) => {
             write_id(id, reply);
             let id = (!matches!(options.id, NewId::Given(_))).then_some((options.id_at, id));
-            return is_journaled.then(|| propagated::resolved(access, args, id, threshold, chance));
+            return Some(match is_journaled {
+                true => propagated::resolved(access, args, id, threshold, chance),
+                false => access.propagate_nothing(Omission::Unrecorded),
+            });
         }
     }
     None
@@ -146,7 +149,10 @@ pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, ch
     };
     let (trimmed, threshold) = trimmed.unwrap_or((0, None));
     reply.integer(trimmed as i64);
-    (trimmed > 0 && is_journaled).then(|| propagated::resolved(access, args, None, threshold, chance))
+    (trimmed > 0).then(|| match is_journaled {
+        true => propagated::resolved(access, args, None, threshold, chance),
+        false => access.propagate_nothing(Omission::Unrecorded),
+    })
 }
 
 /// Returns the limits of a stream's nodes.

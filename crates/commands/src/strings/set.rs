@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::command::{Chance, Propagated};
+use pantala_engine::command::{Chance, Omission, Propagated};
 use pantala_engine::db::{Change, Expire, Holds, NewString, payload_of};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
@@ -176,8 +176,8 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _:
     None
 }
 
-/// Stores a value according to the options. Returns `None` if nothing was stored, if the journal is
-/// off, or if the call is propagated as the client sent it, which is never so with a deadline.
+/// Stores a value according to the options. Returns `None` if nothing was stored, or if
+/// the call is propagated as the client sent it, which is never so with a deadline.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -220,7 +220,7 @@ fn store(
         reply.ok();
     }
     if !access.is_journaled() {
-        return None;
+        return Some(access.propagate_nothing(Omission::Unrecorded));
     }
     let value = args.at(if command == "set" { 2 } else { 3 });
     options.propagate(access, args, key, value, at_ms)

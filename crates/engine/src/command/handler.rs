@@ -60,21 +60,20 @@ pub type UndeterminedHandler =
 /// ```compile_fail,E0382
 /// use pantala_engine::access::Access;
 /// use pantala_engine::command::{Chance, Propagated};
-/// use pantala_resp::{Args, Reply};
+/// use pantala_resp::Args;
 ///
-/// fn pop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, chance: Chance) -> Option<Propagated> {
-///     let index = access.random(&access.first_key(args, 1), chance.draw()).below(10);
-///     reply.integer(index as i64);
+/// fn pop(access: &mut Access<'_>, args: &Args<'_>, chance: Chance) -> Option<Propagated> {
+///     let _ = access.random(&access.first_key(args, 1), chance.draw());
 ///     Some(access.propagate_verbatim(chance))
 /// }
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Propagated(pub(crate) ());
 
-/// Lets an [`UndeterminedHandler`] either draw random numbers ([`Chance::draw`]) or have its command
-/// propagated as the client sent it
-/// ([`Access::propagate_verbatim`](crate::access::Access::propagate_verbatim)). Each consumes it, so
-/// a handler cannot do both.
+/// Lets an [`UndeterminedHandler`] either draw random numbers ([`Chance::draw`]) or have its
+/// command propagated as the client sent it
+/// ([`Access::propagate_verbatim`](crate::access::Access::propagate_verbatim)). Each consumes the
+/// `Chance`, so a handler cannot do both.
 #[derive(Debug)]
 pub struct Chance(pub(crate) ());
 
@@ -96,6 +95,9 @@ pub enum Omission {
     /// The commands that the handler passes to
     /// [`Access::propagate`](crate::access::Access::propagate) replace it, if there are any.
     Replaced,
+    /// The journal was off when the handler decided what to record. Readers that have joined since
+    /// then start after this command.
+    Unrecorded,
     /// The dataset was replaced by that of a file or a primary.
     Loaded,
     /// The command is for tests and does not propagate its change in Redis either (`DEBUG

@@ -211,9 +211,8 @@ impl Change {
         })
     }
 
-    /// Returns the deletion of a stream's group: a change of [`Silence::StreamGroups`] that also wakes
-    /// clients
-    /// blocked on the group.
+    /// Returns the deletion of a stream's group: a change of [`Silence::StreamGroups`] that also
+    /// wakes clients blocked on the group.
     #[inline]
     pub const fn group_deleted() -> Self {
         Change::of(Kind::GroupDeleted)
