@@ -10,6 +10,7 @@
 //! | partition | the users' word for such a part; for users, a shard is a group of partitions |
 //! | route | the shards that a call needs, or the rule by which a record determines them |
 //! | keyed handler | a handler that runs while its shards are held, with an `Access` to them |
+//! | undetermined command | its change also depends on random numbers, the clock, floating-point arithmetic or blocking; its keyed handler must state the propagated form |
 //! | woken command | a blocked command that is run again because one of its keys has changed |
 //! | propagated form | the command sent to replicas and the append-only file |
 //! | local handler | a handler that runs without shards on the client's worker (`LocalContext`) |
