@@ -153,6 +153,40 @@ pub fn replay(effects: &[Effect], server: &Server) {
     client.command(&[&b"DEL"[..], MARKER]);
 }
 
+/// A stream in the form in which [`replay`] sends it, which can be cut at any byte.
+pub struct Encoded {
+    /// The encoded effects.
+    pub bytes: Vec<u8>,
+    /// The position of the end of each effect in `bytes`.
+    pub ends: Vec<usize>,
+}
+
+impl Encoded {
+    /// Encodes effects.
+    #[must_use]
+    pub fn new(effects: &[Effect]) -> Encoded {
+        let mut encoded = Encoded { bytes: Vec::new(), ends: Vec::new() };
+        for effect in effects {
+            encode_into(&mut encoded.bytes, &as_sent_by_a_client(effect));
+            encoded.ends.push(encoded.bytes.len());
+        }
+        encoded
+    }
+
+    /// Sends the first `length` bytes to a server and closes the connection. So the server discards
+    /// an incomplete last command and an open `MULTI`, as when it loads an append-only file.
+    ///
+    /// # Panics
+    /// If the server replies with an error to one of the effects.
+    pub fn replay_prefix(&self, length: usize, server: &Server) {
+        let complete = self.ends.partition_point(|end| *end <= length);
+        let mut client = server.connect();
+        for (number, (reply, _)) in client.exchange(&self.bytes[..length], complete).into_iter().enumerate() {
+            assert!(!has_error(&reply), "effect {number} of {complete} got the reply {reply:?}");
+        }
+    }
+}
+
 /// Deletes the expired keys of all databases with `SCAN`, so that their `DEL`s are propagated.
 /// Copies of the server keep these keys until they receive the `DEL`s, because
 /// `as_sent_by_a_client` has made their deadlines later.
@@ -240,6 +274,40 @@ pub fn digest(server: &Server) -> String {
     let mut client = server.connect();
     client.command(&[&b"DEL"[..], MARKER]);
     client.call("DEBUG DIGEST").text()
+}
+
+/// The deadline of each key that has one, Unix time in ms, by database and key.
+pub type Deadlines = BTreeMap<(usize, Vec<u8>), i64>;
+
+/// Returns the deadlines of a server's keys. `DEBUG DIGEST` shows only which keys have a deadline.
+#[must_use]
+pub fn deadlines(server: &Server) -> Deadlines {
+    let mut client = server.connect();
+    let mut all = Deadlines::new();
+    for database in 0..DATABASES {
+        client.call(&format!("SELECT {database}"));
+        let keys = client.call("KEYS *").elements().iter().map(bytes_of).collect::<Vec<_>>();
+        let questions: Vec<_> = keys.iter().map(|key| vec![b"PEXPIRETIME".to_vec(), key.clone()]).collect();
+        let times = client.pipeline(&questions);
+        // Negative replies are those for keys without a deadline and for missing keys.
+        let set = keys.into_iter().zip(times.iter().map(Reply::integer)).filter(|(_, time)| *time >= 0);
+        all.extend(set.map(|(key, time)| ((database, key), time)));
+    }
+    all
+}
+
+/// Returns the first key whose deadline in the copy is not the server's deadline, [`LATER_MS`]
+/// later. Keys that have expired on the server in the meantime are skipped.
+#[must_use]
+pub fn different_deadline(server: &Server, copy: &Server) -> Option<String> {
+    let copied = deadlines(copy);
+    deadlines(server).into_iter().find_map(|((database, key), time)| {
+        let expected = time.saturating_add(LATER_MS);
+        let given = copied.get(&(database, key.clone())).copied();
+        (given != Some(expected)).then(|| {
+            format!("database {database}, key {}: the deadline is {given:?} instead of {expected}", show(&key))
+        })
+    })
 }
 
 /// Returns the keys that differ between two servers, in the first database with a difference, and

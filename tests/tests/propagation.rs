@@ -1,10 +1,14 @@
 //! The commands that are propagated to replicas and to the append-only file: the same as
 //! redis-server's, and in an order that is consistent in every prefix of the stream.
 
+mod cuts;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
-use pantala_tests::effects::{Effect, EffectStream, delete_expired, difference, digest, replay, show_effect};
+use pantala_tests::effects::{
+    Effect, EffectStream, delete_expired, difference, different_deadline, digest, replay, show_effect,
+};
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend, generator};
 
@@ -176,18 +180,23 @@ fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
     let mut copies = vec![("pantala", Server::pantala(backend, &["--workers", "2"]))];
     copies.extend(Server::redis(&[]).map(|reference| ("redis-server", reference)));
     for (name, copy) in &copies {
-        // The copy must use the encodings of the server: a listpack loses the sign of a score -0,
-        // as in Redis, and these limits determine which sorted sets are listpacks.
-        for (limit, _) in generator::LIMITS_AT_FIRST {
-            let value = server.connect().call(&format!("CONFIG GET {limit}")).elements()[1].text();
-            assert_eq!(copy.connect().call(&format!("CONFIG SET {limit} {value}")), Reply::ok());
-        }
+        copy_limits(server, copy);
         replay(effects, copy);
         let count = effects.len();
         // Compared several times, because a key that expires between the two digests is in only one
         // of them.
         let is_equal = (0..DIGESTS_MAX).any(|_| digest(copy) == digest(server));
         assert!(is_equal, "{name}, from {count} effects: {}", difference(server, copy, effects));
+        assert_eq!(different_deadline(server, copy), None, "{name}, from {count} effects");
+    }
+}
+
+/// Sets the limits of encodings in a copy to those of the server: a listpack loses the sign of a
+/// score -0, as in Redis, and these limits determine which sorted sets are listpacks.
+fn copy_limits(server: &Server, copy: &Server) {
+    for (limit, _) in generator::LIMITS_AT_FIRST {
+        let value = server.connect().call(&format!("CONFIG GET {limit}")).elements()[1].text();
+        assert_eq!(copy.connect().call(&format!("CONFIG SET {limit} {value}")), Reply::ok());
     }
 }
 
@@ -250,12 +259,16 @@ fn pipeline(random: &mut Random, writer: usize, number: &mut u64) -> Vec<Vec<Str
     all
 }
 
+fn writer_random(seed: u64, writer: usize) -> Random {
+    Random::from_seed(seed.wrapping_mul(WRITERS as u64).wrapping_add(writer as u64))
+}
+
 /// Runs writers at the same time until each has sent `pipelines` pipelines.
 fn write_together(server: &Server, seed: u64, pipelines: usize) {
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             scope.spawn(move || {
-                let mut random = Random::from_seed(seed.wrapping_mul(WRITERS as u64).wrapping_add(writer as u64));
+                let mut random = writer_random(seed, writer);
                 let (mut client, mut number) = (server.connect(), 0);
                 for _ in 0..pipelines {
                     let commands = pipeline(&mut random, writer, &mut number);
