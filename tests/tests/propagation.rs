@@ -367,7 +367,7 @@ fn faults_of_propagation_are_detected() {
         // This build has no faults to inject (it has no debug assertions).
         return;
     }
-    let faults = [("lost-effect", 20), ("unordered-effects", 1000), ("forgotten-clock", 1000)];
+    let faults = [("lost-effect", 20), ("verbatim-form", 1000), ("unordered-effects", 1000), ("forgotten-clock", 1000)];
     // Without a fault, nothing may be noticed.
     for (fault, permille) in faults.into_iter().chain([("lost-effect", 0)]) {
         let attempts = if permille > 0 { ATTEMPTS_MAX } else { CONTROL_ATTEMPTS };

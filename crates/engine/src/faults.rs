@@ -47,6 +47,8 @@ pub enum Fault {
     ForgottenClock,
     /// A command's effect is not propagated.
     LostEffect,
+    /// A command is propagated as the client sent it, although its handler supplied another form.
+    VerbatimForm,
     /// A worker writes no entries of its shards to the running snapshot in this turn.
     SlowWalk,
     /// A snapshot loses an entry that a command changes before the snapshot has written it.
@@ -58,7 +60,7 @@ pub enum Fault {
     NoThread,
 }
 
-const ALL: [(&str, Fault); 18] = [
+const ALL: [(&str, Fault); 19] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -73,6 +75,7 @@ const ALL: [(&str, Fault); 18] = [
     ("unordered-effects", Fault::UnorderedEffects),
     ("forgotten-clock", Fault::ForgottenClock),
     ("lost-effect", Fault::LostEffect),
+    ("verbatim-form", Fault::VerbatimForm),
     ("slow-walk", Fault::SlowWalk),
     ("unkept-entry", Fault::UnkeptEntry),
     ("stuck-disk", Fault::StuckDisk),

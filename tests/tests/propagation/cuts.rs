@@ -1,7 +1,9 @@
 //! Prefixes of the stream, replayed to a redis-server and a Pantala.
 
-use pantala_tests::effects::{Effect, EffectStream, Encoded, deadlines, difference, digest};
-use pantala_tests::{Client, Random, Reply, Server, differential, for_each_backend};
+use pantala_tests::effects::{
+    Effect, EffectStream, Encoded, deadlines, difference, different_deadline, digest, replay,
+};
+use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend};
 
 use super::{WRITERS, copy_limits, pipeline, write_together, writer_random};
 
@@ -108,4 +110,38 @@ fn the_stream_cut_at_random_positions_gives_both_servers_the_same_dataset() {
         }
         copy.assert_sound();
     });
+}
+
+/// With the fault `verbatim-form`, a random pop is propagated as the client sent it, and a relative
+/// expiry stays relative. A comparison of digests alone doesn't notice the latter.
+#[test]
+fn effects_in_a_wrong_form_are_detected() {
+    let server = Server::pantala(Backend::all()[0], &["--workers", "2"]);
+    let mut client = server.connect();
+    if client.call("DEBUG FAULT verbatim-form 0").is_error() {
+        // This build has no faults to inject (it has no debug assertions).
+        return;
+    }
+    let sets: String = (0..100).map(|number| format!("SADD set {number} ;; ")).collect();
+    let pops = format!("{sets}SPOP set 50");
+    for (commands, is_in_digest) in [(pops.as_str(), true), ("SET a v EX 1000 ;; SET b v ;; EXPIRE b 1000", false)] {
+        for permille in [0, 1000] {
+            client.call("FLUSHALL");
+            let mut stream = EffectStream::attach(&server);
+            client.call(&format!("DEBUG FAULT verbatim-form {permille}"));
+            commands.split(" ;; ").for_each(|command| assert!(!client.call(command).is_error(), "{command}"));
+            client.call("DEBUG FAULT verbatim-form 0");
+            let effects = stream.take(&mut client);
+            let copy = Server::pantala(Backend::all()[0], &[]);
+            replay(&effects, &copy);
+            let is_other_digest = digest(&copy) != digest(&server);
+            let is_other_deadline = different_deadline(&server, &copy).is_some();
+            let expected = (permille > 0 && is_in_digest, permille > 0 && !is_in_digest);
+            assert_eq!(
+                (is_other_digest, is_other_deadline),
+                expected,
+                "{commands} at {permille} permille: {effects:?}"
+            );
+        }
+    }
 }

@@ -140,6 +140,9 @@ impl Executor<'_> {
         if faults::hits(Fault::LostEffect) {
             return lowest.forget_command();
         }
+        if faults::hits(Fault::VerbatimForm) {
+            lowest.forget_command();
+        }
         match std::mem::take(&mut lowest.form) {
             Form::Rewritten => self.unit.batch.append(&mut lowest.rewritten, false),
             Form::Verbatim if is_changed && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) => {
