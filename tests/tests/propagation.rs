@@ -2,6 +2,7 @@
 //! redis-server's, and in an order that is consistent in every prefix of the stream.
 
 mod cuts;
+mod deletions;
 
 use std::collections::HashMap;
 use std::time::Duration;
