@@ -16,6 +16,7 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_ea
 /// One scenario per line: commands separated by `;;`, words by spaces. Escapes are `\n`, `\s` (a
 /// space) and `\x..` (a byte in hexadecimal). A command after `@wait` is sent by another
 /// connection, which blocks; the next commands run meanwhile. `@sleep n` waits n milliseconds.
+/// Words that start with `any:` are not compared, so that a server may choose any of them.
 const SCENES: &str = include_str!("propagation/scenes.txt");
 
 /// Unix times in ms closer than this to the present are shown as `<ms>`.
@@ -68,8 +69,8 @@ fn play(scene: &str, server: &Server, client: &mut Client, stream: &mut EffectSt
     stream.take(client)
 }
 
-/// Formats an effect. The current time and IDs based on it become placeholders, and the command's
-/// name is in upper case.
+/// Formats an effect. The current time, IDs based on it and words that start with `any:` become
+/// placeholders, and the command's name is in upper case.
 fn normalized(effect: &Effect, now_ms: i64) -> String {
     let is_now = |text: &str| text.parse::<i64>().is_ok_and(|ms| (ms - now_ms).abs() < NOW_SLACK_MS);
     let shown = effect.iter().enumerate().map(|(index, word)| {
@@ -80,6 +81,7 @@ fn normalized(effect: &Effect, now_ms: i64) -> String {
             // added in the same millisecond.
             Some((ms, _)) if is_now(ms) => "<id>".into(),
             _ if is_now(&text) => "<ms>".into(),
+            _ if text.starts_with("any:") => "<any>".into(),
             _ => text.into_owned(),
         }
     });
