@@ -1,5 +1,6 @@
 //! Tests of the source code: its layers, sizes, prose and packages. They run no server.
 
+mod ci;
 mod engine_layers;
 mod layers;
 mod packages;

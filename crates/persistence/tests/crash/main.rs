@@ -56,7 +56,7 @@ fn no_promise_is_broken() {
 }
 
 #[test]
-#[ignore = "runs for minutes"]
+#[ignore = "runs for minutes: .ci/nightly"]
 fn no_promise_is_broken_in_a_million_crashes() {
     let given = std::env::var("PANTALA_CRASHES").ok().and_then(|text| text.trim().parse().ok());
     run("no_promise_is_broken_in_a_million_crashes", given.unwrap_or(1_000_000));
