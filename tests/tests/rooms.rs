@@ -78,7 +78,8 @@ fn files_outside_of_rooms_import_none() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Fields and methods by type.
+/// Fields and methods by the name of the type. If several types have the same name, these are the
+/// fields of the largest one, and the methods of all.
 type Sizes = BTreeMap<String, (usize, usize)>;
 
 /// Returns the identifier at the start of the code.
@@ -114,15 +115,22 @@ fn count_at_first_level(block: &str, is_wanted: impl Fn(&str) -> bool) -> usize 
     count
 }
 
+/// Returns the line without `pub`, `pub(crate)`, `pub(in …)` and the like.
+fn without_visibility(line: &str) -> &str {
+    let Some(rest) = line.strip_prefix("pub") else { return line };
+    let rest = rest.strip_prefix('(').and_then(|within| within.split_once(')')).map_or(rest, |(_, rest)| rest);
+    rest.trim_start()
+}
+
 fn is_field(line: &str) -> bool {
-    let line = line.strip_prefix("pub").unwrap_or(line);
-    let line = line.strip_prefix("(super)").or(line.strip_prefix("(crate)")).unwrap_or(line).trim_start();
+    let line = without_visibility(line);
     !name(line).is_empty() && line[name(line).len()..].starts_with(": ")
 }
 
 fn is_method(line: &str) -> bool {
+    let line = without_visibility(line);
     line.split("fn ").next().is_some_and(|before| {
-        line.contains("fn ") && before.split_whitespace().all(|word| word.starts_with("pub") || word == "const")
+        line.contains("fn ") && before.split_whitespace().all(|word| ["const", "async", "unsafe"].contains(&word))
     })
 }
 
@@ -132,7 +140,8 @@ fn add_sizes(sizes: &mut Sizes, code: &str) {
         let rest = &code[at + "struct ".len()..];
         let is_record = rest.find('{').is_some_and(|brace| rest.find(';').is_none_or(|end| brace < end));
         if let (true, Some(block)) = (is_record, block(rest)) {
-            sizes.entry(name(rest).to_owned()).or_default().0 = count_at_first_level(block, is_field);
+            let fields = &mut sizes.entry(name(rest).to_owned()).or_default().0;
+            *fields = count_at_first_level(block, is_field).max(*fields);
         }
     }
     for (at, _) in code.match_indices("impl") {
@@ -180,10 +189,13 @@ fn types_stay_small() {
 fn sizes_are_counted() {
     let code = "pub struct One<'a> {\n    pub a: u8,\n    b: [u8; 2],\n    pub(super) c: &'a str,\n}\nstruct Unit;\n\
                 impl<'a, L: Loop<X = u8>> One<'a> {\n    pub fn f(&self) {\n        let x: u8 = 1;\n        fn inner() {}\n    }\n    \
-                const fn g() {}\n}\nimpl Drop for One<'_> {\n    fn drop(&mut self) {}\n}\nimpl One<'_> {\n    pub(crate) fn h() {}\n}\n";
+                const fn g() {}\n}\nimpl Drop for One<'_> {\n    fn drop(&mut self) {}\n}\nimpl One<'_> {\n    pub(crate) fn h() {}\n    \
+                pub(in crate::room) fn i() {}\n    pub unsafe fn j() {}\n}\n";
     let mut sizes = Sizes::new();
     add_sizes(&mut sizes, code);
-    assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [("One".to_owned(), (3, 3))]);
+    // A smaller type of the same name in another file hides no fields.
+    add_sizes(&mut sizes, "struct One {\n    pub(in crate::room) a: u8,\n}\n");
+    assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [("One".to_owned(), (3, 5))]);
 }
 
 /// Maximum number of files in the path of a GET.

@@ -452,7 +452,7 @@ impl Host for Server {
             counter.store(0, Relaxed);
         }
         self.keyspace.clients().memory().evicted.store(0, Relaxed);
-        self.replication.reset_stats();
+        self.replication.syncs.reset();
     }
 
     fn clients(&self) -> &Clients {

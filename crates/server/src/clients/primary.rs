@@ -53,7 +53,7 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
         return server.replication().replica.link_ended(server, number, Some(offset), db);
     };
     clients.has_primary = true;
-    server.replication().replica.set_link_worker(Some(clients.reactor.number));
+    server.replication().replica.link_worker.set(Some(clients.reactor.number));
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
     connection.socket.tls = server.replication().encrypted.take(number).map(Layer::of_link);
     connection.session.follow_primary(server.keyspace().users(), link, db);
@@ -274,7 +274,7 @@ pub(super) fn end<H>(server: &Server, connection: &mut Connection<H>) {
     relay(server, connection);
     let db = connection.session.db;
     if let Some(link) = connection.session.primary.take() {
-        server.replication().replica.set_link_worker(None);
+        server.replication().replica.link_worker.set(None);
         if link.wants_rest {
             // The pending work now acquires the shards without the link.
             server.port(0).send(Message::Whole);

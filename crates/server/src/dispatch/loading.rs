@@ -24,5 +24,5 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
 
 /// Hands all shards over to the loading thread.
 pub(super) fn hand_over<L: EventLoop>(d: &Dispatcher<'_, L>, owned: Vec<Ownership>) {
-    d.clients.reactor.server.replication().replica.deliver_shards(owned);
+    d.clients.reactor.server.replication().replica.shards.deliver(owned);
 }

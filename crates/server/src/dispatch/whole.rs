@@ -24,7 +24,7 @@ pub(super) const WHOLE: u64 = u64::MAX - 1;
 /// the shards instead.
 pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     let (server, number) = (d.clients.reactor.server, d.clients.reactor.number);
-    match server.replication().replica.link_worker() {
+    match server.replication().replica.link_worker.get() {
         Some(worker) if worker != number => return server.port(worker).send(Message::Whole),
         Some(_) if primary::ask_to_rest(&mut d.clients) => return,
         _ => {}

@@ -50,7 +50,8 @@ pub(super) fn server(text: &mut Text, server: &Server) {
     text.field("executable", &facts.executable);
     text.field("config_file", &facts.config_file);
     text.field("io_threads_active", u8::from(facts.first_io_worker > 0));
-    if let Some(left) = server.replication().shutdown_in() {
+    let remaining = server.replication().state().draining.remaining();
+    if let Some(left) = remaining {
         text.field("shutdown_in_milliseconds", left.as_millis());
     }
 }

@@ -149,7 +149,7 @@ pub(super) fn has_keys(server: &Server) -> bool {
 fn acquire_dataset(server: &Server, socket: &mut Socket) -> Result<Vec<Ownership>, Option<String>> {
     loading::begin(server, false);
     let replica = &server.replication().replica;
-    match while_alive(socket, || replica.take_all(server)) {
+    match while_alive(socket, || replica.shards.take_all(server)) {
         Some(owned) => Ok(owned),
         None => {
             loading::end(server);

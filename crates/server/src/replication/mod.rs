@@ -24,6 +24,7 @@
 //! | `primary/drain` | before a shutdown, holds back writes until replicas have the whole stream |
 //! | `replica` | the state of a replica, and `REPLICAOF` |
 //! | `replica/stream` | switches this server's stream when its role changes |
+//! | `replica/shards` | passes all shards from a worker to the link thread |
 //! | `link` | the thread that connects to a primary and receives its snapshot |
 //! | `socket` | the socket of that thread, plain or encrypted |
 //! | `load` | replaces the dataset by that of a primary |
@@ -77,7 +78,7 @@ use pantala_replication::{History, ReplId, Replicas};
 
 use crate::host::Server;
 pub use failover::Failovers;
-use primary::{Asker, Link, PendingShutdown, PendingWait};
+use primary::{Asker, Draining, Link, PendingWait};
 use promotion::Promotions;
 pub use replica::{Address, Phase, Replica, Shown, Transfer};
 use socket::Handover;
@@ -91,6 +92,15 @@ pub struct Syncs {
     pub partial_ok: AtomicU64,
     /// Requests for a partial resync that became full syncs.
     pub partial_err: AtomicU64,
+}
+
+impl Syncs {
+    /// Resets the counters (`CONFIG RESETSTAT`).
+    pub fn reset(&self) {
+        for counter in [&self.full, &self.partial_ok, &self.partial_err] {
+            counter.store(0, Relaxed);
+        }
+    }
 }
 
 /// The position from which a replica may continue.
@@ -121,14 +131,8 @@ pub struct State {
     former_db: u32,
     /// Whether the stream is kept for replicas, attached or not.
     has_backlog: bool,
-    /// The shutdown that waits for replicas or is ending the server, if any.
-    shutdown: Option<PendingShutdown>,
-    /// Number of shutdowns so far.
-    shutdowns: u64,
-    /// Whether a shutdown holds back writes.
-    is_draining: bool,
-    /// Whether no more writes run, so that the stream is complete.
-    is_drained: bool,
+    /// The pending shutdown, if any.
+    pub draining: Draining,
     /// Since when no replica has been attached, in ms of the monotonic clock. `None` if
     /// `repl-backlog-ttl` does not apply.
     alone_since_ms: Option<i64>,
@@ -182,10 +186,7 @@ impl Replication {
             next_id: None,
             former_db: 0,
             has_backlog: false,
-            shutdown: None,
-            shutdowns: 0,
-            is_draining: false,
-            is_drained: false,
+            draining: Draining::default(),
             alone_since_ms: None,
             random,
         };
@@ -224,12 +225,5 @@ impl Replication {
     /// Returns the state, locked.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Resets the counters (`CONFIG RESETSTAT`).
-    pub fn reset_stats(&self) {
-        for counter in [&self.syncs.full, &self.syncs.partial_ok, &self.syncs.partial_err] {
-            counter.store(0, Relaxed);
-        }
     }
 }

@@ -39,7 +39,7 @@ impl Replication {
     /// The caller must hold the lock under which the term changes (`Replica::in_term`).
     pub(super) fn follow_history(&self, server: &Server, Origin { known, offset, asked }: Origin) -> bool {
         let mut state = self.state();
-        self.set_backlog(server, &mut state, true);
+        state.set_backlog(server, true);
         state.alone_since_ms = None;
         match (asked, known) {
             (Some(asked), Some(known)) => state.history.follow(asked, known.position.id, offset),

@@ -6,16 +6,16 @@
 //! that belongs to an earlier term must not change the state. It ends as soon as it detects that
 //! its term is over.
 
+mod shards;
 mod stream;
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use pantala_engine::client::{Client, Followed, NewPrimary, Progress};
 use pantala_engine::message::Message;
-use pantala_engine::ownership::Ownership;
 use pantala_engine::tuning::refusal::Refusals;
 use pantala_replication::ReplId;
 use pantala_replication::replica::Position;
@@ -24,6 +24,7 @@ use super::{link, promotion};
 use crate::config::Settings;
 use crate::host::{Server, admit_link};
 use crate::process;
+use shards::{LinkWorker, Shards};
 
 /// The state of the link to the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,8 +131,6 @@ struct State {
     is_held: bool,
     /// The term of the link, while a worker owns the link.
     link: Option<u64>,
-    /// All shards, after a worker has acquired them for the link thread.
-    shards: Option<Vec<Ownership>>,
 }
 
 /// The right to change the role of this server. A thread acquires it before it checks whether the
@@ -151,8 +150,10 @@ pub struct Replica {
     /// Number of the current term.
     term: AtomicU64,
     progress: Arc<Progress>,
-    /// The worker that owns the link; [`NO_WORKER`] if there is no link.
-    link_worker: AtomicU32,
+    /// The worker that owns the link.
+    pub link_worker: LinkWorker,
+    /// All shards, while a worker passes them to the link thread.
+    pub shards: Shards,
     /// Held while the role is published, so that the last change of the role is published last.
     publishing: Mutex<()>,
     server: OnceLock<Weak<Server>>,
@@ -171,7 +172,6 @@ impl Default for Replica {
             has_thread: false,
             is_held: false,
             link: None,
-            shards: None,
         };
         Replica {
             state: Mutex::new(state),
@@ -179,7 +179,8 @@ impl Default for Replica {
             role: Mutex::default(),
             term: AtomicU64::new(0),
             progress: Arc::default(),
-            link_worker: AtomicU32::new(NO_WORKER),
+            link_worker: LinkWorker::default(),
+            shards: Shards::default(),
             publishing: Mutex::new(()),
             server: OnceLock::new(),
         }
@@ -503,27 +504,6 @@ impl Replica {
             self.publish_role(server);
         }
     }
-
-    /// Passes shards that a worker has acquired to the link thread.
-    pub fn deliver_shards(&self, owned: Vec<Ownership>) {
-        self.lock().shards = Some(owned);
-        self.changed.notify_all();
-    }
-
-    /// Acquires all shards for the link thread. Returns `None` if the server stops.
-    pub(super) fn take_all(&self, server: &Server) -> Option<Vec<Ownership>> {
-        server.port(server.facts().first_io_worker).send(Message::TakeAll);
-        let mut state = self.lock();
-        loop {
-            if let Some(owned) = state.shards.take() {
-                return Some(owned);
-            }
-            if server.is_stopping() {
-                return None;
-            }
-            state = self.changed.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
 }
 
 impl<'s> RoleLock<'s> {
@@ -574,8 +554,6 @@ pub(super) fn shown(client: &Client) -> String {
     })
 }
 
-/// The value of [`Replica::link_worker`] if there is no link.
-const NO_WORKER: u32 = u32::MAX;
 /// Interval at which waiting threads check whether the server stops.
 const WAKE_EVERY: Duration = Duration::from_millis(200);
 

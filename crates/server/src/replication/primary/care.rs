@@ -14,6 +14,15 @@ use crate::config::primary::PrimarySettings;
 use crate::host::Server;
 use crate::replication::{Place, Replication, State, promotion};
 
+impl State {
+    /// Records whether the stream is kept, for attached replicas or for replicas that may
+    /// reconnect.
+    pub(in crate::replication) fn set_backlog(&mut self, server: &Server, is_kept: bool) {
+        self.has_backlog = is_kept;
+        server.snapshots().aof.gate().set_streamed(is_kept);
+    }
+}
+
 impl Replication {
     /// Adds a replica. If there is no backlog, the stream was not kept so far, so a new history
     /// starts. `at` is the place from which the replica continues. Returns `false` if the history
@@ -27,7 +36,7 @@ impl Replication {
             if !state.has_backlog {
                 let id = state.new_id();
                 state.history.change(id);
-                self.set_backlog(server, &mut state, true);
+                state.set_backlog(server, true);
                 tracing::info!(
                     "Replication backlog created, my new replication IDs are '{id}' and '{}'",
                     "0".repeat(40)
@@ -43,13 +52,6 @@ impl Replication {
         true
     }
 
-    /// Records whether the stream is kept, for attached replicas or for replicas that may
-    /// reconnect.
-    pub(in crate::replication) fn set_backlog(&self, server: &Server, state: &mut State, is_kept: bool) {
-        state.has_backlog = is_kept;
-        server.snapshots().aof.gate().set_streamed(is_kept);
-    }
-
     /// Enables the periodic `PING` in the stream if there are replicas. Disables it while the
     /// stream must not grow: during a failover, a promotion, and a shutdown that waits for
     /// replicas.
@@ -57,7 +59,7 @@ impl Replication {
         // The lock is held until the decision is stored, so that the latest decision is stored
         // last.
         let state = self.state();
-        let is_closing = self.failovers.is_running() || state.is_draining || state.promotions.running > 0;
+        let is_closing = self.failovers.is_running() || state.draining.holds_writes() || state.promotions.running > 0;
         server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
     }
 
@@ -105,7 +107,7 @@ impl Replication {
             }
             let id = state.new_id();
             state.history.change(id);
-            self.set_backlog(server, &mut state, false);
+            state.set_backlog(server, false);
             state.alone_since_ms = None;
             // The lock prevents a replica from attaching at this moment and losing the stream.
             // `keep_journal` can fail only when it starts a thread, and with `false` it starts

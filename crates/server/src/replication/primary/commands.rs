@@ -10,6 +10,7 @@ use pantala_replication::{Handshake, NotContinued, Registration, ReplconfAction,
 use pantala_resp::Reply;
 
 use super::following::LinkReader;
+use super::waits::offset_after;
 use super::{Asker, Link, Phase};
 use crate::aof;
 use crate::host::Server;
@@ -147,13 +148,13 @@ impl Replicator for Server {
     }
 
     fn acknowledged(&self, stamp: u64) -> Option<u64> {
-        let offset = self.replication().offset_after(self, stamp)?;
+        let offset = offset_after(self, stamp)?;
         Some(self.replication().state().replicas.acked(offset) as u64)
     }
 
     fn on_disk(&self, stamp: u64, durability: Durability) -> OnDisk {
         let aof = &self.snapshots().aof;
-        let offset = self.replication().offset_after(self, stamp);
+        let offset = offset_after(self, stamp);
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
             // If the reply to `WAITAOF` is held back until the effects of its client's commands are

@@ -87,16 +87,40 @@ fn end(server: &Server) {
     }
 }
 
-impl State {
+/// The pending shutdown, and whether it holds back writes.
+#[derive(Default)]
+pub struct Draining {
+    /// The shutdown that waits for replicas or is ending the server, if any.
+    shutdown: Option<PendingShutdown>,
+    /// Number of shutdowns so far.
+    shutdowns: u64,
+    /// Whether a shutdown holds back writes.
+    holds_writes: bool,
+    /// Whether no more writes run, so that the stream is complete.
+    is_drained: bool,
+}
+
+impl Draining {
+    /// Returns whether a shutdown holds back writes.
+    pub(in crate::replication) fn holds_writes(&self) -> bool {
+        self.holds_writes
+    }
+
+    /// Returns how long the pending shutdown will wait for replicas at most; `None` if no shutdown
+    /// is pending.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.shutdown.as_ref().map(|shutdown| shutdown.until.saturating_duration_since(Instant::now()))
+    }
+
     /// Returns whether the shutdown with this number is pending and was not aborted.
-    fn awaits_shutdown(&self, number: u64) -> bool {
+    fn awaits(&self, number: u64) -> bool {
         self.shutdown.as_ref().is_some_and(|shutdown| shutdown.number == number)
     }
 
     /// Holds back writes, unless they are held back already. As in Redis, `CLIENT UNPAUSE` does not
     /// end this pause.
-    fn begin_draining(&mut self, server: &Server) {
-        if !std::mem::replace(&mut self.is_draining, true) {
+    fn begin(&mut self, server: &Server) {
+        if !std::mem::replace(&mut self.holds_writes, true) {
             hold_writes(server);
         }
     }
@@ -106,30 +130,50 @@ impl State {
         let waiting = self.shutdown.as_mut().filter(|shutdown| shutdown.number == number);
         waiting.map(|shutdown| shutdown.is_ending = true).is_some()
     }
+
+    /// Accepts writes again. Returns the shutdown that was pending.
+    fn stop(&mut self, server: &Server) -> Option<PendingShutdown> {
+        if std::mem::take(&mut self.holds_writes) {
+            release_writes(server);
+        }
+        self.is_drained = false;
+        self.shutdown.take()
+    }
+
+    /// Makes the thread of the pending shutdown end, unless it no longer waits. Returns whether
+    /// there was such a shutdown. The shutdown stays pending until [`Draining::stop`].
+    fn abort(&mut self) -> bool {
+        let Some(shutdown) = self.shutdown.as_mut().filter(|shutdown| !shutdown.is_ending) else { return false };
+        // The thread detects the abort by the new number.
+        self.shutdowns += 1;
+        shutdown.number = self.shutdowns;
+        true
+    }
 }
 
-impl Replication {
+impl State {
     /// Returns whether an online replica has not acknowledged the stream up to `offset`. Ignores
     /// replicas that have sent `SYNC`, because they send no acknowledgements.
     fn is_behind(&self, offset: u64) -> bool {
-        let state = self.state();
-        let old = |client| state.links.iter().any(|link| link.client == client && link.is_old);
-        let mut online = state.replicas.iter().filter(|replica| replica.state == ReplicaState::Online);
+        let mut online = self.replicas.iter().filter(|replica| replica.state == ReplicaState::Online);
+        let old = |client| self.links.iter().any(|link| link.client == client && link.is_old);
         online.any(|replica| replica.acked < offset && !old(replica.client))
     }
+}
 
+impl Replication {
     /// Holds back writes and waits until replicas have the whole stream. Ends at `until` at the
     /// latest, or when the shutdown is aborted. Blocks, so a worker must not call it.
     fn drain(&self, server: &Arc<Server>, number: u64, until: Instant) {
         let quiet_until = until.max(Instant::now() + COMMANDS_END_WITHIN);
         {
             let mut state = self.state();
-            if !state.awaits_shutdown(number) {
+            if !state.draining.awaits(number) {
                 return;
             }
             // If the server was a replica when the shutdown was requested, writes are not held back
             // yet.
-            state.begin_draining(server);
+            state.draining.begin(server);
         }
         self.update_pings(server);
         let (sender, receiver) = mpsc::channel();
@@ -140,7 +184,7 @@ impl Replication {
         let offset = loop {
             match receiver.recv_timeout(LOOK) {
                 Ok(offset) => break offset,
-                Err(_) if !self.state().awaits_shutdown(number) => return,
+                Err(_) if !self.state().draining.awaits(number) => return,
                 Err(_) if Instant::now() >= quiet_until => {
                     tracing::warn!("Shutdown: writes could not be held back in time");
                     return;
@@ -150,15 +194,20 @@ impl Replication {
         };
         {
             let mut state = self.state();
-            if !state.is_draining || !state.awaits_shutdown(number) {
+            if !state.draining.holds_writes || !state.draining.awaits(number) {
                 return;
             }
-            state.is_drained = true;
+            state.draining.is_drained = true;
         }
-        while self.is_behind(offset) && Instant::now() < until && self.state().awaits_shutdown(number) {
+        while Instant::now() < until {
+            let state = self.state();
+            if !state.is_behind(offset) || !state.draining.awaits(number) {
+                break;
+            }
+            drop(state);
             std::thread::sleep(LOOK);
         }
-        if !self.state().awaits_shutdown(number) {
+        if !self.state().draining.awaits(number) {
             return;
         }
         let (state, now_ms) = (self.state(), server.monotonic_ms());
@@ -183,14 +232,7 @@ impl Replication {
     /// blocks.
     pub fn resume_writes(&self, server: &Server) {
         self.replica.resume_following();
-        let shutdown = {
-            let mut state = self.state();
-            if std::mem::take(&mut state.is_draining) {
-                release_writes(server);
-            }
-            state.is_drained = false;
-            state.shutdown.take()
-        };
+        let shutdown = self.state().draining.stop(server);
         self.update_pings(server);
         for (waiter, worker) in shutdown.into_iter().flat_map(|shutdown| shutdown.clients) {
             if waiter.claim() {
@@ -204,7 +246,7 @@ impl Replication {
     /// replicas or, on a replica, for the end of the link. Also returns `true` if another shutdown
     /// is pending, because the new shutdown then joins it.
     pub fn drains_before(&self, server: &Server) -> bool {
-        self.state().shutdown.is_some() || server.keyspace().tuning.is_replica() || self.held(server).1
+        self.state().draining.shutdown.is_some() || server.keyspace().tuning.is_replica() || self.held(server).1
     }
 
     /// Stops the server once replicas have the whole stream, at the latest after
@@ -215,16 +257,16 @@ impl Replication {
         let timeout_s = if how.now { 0 } else { server.config().settings().shutdown_timeout_s.into() };
         let until = Instant::now() + Duration::from_secs(timeout_s);
         let number = {
-            let mut state = self.state();
-            if let Some(shutdown) = &mut state.shutdown {
+            let draining = &mut self.state().draining;
+            if let Some(shutdown) = &mut draining.shutdown {
                 return shutdown.clients.extend(client);
             }
-            state.shutdowns += 1;
-            let (number, clients) = (state.shutdowns, client.into_iter().collect());
-            state.shutdown = Some(PendingShutdown { number, clients, until, is_ending: !waits });
+            draining.shutdowns += 1;
+            let (number, clients) = (draining.shutdowns, client.into_iter().collect());
+            draining.shutdown = Some(PendingShutdown { number, clients, until, is_ending: !waits });
             if waits && !server.keyspace().tuning.is_replica() {
                 // This must precede the moment at which a client can see that the shutdown waits.
-                state.begin_draining(server);
+                draining.begin(server);
             }
             number
         };
@@ -242,7 +284,7 @@ impl Replication {
                     }
                     replication.drain(&shared, number, until);
                 }
-                let begins = replication.state().begin_end(number);
+                let begins = replication.state().draining.begin_end(number);
                 if begins {
                     end(&shared);
                 } else {
@@ -255,7 +297,7 @@ impl Replication {
                 return;
             }
         }
-        let begins = self.state().begin_end(number);
+        let begins = self.state().draining.begin_end(number);
         if begins {
             end(server);
         }
@@ -263,27 +305,12 @@ impl Replication {
 
     /// Aborts a shutdown that waits for replicas (`SHUTDOWN ABORT`). Returns whether there was one.
     pub fn abort_shutdown(&self, server: &Server) -> bool {
-        {
-            let mut state = self.state();
-            if state.shutdown.as_ref().is_none_or(|shutdown| shutdown.is_ending) {
-                return false;
-            }
-            // The shutdown stays pending until `resume_writes`. Its thread detects the abort by the
-            // new number.
-            state.shutdowns += 1;
-            let number = state.shutdowns;
-            state.shutdown.iter_mut().for_each(|shutdown| shutdown.number = number);
+        if !self.state().draining.abort() {
+            return false;
         }
         self.resume_writes(server);
         tracing::info!("Shutdown manually aborted.");
         true
-    }
-
-    /// Returns how long a pending shutdown will wait for replicas at most; `None` if no shutdown is
-    /// pending.
-    pub fn shutdown_in(&self) -> Option<Duration> {
-        let state = self.state();
-        state.shutdown.as_ref().map(|shutdown| shutdown.until.saturating_duration_since(Instant::now()))
     }
 
     /// Returns the auxiliary fields with which a server that loads the snapshot can continue this
@@ -299,7 +326,7 @@ impl Replication {
         }
         let state = self.state();
         // A `REPLICAOF` may have made this server a replica after the stream was complete.
-        if !state.is_drained || server.keyspace().tuning.is_replica() {
+        if !state.draining.is_drained || server.keyspace().tuning.is_replica() {
             return Vec::new();
         }
         let offset = self.held(server).0.end;
@@ -323,7 +350,7 @@ impl Replication {
         let own = state.new_id();
         state.history.change(id);
         state.continue_as(own, offset, db);
-        self.set_backlog(server, &mut state, true);
+        state.set_backlog(server, true);
         state.alone_since_ms = Some(server.monotonic_ms());
         tracing::info!("The snapshot's history {id} continues as {own} at offset {offset}");
     }

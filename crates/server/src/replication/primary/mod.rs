@@ -17,7 +17,8 @@ use pantala_engine::pubsub::Listener;
 use pantala_replication::{FeedReader, Replica};
 
 use crate::host::Server;
-pub(super) use drain::{PendingShutdown, quiesce};
+pub use drain::Draining;
+pub(super) use drain::quiesce;
 use full_sync::SharedFeed;
 pub(super) use waits::PendingWait;
 

@@ -66,22 +66,21 @@ impl PendingWait {
     }
 }
 
-impl Replication {
-    /// Returns an offset before which the stream has all effects of a connection's commands.
-    /// `stamp` is the last stamp of these commands. Returns `None` if some effects may not be in
-    /// the stream yet.
-    pub(super) fn offset_after(&self, server: &Server, stamp: u64) -> Option<u64> {
-        if stamp == 0 {
-            // The connection has run no command while the stream was kept.
-            return Some(0);
-        }
-        server.keyspace().journal().offset_after(stamp)
+/// Returns an offset before which the stream has all effects of a connection's commands. `stamp` is
+/// the last stamp of these commands. Returns `None` if some effects may not be in the stream yet.
+pub(super) fn offset_after(server: &Server, stamp: u64) -> Option<u64> {
+    if stamp == 0 {
+        // The connection has run no command while the stream was kept.
+        return Some(0);
     }
+    server.keyspace().journal().offset_after(stamp)
+}
 
+impl Replication {
     /// Registers a blocked `WAIT` or `WAITAOF` of a connection that `worker` owns.
     pub fn wait(&self, server: &Server, worker: u32, waiter: Arc<Waiter>, wait: Acknowledged) {
         let ticket = waiter.ticket();
-        let offset = self.offset_after(server, wait.stamp);
+        let offset = offset_after(server, wait.stamp);
         {
             let mut state = self.state();
             // If only this list refers to a waiter, the connection of the waiter is closed.

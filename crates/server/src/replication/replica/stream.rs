@@ -12,22 +12,11 @@ use std::time::Instant;
 use pantala_engine::client::Progress;
 use pantala_replication::replica::Position;
 
-use super::{Known, NO_WORKER, Replica, WAKE_EVERY};
+use super::{Known, Replica, WAKE_EVERY};
 use crate::host::Server;
 use crate::replication::relay::Origin;
 
 impl Replica {
-    /// Returns the worker that owns the link; `None` if there is no link.
-    pub fn link_worker(&self) -> Option<u32> {
-        let worker = self.link_worker.load(Relaxed);
-        (worker != NO_WORKER).then_some(worker)
-    }
-
-    /// Records which worker owns the link.
-    pub fn set_link_worker(&self, worker: Option<u32>) {
-        self.link_worker.store(worker.unwrap_or(NO_WORKER), Relaxed);
-    }
-
     /// Returns the database that the stream has selected at its end. Returns `None` while a command
     /// of the link may be running, because the dataset may then not be at the end of the stream.
     /// Must be called while all shards are held.
