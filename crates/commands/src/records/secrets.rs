@@ -18,10 +18,22 @@ pub(super) fn auth(_: &Args<'_>, index: usize) -> bool {
     index > 0
 }
 
-/// Returns whether the argument `index` of `ACL DRYRUN` is secret. If the tested command accepts
-/// passwords, all its arguments are.
+/// Returns whether the argument `index` is secret in a call that names another command at the
+/// argument `at`. If that command accepts passwords, all its arguments are.
+fn named_command(args: &Args<'_>, at: usize, index: usize) -> bool {
+    index > at && ["AUTH", "HELLO", "ACL", "CONFIG", "MIGRATE"].iter().any(|command| is(args, at, command))
+}
+
+/// Returns whether the argument `index` of `ACL DRYRUN` is secret. Those of the tested command can
+/// be.
 pub(super) fn acl_dryrun(args: &Args<'_>, index: usize) -> bool {
-    index > 3 && ["AUTH", "HELLO", "ACL", "CONFIG", "MIGRATE"].iter().any(|command| is(args, 3, command))
+    named_command(args, 3, index)
+}
+
+/// Returns whether the argument `index` of `COMMAND GETKEYS` and `COMMAND GETKEYSANDFLAGS` is
+/// secret. Those of the named command can be.
+pub(super) fn command_getkeys(args: &Args<'_>, index: usize) -> bool {
+    named_command(args, 2, index)
 }
 
 /// Returns whether the argument `index` of `HELLO` is secret. The two arguments after `AUTH` are.
@@ -78,6 +90,9 @@ mod tests {
         assert_eq!(secrets("ACL GETUSER u"), "...");
         assert_eq!(secrets("ACL DRYRUN u hello 3 AUTH u p"), "....****");
         assert_eq!(secrets("ACL DRYRUN u SET k v"), "......");
+        assert_eq!(secrets("COMMAND GETKEYS acl SETUSER u >p"), "...***");
+        assert_eq!(secrets("COMMAND GETKEYSANDFLAGS MIGRATE h p k 0 1 AUTH p"), "...*******");
+        assert_eq!(secrets("COMMAND GETKEYS SET k v"), ".....");
         assert_eq!(secrets("CONFIG SET port 1 requirepass p"), ".....*");
         assert_eq!(secrets("MIGRATE h p key 9 5000 AUTH p"), ".......*");
         assert_eq!(secrets("MIGRATE h p key 9 5000 COPY auth2 u p"), "........**");

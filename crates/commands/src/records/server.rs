@@ -87,6 +87,7 @@ pub(crate) const COMMAND_GETKEYS: Command = Command {
     arity: -4,
     flags: flags![LOADING, STALE],
     acl: acl![CONNECTION],
+    secrets: Some(super::secrets::command_getkeys),
     handler: Handler::Local(crate::introspection::getkeys),
     ..SERVER
 };
@@ -100,6 +101,7 @@ pub(crate) const COMMAND_GETKEYSANDFLAGS: Command = Command {
     arity: -4,
     flags: flags![LOADING, STALE],
     acl: acl![CONNECTION],
+    secrets: Some(super::secrets::command_getkeys),
     handler: Handler::Local(crate::introspection::getkeysandflags),
     ..SERVER
 };
