@@ -176,6 +176,41 @@ fn a_client_that_is_logged_out_has_time_to_log_in_again() {
     });
 }
 
+/// Clients that never authenticate must not use up `maxclients`. Those that have authenticated keep
+/// their connections.
+#[test]
+fn unauthenticated_clients_do_not_keep_others_out() {
+    const CLIENTS: usize = 6;
+    const REJECTED: &[u8] = b"-ERR max number of clients reached\r\n";
+    for_each_backend(|backend| {
+        let args = ["--requirepass", "secret", "--maxclients", "6", "--workers", "2"];
+        let mut server = Server::pantala(backend, &args);
+        let mut silent: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        // Longer than the time in which a client may authenticate.
+        std::thread::sleep(Duration::from_millis(1200));
+        let mut known = Vec::new();
+        for mut oldest in silent.drain(..) {
+            let mut client = server.connect();
+            assert_eq!(client.call("AUTH secret"), Reply::ok());
+            assert_eq!(oldest.read_to_end(), b"");
+            known.push(client);
+        }
+        std::thread::sleep(Duration::from_millis(1200));
+        assert_eq!(server.connect().read_to_end(), REJECTED);
+        for client in &mut known {
+            assert_eq!(client.call("PING").text(), "PONG");
+        }
+        // A client that is logged out has no right to its connection any more.
+        assert_eq!(known[0].call("RESET").text(), "RESET");
+        std::thread::sleep(Duration::from_millis(50));
+        let mut last = server.connect();
+        assert_eq!(last.call("AUTH secret"), Reply::ok());
+        assert_eq!(known[0].read_to_end(), b"");
+        drop(known);
+        server.assert_sound();
+    });
+}
+
 /// CVE-2025-21605: replies that an unauthenticated client doesn't read.
 #[test]
 fn unauthenticated_clients_that_do_not_read_are_closed() {

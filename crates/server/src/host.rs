@@ -14,6 +14,7 @@ use pantala_engine::keyspace::{Keyspace, WorkerPort};
 use pantala_engine::message::Message;
 use pantala_runtime::Backend;
 
+use crate::admission::Admission;
 use crate::aof;
 use crate::config::{ConfigStore, Settings};
 use crate::net;
@@ -61,8 +62,7 @@ pub struct Server {
     config: ConfigStore,
     clock: SystemClock,
     workers: Box<[WorkerStats]>,
-    /// Number of open connections.
-    open: AtomicU64,
+    admission: Admission,
     /// For each worker: number of its connections, including those that are still being handed over
     /// to it.
     loads: Box<[AtomicU64]>,
@@ -94,7 +94,7 @@ impl Server {
             config,
             clock: SystemClock::new(),
             workers: (0..workers).map(|_| WorkerStats::new()).collect(),
-            open: AtomicU64::new(0),
+            admission: Admission::default(),
             loads: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             facts,
             renames,
@@ -212,22 +212,23 @@ impl Server {
 
     /// Returns the number of open connections.
     pub fn open_connections(&self) -> u64 {
-        self.open.load(Relaxed)
+        self.admission.open()
     }
 
     /// Admits an accepted connection and counts it. Returns `None` if the peer has disconnected or
     /// is rejected. A rejected peer gets an error, and its connection is closed.
     pub fn admit(&self, socket: OwnedFd, kind: process::Kind, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
-        let open = self.open.fetch_add(1, Relaxed) + 1;
-        if open > u64::from(settings.maxclients) {
-            self.open.fetch_sub(1, Relaxed);
+        let open = self.admission.count();
+        let is_full = open > u64::from(settings.maxclients);
+        if is_full && !self.admission.makes_room(self, open, settings.maxclients) {
+            self.admission.uncount();
             self.stats.connections_rejected.fetch_add(1, Relaxed);
             net::send_rejection(&socket, kind, "-ERR max number of clients reached\r\n");
             return None;
         }
         if settings.protected_mode && !net::is_admitted_in_protected_mode(&peer) && self.needs_no_password() {
-            self.open.fetch_sub(1, Relaxed);
+            self.admission.uncount();
             self.stats.connections_rejected.fetch_add(1, Relaxed);
             tracing::debug!("Rejected {peer}: protected mode is enabled, and the user default has no password");
             net::send_rejection(&socket, kind, PROTECTED_MODE_DENIED);
@@ -255,7 +256,7 @@ impl Server {
     /// Removes an admitted connection from the counts, because its worker has closed it or could
     /// not take it over.
     pub fn uncount_connection(&self, worker: u32) {
-        self.open.fetch_sub(1, Relaxed);
+        self.admission.uncount();
         self.loads[worker as usize].fetch_sub(1, Relaxed);
     }
 
@@ -341,7 +342,7 @@ impl Server {
 
 /// Counts the link to a primary as an open connection, regardless of `maxclients`.
 pub fn admit_link(server: &Server) {
-    server.open.fetch_add(1, Relaxed);
+    server.admission.count();
 }
 
 /// The error for a remote peer that protected mode rejects.

@@ -29,6 +29,7 @@
 //! | [`net`] | options and addresses of sockets |
 #![forbid(unsafe_code)]
 
+mod admission;
 pub mod aof;
 pub mod cli;
 pub mod clients;

@@ -88,6 +88,8 @@ pub struct Client {
     pub queued: AtomicI64,
     /// Memory usage of the queued commands, bytes.
     pub queued_bytes: AtomicU64,
+    /// Whether the client has logged in, or connected while no login was required.
+    pub authenticated: AtomicBool,
     /// Whether the client runs `MONITOR`.
     pub monitors: AtomicBool,
     /// Whether the client is a replica (`SYNC`, `PSYNC`).
@@ -160,6 +162,7 @@ impl Client {
             subscriptions: Default::default(),
             queued: AtomicI64::new(-1),
             queued_bytes: AtomicU64::new(0),
+            authenticated: AtomicBool::new(false),
             monitors: AtomicBool::new(false),
             is_replica: AtomicBool::new(false),
             is_primary: AtomicBool::new(false),
@@ -356,6 +359,11 @@ impl Clients {
     /// Returns the client with an ID.
     pub fn find(&self, id: u64) -> Option<Arc<Client>> {
         self.lock().get(&id).cloned()
+    }
+
+    /// Returns the client that connected first of those for which `wanted` returns true.
+    pub fn first(&self, wanted: impl Fn(&Client) -> bool) -> Option<Arc<Client>> {
+        self.lock().values().find(|client| wanted(client)).cloned()
     }
 
     /// Returns all current clients.

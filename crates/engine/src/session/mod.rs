@@ -132,7 +132,7 @@ impl Session {
             client,
             db: 0,
             version: Version::Resp2,
-            authenticated: !users.requires_login(),
+            authenticated: false,
             rules: user.rules(),
             user,
             user_epoch: epoch,
@@ -158,6 +158,7 @@ impl Session {
             primary: None,
             durability: Durability::default(),
         };
+        session.set_authenticated(!users.requires_login());
         session.settle_permissions(epoch);
         session
     }

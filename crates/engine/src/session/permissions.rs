@@ -1,6 +1,7 @@
 //! The user of a session, and the rules of the user that the session caches ([`crate::acl`]).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_resp::Args;
 
@@ -18,6 +19,11 @@ impl Session {
         self.authenticated
     }
 
+    pub(super) fn set_authenticated(&mut self, authenticated: bool) {
+        self.authenticated = authenticated;
+        self.client.authenticated.store(authenticated, Relaxed);
+    }
+
     /// Returns the time at which the client connected or was last logged out, Unix time in ms.
     pub fn logged_out_ms(&self) -> i64 {
         self.logged_out_ms
@@ -31,7 +37,7 @@ impl Session {
     /// Logs the client in as a user. The caller must read `epoch` before it looks up the user. A
     /// change after the lookup raises the epoch, so the next command notices the change.
     pub fn log_in(&mut self, user: Arc<User>, epoch: u64) {
-        self.authenticated = true;
+        self.set_authenticated(true);
         self.client.set_user(Arc::clone(&user));
         self.rules = user.rules();
         self.user = user;
@@ -45,7 +51,7 @@ impl Session {
         }
         let epoch = users.epoch();
         self.log_in(Arc::clone(users.default_user()), epoch);
-        self.authenticated = !users.requires_login();
+        self.set_authenticated(!users.requires_login());
         self.settle_permissions(epoch);
     }
 
@@ -66,7 +72,7 @@ impl Session {
     #[cold]
     fn follow_changed_rules(&mut self, epoch: u64) -> bool {
         if self.user.is_deleted() {
-            self.authenticated = false;
+            self.set_authenticated(false);
             self.unrestricted_epoch = NEVER;
             return false;
         }
