@@ -601,3 +601,32 @@ fn a_transaction_above_the_limit_runs_to_its_end() {
         server.assert_sound();
     });
 }
+
+/// A reply of several streams that exceeds the limit with its last header, after all entries.
+#[test]
+fn a_reply_that_only_its_header_makes_too_long_is_dropped() {
+    const ENTRIES: usize = 1348;
+    const LIMIT: &str = "normal 41272 0 0 pubsub 41272 0 0";
+    let args = ["--workers", "1", "--shards", "1", "--client-output-buffer-limit", LIMIT];
+    let server = Server::pantala(Backend::all()[0], &args);
+    let mut client = server.connect();
+    client.call("XADD empty 1-1 a b");
+    for id in 1000..1000 + ENTRIES {
+        client.command(&["XADD", "s", &format!("{id}-1"), "f", "xxxxxxxxxx"]);
+    }
+    client.call("XGROUP CREATE empty g $");
+    for bytes in 10..30 {
+        client.call("COPY s long REPLACE");
+        client.call("XGROUP CREATE long g 0");
+        client.command(&["XADD", "long", "9998-1", "f", &"x".repeat(bytes)]);
+        for read in ["XREAD STREAMS long empty 0 99999-0", "XREADGROUP GROUP g me STREAMS long empty > >"] {
+            let mut reader = server.connect();
+            let mut calls = encode(&read.split(' ').collect::<Vec<_>>());
+            encode_into(&mut calls, &["QUIT"]);
+            reader.send_raw(&calls);
+            let received = reader.read_to_end();
+            assert!(received.is_empty() || received.ends_with(b"+OK\r\n"), "{bytes}: {read}");
+            assert!(!received.starts_with(b"*1\r\n+"), "{bytes}: {read}: a reply without its element");
+        }
+    }
+}

@@ -120,6 +120,11 @@ fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Re
     for (stream, &after) in after.as_slice().iter().enumerate() {
         let key = access.key(args, options.first_key + stream);
         served += usize::from(options.read_one(access, &key, after, reply));
+        // The entries read so far were discarded. Those of the other streams would be too, and must
+        // not become pending entries of a group.
+        if reply.is_aborted() {
+            return;
+        }
     }
     if served > 0 {
         return reply.patch(streams, served);
