@@ -12,7 +12,7 @@
 //! | unit | the effects of one command, transaction or script |
 //! | stamp | a unit's place in the order of all changes |
 //! | increment | a file of an AOF with effects |
-//! | entry | a key with its expiry, access word and value, which is encoded as in the file |
+//! | entry | a key with its expiry, its access word and its value in the encoding of the file |
 //! | access word | the LRU time or LFU counter of an entry |
 //! | chunk | bytes that a [`rdb::Writer`] hands to its [`rdb::Sink`] at once |
 //!
@@ -28,7 +28,7 @@
 //! Reading buffers up to about twice the largest entry, and one feed of input. Writing needs memory
 //! for the largest string and one chunk, because collections are written in pieces. A length in a
 //! file reserves memory only in proportion to the bytes that are present. For a compressed string,
-//! this is at most the size to which its bytes can expand.
+//! the reserved memory is at most the size to which the present bytes can expand.
 #![forbid(unsafe_code)]
 
 pub mod aof;

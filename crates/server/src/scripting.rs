@@ -1,5 +1,5 @@
-//! Scripts and functions. All workers share the loaded scripts and function libraries, and records
-//! of the running ones. Each worker has its own Lua states.
+//! Scripts and functions. All workers share the loaded scripts and function libraries, and one
+//! record per worker of the script that it runs. Each worker has its own Lua states.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -117,8 +117,8 @@ pub struct Running {
     /// Start of the latest run, in ms of the monotonic clock. It is stored before the run is marked
     /// as started. So a reader that sees a run also sees the start of that run or of a later run.
     since_ms: AtomicI64,
-    /// Whether the script runs, has written or was killed. The mark of [`Killable`] is set for a
-    /// function.
+    /// Whether the script runs, has written or was killed. For a function, also has the mark of
+    /// [`Killable`].
     run: Killable,
     /// The name and command of a run, and the start of this run, which distinguishes it from later
     /// runs. Set once the script has run long enough to be shown.

@@ -124,7 +124,7 @@ pub struct Tally<'s> {
     /// 0.
     window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
-    /// Whether the error of the current command, a script, was already counted as the error of a
+    /// If the current command is a script: whether its error was already counted, as the error of a
     /// command that the script has called.
     is_counted: bool,
     /// Counts that are held back, because they were made in a run that may be rolled back.

@@ -158,8 +158,8 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     if is_whole {
         dispatcher.memory.publish_client_memory_if_over(&mut dispatcher.clients);
     }
-    // `CONFIG SET` may have run in this turn. Settings that affect the data are applied before its
-    // reply is sent.
+    // `CONFIG SET` may have run in this turn. Settings that affect the data are applied before the
+    // reply of `CONFIG SET` is sent.
     control.reload_if_changed(dispatcher);
     if is_whole {
         // The effects of the turn must be in the journal before the replies are sent.

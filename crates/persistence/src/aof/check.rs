@@ -20,8 +20,8 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analysis {
     /// The error as redis-check-aof prints it; `None` if redis-check-aof prints no error. There are
-    /// three such cases: the file is valid; a record starts with a wrong byte; no transaction is
-    /// open and the file is truncated before or within a number.
+    /// three such cases: the file is valid; a record starts with a wrong byte; the file is
+    /// truncated before or within a number, outside of a transaction.
     pub error: Option<String>,
     /// Whether a record starts with neither `*` nor `#`.
     pub is_format_error: bool,

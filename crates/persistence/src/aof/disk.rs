@@ -60,7 +60,7 @@ pub trait Disk: Clone + Debug {
     /// # Errors
     /// The system's error.
     fn size(&self, path: &Path) -> io::Result<u64>;
-    /// Renames a file atomically; replaces a file of that name.
+    /// Renames a file atomically. Replaces an existing file that has the new name.
     ///
     /// # Errors
     /// The system's error.

@@ -127,7 +127,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Returns the file's text, as Redis writes it.
+    /// Returns the text of the manifest, as Redis writes it.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
         let mut text = Vec::new();
@@ -215,7 +215,7 @@ impl Manifest {
         }
     }
 
-    /// Removes the files that may be deleted from the list, and returns them.
+    /// Removes from the list the files that may be deleted, and returns these files.
     pub fn take_history(&mut self) -> Vec<Listed> {
         std::mem::take(&mut self.history)
     }

@@ -25,7 +25,7 @@
 //! | [`directory`] | the directory and its manifest |
 //! | [`place`] | changes of the list of files |
 //! | [`output`] | the increment that is being written |
-//! | [`writing`] | the state of the writer thread: cuts, rotations, durable effects |
+//! | [`writing`] | which effects are written and durable; the change to the next increment |
 //! | [`base`] | a base of commands |
 //! | [`check`] | `check-aof`: one file, as redis-check-aof checks it |
 

@@ -1,8 +1,8 @@
 //! Reads a file of effects: bytes in, commands and annotations out.
 //!
 //! The format is a subset of the protocol of clients (arrays of bulk strings), and adds
-//! annotations: lines that start with `#`. A truncated end is a different error than an invalid
-//! record: a truncated end means that writing was interrupted by a crash, and the file may be cut
+//! annotations: lines that start with `#`. A truncated end and an invalid record are different
+//! errors. A truncated end means that a crash has interrupted the writing, so the file may be cut
 //! there.
 //!
 //! If a group of effects (effects that were written together) has a checksum, the checksum is

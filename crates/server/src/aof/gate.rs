@@ -8,10 +8,10 @@
 //! The second rule bounds memory usage, because unwritten effects are kept in memory. Redis blocks
 //! the whole server while its disk is behind; Pantala still answers reads.
 //!
-//! The gate is *shut* while one of the rules applies. A *stamp* is the place of effects in the
-//! order of commits. A reply is marked with the last stamp of the effects that its commands have
-//! produced or seen. Under the first rule, a reply is sent once all effects up to its stamp are on
-//! disk.
+//! The gate is *shut* while one of the rules applies. A *stamp* is a number that gives the position
+//! of effects in the order of commits. A reply is marked with the last stamp of the effects that
+//! its commands have produced or seen. Under the first rule, a reply is sent once all effects up to
+//! its stamp are on disk.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -21,8 +21,8 @@ use pantala_engine::effect::Seen;
 /// Size of unwritten effects above which replies to writes wait, bytes: 256 MiB.
 pub const UNWRITTEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Size of unwritten effects at which these replies are sent, bytes: 232 MiB. Clients wait until
-/// the disk has written the difference of 24 MiB. The memory of the written effects is then reused
+/// Size of unwritten effects at which the waiting replies are sent, bytes: 232 MiB. So clients wait
+/// until the disk has written at least 24 MiB. The memory of the written effects is then reused
 /// ([`pantala_base::pool`]).
 const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX - 24 * 1024 * 1024;
 
@@ -65,8 +65,8 @@ impl Gate {
     }
 
     /// Sets whether the stream of effects is kept for replicas. Must be called before the first
-    /// snapshot for replicas starts. Relaxed suffices: the thread that makes the snapshot's cut
-    /// releases the shards after this call, so a thread that acquires a shard after the cut sees
+    /// snapshot for replicas starts. Relaxed suffices: the thread that starts the snapshot holds
+    /// all shards and releases them after this call. So a thread that then acquires a shard sees
     /// the bit.
     pub fn set_streamed(&self, is_streamed: bool) {
         if is_streamed {

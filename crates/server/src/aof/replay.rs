@@ -27,8 +27,8 @@ const ERRORS_LOGGED: u64 = 10;
 /// contains these effects.
 const EFFECTS_DROPPED_EVERY: u64 = 1024;
 
-/// A multiple of the periods of access words, ms. An entry stores its last access in an access
-/// word, whose value repeats every 2^24 s (LRU) or 2^16 min (LFU).
+/// A common multiple of the two periods of access words, ms. An entry stores the time of its last
+/// access in its access word. This time repeats every 2^24 s (LRU) or 2^16 min (LFU).
 const ACCESS_PERIOD_MS: i64 = 15 * (1 << 24) * 1000;
 
 /// Returns a Unix time in the 1970s, in ms, at which no deadline has passed. At this time, access

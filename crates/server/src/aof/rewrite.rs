@@ -365,8 +365,8 @@ impl Consumer for Rewriting {
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
                 // This call of `install` moves all increments to the history, so they will be
-                // deleted. If the stream was cut, an increment has the effects after the cut and
-                // must stay. So the base is deleted instead.
+                // deleted. If the stream was cut, one of these increments has the effects after the
+                // cut and must stay. So in that case the base is not installed but deleted.
                 (false, Some(place)) if !self.has_cut => {
                     place.install(base.described(), false, 0).map_err(|error| Unfinished::Failed(error.to_string()))
                 }

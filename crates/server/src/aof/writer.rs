@@ -1,6 +1,7 @@
 //! The writer thread of the append-only file, which writes the increments. An *increment* is a file
-//! with the effects since a *base*; a base has the dataset at one instant. A *stamp* is the place
-//! of effects in the order of commits.
+//! with the effects since a *base*; a base has the dataset at one instant. A *stamp* is a number
+//! that gives the position of effects in the order of commits. The *log* is the ordered stream of
+//! all workers' effects in memory.
 //!
 //! ```text
 //! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► replies sent
@@ -327,8 +328,8 @@ impl Writer {
             self.rotate(server);
         }
         loop {
-            // Effects that are in the batch, for example after a rotation, are written before more
-            // are read.
+            // If the batch still has unwritten effects, for example after the change to a new
+            // increment, they are written before more are read.
             let has_more = if self.writing.is_written() { self.read(server) } else { true };
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             faults::hold(Fault::StuckDisk);
@@ -348,8 +349,8 @@ impl Writer {
                     self.note_failed(server, what, &error);
                     if what == "write" && !self.writing.is_rotated() {
                         // A rewrite is pending. It must continue, because its end may be the only
-                        // way to free space on the disk. Its snapshot contains the effects that are
-                        // dropped here.
+                        // way to free space on the disk. The snapshot of the rewrite contains the
+                        // effects that are dropped here.
                         self.writing.abandon();
                         continue;
                     }

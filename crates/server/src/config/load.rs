@@ -39,9 +39,9 @@ pub struct Sources {
 pub struct HostDefaults {
     /// Default number of workers.
     pub workers: usize,
-    /// Default number of shards for a number of workers.
+    /// Returns the default number of shards for a number of workers.
     pub shards: fn(usize) -> usize,
-    /// Default number of partitions for a number of workers and a number of shards.
+    /// Returns the default number of partitions for a number of workers and a number of shards.
     pub partitions: fn(usize, usize) -> usize,
 }
 
@@ -215,8 +215,8 @@ struct Loader<'a> {
     /// The configured values of directives that aren't supported. `values` keeps the defaults of
     /// these directives.
     asked: Values,
-    /// Lines of directives that aren't supported, in order. Only the last line of each directive of
-    /// the table is kept.
+    /// Lines of directives that aren't supported, in order. If a directive has several lines, only
+    /// the last is kept, except for `loadmodule`.
     unserved: Vec<UnsupportedLine>,
     warnings: Vec<Warning>,
     renames: Vec<Rename>,
@@ -263,7 +263,7 @@ impl Loader<'_> {
             }
             self.line(number, line, depth).map_err(|failure| match failure {
                 Failure::Here(reason) => LoadError::Line { number, line: line.to_vec(), reason },
-                // Rules may contain passwords, so the error doesn't show the line.
+                // The rules of a user may contain passwords, so the error doesn't show the line.
                 Failure::User(reason) => LoadError::Line { number, line: b"user ...".to_vec(), reason },
                 Failure::Included(error) => error,
             })?;

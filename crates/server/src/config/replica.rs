@@ -39,7 +39,7 @@ pub struct ReplicaSettings {
     /// file, if the dataset is empty.
     pub loads_directly_if_empty: bool,
     /// `rdb-del-sync-files`: whether to delete the RDB file after a sync. The file stays if the
-    /// server saves its data.
+    /// server has save points or an append-only file.
     pub deletes_sync_files: bool,
 }
 

@@ -258,9 +258,9 @@ pub struct Settings {
     pub stop_writes_on_bgsave_error: bool,
     /// Whether to write and check checksums of snapshots.
     pub rdb_checksum: bool,
-    /// `key-load-delay`: µs per loaded key; if negative, keys per µs. Slows down loading in tests.
+    /// `key-load-delay`, for tests: n > 0 delays a load by n µs per key, and -n by 1 µs per n keys.
     pub key_load_delay: i64,
-    /// `rdb-key-save-delay`: the same as `key-load-delay`, for each key of a snapshot.
+    /// `rdb-key-save-delay`: delays a snapshot as `key-load-delay` delays a load.
     pub key_save_delay: i64,
     /// Whether to sync a snapshot also while it is being written, not only at its end.
     pub rdb_save_incremental_fsync: bool,

@@ -43,7 +43,8 @@ impl Control {
             }
             self.work.borrow_mut().purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
         }
-        // In a turn within a script, a Lua state is in use. Flushed states are dropped later.
+        // A long script runs turns (iterations of the event loop) within itself. A Lua state is
+        // then in use, so flushed states are dropped later.
         if !dispatcher.clients.frozen.is_within_script() {
             server.scripting().drop_flushed(number);
         }
@@ -135,7 +136,7 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
 /// this turn or will be sent in the next turn, so the peer is not too slow.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
-    // Includes the part of the replication stream that a replica has not read from the log yet.
+    // Includes the part of the replication stream that is not in the replica's output yet.
     let is_above = || {
         let lag_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.lag_bytes());
         connection.pending_bytes() as u64 + lag_bytes > limit.soft_bytes

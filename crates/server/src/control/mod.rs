@@ -26,7 +26,7 @@ pub struct Control {
     settings_generation: Cell<u64>,
     /// Time at which periodic work is next due, in ms of the monotonic clock.
     next_cron_ms: Cell<i64>,
-    /// State of the worker's part of the walk for a snapshot.
+    /// State of the worker's part of the walk over the dataset that encodes a snapshot.
     walk: Cell<Walk>,
     /// State of periodic work. It must not stay borrowed while commands run, because a turn within
     /// a script borrows it too.

@@ -2,9 +2,8 @@
 //!
 //! The daemon is a second process of the same program, in a new session and with `/dev/null` as its
 //! three standard streams. It is started by `exec`, because a mere `fork` would need `unsafe`. The
-//! daemon needs nothing from its parent except the standard input, if the parent has read
-//! configuration from it. Both processes read the same configuration. So the parent has already
-//! reported the errors in it on the terminal.
+//! parent passes on its standard input only if it has read configuration from there. Both processes
+//! read the same configuration, so the parent has already reported any error in it on the terminal.
 
 use crate::config::host::reason;
 use std::ffi::OsString;

@@ -2,8 +2,8 @@
 //!
 //! The *home* of a shard is the worker that does the shard's periodic work. Consecutive workers
 //! share a last-level cache, and the homes of consecutive shards are consecutive workers. With I/O
-//! workers, each cache gets its share of homes and of I/O workers. On a host with one node, no
-//! worker is placed; `pin-threads` alone then binds workers to CPUs.
+//! workers, each cache gets its share of homes and of I/O workers. On a host with one node, workers
+//! are not placed by node. Only `pin-threads` then binds workers to CPUs.
 
 use std::io;
 

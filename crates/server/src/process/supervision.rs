@@ -41,8 +41,8 @@ enum Way {
     Closed,
 }
 
-/// Reports to the supervisor that `wanted` names that the server starts. Returns whether this
-/// supervisor exists; the server then stays in the foreground. With upstart, the call stops the
+/// Reports the start of the server to the supervisor that `wanted` names. Returns whether this
+/// supervisor exists. If so, the server stays in the foreground. With upstart, the call stops the
 /// process until upstart resumes it.
 pub fn supervise(wanted: Supervised) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some();

@@ -5,8 +5,8 @@ use pantala_base::title::Title;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
-/// The memory of the title, the program's name and the path of the configuration file, which the
-/// title may contain, and the current text.
+/// The memory of the title and the current text. Also the two texts that the title may contain: the
+/// program's name and the path of the configuration file.
 struct Shown {
     title: Title,
     program: Vec<u8>,

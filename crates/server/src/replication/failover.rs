@@ -206,10 +206,10 @@ pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
     end(server, number);
 }
 
-/// Ends a failover whose target has accepted, unless it was aborted before.
+/// Ends a failover whose target has accepted, unless the failover was aborted before.
 pub(super) fn succeed(server: &Server, number: u64) {
-    // An abort takes this lock too. So it has either ended the failover before, or finds none
-    // afterwards.
+    // An abort takes this lock too. So an abort either has ended the failover before, or finds no
+    // failover afterwards.
     let _role = RoleLock::of(server);
     end(server, number);
 }
@@ -267,8 +267,8 @@ impl Run {
         if !replication.failovers.enter_progress(self.number, &target) {
             return;
         }
-        // The server continues as a replica from the end of its own stream. If a write is still in
-        // flight, that end is unknown, because the write would move it.
+        // The server continues as a replica from the end of its own stream. While a write is in
+        // flight, that end is unknown, because the write will extend the stream.
         let known = is_quiet.then(|| Known::at(replication.state().history.id(), hold_stream(server)));
         role.hand_over(target, known);
     }
@@ -333,10 +333,10 @@ fn hold_stream(server: &Server) -> u64 {
     server.keyspace().journal().hold_stream(&server.keyspace().tuning)
 }
 
-/// Waits until no write is in flight, stops adding units to this server's stream and records its
-/// end. If the new primary was a replica of this server, it may continue this stream from there.
-/// Returns the end; `None` if the primary has changed meanwhile, the server stops, or no stream is
-/// recorded.
+/// Waits until no write is in flight, stops adding units to this server's stream, and records the
+/// stream's end. If the new primary was a replica of this server, this server can continue from
+/// that end without a full sync. Returns the end, or `None` if the primary has changed meanwhile,
+/// the server stops, or no stream is recorded.
 pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     let replication = server.replication();
     let replica = &replication.replica;

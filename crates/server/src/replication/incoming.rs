@@ -87,7 +87,8 @@ impl<'a, 's> Incoming<'a, 's> {
         Ok(loaded)
     }
 
-    /// Receives bytes and replaces `part` by the snapshot's bytes among them. There may be none.
+    /// Receives bytes, and replaces the content of `part` by those bytes that belong to the
+    /// snapshot. There may be none.
     fn receive(&mut self) -> Result<(), End> {
         self.earlier_bytes += self.part.len() as u64;
         self.part.clear();

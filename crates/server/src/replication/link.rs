@@ -143,7 +143,8 @@ impl Attempt<'_> {
                 self.enter(Phase::Sync)?;
                 let payload = self.wait_for_payload(&mut wire)?;
                 let stream_db = self.load(&mut wire, payload, position)?;
-                // The offset of a primary that doesn't support PSYNC is unknown. It counts from 0.
+                // A primary that doesn't support PSYNC sends no offset. The offset is then counted
+                // from 0.
                 let offset = position.map_or(0, |position| position.offset);
                 let known = position.map(|position| Known { position, db: stream_db });
                 tracing::info!("MASTER <-> REPLICA sync: Finished with success");
@@ -198,8 +199,9 @@ impl Attempt<'_> {
         self.server.snapshots().loading.add_loaded_bytes(bytes);
     }
 
-    /// Returns an error if the snapshot has no keys and another history, while this server has keys
-    /// and `replica-refuse-empty-primary` is set. The primary may have restarted without its data.
+    /// Checks a snapshot if `replica-refuse-empty-primary` is set. Returns an error if the snapshot
+    /// would replace this server's keys by an empty dataset with another history. The primary may
+    /// then have restarted without its data.
     fn refuse_empty(&self, received: &Received, position: Option<Position>) -> Result<(), End> {
         if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
             return Ok(());
@@ -458,8 +460,8 @@ impl Wire {
         }
     }
 
-    /// Passes the unread bytes of the buffer to `payload`, which appends the snapshot's bytes among
-    /// them to `into`. Returns whether the snapshot is complete.
+    /// Passes the unread bytes of the buffer to `payload`, which appends those that belong to the
+    /// snapshot to `into`. Returns whether the snapshot is complete.
     pub(super) fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
         let (taken, is_over) = payload.feed(&self.buffer[self.at..], into);
         self.at += taken;

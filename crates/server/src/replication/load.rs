@@ -186,7 +186,8 @@ fn replace(
     let mut access = keyspace.access(&SESSION, owned, server.now_ms());
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data");
     access.flush(0..keyspace.databases(), settings.replica.flushes_lazily);
-    // Can't fail: only a shutdown that holds all shards makes the libraries final.
+    // Can't fail: changes of libraries are rejected only during a shutdown that holds all shards,
+    // and this thread holds them now.
     let _ = server.scripting().libraries.flush();
     tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
     let loaded = read(&mut access.whole())

@@ -127,7 +127,7 @@ pub struct State {
     has_announced_id: bool,
     /// The ID that the history gets at the end of a promotion.
     next_id: Option<ReplId>,
-    /// The database that the stream had selected where the history of the former ID ended.
+    /// The database that the stream had selected at the end of the history with the former ID.
     former_db: u32,
     /// Whether the stream is kept for replicas, attached or not.
     has_backlog: bool,

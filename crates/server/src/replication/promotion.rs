@@ -50,7 +50,7 @@ pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(
 /// The promotions in progress.
 #[derive(Debug, Default)]
 pub(super) struct Promotions {
-    /// Their number.
+    /// Number of promotions in progress.
     pub(super) running: u32,
     /// The terms of the promotions whose threads couldn't be started yet.
     unstarted: Vec<u64>,
@@ -63,8 +63,8 @@ pub(super) fn begin(server: &Server) {
         state.promotions.running += 1;
         state.next_id = Some(state.new_id());
     }
-    // A `PING` would move the end of the stream, and the history of the former primary must end
-    // there.
+    // The history of the former primary must end at the current end of the stream, which a `PING`
+    // would move.
     server.replication().update_pings(server);
     hold_writes(server);
 }
@@ -187,7 +187,7 @@ pub(super) fn release_writes(server: &Server) {
     wake_for_pause(server);
 }
 
-/// Wakes the workers, so that they read the end of the pause again.
+/// Wakes the workers, so that they read again when the pause ends.
 fn wake_for_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }

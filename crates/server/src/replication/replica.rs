@@ -1,6 +1,6 @@
 //! The state of a replica: the primary that it follows, and how much of the stream it has applied.
-//! `REPLICAOF` changes the primary. First the link thread (`link.rs`) advances the applied offset,
-//! then the worker that runs the stream's commands.
+//! `REPLICAOF` changes the primary. The offset up to which the stream was applied is set by the
+//! link thread (`link.rs`), and later by the worker that runs the stream's commands.
 //!
 //! A *term* is the time between two changes of the primary. A connection attempt, a load or a link
 //! that belongs to an earlier term must not change the state. It ends as soon as it detects that
@@ -327,7 +327,8 @@ impl Replica {
         }
         server.config().note_replica_of(setting.as_ref().map(|it| (it.host.as_str(), it.port)));
         process::set_log_role(is_replica);
-        // The function logs an error. As in Redis, the role changes nevertheless.
+        // The result is ignored: a failure was logged and, as in Redis, doesn't prevent the change
+        // of role.
         process::adjust_oom_score(&server.config().settings().process, is_replica);
         if is_promoted {
             promotion::begin(server);
@@ -368,8 +369,8 @@ impl Replica {
         }
     }
 
-    /// Publishes the role to the places where commands read it: whether this server expires and
-    /// evicts keys, and which commands it rejects.
+    /// Publishes what commands must know about the role: whether this server expires and evicts
+    /// keys, and which commands it rejects.
     pub fn publish_role(&self, server: &Server) {
         self.tune(server, &server.config().settings());
     }

@@ -323,8 +323,8 @@ pub fn start_filtered(
     let Some(shared) = background.server() else {
         return Err(NotStarted::Thread(io::ErrorKind::Other.into()));
     };
-    // This lock keeps the libraries from changing between the copy of the libraries and the cut of
-    // the journal.
+    // The copy of the libraries and the journal's position must belong to the same instant. So this
+    // lock keeps the libraries from changing until the position has been determined.
     let order = server.keyspace().journal().order_libraries();
     let mut header = snapshot_header(server, purpose == Purpose::Rewrite);
     if filter.without_functions {

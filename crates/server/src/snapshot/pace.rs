@@ -2,8 +2,8 @@
 //!
 //! When a worker becomes ready to run, the kernel first lets the running thread finish its time
 //! slice of some milliseconds, whatever that thread's priority. So the snapshot's thread sleeps
-//! after each part if it shares its CPU. It detects this by the time for which it has itself waited
-//! for a CPU. A thread with a CPU of its own never pauses.
+//! after each part if it shares its CPU. The thread detects this by the time for which it has
+//! waited for a CPU. A thread with a CPU of its own never pauses.
 //!
 //! While the thread sleeps, encoded parts queue up. The walk of the shards, which encodes the
 //! entries, pauses when more than `QUEUED_BYTES_MAX` bytes are queued. But commands must still

@@ -158,7 +158,8 @@ impl Replicator for Server {
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
             // If the reply to `WAITAOF` is held back until the effects of its client's commands are
-            // on disk, these effects count as on disk already.
+            // on disk, these effects count as on disk already, because the client sees no earlier
+            // reply.
             local: aof.gate().awaits_syncs(durability),
             replicas: offset.map(|offset| self.replication().state().replicas.synced(offset) as u64),
         }

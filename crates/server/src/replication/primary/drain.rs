@@ -3,8 +3,9 @@
 //!
 //! A pause holds back the commands that are checked after its start. Commands that were checked
 //! earlier are *admitted*. Their effects are in the stream after three steps. For the first and the
-//! last step, the journal sets a *mark*. It reaches a mark once each worker has ended its current
-//! turn (iteration of its event loop), and the stream contains all effects committed until then.
+//! last step, the journal sets a *mark*. The journal reaches a mark once each worker has ended its
+//! current turn (iteration of its event loop), and the stream contains all effects committed until
+//! then.
 //!
 //! | wait until | result |
 //! | --- | --- |
@@ -288,8 +289,8 @@ impl Replication {
                 if begins {
                     end(&shared);
                 } else {
-                    // The shutdown was aborted. `stop_following` may have prevented links after the
-                    // abort allowed them, so they are allowed again.
+                    // The shutdown was aborted. The abort has allowed links, but `stop_following`
+                    // may have run later and prevented them again. So they are allowed once more.
                     replication.replica.resume_following();
                 }
             };

@@ -121,8 +121,8 @@ impl Replica {
 
     /// Records that the load, which holds all shards, begins to replace the dataset. Returns
     /// `false` if a shutdown is pending; the load must then not start, because the shutdown saves
-    /// the dataset. [`Replica::hold`] takes the same lock. So if it is called too late to prevent
-    /// the load, the shutdown sees that the dataset is incomplete.
+    /// the dataset. [`Replica::hold`] takes the same lock. So a shutdown that calls it too late to
+    /// prevent the load sees that the dataset is incomplete.
     pub(in crate::replication) fn begin_replacing(&self, server: &Server) -> bool {
         let state = self.lock();
         if !state.is_held {
