@@ -1,8 +1,8 @@
 //! The bytes of one snapshot in flight to several replicas, each at its own position.
 //!
-//! Readers share chunks: a feed holds the bytes that its slowest reader hasn't read. The writer of
-//! the snapshot pauses while the feed holds as many bytes as its limit. So the limit bounds the
-//! memory of a snapshot.
+//! The readers share the feed's chunks. The feed holds all bytes that its slowest reader hasn't
+//! read. The writer of the snapshot pauses while the feed holds as many bytes as its limit. So the
+//! limit bounds the memory of a snapshot.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

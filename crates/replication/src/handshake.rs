@@ -1,7 +1,7 @@
 //! `REPLCONF` on a primary: the options that a connection sets before it asks for data, and the
 //! acknowledgements that it sends afterwards.
 
-/// Length from which on an announced address is too long, bytes, as in Redis.
+/// An announced address must be shorter than this, bytes, as in Redis.
 const ADDRESS_BYTES_MAX: usize = 46;
 
 /// The parts of the dataset that a connection wants.
@@ -24,7 +24,7 @@ impl Filter {
 /// The options that a connection has set by `REPLCONF`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshake {
-    /// The port at which it accepts clients; 0 if it hasn't announced one.
+    /// The port at which the replica accepts clients; 0 if the replica hasn't announced one.
     pub port: i64,
     /// The address that it announces instead of its peer address.
     pub address: Option<Vec<u8>>,

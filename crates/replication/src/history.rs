@@ -89,8 +89,8 @@ impl History {
     }
 
     /// Returns the number of bytes of the stream that a replica has, if the replica may continue
-    /// there. `held` has the lowest and the highest number (both inclusive) for which the backlog
-    /// has the rest of the stream; `None` if there is no backlog.
+    /// there. `held` has the lowest and the highest such number (both inclusive) for which the
+    /// backlog has the rest of the stream; `None` if there is no backlog.
     ///
     /// # Errors
     /// The reason why the replica needs a full sync.

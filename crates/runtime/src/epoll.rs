@@ -30,8 +30,8 @@ use crate::{Backend, Doorbell, SEND_BYTES_MAX};
 
 /// Maximum number of readiness reports taken in one turn.
 const REPORTS_MAX: usize = 512;
-/// Data of the doorbell's registration. It differs from the data of all connections and listeners,
-/// because bits 56 to 62 are 0 in the latter.
+/// Data of the doorbell's registration. It differs from the data of connections and listeners, in
+/// which bits 56 to 62 are 0.
 const DOORBELL_DATA: u64 = u64::MAX;
 
 /// An epoll event loop. See [`EventLoop`].

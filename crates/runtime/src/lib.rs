@@ -45,7 +45,8 @@
 //! Memory per connection: about 100 bytes in the loop, and the kernel's socket. Buffers per loop: 1
 //! MB in ordinary use. If many connections receive in one turn, or the caller holds chunks, the
 //! loop adds buffers, up to 128 MB (epoll) or 64 MB (io_uring). For the CPU time per operation, see
-//! `docs/decisions/0003-networking.md`, which compares it with a server without a store.
+//! `docs/decisions/0003-networking.md`, which compares this time with that of a server without a
+//! store.
 
 mod accept;
 mod choice;

@@ -232,7 +232,8 @@ pub struct Libraries {
     /// Number of table replacements. A state that loaded libraries under another number drops the
     /// libraries that no longer exist.
     generation: AtomicU64,
-    /// Held while a new table is built. The value says whether the table is final.
+    /// Held while a new table is built. The value says whether the table is final: it can't be
+    /// changed any more.
     changing: Mutex<bool>,
 }
 

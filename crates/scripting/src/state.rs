@@ -75,7 +75,7 @@ pub struct State {
     /// Registry reference of the globals table itself. Scripts see a read-only front of this table.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
-    /// The same scripts by text: hashing a text is faster than computing its SHA-1.
+    /// The same scripts by text, because hashing a text is faster than computing its SHA-1.
     by_text: HashTable<Arc<Script>>,
     text_hasher: DefaultHashBuilder,
     /// References of the functions in the registry, by the number of their loaded library.

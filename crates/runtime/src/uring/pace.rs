@@ -3,13 +3,12 @@
 //! A turn has these costs:
 //!
 //! - Ring: the system call that waits also submits the sends, and must not return because of their
-//!   completions. If nothing else happens within the minimum-wait time, the wait costs a timer, a
-//!   wake-up and a second call.
+//!   completions. If nothing else happens within `PATIENCE_US`, the wait costs a timer, a wake-up
+//!   and a second call.
 //! - Direct: one `send(2)` for each send, and a wait that ends with the next event.
 //!
-//! (The minimum-wait time is `PATIENCE_US`.) Therefore a loop that sleeps between its turns sends
-//! directly, and a loop that is always busy uses the ring ([decision
-//! 3](../../../docs/decisions/0003-networking.md)).
+//! Therefore a loop that sleeps between its turns sends directly, and a loop that is always busy
+//! uses the ring ([decision 3](../../../docs/decisions/0003-networking.md)).
 //!
 //! How often a loop sleeps shows how busy it is, but only while it uses the ring. Direct sends wake
 //! clients sooner, so under the same load the loop sleeps more often. The loop therefore probes: it
