@@ -46,9 +46,9 @@ pub enum ReplconfAction {
     /// Records two offsets: the number of bytes of the stream that the replica has, and the number
     /// of these bytes that it has on disk. No reply.
     Ack(i64, i64),
-    /// Sends this server's offset to its primary, if it has one; no reply.
+    /// Sends this server's offset to its primary, if the server is a replica. No reply.
     GetAck,
-    /// Does nothing; no reply.
+    /// Does nothing. No reply.
     Nothing,
 }
 

@@ -1,5 +1,5 @@
-//! The replication history of a dataset: the ID of its stream, and the ID and the end of the former
-//! stream that this stream continues.
+//! The replication history of a dataset: the ID of its stream. If the stream continues a former
+//! stream, also the ID and the end of the former stream.
 
 use std::ops::Range;
 
@@ -89,8 +89,8 @@ impl History {
     }
 
     /// Returns the number of bytes of the stream that a replica has, if the replica may continue
-    /// there. `held` has the lowest and the highest such number (both inclusive) for which the
-    /// backlog has the rest of the stream; `None` if there is no backlog.
+    /// there. `held` is the range of such numbers (both ends inclusive) for which the backlog has
+    /// the rest of the stream; `None` if there is no backlog.
     ///
     /// # Errors
     /// The reason why the replica needs a full sync.

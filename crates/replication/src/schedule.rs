@@ -24,8 +24,9 @@ pub struct Waiting {
 
 impl Schedule {
     /// Returns whether the snapshot for these replicas is sent without being written to a file
-    /// first. This requires `repl-diskless-sync` or a snapshot of only a part of the dataset
-    /// (`is_filtered`), and that all replicas can detect the snapshot's end by a mark.
+    /// first. Two conditions must hold. First, `repl-diskless-sync` is set, or the snapshot has
+    /// only a part of the dataset (`is_filtered`). Second, all replicas can detect the snapshot's
+    /// end by a mark.
     #[must_use]
     pub fn is_direct(&self, waiting: &[Waiting], is_filtered: bool) -> bool {
         (self.is_diskless || is_filtered) && waiting.iter().all(|replica| replica.finds_mark)

@@ -232,8 +232,8 @@ pub struct Libraries {
     /// Number of table replacements. A state that loaded libraries under another number drops the
     /// libraries that no longer exist.
     generation: AtomicU64,
-    /// Held while a new table is built. The value says whether the table is final: it can't be
-    /// changed any more.
+    /// Held while a new table is built. The value says whether the table is final, that is, whether
+    /// changes are rejected.
     changing: Mutex<bool>,
 }
 

@@ -131,8 +131,8 @@ fn redis_register_function(stack: Stack<'_>) -> Outcome {
     };
     let checked = asked.and_then(|asked| {
         let (Some(name), Some(callback)) = (asked.name, asked.callback) else { return Err(IN_LIBRARY) };
-        // When functions are registered, Redis distinguishes "f" and "F". When they are called, it
-        // doesn't, and crashes on a library that has both.
+        // On registration, Redis distinguishes the names "f" and "F". On calls, Redis doesn't
+        // distinguish them, and crashes if a library has both.
         let is_same = |known: &(Function, c_int)| known.0.name.eq_ignore_ascii_case(&name);
         match () {
             () if !is_name(&name) => Err(WRONG_NAME),

@@ -182,7 +182,8 @@ fn wrap(stack: Stack<'_>, table: c_int, name: &str, function: ffi::lua_CFunction
     stack.set_raw_field(table, name);
 }
 
-/// Stores the result of `getmetatable("")`, which is a front of a table like the real metatable.
+/// Stores the result of `getmetatable("")`: a front of a table that, like the real metatable of
+/// strings, has the field `__index`.
 fn note_string_metatable(stack: Stack<'_>) {
     stack.push_light_userdata(key(&STRING_METATABLE));
     stack.new_table(0, 1);

@@ -1,8 +1,8 @@
 //! The server: configuration, workers and connections. Combines all crates into the `pantala`
 //! binary.
 //!
-//! A *turn* is one iteration of a worker's event loop. A *window* is the set of commands that a
-//! worker has parsed in one turn.
+//! A *shard* is a part of the keyspace. A *turn* is one iteration of a worker's event loop. A
+//! *window* is the set of commands that a worker has parsed in one turn.
 //!
 //! | module | contents |
 //! | --- | --- |

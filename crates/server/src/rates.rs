@@ -86,8 +86,8 @@ impl Server {
         rates.next = (next + 1) % RATE_SAMPLES;
         rates.last = now;
         rates.last_ms = now_ms;
-        // This is not done in each round, because it reads counters of each shard and database.
-        // Other workers write to the cache lines of these counters.
+        // Done only in one of [`RATE_SAMPLES`] rounds, because the sum reads counters of each shard
+        // and database. Other workers write to the cache lines of these counters.
         if rates.next == 0 {
             self.stats.peak_used_bytes.fetch_max(self.facts().startup_bytes + self.data_bytes(), Relaxed);
         }

@@ -1,5 +1,5 @@
-//! Scripts and functions. All workers share the loaded scripts and function libraries, and one
-//! record per worker of the script that it runs. Each worker has its own Lua states.
+//! Scripts and functions. All workers share the loaded scripts, the function libraries, and for
+//! each worker a record of the script that this worker runs. Each worker has its own Lua states.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};

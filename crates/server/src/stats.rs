@@ -53,11 +53,11 @@ const ERROR_CODE_BYTES_MAX: usize = 30;
 /// scripts may invent more.
 const ERROR_CODES_MAX: usize = 128;
 
-/// Maximum number of counts that are held back during a run that may be rolled back. They occupy at
-/// most 32 KiB. Further counts are added at once.
+/// Maximum number of counts that are held back during a script's run, which may be rolled back. The
+/// held counts occupy at most 32 KiB. Further counts are added at once.
 const HELD_MAX: usize = 1024;
 
-/// A count made in a run that may be rolled back.
+/// A count made in a script's run, which may be rolled back.
 enum HeldCount {
     /// A command that was called in the run, and its duration.
     Command(&'static Command, Outcome, Duration),
@@ -127,9 +127,10 @@ pub struct Tally<'s> {
     /// If the current command is a script: whether its error was already counted, as the error of a
     /// command that the script has called.
     is_counted: bool,
-    /// Counts that are held back, because they were made in a run that may be rolled back.
+    /// Counts that are held back, because they were made in a script's run, which may be rolled
+    /// back.
     held: Vec<HeldCount>,
-    /// Whether a run that may be rolled back is in progress.
+    /// Whether a script's run, which may be rolled back, is in progress.
     is_holding: bool,
     /// Whether latencies are recorded (`latency-tracking`).
     pub tracks_latency: bool,
@@ -245,7 +246,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Starts a run that may be rolled back. Its counts are held back until the run is committed.
+    /// Starts a script's run, which may be rolled back. The counts of the run are held back until
+    /// the run is committed.
     pub fn hold(&mut self) {
         self.is_holding = true;
     }

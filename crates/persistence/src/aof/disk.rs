@@ -45,7 +45,7 @@ pub trait Disk: Clone + Debug {
     /// # Errors
     /// The system's error.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
-    /// Opens a file to append to it; creates it unless it exists.
+    /// Opens a file to append to it. Creates the file if it doesn't exist.
     ///
     /// # Errors
     /// The system's error.

@@ -58,8 +58,8 @@ pub use writing::Writing;
 /// preamble: an RDB file in front of the effects.
 pub const RDB_SIGNATURE: &[u8; 5] = b"REDIS";
 
-/// The prefix of an annotation (a line that starts with `#`) with the time at which the effects
-/// after it were written, Unix time in s.
+/// The prefix of a timestamp annotation. An annotation is a line that starts with `#`. This kind
+/// has the time at which the effects after the line were written, Unix time in s.
 pub const TIMESTAMP: &[u8; 4] = b"#TS:";
 
 /// Returns the time of a timestamp annotation, Unix time in s; `None` for any other annotation.

@@ -51,9 +51,9 @@ const POLL_IN: u32 = 1;
 /// Maximum number of sends in a turn that are sent directly, by one system call each ([`pace`]). If
 /// a turn has more sends, all of them go through the ring.
 const DIRECT_SENDS_MAX: usize = 8;
-/// Maximum number of listeners from which one turn accepts: those of the addresses of `bind`, at
-/// most 16, and that of the Unix socket. If more are ready (with TLS), the next turn accepts from
-/// the remaining ones.
+/// Maximum number of listeners from which one turn accepts: at most 16 for the addresses of `bind`,
+/// and one for the Unix socket. With TLS there may be more listeners. The next turn then accepts
+/// from the remaining ones.
 const LISTENERS_PER_TURN_MAX: usize = 17;
 
 /// An io_uring event loop. See [`EventLoop`](crate::EventLoop). The loop must stay on the thread

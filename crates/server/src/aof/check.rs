@@ -115,10 +115,10 @@ fn check_path(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<()
     Ok(())
 }
 
-/// Returns whether a file is a manifest. It is one if its name ends with `.manifest`. Otherwise,
-/// its first line that isn't a comment decides: `file` starts a line of a manifest, and `*` starts
-/// a command. If this line starts with neither, it is damaged, and the file is a manifest if a
-/// later line starts with `file `. A manifest must never be truncated, because the files that it
+/// Returns whether a file is a manifest. A file whose name ends with `.manifest` is one. Otherwise,
+/// the first line that isn't a comment decides: `file` starts a line of a manifest, and `*` starts
+/// a command. If this line starts with neither, the line is damaged. The file is then a manifest if
+/// a later line starts with `file `. A manifest must never be truncated, because the files that it
 /// lists would no longer be loaded.
 fn is_manifest(path: &Path, file: &mut File) -> bool {
     if path.extension().is_some_and(|extension| extension == "manifest") {

@@ -105,9 +105,10 @@ fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
 }
 
 /// Syncs the files, so that they contain all effects committed so far. Then deletes all keys and
-/// loads the files. `owned` must hold all shards. The calling worker must count as asleep
-/// ([`Journal::rest`](pantala_engine::effect::Journal::rest)), because the sync waits until the
-/// journal ends its current epoch, and the journal waits for each worker that is awake.
+/// loads the files. `owned` must hold all shards. The sync waits until the journal ends its current
+/// epoch (a period of about a millisecond). The journal in turn waits for each worker that is
+/// awake. So the calling worker must count as asleep
+/// ([`Journal::rest`](pantala_engine::effect::Journal::rest)).
 ///
 /// # Errors
 /// Returns the error reply. If there are no files, or if the sync before the deletion has failed,

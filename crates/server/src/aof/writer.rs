@@ -384,8 +384,8 @@ impl Writer {
         let mut parts = Vec::new();
         let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
         // [`Order::Cut`] is sent before any effect after the cut is committed. So if these parts
-        // extend beyond a cut, the order is in the inbox by now, even if this turn began without
-        // it.
+        // extend beyond a cut, the order for this cut is in the inbox now, even if it was not there
+        // when this turn began.
         for order in self.inbox.take() {
             self.obey(server, order);
         }

@@ -132,8 +132,8 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
 }
 
 /// Returns whether the output has exceeded the soft limit for too long. Records when the output
-/// began to exceed the limit. If no send is in flight, the output doesn't count: it was produced in
-/// this turn or will be sent in the next turn, so the peer is not too slow.
+/// began to exceed the limit. If no send is in flight, the output doesn't count. It then waits for
+/// the end of this turn or for the next turn, not for a slow peer.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
     // Includes the part of the replication stream that is not in the replica's output yet.

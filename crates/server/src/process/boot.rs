@@ -130,8 +130,8 @@ fn configure_log(settings: &Settings) {
     }
 }
 
-/// Returns the files to remove at exit. Their paths are absolute, because `CONFIG SET dir` may
-/// change the working directory before that.
+/// Returns the files to remove at exit. Their paths are absolute, because `CONFIG SET dir` may have
+/// changed the working directory by then.
 fn cleanup_of(settings: &Settings) -> Cleanup {
     let absolute = |path: &Path| settings.dir.join(path);
     let mut settings = settings.clone();

@@ -105,7 +105,8 @@ fn when(argument: u8, bits: u64, value: u64) -> Result<SeccompRule, BackendError
     SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
 }
 
-/// Returns one rule per value. One of the rules holds if an argument has one of these values.
+/// Returns one rule per value. A rule holds if the argument number `argument` has the value of the
+/// rule.
 fn is_one_of(argument: u8, values: impl IntoIterator<Item = u64>) -> Result<Vec<SeccompRule>, BackendError> {
     values.into_iter().map(|value| when(argument, WHOLE, value & WHOLE)).collect()
 }

@@ -93,8 +93,8 @@ impl Failovers {
         self.lock().stage != Stage::None
     }
 
-    /// Returns the number of the failover if it is in its last stage, in which the target is asked
-    /// to take over.
+    /// Returns the number of the current failover if that failover is in its last stage, in which
+    /// the target is asked to take over.
     pub(super) fn in_progress(&self) -> Option<u64> {
         let failover = self.lock();
         (failover.stage == Stage::InProgress).then_some(failover.number)
@@ -336,7 +336,7 @@ fn hold_stream(server: &Server) -> u64 {
 /// Waits until no write is in flight, stops adding units to this server's stream, and records the
 /// stream's end. If the new primary was a replica of this server, this server can continue from
 /// that end without a full sync. Returns the end, or `None` if the primary has changed meanwhile,
-/// the server stops, or no stream is recorded.
+/// the server stops, or the journal doesn't record the stream.
 pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     let replication = server.replication();
     let replica = &replication.replica;

@@ -164,7 +164,8 @@ fn release_dataset(server: &Server, owned: Vec<Ownership>) {
     loading::end(server);
 }
 
-/// Ends the former history. Returns `false` if the term is no longer the current one.
+/// Ends the former history. Returns `false` if the term (the time between two changes of the
+/// primary) is no longer the current one.
 fn forget(server: &Server, term: u64) -> bool {
     let is_current = server.replication().replica.forget(server, term);
     if is_current {

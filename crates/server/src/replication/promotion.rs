@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Writes are held back until the stream consists of the server's own units (the effects of its own
-//! commands), because the stream would lack the effects of earlier writes. As in Redis, the
+//! commands). The stream would lack the effects of a write that ran before that. As in Redis, the
 //! server's replicas are disconnected. They learn the new ID when they attach again, without a full
 //! sync.
 

@@ -1,6 +1,7 @@
 //! Background snapshots. A thread that holds all shards starts the snapshot. Then the snapshot's
 //! own thread passes the encoded bytes to a [`Consumer`], which writes them to a file or sends them
-//! to replicas. A *part* is a group of encoded entries.
+//! to replicas. A *part* is a group of encoded entries. In the *walk*, the workers visit all shards
+//! and encode the parts.
 //!
 //! ```text
 //! holder of all shards     workers              pantala-snapshot (the snapshot's own thread)

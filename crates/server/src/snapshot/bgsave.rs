@@ -110,7 +110,8 @@ impl Saves {
         self.saved_changes.store(changes, Relaxed);
     }
 
-    /// Records that a snapshot was saved that contains this number of changes since startup.
+    /// Records that a snapshot was saved. The snapshot contains this number of changes since
+    /// startup.
     pub(super) fn note_saved(&self, server: &Server, changes: u64) {
         self.saved_changes.store(changes, Relaxed);
         self.last_save_s.store(server.now_ms() / 1000, Relaxed);

@@ -206,8 +206,8 @@ pub fn end(server: &Server) {
 }
 
 /// Waits until the load at startup has ended or no longer counts as short. So clients that connect
-/// while a small dataset is loaded never get `-LOADING`. Redis doesn't serve clients either before
-/// it has loaded that much.
+/// while a small dataset is loaded never get `-LOADING`. Redis, too, serves no client before it has
+/// loaded that much.
 pub fn wait_while_short(server: &Server) {
     let loading = &server.snapshots().loading;
     for _ in 0..SHORT_PAUSES_MAX {

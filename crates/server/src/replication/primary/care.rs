@@ -72,8 +72,8 @@ impl Replication {
         self.check_good_replicas(server);
     }
 
-    /// Records that a replica has sent an empty line, which means that it is alive and still loads
-    /// its snapshot.
+    /// Records that a replica has sent an empty line, which means that the replica is alive and
+    /// still loads its snapshot.
     pub(crate) fn note_alive(&self, client: u64, now_ms: i64) {
         self.state().replicas.note_alive(client, now_ms);
     }

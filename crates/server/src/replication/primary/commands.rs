@@ -157,9 +157,9 @@ impl Replicator for Server {
         let offset = offset_after(self, stamp);
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
-            // If the reply to `WAITAOF` is held back until the effects of its client's commands are
-            // on disk, these effects count as on disk already, because the client sees no earlier
-            // reply.
+            // The reply to `WAITAOF` may be held back until the effects of its client's commands
+            // are on disk. These effects then count as on disk already, because the client gets no
+            // reply earlier.
             local: aof.gate().awaits_syncs(durability),
             replicas: offset.map(|offset| self.replication().state().replicas.synced(offset) as u64),
         }

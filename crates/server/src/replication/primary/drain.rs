@@ -266,7 +266,7 @@ impl Replication {
             let (number, clients) = (draining.shutdowns, client.into_iter().collect());
             draining.shutdown = Some(PendingShutdown { number, clients, until, is_ending: !waits });
             if waits && !server.keyspace().tuning.is_replica() {
-                // This must precede the moment at which a client can see that the shutdown waits.
+                // Writes must be held back before any client can see that the shutdown waits.
                 draining.begin(server);
             }
             number
@@ -335,15 +335,16 @@ impl Replication {
     }
 
     /// Continues the history of the snapshot that was loaded at startup. Then replicas that have
-    /// all of this history need no full sync. This server needs none either, if it is a replica.
-    /// `db` is the database that the stream has selected. Must be called before any worker runs.
+    /// all of this history need no full sync. If this server is a replica, it also needs no full
+    /// sync. `db` is the database that the stream has selected. Must be called before any worker
+    /// runs.
     pub fn continue_saved_history(&self, server: &Server, id: ReplId, offset: u64, db: u32) {
         server.keyspace().journal().continue_at(offset);
         if server.keyspace().keep_journal(true).is_err() {
             return;
         }
-        // Waits until the stream is recorded. Effects that are produced earlier would be missing in
-        // it.
+        // Waits until the journal records the stream. Effects that are produced earlier would be
+        // missing in the stream.
         while !server.keyspace().journal().held().1 {
             std::thread::sleep(LOOK);
         }

@@ -3,14 +3,14 @@
 //! append-only files of this server, of replicas, or both. For this server's file, it requests a
 //! sync.
 //!
-//! While the stream is kept for replicas, each connection notes the last *stamp* of its commands,
-//! which is a position in the journal. A `WAIT` must find the offset of the stream at which all
+//! A *stamp* is a position in the journal. While the stream is kept for replicas, each connection
+//! notes the last stamp of its commands. A `WAIT` must find the offset of the stream at which all
 //! effects up to this stamp have been appended. The offset is known once the journal's thread has
 //! merged the stamp's *epoch*, which has the effects of about a millisecond
-//! ([`offset_after`](pantala_engine::effect::Journal::offset_after)). Before that, the `WAIT`
-//! gets the offset at which the current epoch ends
-//! ([`mark`](pantala_engine::effect::Journal::mark)). At the end of the epoch, the stream also asks
-//! replicas for acknowledgements, if the wait needs replicas and no failover is in progress.
+//! ([`offset_after`](pantala_engine::effect::Journal::offset_after)). Before that, the `WAIT` gets
+//! the offset at which the current epoch ends ([`mark`](pantala_engine::effect::Journal::mark)). At
+//! the end of the epoch, the stream also asks replicas for acknowledgements, if the wait needs
+//! replicas and no failover is in progress.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl Replication {
             let mut state = self.state();
             // If only this list refers to a waiter, the connection of the waiter is closed.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
-            // If the reply is held back until the effects are on disk, they count as synced
+            // If the reply is held back until the effects are on disk, the effects count as synced
             // already.
             let is_synced = server.snapshots().aof.gate().awaits_syncs(wait.durability);
             let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced });

@@ -76,8 +76,8 @@ impl Replica {
         let keyspace = server.keyspace();
         self.in_term(term, |state| {
             (state.known, state.is_own) = (None, false);
-            // Sentinel prefers the replica with the highest offset. It must not prefer this one
-            // before the snapshot is loaded.
+            // Sentinel prefers the replica with the highest offset. Until the snapshot is loaded,
+            // this replica's offset is 0, so that Sentinel doesn't prefer it.
             self.progress.applied.store(0, Relaxed);
             self.progress.received.store(0, Relaxed);
             keyspace.journal().hold_stream(&keyspace.tuning);
