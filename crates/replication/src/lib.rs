@@ -5,6 +5,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | replication ID | 40 hexadecimal digits that name one history of the dataset ([`ReplId`]) |
+//! | history | the stream of a dataset's changes under one replication ID ([`History`]) |
 //! | offset | number of bytes of a history's stream; `PSYNC` asks for byte number offset + 1 |
 //! | second ID | the ID of the history that this one continues, up to an offset ([`History`]) |
 //! | handshake | the `REPLCONF` options of a connection before it asks for data ([`Handshake`]) |

@@ -24,7 +24,7 @@ use crate::slots::{Slots, Token};
 /// Maximum wait that is passed to the kernel: a century, which is practically unlimited.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Maximum number of connections accepted from one listener in one turn.
+/// Maximum number of connections accepted from one listener in one turn (iteration of the loop).
 const ACCEPTS_PER_TURN_MAX: usize = 64;
 /// Marks epoll data that belongs to a listener. The bit is 0 in the data of a connection, whose
 /// token uses only the lowest 56 bits ([`Token::to_bits`]).

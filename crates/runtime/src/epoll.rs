@@ -2,9 +2,9 @@
 //!
 //! Connections are watched edge-triggered, so the kernel doesn't check idle connections in every
 //! wait. The kernel reports new bytes only once. This report is called an *edge*. After an edge,
-//! the loop receives from the connection, in this turn and the next ones, until a receive returns
-//! fewer bytes than it had room for. The socket's queue is then empty, and later bytes cause a new
-//! edge. For listeners, see `accept.rs`.
+//! the loop receives from the connection, in this turn (iteration of the loop) and the next ones,
+//! until a receive returns fewer bytes than it had room for. The socket's queue is then empty, and
+//! later bytes cause a new edge. For listeners, see `accept.rs`.
 //!
 //! A reply is usually sent at the end of its connection's turn, without an entry in `unsent` and
 //! without an event ([`EventLoop::send_at_once`]). Such an entry and event would cost a tenth of

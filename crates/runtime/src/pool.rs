@@ -1,9 +1,9 @@
 //! Receive buffers of the epoll backend.
 //!
 //! Small receives are packed into the *current* buffer. This buffer is reused from its start once
-//! all its chunks are released. A turn with 50 connections and 300 bytes each therefore touches 16
-//! KB, which stay in the first-level cache. With 50 separate buffers, the first bytes of all
-//! buffers would compete for the same few cache sets.
+//! all its chunks are released. A turn (one iteration of the loop) with 50 connections and 300
+//! bytes each therefore touches 16 KB, which stay in the first-level cache. With 50 separate
+//! buffers, the first bytes of all buffers would compete for the same few cache sets.
 
 use crate::{Chunk, RECEIVE_BYTES_MAX};
 

@@ -72,7 +72,8 @@ const LOAD_NAME: &[u8] = b"=(load)";
 /// A Lua state with its compiled scripts or loaded libraries.
 pub struct State {
     lua: *mut lua_State,
-    /// Registry reference of the globals table itself. Scripts see a read-only front of this table.
+    /// Registry reference of the globals table itself. Scripts see only a front of this table: an
+    /// empty table that redirects reads to this one and rejects writes.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
     /// The same scripts by text, because hashing a text is faster than computing its SHA-1.

@@ -52,7 +52,7 @@ pub struct Facts {
     /// The CPUs on which the workers run.
     pub placement: process::Placement,
     /// The first worker that owns connections. Without I/O workers, this is worker 0. Otherwise it
-    /// is the first worker after the homes of shards.
+    /// is the first worker after those to which shards belong.
     pub first_io_worker: u32,
 }
 

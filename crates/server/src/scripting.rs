@@ -117,8 +117,8 @@ pub struct Running {
     /// Start of the latest run, in ms of the monotonic clock. It is stored before the run is marked
     /// as started. So a reader that sees a run also sees the start of that run or of a later run.
     since_ms: AtomicI64,
-    /// Whether the script runs, has written or was killed. For a function, also has the mark of
-    /// [`Killable`].
+    /// Whether the script runs, has written or was killed. The mark of [`Killable`] is set if the
+    /// run is that of a function.
     run: Killable,
     /// The name and command of a run, and the start of this run, which distinguishes it from later
     /// runs. Set once the script has run long enough to be shown.

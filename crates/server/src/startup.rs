@@ -73,8 +73,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let sandbox = settings.process.is_sandboxed.then(process::Sandbox::new).transpose()?;
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
-    // There is at most one worker per shard. A further worker would be the home of no shard, and
-    // with `execution owner` it would have nothing to do.
+    // There is at most one worker per shard. No shard would belong to a further worker. With
+    // `execution owner`, such a worker would have nothing to do.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;

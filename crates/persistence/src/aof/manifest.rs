@@ -1,4 +1,5 @@
-//! The manifest: the list of the files that form the append-only file, in order.
+//! The manifest: the list of the files that form the append-only file, in order. The *base* has the
+//! dataset at one instant. Each *increment* has effects (commands that repeat changes).
 
 use std::fmt;
 
@@ -191,7 +192,8 @@ impl Manifest {
         self.increment_seq = self.increment_seq.max(other.increment_seq);
     }
 
-    /// Makes a new file the base and returns its name; the former base becomes history.
+    /// Makes a new file the base and returns its name. Moves the former base to the history (the
+    /// files that may be deleted).
     pub fn replace_base(&mut self, prefix: &[u8], is_rdb: bool) -> Vec<u8> {
         if let Some(former) = self.base.take() {
             self.history.insert(0, former);

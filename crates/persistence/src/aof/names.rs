@@ -1,4 +1,6 @@
-//! Names of the append-only file's parts, each derived from `appendfilename`.
+//! Names of the files that form the append-only file, each derived from `appendfilename`: the base
+//! (the dataset at one instant), the increments (the effects since then), and the manifest (the
+//! list of these files).
 
 /// Returns the name of a base, which is an RDB file or a file of commands.
 #[must_use]

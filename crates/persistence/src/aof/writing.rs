@@ -169,9 +169,9 @@ impl<D: Disk> Writing<D> {
         self.output.write()
     }
 
-    /// Abandons the current increment, which can't be written. Must be called only between a cut
-    /// and its rotation, because only then will the base of that cut contain all effects of the
-    /// increment. As after a failed sync, no further effect is written to the increment.
+    /// Abandons the current increment, which can't be written. Must be called only after a cut and
+    /// before [`Self::rotate`], because only then will the base of that cut contain all effects of
+    /// the increment. As after a failed sync, no further effect is written to the increment.
     pub fn abandon(&mut self) {
         self.output.lose();
         self.awaits_base = true;

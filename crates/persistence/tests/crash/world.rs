@@ -1,6 +1,6 @@
 //! A *world* is one server on one disk through several crashes. A *life* is a run of the server
-//! between two crashes. After each crash, the loaded files must contain all units that were
-//! promised to be durable.
+//! between two crashes. A *unit* is the effects of one command or transaction. After each crash,
+//! the loaded files must contain all units that were promised to be durable.
 
 use std::path::Path;
 

@@ -19,9 +19,9 @@ use crate::Chunk;
 
 /// Bytes of one buffer.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
-/// Distance between the starts of two buffers, bytes. A turn reads the first few hundred bytes of
-/// many buffers. With a distance of 16 KB, a power of two, these bytes would compete for a few sets
-/// of the first- and second-level caches.
+/// Distance between the starts of two buffers, bytes. A turn (one iteration of the loop) reads the
+/// first few hundred bytes of many buffers. With a distance of 16 KB, a power of two, these bytes
+/// would compete for a few sets of the first- and second-level caches.
 const BUFFER_STRIDE_BYTES: usize = BUFFER_BYTES + 5 * 64;
 /// Initial number of buffers of one loop (1 MB). The number doubles while receives starve, up to
 /// [`BUFFERS_MAX`].

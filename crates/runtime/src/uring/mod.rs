@@ -1,10 +1,10 @@
 //! The backend on io_uring.
 //!
 //! One multishot receive is armed per connection and fills provided buffers. Sends are queued
-//! during the turn. The next poll submits them with the system call that waits. While the loop is
-//! mostly idle, it makes one system call per send instead ([`pace`]). An operation is *in flight*
-//! from its push to its last completion. Until then, the loop keeps the operation's descriptor open
-//! and its memory unchanged, whatever the caller does.
+//! during a turn (one iteration of the loop). The next poll submits them with the system call that
+//! waits. While the loop is mostly idle, it makes one system call per send instead ([`pace`]). An
+//! operation is *in flight* from its push to its last completion. Until then, the loop keeps the
+//! operation's descriptor open and its memory unchanged, whatever the caller does.
 //!
 //! Listeners are not in the ring, for the reason given in `accept.rs`. An epoll instance watches
 //! them, and the ring polls that instance.

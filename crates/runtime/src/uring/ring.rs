@@ -11,7 +11,8 @@ use rustix::io::Errno;
 
 use crate::accept::WAIT_MAX;
 
-/// Capacity of the submission queue. If a turn submits more, it needs another system call.
+/// Capacity of the submission queue. If a turn (one iteration of the loop) submits more, it needs
+/// another system call.
 const SUBMISSIONS: u32 = 256;
 /// Capacity of the completion queue. The kernel keeps further completions in a slower list.
 const COMPLETIONS: u32 = 4096;

@@ -1,7 +1,7 @@
 //! The writer thread of the append-only file, which writes the increments. An *increment* is a file
 //! with the effects since a *base*; a base has the dataset at one instant. A *stamp* is a number
-//! that gives the position of effects in the order of commits. The *log* is the ordered stream of
-//! all workers' effects in memory.
+//! that gives the position of effects in the order of commits. The journal merges the effects of
+//! all workers into one ordered stream in memory, the *log*.
 //!
 //! ```text
 //! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► replies sent
@@ -188,8 +188,8 @@ pub fn start(
         awaited: Vec::new(),
         is_ending: false,
     };
-    // The writer is sent after the thread has started. If the thread can't be started, this
-    // function still has the writer and can remove its reader from the journal.
+    // The [`Writer`] is sent to the thread after the thread has started. If the thread can't be
+    // started, this function still has the writer and can remove its reader from the journal.
     let (hand_over, taken) = channel::<Writer>();
     let run = move || {
         if let Ok(writer) = taken.recv() {

@@ -48,7 +48,7 @@ pub use tls::TlsSettings;
 pub use value::OutputLimit;
 
 /// Maximum number of dictionaries of a server: the number of partitions times the number of
-/// databases.
+/// databases. A partition is a part of a shard that only one worker at a time may access.
 pub const DICTIONARIES_MAX: u64 = 1 << 20;
 
 /// Minimum number of partitions per worker by default. It equals the default number of shards per

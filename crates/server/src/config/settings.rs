@@ -51,7 +51,8 @@ pub enum LogLevel {
 pub enum Execution {
     /// A worker takes any free shard and runs the command itself.
     Inline,
-    /// Only a shard's home worker runs commands on it.
+    /// Only a shard's home, which is the worker that the shard belongs to, runs commands on the
+    /// shard.
     Owner,
 }
 
@@ -186,7 +187,8 @@ pub const HZ_MAX: i128 = 500;
 pub struct Settings {
     /// Number of shards, 1 to 16384.
     pub shards: usize,
-    /// Number of partitions of all shards together: at least one per shard, at most 16384.
+    /// Number of partitions (parts of shards) of all shards together, at least one per shard, at
+    /// most 16384.
     pub partitions: usize,
     /// Number of workers, 1 to 1024.
     pub workers: usize,

@@ -31,9 +31,9 @@ pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 
 /// The configuration, shared by all threads.
 ///
-/// In each turn, a worker checks whether [`generation`](Self::generation) has changed. The check is
-/// an acquire load, which costs as much as a relaxed one. After a change, the worker fetches the
-/// new [`settings`](Self::settings).
+/// In each turn (iteration of its event loop), a worker checks whether
+/// [`generation`](Self::generation) has changed. The check is an acquire load, which costs as much
+/// as a relaxed one. After a change, the worker fetches the new [`settings`](Self::settings).
 ///
 /// A mutex serializes changes. Readers of the settings take a separate lock. That lock is held only
 /// while the pointer to the settings is copied or replaced, not while a change is applied.

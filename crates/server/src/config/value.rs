@@ -325,10 +325,10 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Returns the lines of the file that set `value`. Each line has a flag that says whether the line
-/// must be appended if the file has no line for it to replace. The flag is set if `value` isn't
-/// `default`, and always for `dir`. If no lines are returned, the directive must not be in the
-/// file.
+/// Returns the lines of the file that set `value`. Each line has a flag. If the file has no line of
+/// the directive that this line can replace, the flag says whether the line must be appended. The
+/// flag is set if `value` isn't `default`, and always for `dir`. If no lines are returned, the
+/// directive must not be in the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');

@@ -1,8 +1,9 @@
 //! `FAILOVER`: hands the role of the primary over to a replica, without losing a write.
 //!
 //! The *stream* is what replicas receive: the effects of this server's commands. A *unit* is the
-//! effects of one command or transaction in the stream. A *term* is the time between two changes of
-//! the primary that this server follows.
+//! effects of one command or transaction in the stream. A *history* is the stream under one
+//! replication ID. A *term* is the time between two changes of the primary that this server
+//! follows.
 //!
 //! ```text
 //! FAILOVER             pantala-failover                                  pantala-replica

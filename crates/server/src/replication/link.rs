@@ -200,8 +200,8 @@ impl Attempt<'_> {
     }
 
     /// Checks a snapshot if `replica-refuse-empty-primary` is set. Returns an error if the snapshot
-    /// would replace this server's keys by an empty dataset with another history. The primary may
-    /// then have restarted without its data.
+    /// would replace this server's keys by an empty dataset with another history (another
+    /// replication ID). The primary may then have restarted without its data.
     fn refuse_empty(&self, received: &Received, position: Option<Position>) -> Result<(), End> {
         if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
             return Ok(());

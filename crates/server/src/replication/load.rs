@@ -1,6 +1,6 @@
 //! Replaces the dataset by the dataset of a primary. The link thread holds all shards during the
 //! load. Meanwhile the workers serve clients. A command that needs the dataset gets `-LOADING`. A
-//! command that was admitted before the load started waits for its shards.
+//! command that was checked before the load started waits for its shards.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -164,8 +164,8 @@ fn release_dataset(server: &Server, owned: Vec<Ownership>) {
     loading::end(server);
 }
 
-/// Ends the former history. Returns `false` if the term (the time between two changes of the
-/// primary) is no longer the current one.
+/// Ends the former history (the stream under one replication ID). Returns `false` if the term (the
+/// time between two changes of the primary) is no longer the current one.
 fn forget(server: &Server, term: u64) -> bool {
     let is_current = server.replication().replica.forget(server, term);
     if is_current {

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | recorded | the journal writes the stream to its log, because the stream has readers |
 //! | backlog | the part of the log that is kept for replicas, even if none is attached |
+//! | history | the stream under one replication ID |
 //! | link | the connection between a primary and a replica; [`Link`] is its state at the primary |
 //! | term | the time between two changes of the primary that this server follows ([`replica`]) |
 //! | promotion | a replica becomes a primary, and continues the stream that it has applied |

@@ -2,7 +2,8 @@
 //! primary under another ID. Other replicas continue without a full sync if the backlog has the
 //! bytes that they lack.
 //!
-//! A *term* is the time between two changes of the primary that this server follows.
+//! A *term* is the time between two changes of the primary that this server follows. A *history* is
+//! the stream under one replication ID.
 //!
 //! ```text
 //! REPLICAOF NO ONE,        pantala-promotion

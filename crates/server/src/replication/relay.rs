@@ -4,7 +4,7 @@
 //! The worker that owns the link appends the bytes that it has applied (`clients/primary.rs`). So
 //! the end of the stream is the position of the dataset, and the server's own replicas get the same
 //! bytes as the server. If the server is promoted, the backlog has the bytes that other replicas
-//! may lack.
+//! may lack. A *history* is the stream under one replication ID.
 
 use pantala_replication::ReplId;
 

@@ -235,8 +235,8 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     let passed_s = now_s - saves.last_save_s();
     let settings = server.config().settings();
     let points = settings.save_points();
-    // The number of changes is a sum over all partitions. It is computed only once the shortest
-    // time of all save points has passed.
+    // The number of changes is a sum over all partitions (parts of shards). The sum is computed
+    // only once the shortest time of all save points has passed.
     let shortest_s = points.clone().map(|(seconds, _)| seconds).min();
     if shortest_s.is_none_or(|seconds| passed_s <= seconds) {
         return false;

@@ -79,8 +79,8 @@ impl Replicator for Server {
         tracing::info!("Replica {} asks for synchronization", asker.name);
         let wants_no_stream = asker.replica.handshake.wants_no_stream;
         let link = Arc::clone(&asker.link);
-        // A promotion in progress will change the history, so the request waits for the end of the
-        // promotion.
+        // A promotion in progress will change the replication ID, so the request waits for the end
+        // of the promotion.
         let deferred = promotion::defer(self.replication(), asker);
         if let Some(asker) = deferred
             && let Err(error) = self.replication().attach(self, asker)
@@ -241,8 +241,8 @@ impl Replication {
         }
     }
 
-    /// Adds a replica that continues from `place`. Returns `false` if the log no longer holds the
-    /// stream at this place, or if the history has another ID by now.
+    /// Adds a replica that continues from `place`. Returns `false` if the stream from this place is
+    /// no longer in memory, or if the history has another ID by now.
     fn continue_at(&self, server: &Server, link: &Arc<Link>, replica: Replica, place: Place) -> bool {
         let Place { offset, id } = place;
         let bound = server.keyspace().journal().replica_bound();

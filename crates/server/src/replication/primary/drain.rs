@@ -1,5 +1,5 @@
-//! Before a shutdown, holds back writes until replicas have the whole stream. Also continues the
-//! history of a snapshot after a restart.
+//! Before a shutdown, holds back writes until replicas have the whole stream. After a restart, also
+//! continues the history of the loaded snapshot (the stream under its replication ID).
 //!
 //! A pause holds back the commands that are checked after its start. Commands that were checked
 //! earlier are *admitted*. Their effects are in the stream after three steps. For the first and the

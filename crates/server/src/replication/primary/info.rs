@@ -11,8 +11,8 @@ pub struct PrimaryInfo {
     pub good: Option<usize>,
     /// A line for each replica.
     pub lines: String,
-    /// The current ID, the former ID, and the number of the first byte behind the former history;
-    /// -1 if there is no former history.
+    /// The current ID, the former ID, and the number of the first byte behind the stream with the
+    /// former ID; -1 if there is no former ID.
     pub ids: (String, String, i64),
     /// The ID that the history gets at the end of a promotion.
     pub next_id: Option<String>,
