@@ -485,8 +485,8 @@ impl Host for Server {
             };
         }
         tracing::warn!("User requested shutdown...");
-        // During a load, the append-only file does not match the dataset, so it doesn't prevent the
-        // exit.
+        // During a load, the append-only file does not match the dataset, so the file doesn't
+        // prevent the exit.
         if !self.snapshots.loading.is_incomplete() && !aof::allows_exit(self, how) {
             return Err(SHUTDOWN_FAILED.into());
         }

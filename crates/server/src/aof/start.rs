@@ -131,8 +131,9 @@ pub fn reload<'k>(
     let empty = |executor: &mut Executor<'k>, owned: &mut Vec<Ownership>| {
         executor.look(&view, owned, server.now_ms()).flush(databases.clone(), false);
     };
-    // The effects of the load are in the files already, so they must not be propagated. A unit (a
-    // group of effects that are propagated together) collects them. It is abandoned below.
+    // The effects of the load are in the files already, so they must not be propagated. They are
+    // collected in a unit (a group of effects that are propagated together), and this unit is
+    // abandoned below.
     executor.begin_unit();
     empty(executor, owned);
     let cleared = server.flush();

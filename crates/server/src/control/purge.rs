@@ -54,8 +54,8 @@ pub(super) struct Watch {
     level_bytes: u64,
     /// Time before which no purge is repeated, unless the difference has changed much.
     next_purge_ms: i64,
-    /// Interval that sets `next_purge_ms` at the next purge. Doubles with each purge that changed
-    /// little.
+    /// The next purge sets `next_purge_ms` to the time after this interval. Doubles with each purge
+    /// that changed little.
     repeat_ms: i64,
     /// Resident memory when the kernel was last asked to use huge pages, bytes.
     huge_pages_at_bytes: u64,

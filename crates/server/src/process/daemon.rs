@@ -2,8 +2,9 @@
 //!
 //! The daemon is a second process of the same program, in a new session and with `/dev/null` as its
 //! three standard streams. It is started by `exec`, because a mere `fork` would need `unsafe`. The
-//! parent passes on its standard input only if it has read configuration from there. Both processes
-//! read the same configuration, so the parent has already reported any error in it on the terminal.
+//! parent passes its standard input on to the daemon only if it has read configuration from there.
+//! Both processes read the same configuration, so the parent has already reported any error in it
+//! on the terminal.
 
 use crate::config::host::reason;
 use std::ffi::OsString;

@@ -215,7 +215,8 @@ pub(super) fn succeed(server: &Server, number: u64) {
     end(server, number);
 }
 
-/// Ends a failover and releases the held writes. They get an error if the server is a replica now.
+/// Ends a failover and releases the held writes. The writes get an error if the server is a replica
+/// now.
 fn end(server: &Server, number: u64) {
     let replication = server.replication();
     {

@@ -460,8 +460,8 @@ impl Wire {
         }
     }
 
-    /// Passes the unread bytes of the buffer to `payload`, which appends those that belong to the
-    /// snapshot to `into`. Returns whether the snapshot is complete.
+    /// Passes the unread bytes of the buffer to `payload`, which appends to `into` the bytes that
+    /// belong to the snapshot. Returns whether the snapshot is complete.
     pub(super) fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
         let (taken, is_over) = payload.feed(&self.buffer[self.at..], into);
         self.at += taken;

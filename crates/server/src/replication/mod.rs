@@ -1,12 +1,15 @@
 //! Replication: the state that all workers share, and the sockets. The crate `pantala_replication`
-//! has the protocol without sockets, and defines the protocol's terms. [`pantala_engine::effect`]
-//! defines *log*, *stream*, *unit* and *reader*.
+//! has the protocol without sockets, and defines the protocol's terms.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | recorded | the journal writes the stream to its log, because the stream has readers |
+//! | unit | the effects (propagated changes) of one command, transaction or script |
+//! | stream | the bytes that replicas receive; on a primary, the server's own units |
+//! | log | the last part of the stream, in memory. The journal's thread appends to it |
+//! | reader | a consumer of the log at its own position, such as a replica |
+//! | recorded | the stream is being appended to the log, because it has readers |
 //! | backlog | the part of the log that is kept for replicas, even if none is attached |
 //! | history | the stream under one replication ID |
 //! | link | the connection between a primary and a replica; [`Link`] is its state at the primary |
@@ -51,9 +54,9 @@
 //! # Offsets
 //!
 //! An offset of the history is an offset of the stream. On a primary, the stream consists of the
-//! server's own units. On a replica, it consists of the bytes of its primary (`relay`). A promotion
-//! or a demotion switches between these two sources at the end of the stream. The log keeps the
-//! part of the stream that it held before.
+//! server's own units. On a replica, the stream consists of the bytes of its primary (`relay`). A
+//! promotion or a demotion switches between these two sources at the end of the stream. The log
+//! keeps the part of the stream that it held before the switch.
 //!
 //! When the stream of a primary starts, the link thread hands the socket over to a worker. The
 //! worker runs the commands of the stream like those of a client

@@ -188,7 +188,7 @@ pub(super) fn release_writes(server: &Server) {
     wake_for_pause(server);
 }
 
-/// Wakes the workers, so that they read again when the pause ends.
+/// Wakes the workers, so that they read the new end of the pause.
 fn wake_for_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }

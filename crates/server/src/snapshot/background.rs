@@ -75,7 +75,7 @@ pub trait Consumer: Send {
 }
 
 /// Records the outcome of a snapshot. Called while the state of the running snapshot is locked, so
-/// it must not use [`Background`].
+/// the function must not use [`Background`].
 pub type Record = Box<dyn FnOnce()>;
 
 /// Describes a snapshot whose bytes the consumer has received completely.
@@ -108,7 +108,8 @@ impl std::fmt::Display for Failure {
 /// Parameters of the journal's reader that [`start`] creates. This reader starts with the first
 /// effect that the snapshot does not contain.
 pub struct JournalStart {
-    /// Which of the journal's logs to read.
+    /// Which of the journal's logs to read: the effects of this server's commands, or the bytes for
+    /// replicas.
     pub which: Which,
     /// Maximum number of bytes that the reader may be behind. A reader further behind is cut off.
     pub bytes_max: Arc<AtomicU64>,

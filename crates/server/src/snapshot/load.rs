@@ -302,7 +302,8 @@ fn read_all(
             Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
             Next::Piece(_, Piece::Entry(entry)) => {
                 if !queues[part_of(entry.key)].add(&entry) {
-                    // The loader of this entry has failed. It returns the reason to `load`.
+                    // The loader of this entry has failed. The loader returns the reason to
+                    // `load_from`.
                     return Ok((libraries, reader.offset()));
                 }
             }

@@ -136,7 +136,7 @@ impl Replication {
         self.drop_replicas(why);
     }
 
-    /// Closes the connections of all replicas, so that they attach again. `why` is logged.
+    /// Closes the connections of all replicas, so that the replicas attach again. `why` is logged.
     pub fn drop_replicas(&self, why: &str) {
         let links: Vec<Arc<Link>> = self.state().links.iter().map(Arc::clone).collect();
         links.iter().for_each(|link| link.fail(why));

@@ -279,8 +279,8 @@ impl Replication {
     /// Records a replica's acknowledgement.
     fn acked(&self, server: &Server, client: u64, offset: i64, synced: i64) {
         let now_ms = server.monotonic_ms();
-        // Read before the lock is taken. A correct replica acknowledges only bytes that it has
-        // received, and they lie before the end of the stream.
+        // Read before the lock is taken. A correct replica acknowledges only received bytes, which
+        // lie before the end of the stream.
         let end = server.keyspace().journal().held().0.end;
         let link = {
             let mut state = self.state();

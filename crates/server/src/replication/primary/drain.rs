@@ -29,7 +29,7 @@ use crate::replication::replica::Known;
 use crate::replication::{Replication, State};
 use crate::snapshot;
 
-/// Maximum time that a replica which shuts down waits for the last command of its link.
+/// Maximum time for which a replica waits, before it shuts down, for the last command of its link.
 const LINK_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Minimum time that a shutdown waits for admitted commands to end. Until they have ended, the end
@@ -251,8 +251,8 @@ impl Replication {
     }
 
     /// Stops the server once replicas have the whole stream, at the latest after
-    /// `shutdown-timeout`. A replica closes its link instead, because its stream is its primary's.
-    /// `client` is the client that has sent `SHUTDOWN`, if any.
+    /// `shutdown-timeout`. A replica instead closes its link, because its stream consists of its
+    /// primary's bytes. `client` is the client that has sent `SHUTDOWN`, if any.
     pub fn drain_and_end(&self, server: &Server, how: Shutdown, client: Option<BlockedShutdown>) {
         let waits = self.drains_before(server);
         let timeout_s = if how.now { 0 } else { server.config().settings().shutdown_timeout_s.into() };
@@ -315,9 +315,9 @@ impl Replication {
     }
 
     /// Returns the auxiliary fields with which a server that loads the snapshot can continue this
-    /// history. Returns no fields if the offset of the dataset is unknown. A primary knows it once
-    /// the stream is complete. A replica knows it while no command of its link is running, or once
-    /// the link is closed.
+    /// history. Returns no fields if the offset of the dataset is unknown. A primary knows the
+    /// offset once the stream is complete. A replica knows the offset while no command of its link
+    /// is running, or once the link is closed.
     pub fn saved_position(&self, server: &Server) -> Vec<(&'static str, String)> {
         let fields = |id: ReplId, offset: u64, db: u32| {
             vec![("repl-stream-db", db.to_string()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())]
