@@ -43,7 +43,7 @@
 //! | --- | --- |
 //! | history, table of replicas, pending `WAIT`s | [`Replication`], behind a lock |
 //! | the next bytes for a replica ([`Link`]) | a lock, for the replica's worker and the full sync |
-//! | the stream | a log of the journal, shared by all replicas |
+//! | the stream | the log, which all replicas share |
 //! | the state of a failover | a lock of its own |
 //! | the right to change the role ([`replica`]) | a lock of its own |
 //!

@@ -63,7 +63,7 @@ impl Replication {
         server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
     }
 
-    /// Records that all of a replica's snapshot was sent.
+    /// Records that a replica was sent its whole snapshot.
     pub(super) fn set_online(&self, server: &Server, client: u64) {
         if let Some(replica) = self.state().replicas.find(client) {
             replica.state = ReplicaState::Online;

@@ -10,7 +10,7 @@
 //! | wait until | result |
 //! | --- | --- |
 //! | the journal has reached a mark | each worker has ended the turn that admitted the commands |
-//! | a job holds all shards | the commands have run |
+//! | a worker has acquired all shards | the commands have run |
 //! | the journal has reached a second mark | the commands' effects are in the stream |
 
 use std::sync::Arc;
