@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// the former count after `CONFIG RESETSTAT`. [`get`](Counter::get) returns the difference between
 /// the total and the recorded total. Of two concurrent resets either may win.
 ///
-/// The total is the first field. An owner can therefore place a counter so that the total ends a
-/// cache line that the owner writes anyway, and the second field is in the next line.
+/// The total is the first field. An owner can therefore place a counter so that the total is the
+/// last word of a cache line that the owner writes anyway. The second field is then in the next
+/// line.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Counter {

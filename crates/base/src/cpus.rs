@@ -18,7 +18,7 @@ impl std::fmt::Display for List {
 /// Parses a list of CPUs such as `0,2-5`.
 ///
 /// # Errors
-/// The text is no such list, or names a CPU that an affinity mask can't hold.
+/// The text isn't a list of CPUs, or names a CPU that an affinity mask can't hold.
 pub fn parse(text: &str) -> Result<List, String> {
     let wrong = || format!("'{text}' is no list of CPUs such as 0,2-5, each below {}", CpuSet::MAX_CPU);
     let number = |text: &str| text.parse::<usize>().ok().filter(|cpu| *cpu < CpuSet::MAX_CPU).ok_or_else(wrong);

@@ -15,7 +15,7 @@
 //! | [`glob`] | Redis's glob patterns | at most `pattern × text` steps, no allocation |
 //! | [`hexadecimal`] | hexadecimal floating-point numbers | no allocation |
 //! | [`histogram`] | latency histograms with one writer | as [`counter`]; 2 KiB per chunk in use |
-//! | [`killable`] | a run that can be killed until its first change | a compare-and-swap per run |
+//! | [`killable`] | a script run, killable until its first change | a compare-and-swap per run |
 //! | [`lent`] | received bytes in memory lent by an event loop | – |
 //! | [`limits`] | every bound that holds across crates | – |
 //! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |

@@ -5,8 +5,8 @@
 //! receives the nodes in arrival order.
 //!
 //! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps. So the
-//!   compare-and-swap that delivers a message also shows its sender whether to wake the worker. The
-//!   sender does so by the worker's *doorbell*, an eventfd.
+//!   compare-and-swap that delivers a message also shows the sender whether it must wake the
+//!   worker. To wake the worker, the sender writes to its *doorbell*, an eventfd.
 //! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
 //! The queues have no bound of their own. A gate holds only requests (commands that wait for the

@@ -1,8 +1,8 @@
 //! The CPUs of this host: which of them share a core, a last-level cache, a NUMA node or a package.
 //! The kernel lists this in files below `/sys/devices/system`.
 //!
-//! Only the CPUs that a process may use count. A cpuset or an affinity mask therefore looks like a
-//! smaller host.
+//! Only the CPUs that the process may use are considered. Under a cpuset or an affinity mask, the
+//! host therefore looks smaller.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,14 +15,14 @@ const ROOT: &str = "/sys/devices/system";
 /// Environment variable with another folder to read, for tests of other hosts' topologies.
 pub const ROOT_ENV: &str = "PANTALA_TOPOLOGY";
 
-/// Maximum number of a CPU's caches that are read.
+/// Maximum number of caches that are read per CPU.
 const CACHES_MAX: usize = 10;
 
 /// Minimum level of a cache that counts as a last-level cache even if only one core uses it.
 const SHARED_LEVEL: u32 = 3;
 
-/// A logical CPU. The number of a cache or core is that of the first CPU that belongs to it. The
-/// order of CPUs compares them field by field, so CPUs that share the most are neighbors.
+/// A logical CPU. The number of a cache or core is that of the first CPU that belongs to it. CPUs
+/// are sorted by these fields, the first field first, so CPUs that share the most are neighbors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpu {
     /// NUMA node, as the kernel numbers it.

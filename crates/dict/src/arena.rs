@@ -73,9 +73,10 @@ impl SegmentLines {
     /// Returns line `i`, which is below [`SEGMENT_LINES`].
     #[inline(always)]
     pub(crate) fn line(self, i: usize) -> &'static Bucket {
-        // SAFETY: the mask keeps the line within the segment's memory, or within its chunk (see
-        // `take_small_segment`). Neither is ever unmapped. Each consists of atomic words, for which
-        // a shared reference is valid at any time.
+        // SAFETY: the mask keeps the line within the memory of a large segment. For a small segment
+        // it keeps the line within the segment's chunk (see `take_small_segment`). This memory is
+        // never unmapped. It consists of atomic words, for which a shared reference is valid at any
+        // time.
         unsafe { self.0.add(i & (SEGMENT_LINES - 1)).as_ref() }
     }
 }

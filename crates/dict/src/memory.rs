@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pantala_base::numa::Node;
 
-/// Unit in which memory is returned to the kernel, in bytes. A kernel with larger pages rejects
-/// such a request; [`discard`] then writes zeros instead.
+/// Unit in which memory is returned to the kernel, in bytes. A kernel with larger pages rejects a
+/// request for 4096 bytes; [`discard`] then writes zeros instead.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// The expected use of a mapping, for the kernel.

@@ -678,7 +678,7 @@ fn lengths_take_the_shortest_form() {
     }
 }
 
-/// Every form of a length, at its bounds, for keys and for values.
+/// Tests each form of the length field at the bounds of the form, for keys and for values.
 #[test]
 fn lengths_round_trip_at_the_bounds_of_their_forms() {
     let lengths = [0, 1, 238, 239, 240, 255, 256, 511, 512, 4_000, 4_095, 4_096, 65_536];

@@ -70,9 +70,10 @@ impl Table {
         let mut slots = [0; SEGMENT_SLOTS];
         let count = segment.gather(&mut slots);
         self.moved += count;
-        // A tag begins after the segment's depth, which the split increments. So the first bit of
-        // the old tag separates the halves and becomes part of the prefix. The last bit of the new
-        // tag isn't in the slot, so the new tag is taken from the hash of the key.
+        // The tag is the 16 hash bits after the segment's prefix, and the split makes the prefix
+        // one bit longer. So the first bit of the old tag separates the halves and becomes part of
+        // the prefix. The last bit of the new tag isn't in the slot, so the new tag is taken from
+        // the hash of the key.
         let depth = segment.depth + 1;
         let mut low_count = 0;
         let mut high = [0; SEGMENT_SLOTS];

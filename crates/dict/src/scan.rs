@@ -283,7 +283,8 @@ impl<V> Dict<V> {
             let entry = unsafe { EntryRef::new(Record::from_slot(word)) };
             if word & EXPIRES_BIT != 0 && visit(&entry) {
                 let slot = NonNull::from(slot);
-                // The stash needs no hash. The last slot takes this place and is visited next.
+                // For a slot of the stash, `unhook` ignores the hash. It moves the last slot to
+                // this index, so that slot is visited next.
                 let record = self.table.unhook(0, slot);
                 // SAFETY: as in `walk_bucket`.
                 removed(unsafe { Removed::new(&mut self.table, record) });

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! A *bulk* is an argument, whose length is in the header line before it: `$5\r\nhello\r\n`. A
-//! header line ends at its first `\r`. The parser skips the byte after it, and the two bytes after
-//! a bulk, without checking that they are line ends. An inline command ends at its first `\n`, with
-//! or without `\r` before it. A NUL byte in a line hides the rest of the line, so the line's end is
-//! never found, and the line is rejected once it exceeds the limit. Redis behaves the same way.
+//! header line ends at its first `\r`. The parser skips the byte after this `\r`, and the two bytes
+//! after a bulk, without checking that they are line ends. An inline command ends at its first
+//! `\n`, with or without `\r` before it. A NUL byte in a line hides the rest of the line, so the
+//! line's end is never found, and the line is rejected once it exceeds the limit. Redis behaves the
+//! same way.
 
 use pantala_base::limits::{
     BULK_UNAUTHENTICATED_MAX, MULTIBULK_MAX, MULTIBULK_UNAUTHENTICATED_MAX, PROTO_INLINE_MAX_SIZE,

@@ -266,7 +266,7 @@ fn hostile_bytes_resume_and_never_panic() {
     for round in 0..60_000 {
         let stream: Vec<u8> =
             (0..random.below(48)).map(|_| alphabet[random.below(alphabet.len() as u64) as usize]).collect();
-        // No line reaches the line limit, whose effect may depend on the pieces (see
+        // No line reaches the line limit. At the limit, the result may depend on the pieces (see
         // `lines_at_the_limit_and_past_it`).
         let limits = Limits { authenticated: round % 2 == 0, max_bulk_len: 12, ..Limits::default() };
         let mut cuts: Vec<usize> =
