@@ -23,7 +23,7 @@
 //! | run | 64 KB of cells of one size, owned by one dictionary |
 //! | hint | a root, as a handle for prefetching from any thread |
 //! | snapshot | all entries as they are at its start, passed one by one to a *keeper* |
-//! | epoch | a bit of the dictionary and of each entry; while the bits differ, the snapshot needs the entry |
+//! | epoch | a bit; a snapshot still needs the entries whose bit differs from the dictionary's |
 //! | stash | overflow slots, used when the directory has its maximum depth |
 //!
 //! A segment has 32 KB of address space, a small segment 512 bytes. The stash holds entries only if

@@ -205,8 +205,8 @@ impl<'a> SortedSetView<'a> {
     }
 
     /// Returns the ranks of the members in a lexicographic range. The result is defined only if all
-    /// scores are equal. Otherwise a packed set returns the same as Redis, which searches from the
-    /// end that `reverse` selects. A large set then returns an arbitrary range.
+    /// scores are equal. If scores differ, a packed set returns the same as Redis, which searches
+    /// from the end that `reverse` selects, and a large set returns an arbitrary range.
     pub fn lex_range(self, range: &LexRange<'_>, reverse: bool) -> std::ops::Range<usize> {
         if range.is_empty() || self.is_empty() {
             return 0..0;

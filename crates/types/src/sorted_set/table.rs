@@ -247,7 +247,7 @@ impl Table {
     }
 
     /// Merges a segment with its buddy if the two are nearly empty and the buddy wasn't split
-    /// again. The buddy of a segment is the segment that was split from the same segment.
+    /// again. Buddies are the two halves into which a segment was split.
     #[cold]
     fn merge(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
         let depth = self.segments[number as usize].depth;
