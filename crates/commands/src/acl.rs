@@ -25,14 +25,14 @@ const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL f
 
 static CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::new(COMMANDS, absent()));
 
-/// Returns the catalog of commands that users' rules may name.
+/// Returns the catalog of the commands that ACL rules may name.
 pub fn catalog() -> &'static Catalog {
     &CATALOG
 }
 
-/// Sets the catalog of commands that users' rules may name. It contains the commands of this crate,
-/// and the commands of Redis 7.0 that this crate lacks. Must be called before the first client
-/// connects.
+/// Sets the catalog of the commands that ACL rules may name. The catalog contains the commands of
+/// this crate, and the commands of Redis 7.0 that this crate lacks. Must be called before the first
+/// client connects.
 pub fn set_catalog(keyspace: &mut Keyspace) {
     keyspace.set_catalog(&CATALOG, client::line);
 }

@@ -87,9 +87,9 @@ pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &m
     reply.verbatim("txt", occupancy_text(&occupancy, shards.len()).as_bytes());
 }
 
-/// Formats the reply of `DEBUG HTSTATS`. The two sections have the names that Redis uses, and so
-/// have all numbers that Redis also reports. The other lines describe what Redis's tables lack:
-/// segments, and buckets with several slots.
+/// Formats the reply of `DEBUG HTSTATS`. The two sections, and all numbers that Redis also reports,
+/// have the names that Redis uses. The other lines describe what Redis's tables lack: segments, and
+/// buckets with several slots.
 fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
     let share = |part: usize, whole: usize| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };

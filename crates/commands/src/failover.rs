@@ -1,4 +1,4 @@
-//! `FAILOVER`: makes a replica of this server its primary.
+//! `FAILOVER`: this server and one of its replicas exchange their roles.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::client::{Failover, LocalContext};

@@ -3,7 +3,7 @@
 //!
 //! As in Redis, all keys are sent in one write, with one `RESTORE` per key, and a key is deleted
 //! when the reply to its `RESTORE` arrives. The call holds the shards of the keys until it ends, so
-//! that no other command changes the keys. It also blocks the worker.
+//! that no other command changes the keys. The call also blocks the worker.
 //!
 //! As in Redis, the timeout applies to each step: connecting, writing a part, or reading a reply.
 //! Resolving the host name has no timeout. Unlike Redis, each call opens its own connection.

@@ -124,8 +124,9 @@ pub struct Table<T> {
     /// Heap bytes of all items.
     item_bytes: usize,
     seed: u64,
-    /// The running cut ([`crate::cut`]), if any: the items at one instant, for a reader. A slot of
-    /// the cut is an entry index. Items at indexes before the cut's position count as taken.
+    /// The running cut ([`crate::cut`]), if any: the items at one instant, for a reader. A cut
+    /// numbers the elements by *slots*. Here the slot of an item is its index. Items at indexes
+    /// before the cut's position count as taken.
     cut: CutCell<Cut<T, usize>>,
 }
 

@@ -102,7 +102,7 @@ impl ThinBytes {
     /// Returns the owner of the block to which a pointer from [`Self::into_raw`] points.
     ///
     /// # Safety
-    /// `at` came from `into_raw`, and no other owner of it is used while the result lives.
+    /// `at` came from `into_raw`, and no other owner of the block is used while the result lives.
     #[inline]
     pub(crate) unsafe fn from_raw(at: NonNull<u8>) -> Self {
         ThinBytes { at }

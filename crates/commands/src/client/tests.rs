@@ -130,7 +130,7 @@ fn kill_by_address() {
         ("CLIENT KILL 127.0.0.1:1003", "-ERR No such client|"),
         ("CLIENT KILL ID", "-ERR No such client|"),
         ("CLIENT KILL 127.0.0.1:1002", "+OK|"),
-        // The killed client is still in the table, but it can't be killed again.
+        // The killed client is still in the table of clients, but it can't be killed again.
         ("CLIENT KILL 127.0.0.1:1002", "-ERR No such client|"),
     ]);
     assert!(other.killed.load(Relaxed));

@@ -145,7 +145,8 @@ impl<'a> Reader<'a> {
         let (compressed_len, len) = (self.length()?, self.length()?);
         let compressed = self.take(compressed_len)?;
         if len == 0 {
-            // Redis mistakes the length 0 for a failed decompression, and returns an empty string.
+            // In Redis, a failed decompression returns the length 0. If 0 is also the expected
+            // length, Redis doesn't notice the failure, and returns an empty string.
             return Ok(Vec::new());
         }
         self.check_len(len)?;
