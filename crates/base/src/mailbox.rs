@@ -7,7 +7,8 @@
 //! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps. So the
 //!   compare-and-swap that delivers a message also shows the sender whether it must wake the
 //!   worker. To wake the worker, the sender writes to its *doorbell*, an eventfd.
-//! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
+//! * `pantala_engine::ownership::Gate`: the word that shows whether a shard is held, and that
+//!   queues the requests for the shard. It is built on [`Node`] and [`Chain`].
 //!
 //! The queues have no bound of their own. A gate holds only requests (commands that wait for the
 //! shard). A connection has only a few requests in flight (see `pantala_engine::request`), so

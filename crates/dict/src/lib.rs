@@ -13,9 +13,9 @@
 //! | hash | 64 bits of [`hash_key`], read from the top: directory index, then tag |
 //! | directory | 2^depth words, each a segment's address, depth and number of buckets |
 //! | root | one word with the directory's address, through which other threads find it |
-//! | segment | the buckets of hashes that share its `depth` top bits: up to 511, or 7 if small |
+//! | segment | up to 511 buckets (7 if small), for the hashes with the same top `depth` bits |
 //! | bucket | a cache line of 8 slots |
-//! | slot | 16 bits of hash (the tag) and 48 of entry address, the low two of them flags |
+//! | slot | 16 bits of hash (the tag) and 48 of entry address, with two flags in the low bits |
 //! | entry | head, lengths, expiry, key and payload, together in a slab cell; layout: `record` |
 //! | expiry | the time at which an entry expires, in Unix milliseconds |
 //! | access word | 24 bits of an entry for the server: its last access, or how often it is used |

@@ -35,7 +35,7 @@ pub fn resolve(args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     }
 }
 
-/// Resolves a call like [`resolve`], but of `command`, whatever name the client used.
+/// Resolves a call of `command` like [`resolve`], regardless of the name that the client used.
 #[inline(always)]
 pub fn resolve_as(command: &'static Command, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     if !command.subcommands.is_empty() && args.len() > 1 {
@@ -91,7 +91,7 @@ impl Unresolved {
         }
     }
 
-    /// Returns the error that a script gets. It differs from [`Self::message`].
+    /// Returns the error that a script gets. This error differs from [`Self::message`].
     #[cold]
     pub fn message_in_script(&self, args: &Args<'_>) -> Cow<'static, [u8]> {
         let text = match self {
@@ -108,8 +108,8 @@ impl Unresolved {
     }
 }
 
-/// Returns the error for an unknown command. It quotes up to [`SHOWN_BYTES_MAX`] bytes of the name,
-/// and arguments until about as many bytes are quoted.
+/// Returns the error for an unknown command. The error quotes up to [`SHOWN_BYTES_MAX`] bytes of
+/// the name. Then it quotes arguments, also up to about this many bytes in total.
 fn unknown_command(args: &Args<'_>) -> Vec<u8> {
     let mut quoted = Vec::new();
     for argument in args.iter().skip(1) {

@@ -12,8 +12,8 @@ fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
 }
 
 /// Returns whether the argument `index` of `AUTH` is secret. All arguments are. Redis shows the
-/// arguments if there are more than two, which is a syntax error. The cause may be a password with
-/// an unquoted space.
+/// arguments of a call with more than two, which is a syntax error. But these may be the parts of a
+/// password with an unquoted space.
 pub(super) fn auth(_: &Args<'_>, index: usize) -> bool {
     index > 0
 }

@@ -32,7 +32,7 @@ impl Unimplemented {
     }
 }
 
-/// Returns all unimplemented commands, in the form that users' rules need to name them.
+/// Returns all unimplemented commands for the ACL catalog, so that ACL rules can name them.
 pub fn absent() -> impl Iterator<Item = Absent> {
     UNIMPLEMENTED.iter().map(|command| Absent { full_name: command.full_name, categories: CATEGORIES })
 }

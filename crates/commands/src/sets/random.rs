@@ -15,8 +15,8 @@ use crate::arguments::{natural, signed_count};
 use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
 use crate::{errors, propagated};
 
-/// `SPOP` moves the remaining members to a new set if it pops at least this many times as many
-/// members as remain. The value is Redis's, because clients see the resulting encoding.
+/// `SPOP` moves the remaining members to a new set if there are at least this many popped members
+/// for each remaining one. The value is Redis's, because clients see the resulting encoding.
 const POPPED_PER_KEPT: usize = 5;
 
 /// `SPOP key [count]`.

@@ -197,9 +197,9 @@ impl Options {
                 }
             }
         }
-        // A negative time is replaced by the current time. A time in the future is replaced, too,
-        // because a client's clock may be ahead. It is kept only in commands from the primary or
-        // from the append-only file.
+        // A negative time is replaced by the current time. A time in the future is replaced too,
+        // because a client's clock may be ahead. Only commands from the primary or from the
+        // append-only file keep a time in the future.
         let latest_ms = if of_primary { i64::MAX } else { now_ms };
         if !(0..=latest_ms).contains(&delivered_ms) {
             delivered_ms = now_ms;

@@ -134,8 +134,8 @@ impl Claims {
         (self.last_id, self.entries_read, self.is_raised) = (group.last_id(), group.entries_read(), is_raised);
     }
 
-    /// Propagates the claims, one command per entry. If an ID is among `sent`, it keeps the
-    /// client's spelling.
+    /// Propagates the claims, one command per entry. An ID that is among `sent` is propagated in
+    /// the client's spelling.
     pub(super) fn propagate(self, access: &mut Access<'_>, args: &Args<'_>, sent: &Args<'_>) -> Propagated {
         let propagated = access.propagate_nothing(Omission::Replaced);
         if self.entries.is_empty() {
@@ -157,8 +157,9 @@ impl Claims {
     }
 }
 
-/// Propagates a pending entry of a consumer. An entry deleted from the stream is propagated in the
-/// same way, because claiming it removes it from the pending entries.
+/// Propagates a pending entry of a consumer as an `XCLAIM`. This also works for an entry that was
+/// deleted from the stream: a replica that runs the `XCLAIM` removes the entry from the pending
+/// entries.
 fn claim(access: &mut Access<'_>, target: [&[u8]; 3], id: &[u8], entry: &Record, last_id: &[u8]) {
     let [key, group, claimant] = target;
     let consumer = entry.consumer.as_deref().unwrap_or(claimant);
