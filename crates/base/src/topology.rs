@@ -52,9 +52,9 @@ impl Topology {
     }
 
     /// Returns the topology of the CPUs `allowed`. `file` returns the contents of a file below
-    /// `/sys/devices/system`. Without these files, all CPUs are cores of one package. All CPUs
-    /// belong to node 0 if the CPU lists of the nodes lack one of these CPUs, for example because a
-    /// list can't be read. Memory must not be placed by a guess.
+    /// `/sys/devices/system`. Without these files, all CPUs are cores of one package. If the CPU
+    /// lists of the nodes lack one of these CPUs, for example because a list can't be read, all
+    /// CPUs belong to node 0. Memory must not be placed on guessed nodes.
     pub fn read(file: impl Fn(&str) -> Option<String>, allowed: &[usize]) -> Self {
         let list = |path: &str| file(path).and_then(|text| parse(text.trim()).ok()).map(|list| list.0);
         let mut nodes: Vec<(usize, Vec<usize>)> = list("node/online")

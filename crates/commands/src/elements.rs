@@ -9,8 +9,8 @@ use pantala_types::LongDouble;
 use pantala_types::pack::Element;
 
 /// Maximum number of elements that a command like `SRANDMEMBER` returns for a negative count. Such
-/// a reply may repeat elements, so the size of the collection doesn't bound it. Redis has no such
-/// limit and continues until it runs out of memory.
+/// a reply may repeat elements, so the size of the collection doesn't bound the reply. Redis has no
+/// such limit and continues until it runs out of memory.
 pub(crate) const REPEATED_PICKS_MAX: u64 = 1 << 26;
 
 /// Replies with an element.

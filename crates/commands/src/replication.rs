@@ -23,13 +23,14 @@ pub fn sync(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 }
 
 /// `PSYNC replicationid offset`: sends the replication stream from `offset` if the server still has
-/// it (a partial resync). Otherwise does the same as [`sync`].
+/// this part of the stream (a partial resync). Otherwise does the same as [`sync`].
 pub fn psync(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let args: Vec<&[u8]> = args.iter().skip(1).collect();
     context.host.replication().sync(context.session, Some(&args), reply);
 }
 
-/// `REPLCONF option value ...`: with it a replica reports its properties and acknowledgements.
+/// `REPLCONF option value ...`: a replica sends it to report its properties and to acknowledge the
+/// replication stream.
 pub fn replconf(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let options: Vec<&[u8]> = args.iter().skip(1).collect();
     context.host.replication().configure(context.session, &options, reply);

@@ -59,7 +59,8 @@ fn insert(dict: &mut Dict<()>, key: &[u8], value: &[u8]) {
     }
 }
 
-/// Spreads keys over shards evenly and independently of the dictionary's hash, as slots do.
+/// Spreads keys over shards evenly and independently of the dictionary's hash, as the server's hash
+/// slots do.
 fn shard_of(i: usize) -> usize {
     ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SHARDS
 }
@@ -226,7 +227,7 @@ fn time(work: impl FnOnce() -> usize) -> f64 {
     (cpu_time() - started).as_nanos() as f64 / FINDS_PER_ROUND as f64
 }
 
-/// Reads a byte of the value, as the variant with the map does.
+/// Reads a byte of the value, as the variant with hashbrown's map does.
 fn value_byte(entry: Option<EntryRef<'_, ()>>) -> usize {
     match entry.map(|e| e.payload()) {
         Some(Payload::Bytes(bytes)) => usize::from(bytes[4]),

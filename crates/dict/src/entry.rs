@@ -142,8 +142,8 @@ impl<'d, V> EntryRef<'d, V> {
         unsafe { self.record.user_flags() }
     }
 
-    /// Returns the memory of the entry in bytes. Excludes its slot (8 bytes / load, about 9.6) and
-    /// the memory that a heap value owns.
+    /// Returns the memory of the entry in bytes. Excludes the slot (8 bytes divided by the load of
+    /// the segment, about 9.6 bytes) and the memory that a heap value owns.
     pub fn allocated_bytes(&self) -> usize {
         // SAFETY: as in `key`.
         unsafe { self.record.shape() }.allocated_bytes()

@@ -45,8 +45,8 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// Appends the route of `RANDOMKEY`: one shard, drawn with a probability proportional to its number
-/// of keys. If any of its keys has an expiry, all its keys may have expired. The route then
-/// includes the following shards that have keys.
+/// of keys. If any key of this shard has an expiry, the route also includes the following shards
+/// that have keys, because all keys of the drawn shard may turn out to be expired.
 pub fn randomkey_route(keyspace: &Keyspace, session: &SessionView, _: &Args<'_>, shards: &mut Vec<u32>) {
     let count = keyspace.partition_count();
     let total: u64 = (0..count).map(|shard| keyspace.shard_size(session.db, shard)).sum();

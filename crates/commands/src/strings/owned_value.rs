@@ -1,6 +1,6 @@
 //! Variants of `SET` and related commands that take ownership of a large value instead of copying
 //! it ([`Access::take_value`]). A variant behaves like the command of the same name. Clients can't
-//! see it.
+//! see which of the two runs.
 
 use pantala_engine::access::Access;
 use pantala_engine::command::{Chance, Command, Handler, Propagated};

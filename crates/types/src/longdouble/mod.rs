@@ -53,7 +53,7 @@ impl LongDouble {
     }
 
     /// Returns the sum, rounded to nearest, ties to even. Returns `None` if an operand is infinite
-    /// or the sum reaches 2^16384, because both commands reject such operands and sums.
+    /// or the sum reaches 2^16384, because INCRBYFLOAT and HINCRBYFLOAT reject these.
     #[must_use]
     pub fn checked_add(self, other: LongDouble) -> Option<LongDouble> {
         if self.is_infinite() || other.is_infinite() {

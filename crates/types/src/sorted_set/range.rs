@@ -1,4 +1,5 @@
-//! Iterates over the members in a range of ranks, in both directions and both forms.
+//! Iterates over the members in a range of ranks, ascending or descending, in packed and in large
+//! sets.
 
 use super::tree::Place;
 use super::{LargeSet, SortedSetView, packed};

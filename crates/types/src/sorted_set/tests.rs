@@ -1,4 +1,4 @@
-//! Tests that compare both forms of a sorted set with a plain model.
+//! Tests that compare the packed and the large form of a sorted set with a plain model.
 
 use std::collections::BTreeMap;
 
