@@ -410,9 +410,9 @@ impl Command {
     }
 
     /// Returns whether a call with this number of arguments is timed individually when it runs as a
-    /// request. This is the case if the command may block or is not plain ([`Command::is_plain`]).
-    /// The other calls share the time measured for their window (the commands that a worker runs
-    /// together).
+    /// request to another worker. This is the case if the command may block or is not plain
+    /// ([`Command::is_plain`]). The other calls share the time measured for their window (the
+    /// commands that a worker runs together).
     pub fn is_timed_individually(&self, arguments: usize) -> bool {
         !self.is_plain(arguments) || self.flags.contains(Flags::BLOCKING)
     }

@@ -17,7 +17,7 @@ pub enum Fault {
     /// A thread pauses between taking two shards.
     PauseTaking,
     /// A thread pauses while it holds shards: between the commands of a transaction or a script,
-    /// and before it releases them.
+    /// and before the shards are released.
     PauseHolding,
     /// A thread pauses after a command has run and before its reply is sent.
     PauseReplying,

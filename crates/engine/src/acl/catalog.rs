@@ -78,7 +78,8 @@ fn address(command: &Command) -> usize {
 }
 
 impl Catalog {
-    /// Returns the catalog of these commands, which have records, and of the absent commands.
+    /// Returns a catalog of `commands`, which have records, and of `absent` commands, which have
+    /// none.
     ///
     /// # Panics
     /// If there are more than [`COMMANDS_MAX`] - 1 commands.
@@ -120,7 +121,8 @@ impl Catalog {
             let number = by_name[command.full_name];
             by_record.insert(address(command), number);
             for sub in command.subcommands {
-                // `DEBUG` handles its subcommands itself, so rules treat them as first arguments.
+                // Subcommands of `DEBUG` have the number of `DEBUG`, because rules treat them as
+                // its first arguments.
                 by_record.insert(address(sub), by_name.get(sub.full_name).copied().unwrap_or(number));
             }
         }

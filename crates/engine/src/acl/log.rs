@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 /// Number of the latest entries that are searched for an entry of similar events, as in Redis.
 const SEARCHED_ENTRIES_MAX: usize = 10;
 
-/// Events share an entry if at most this time in ms separates an event from the entry's latest
-/// event.
+/// A similar event is added to an entry if at most this time in ms has passed since the entry's
+/// latest event.
 const SAME_MS_MAX: i64 = 60_000;
 
 /// The denied object.

@@ -2,8 +2,8 @@
 
 use pantala_base::glob;
 
-/// The form of a pattern. All forms except [`Shape::Glob`] are matched without the glob matcher.
-/// Most patterns are a prefix.
+/// The form of a pattern. All forms except [`Shape::Glob`] are matched without the glob matcher. In
+/// practice, most patterns are prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// `*`: any name except the empty one, as in Redis.
@@ -41,7 +41,7 @@ impl Pattern {
         &self.text
     }
 
-    /// Returns whether a name matches, as by [`glob::matches`].
+    /// Returns whether a name matches, with the same result as [`glob::matches`].
     #[inline]
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         match self.shape {

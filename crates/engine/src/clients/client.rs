@@ -130,7 +130,7 @@ pub struct Client {
     accounted_bytes: AtomicU64,
     /// Place in the buckets from which clients are evicted (see `memory`).
     place: AtomicU64,
-    /// The last command; null: see [`Client::command`].
+    /// The last command; null if the client has sent no command, or an unknown one.
     command: AtomicPtr<Command>,
     names: Mutex<Names>,
     /// The user as which the client has logged in. `None`: the client has not logged in and has the

@@ -180,8 +180,8 @@ fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize
             let last = match (last >= 0, limit) {
                 (true, _) => Some(first + back),
                 (false, 0 | 1) => count.checked_sub(back),
-                // The keys are only the first part of the remaining arguments. In XREAD, for
-                // example, as many IDs follow the streams.
+                // The keys are only the first part of the remaining arguments. XREAD, for example,
+                // has one ID for each stream, after all streams.
                 (false, limit) => {
                     (first + count.saturating_sub(first) / limit.unsigned_abs() as usize).checked_sub(back)
                 }

@@ -1,4 +1,5 @@
-//! Effects collected until they are committed.
+//! Effects collected until they are committed. The effects of one command, transaction or script
+//! form a *unit*.
 
 use pantala_base::number::Decimal;
 use pantala_resp::Args;

@@ -107,7 +107,7 @@ struct Shared {
     has_units: AtomicBool,
     /// Whether any reader needs the units that workers record.
     is_wanted: AtomicBool,
-    /// Stamp of the latest unit that held no shard.
+    /// Stamp of the latest unit whose command held no shard.
     without_shards: AtomicU64,
     /// See [`Journal::order_libraries`].
     libraries: Mutex<()>,
@@ -256,7 +256,8 @@ impl Journal {
             }
             (held.end, control.merged_bytes)
         };
-        // Read after the merged bytes, so that the sum includes at least these bytes.
+        // These counters are read after the number of merged bytes, so that they include at least
+        // those bytes.
         let handed_over = self.shared.handed_over.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum::<u64>();
         end + handed_over.saturating_sub(merged_bytes)
     }
@@ -571,7 +572,7 @@ impl Journal {
     /// Publishes whether units are to be recorded, and wakes the thread.
     fn settle(&self, tuning: &Tuning, control: &Control) {
         // The thread needs the caller's lock to end the next epoch, so both flags are set before
-        // that.
+        // that epoch ends.
         if control.logs.want_units() {
             self.shared.is_wanted.store(true, Ordering::Relaxed);
             tuning.set_journaled(true);

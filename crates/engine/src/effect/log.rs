@@ -36,8 +36,9 @@ pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of epochs whose ends are known ([`Log::offset_after`]).
 const ENDS_MAX: usize = 1024;
 
-/// When an end is forgotten, the next remaining end stands for it. This end is later by at most a
-/// 16th of its own age, in stamps. So [`ENDS_MAX`] entries suffice for the epochs of years.
+/// When an end is forgotten, the next remaining end is used instead. The difference of their stamps
+/// is at most a 16th of the difference between the remaining end and the newest one. So
+/// [`ENDS_MAX`] entries suffice for the epochs of years.
 const LATENESS_RATIO: u64 = 16;
 
 /// Number of a reader, unique for as long as the server runs.
@@ -121,8 +122,9 @@ struct Place {
     /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
     /// new bytes.
     is_eager: bool,
-    /// A limit in bytes, and a callback for a reader that is further behind: called at each epoch's
-    /// end, repeatedly in a long epoch, and by workers that have handed over many bytes.
+    /// A limit in bytes, and a callback. While the reader is further behind than the limit, the
+    /// callback is called at each epoch's end, repeatedly in a long epoch, and by workers that have
+    /// handed over many bytes.
     warning: Option<(u64, Wake)>,
 }
 

@@ -23,7 +23,8 @@ const SHARED_RUN_BYTES_MIN: usize = 4 * 1024;
 struct Due {
     worker: usize,
     parts: Vec<Part>,
-    /// For each part with large units, the buffer of the part. The merged stream will refer to it.
+    /// For each part with large units, the buffer of the part. The merged stream will refer to this
+    /// buffer.
     shared: Vec<Option<Arc<PooledBuffer>>>,
     /// The next part, and the next unit within it.
     at: (usize, usize),
@@ -353,7 +354,8 @@ mod tests {
         assert!(words(&merge(&mut segments, 12, &mut Some(0))) == [large.as_str(), &large]);
     }
 
-    /// Streams of small and large units, merged at random stamps, equal the units sorted by stamp.
+    /// Streams of small and large units, merged up to random stamps, equal the units sorted by
+    /// stamp.
     #[test]
     fn random_streams_are_merged_in_order() {
         let seed = std::env::var("PANTALA_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);

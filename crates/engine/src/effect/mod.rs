@@ -13,7 +13,7 @@
 //! | log | the merged stream in memory, by offset ([`log`]) |
 //! | segment | the units that a worker has committed and the journal has not merged |
 //! | reader | a consumer of the log at its own position: a replica, the append-only file |
-//! | cut | a stamp to which all shards' clocks were raised, so that a reader can start there |
+//! | cut | a stamp after all earlier units and before all later ones, at which a reader can start |
 //! | backlog | the last bytes of the log, kept for later readers (`repl-backlog-size`) |
 //!
 //! # Sources of effects
@@ -35,8 +35,9 @@
 //!
 //! The shards and the worker then store the stamp as their clock (Lamport, "Time, Clocks, and the
 //! Ordering of Events in a Distributed System", 1978). So stamps ascend on each shard, each worker
-//! and each connection. (A reply from another worker carries that worker's clock, so the
-//! connection's next stamp is later.) No counter is written by more than one worker at a time.
+//! and each connection. (If another worker runs a connection's command, the reply carries that
+//! worker's clock. The connection's worker raises its own clock to it, so the connection's next
+//! stamp is higher.) No counter is written by more than one worker at a time.
 //!
 //! # Prefixes
 //!
@@ -48,8 +49,8 @@
 //!
 //! # What it costs
 //!
-//! Without a reader, each turn costs one load and one branch. A command pays nothing, because it
-//! tests the word that contains the journal's bit anyway.
+//! Without a reader, each turn costs one load and one branch. Commands have no additional cost:
+//! their test for events and `MONITOR` reads a word that also contains the journal's bit.
 
 pub(crate) mod batch;
 pub mod blocking;

@@ -150,9 +150,9 @@ impl Segment {
         }
     }
 
-    /// Adds a unit of one effect, given as a command that must be encoded first. This is an inline
-    /// command, or a command that another worker has run, because a request contains only the
-    /// arguments.
+    /// Adds a unit of one effect, given as a command that must be encoded first. Inline commands
+    /// need this, and commands that were sent to another worker, because a request contains only
+    /// decoded arguments.
     fn push_decoded(&mut self, stamp: u64, db: u32, args: &Args<'_>, pool: &BufferPool) {
         let part = self.part_for(encoded_bytes_max(args), pool);
         let before = part.bytes.len();

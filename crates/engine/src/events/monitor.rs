@@ -75,8 +75,8 @@ impl Events {
         self.show_from(command, args, &self.address_of(client), db);
     }
 
-    /// Sends the command of a script to all monitors, like [`Events::show`]. Sends nothing in a run
-    /// that may be rolled back ([`defer_events`]). Such a run starts only while there are no
+    /// Sends a command that a script calls to all monitors, like [`Events::show`]. Sends nothing in
+    /// a run that may be rolled back ([`defer_events`]). Such a run starts only while there are no
     /// monitors. A monitor that is added during the run is treated as if it were added after the
     /// run.
     ///

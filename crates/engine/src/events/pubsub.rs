@@ -9,7 +9,7 @@
 //! | a connection's subscriptions | its session ([`Subscriptions`]) |
 //!
 //! A publisher reads the board and adds up the counts of each worker. It sends one message to each
-//! worker that has subscribers, whatever their number
+//! worker that has subscribers, not one per subscriber
 //! ([`Workers::publish`](crate::events::Workers::publish)). The worker encodes the message once for
 //! each protocol version and copies it to its connections' outputs. Long messages are shared
 //! instead (`docs/decisions/0010-shared-messages.md`). Consecutive messages on one channel are
@@ -108,8 +108,8 @@ pub struct Address<'m> {
 
 impl Address<'_> {
     /// Returns whether a message to this address and the following message, to `next`, can be
-    /// delivered together. They can if each receiver receives both messages, each once and one
-    /// directly after the other. So both must be on one channel, and no pattern may match.
+    /// delivered together. This requires that each receiver gets each message exactly once, and
+    /// gets nothing between the two. So both must be on one channel, and no pattern may match.
     pub fn can_combine_with(self, next: Address<'_>) -> bool {
         let is_alone = |one: Address<'_>| one.patterns.is_empty();
         is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel
@@ -186,8 +186,8 @@ impl PubSub {
         }
         let worker = listener.worker as usize;
         let name: Name = name.into();
-        // Once the board counts the subscriber, messages must reach it. So the room is updated
-        // first.
+        // Once the board counts the subscriber, messages must reach the subscriber. So the room is
+        // updated first.
         lock(&self.rooms[worker][kind as usize]).entry(Arc::clone(&name)).or_default().push(listener.connection);
         match kind {
             Kind::Pattern => {

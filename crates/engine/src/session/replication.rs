@@ -11,8 +11,7 @@ use crate::shard::keyspace::Keyspace;
 /// The next step of a replica's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The value says whether the stream has more to read, now or later, or whether the reader was
-    /// cut off from the stream.
+    /// The connection stays open unless the value is [`Ahead::CutOff`].
     Ahead(Ahead),
     /// The connection must be closed after all output has been sent.
     End,
@@ -93,8 +92,8 @@ pub struct Failover<'a> {
 
 /// Replication, for commands.
 pub trait Replicator {
-    /// Runs `SYNC`, or `PSYNC` with its arguments: the client becomes a replica, or an error is
-    /// returned to it.
+    /// Runs `SYNC`, or `PSYNC` with its arguments: the client becomes a replica or receives an
+    /// error.
     fn sync(&self, session: &mut Session, psync: Option<&[&[u8]]>, reply: &mut Reply<'_>);
 
     /// Runs `REPLCONF` with these options.

@@ -274,7 +274,7 @@ impl<'a> Access<'a> {
     }
 
     /// Does the work of [`Access::index_of`] for commands that hold several shards. Out of line,
-    /// because few do.
+    /// because few commands do.
     #[inline(never)]
     fn index_among(&self, shard: u32) -> usize {
         // If all shards are held, the index of each is its number.

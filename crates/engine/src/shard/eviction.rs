@@ -247,8 +247,8 @@ impl Executor<'_> {
     }
 
     /// Releases the memory of dictionaries without keys, in the shards that this worker may take.
-    /// Returns whether it released any. If not, the next search in the same millisecond starts only
-    /// after many commands, which share its cost.
+    /// Returns whether it released any. A search that released nothing is repeated in the same
+    /// millisecond only after many commands, so that its cost per command is small.
     fn release_emptied(&mut self, held: &mut [Ownership], now_ms: i64) -> bool {
         let keyspace = self.keyspace();
         let weights = &mut self.weights;

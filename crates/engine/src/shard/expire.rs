@@ -31,7 +31,8 @@ const TURNS_PER_MEASURE: u32 = 10;
 /// Weight of a turn's share of expired entries in [`ExpiryStats::stale_share`], as in Redis.
 const TURN_WEIGHT: f64 = 0.05;
 
-/// Statistics of active expiry. All workers update them; a lost update of the share does no harm.
+/// Statistics of active expiry. All workers update them; a lost update of `stale_share` does no
+/// harm.
 #[derive(Debug, Default)]
 pub struct ExpiryStats {
     /// Bits of the moving average ([`Self::stale_share`]).

@@ -35,8 +35,8 @@ pub enum Which {
 enum Source {
     /// The units of this server.
     Own,
-    /// Like `Relayed` until the end of an epoch, where no unit is partly recorded, and then `Own`.
-    /// `true`: the thread has already started to end that epoch.
+    /// Like `Relayed` until an epoch ends, and then `Own`. At the end of an epoch no unit is partly
+    /// recorded. `true`: the thread has already started to end that epoch.
     Joining(bool),
     /// The bytes of a primary.
     Relayed,
@@ -89,8 +89,8 @@ impl Logs {
         self.source == Source::Own && self.stream.has_readers()
     }
 
-    /// Returns whether a reader waits to start, or the stream waits for the end of an epoch to
-    /// consist of this server's units again.
+    /// Returns whether something waits for the end of an epoch: the start of a reader, or the
+    /// stream, which will then consist of this server's units again.
     pub(super) fn have_joining(&self) -> bool {
         self.effects.has_joining() || self.stream.has_joining() || matches!(self.source, Source::Joining(_))
     }

@@ -241,8 +241,9 @@ mod tests {
         assert_eq!(pubsub.backlogs[1].bytes.load(Relaxed), 0);
         assert!(lock(&pubsub.backlogs[1].by_connection).is_empty());
         assert_eq!(publish(b"a", 31), (31, 2));
-        // A lower limit closes the connections that already exceed it. No message is dropped
-        // before. In this test the closed connections stay subscribed, so they are closed again.
+        // A lower limit closes the connections that already exceed it. No message is dropped before
+        // they are closed. In this test the closed connections stay subscribed, so they are closed
+        // again.
         events.tuning.pubsub_bytes_max.store(u64::MAX, Relaxed);
         assert_eq!(publish(b"a", 10), (41, 2));
         events.tuning.pubsub_bytes_max.store(MIB as u64, Relaxed);

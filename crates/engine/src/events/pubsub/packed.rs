@@ -24,7 +24,7 @@ pub(super) const PACKED_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 /// Maximum length of a record besides its channel and its payload, bytes.
 const RECORD_BYTES: usize = 7;
 
-/// A new run searches this number of latest lists of patterns for an equal list to reuse.
+/// Number of latest lists of patterns that are searched for an equal list when a run starts.
 const RECENT_PATTERNS: usize = 8;
 
 /// Messages in the order of publication.

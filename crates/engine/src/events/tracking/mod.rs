@@ -34,9 +34,10 @@
 //!
 //! # What it costs
 //!
-//! Without readers, tracking adds no work to a command, because its bits are in the word that is
-//! tested for events and `MONITOR` anyway. A tracked key uses about 60 bytes plus its length, and 8
-//! to 16 bytes for each further reader. At most `tracking-table-max-keys` keys are tracked.
+//! Without readers, tracking adds no work to a command, because the test for events and `MONITOR`
+//! reads a word that also contains the bits for tracking. A tracked key uses about 60 bytes plus
+//! its length, and 8 to 16 bytes for each further reader. At most `tracking-table-max-keys` keys
+//! are tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

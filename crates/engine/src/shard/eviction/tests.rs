@@ -137,7 +137,7 @@ fn homes_evict_their_shares() {
     assert_eq!(keys(&keyspace)[2..], [KEYS; 2]);
     let after = keyspace.memory().excess_bytes();
     assert!((before * 4 / 10..before * 6 / 10).contains(&after), "{after} of {before} left");
-    // Worker 0 stops until the other worker has evicted its share.
+    // Worker 0 evicts nothing more until worker 1 has evicted its own share.
     let its_keys = keys(&keyspace);
     assert_eq!(executors[0].make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), its_keys);

@@ -24,8 +24,9 @@ impl Executor<'_> {
             return None;
         }
         let ownership = self.take_spinning(shard)?;
-        // The journal may be turned on after this check. But its readers start at a cut, for which
-        // all shards are held, so they don't need the effect of this command.
+        // The journal may be turned on after this check. But a reader of the journal starts at a
+        // cut, for which all shards must be held. So the cut follows this command, and the reader
+        // does not need the command's effect.
         if is_seen() || keyspace.changed_rules(session).is_some() {
             self.free(ownership);
             return None;

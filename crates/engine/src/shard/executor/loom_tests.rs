@@ -542,8 +542,9 @@ fn a_request_behind_a_busy_script_is_rejected_or_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Transacts(&[0, 1])], &[Single(0)]]).refused));
 }
 
-/// A request that must not be rejected holds shard 0, for which another request waits. It releases
-/// this shard, and acquires both shards when the script has ended.
+/// A request that must not be rejected holds shard 0, for which another request waits. While a
+/// script runs, the first request releases shard 0. It acquires both shards when the script has
+/// ended.
 #[test]
 fn a_request_that_must_not_be_rejected_is_reset_and_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])], &[Single(0)]]).reset_gathered));
