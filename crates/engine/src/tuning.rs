@@ -310,8 +310,8 @@ impl Tuning {
         self.events.load(Relaxed) & (BROADCASTS | JOURNALED | classes) != 0
     }
 
-    /// Returns whether such a change may have an observer other than the journal
-    /// ([`Tuning::has_observer`]).
+    /// Returns whether a change with events of these classes may have an observer outside its shard
+    /// ([`Tuning::has_observer`]), not counting the journal.
     #[inline]
     pub(crate) fn has_observer_beside_journal(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | classes) != 0

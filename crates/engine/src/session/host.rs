@@ -125,8 +125,9 @@ pub trait Host: Send + Sync {
     /// Stops the server without saving a snapshot or waiting for replicas. With `ABORT`, cancels a
     /// pending shutdown instead. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
-    /// Returns whether the client of a shutdown with these options is blocked while the server
-    /// determines the end of its stream. This is the case if another shutdown is pending, and also:
+    /// Returns whether a `SHUTDOWN` with these options must wait for the end of the server's stream
+    /// of effects. Its client is blocked meanwhile. It must wait if another shutdown is pending,
+    /// and also:
     ///
     /// - on a replica, which waits a limited time for the end of the link to its primary;
     /// - on a primary whose stream is recorded. It waits for the admitted commands, and then for

@@ -11,7 +11,8 @@ use crate::shard::keyspace::Keyspace;
 /// The next step of a replica's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The connection stays open unless the value is [`Ahead::CutOff`].
+    /// The state of the stream after the parts that were read. If the state is [`Ahead::CutOff`],
+    /// the connection must be closed.
     Ahead(Ahead),
     /// The connection must be closed after all output has been sent.
     End,

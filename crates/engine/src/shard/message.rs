@@ -19,16 +19,16 @@ pub struct Unblock {
     pub with_error: bool,
 }
 
-/// A message to a worker. In the descriptions, *its* connections are those of the receiving worker.
+/// A message to a worker. In the descriptions, *this worker* is the receiver.
 pub enum Message {
-    /// The reply to a request of one of its connections.
+    /// The reply to a request of one of this worker's connections.
     Answer(RequestNode),
-    /// A request for shards by one of its connections. Either it holds all these shards, and the
-    /// connection's transaction or script can run now, or it was rejected.
+    /// A request for shards by one of this worker's connections. Either it holds all these shards,
+    /// and the connection's transaction or script can run now, or it was rejected.
     Gathered(RequestNode),
-    /// The reply to a blocked command of one of its connections.
+    /// The reply to a blocked command of one of this worker's connections.
     Woken(Woken),
-    /// Unblocks the blocked client of one of its connections.
+    /// Unblocks a client of this worker.
     Unblock(Unblock),
     /// A request to run on this worker, which is the home of the next shard that it needs.
     Run(RequestNode),
@@ -42,7 +42,8 @@ pub enum Message {
     Kill(u64, u64),
     /// A published message for subscribers of this worker.
     Published(Arc<Published>),
-    /// Published messages for subscribers of this worker, which are the first in its port's queue
+    /// Published messages for subscribers of this worker, which are the first in the queue of this
+    /// worker's port
     /// ([`WorkerPort::take_packed`](crate::shard::keyspace::WorkerPort::take_packed)).
     Packed,
     /// Closes a subscriber (token): the messages in flight to it exceed its output limit.
@@ -51,13 +52,13 @@ pub enum Message {
     Monitored(u64, Arc<[u8]>),
     /// A connection (token) that follows the stream of effects has more to read.
     Effects(u64),
-    /// Invalidations for its connections.
+    /// Invalidations for this worker's connections.
     Invalidations(Vec<Notification>),
-    /// Asks the worker to send [`Message::Settled`] to a connection of another worker once no
+    /// Asks this worker to send [`Message::Settled`] to a connection of another worker once no
     /// command is running. That connection then replies that its pause has started.
     Settle(Listener),
-    /// Reports to one of its connections (token) that no command is running on the worker that
-    /// sends this message.
+    /// Reports to one of this worker's connections (token) that no command is running on the worker
+    /// that sends this message.
     Settled(u64),
     /// Reads the settings again.
     Reload,

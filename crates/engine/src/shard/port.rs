@@ -77,7 +77,8 @@ impl WorkerPort {
         debug_assert!(has_room, "an empty buffer has room");
         queue.push_back(packed);
         self.inbox.is_open.store(true, Relaxed);
-        // The queue stays locked, so that both queues have the same order.
+        // The queue stays locked, so that the buffers have the same order as their messages in the
+        // mailbox.
         let must_ring = self.inbox.mailbox.send(Node::new(Message::Packed));
         drop(queue);
         if must_ring {

@@ -55,7 +55,7 @@ pub struct Step {
     pub args: std::ops::Range<usize>,
     /// Place of the command's first key, if it has one.
     pub first_key: Option<KeyPlace>,
-    /// Position in the connection's pipeline, counted by the worker that sent it.
+    /// Position in the connection's pipeline, counted by the worker that sent the request.
     pub sequence: u32,
     /// End of the reply in [`Request::reply`], once the command has run.
     pub reply_end: usize,

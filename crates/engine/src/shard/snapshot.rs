@@ -112,8 +112,9 @@ impl Walker {
         ahead
     }
 
-    /// Reads values that have left their entries. Done before the walk over the shards, because
-    /// reading these values frees memory.
+    /// Reads the large values that commands have removed or moved to other keys before the walk
+    /// reached them. Done before the walk over the shards, because a removed value is freed once it
+    /// has been read.
     fn walk_detached(executor: &mut Executor<'_>, until: Instant) -> Ahead {
         let (keyspace, worker) = (executor.keyspace(), executor.worker());
         while let Some(loose) = keyspace.detached.next(|shard| keyspace.home(shard) == worker) {

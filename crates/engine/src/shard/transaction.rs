@@ -23,9 +23,9 @@
 //!
 //! # What it costs
 //!
-//! In a shard without watches, commands pay nothing, because the branch that checks for waiters
-//! also covers watches. `EXEC` costs one acquisition of each shard, whatever the number of its
-//! commands.
+//! In a shard without watches, commands have no additional cost, because the branch that checks for
+//! waiters also covers watches. `EXEC` costs one acquisition of each shard, whatever the number of
+//! its commands.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -95,8 +95,8 @@ impl Default for Transaction {
 }
 
 impl Transaction {
-    /// Appends a call. `flags` may differ from the command's flags, for a script. `place` is the
-    /// place of the call's only key, if it is known.
+    /// Appends a call. `flags` are the command's flags or, for a script, the flags that its header
+    /// implies. `place` is the place of the call's only key, if it is known.
     pub fn push(
         &mut self,
         keyspace: &Keyspace,

@@ -302,7 +302,7 @@ impl Part<'_> {
             }
             db.remove_unseen(&key, false, Change::silent(Silence::Loaded));
         }
-        // On a replica, this flag keeps the TTL from counting as one that a client has given.
+        // On a replica, this flag prevents the TTL from counting as given by a client.
         db.of_primary |= db.store.tuning.is_replica();
         let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
         db.put_loaded(&key, loaded, expire, access, Change::silent(Silence::Loaded))?;

@@ -47,7 +47,7 @@ pub struct Store {
     db_stats: Box<[DatabaseStats]>,
     /// Home of each partition.
     homes: Box<[u32]>,
-    /// NUMA node for the entries of each partition; empty if they are not placed.
+    /// NUMA node for the entries of each partition; empty if the entries are not placed.
     nodes: Box<[Node]>,
     /// Roots of dictionaries for prefetching, in the order of `db_stats`.
     roots: Roots,
@@ -55,8 +55,8 @@ pub struct Store {
     used: Box<[AtomicBool]>,
     /// Physical database by logical database, the number that clients use. `SWAPDB` exchanges two
     /// physical databases while it holds all shards, so the mapping is stable for the owner of any
-    /// shard. A prefetch owns no shard and may use an outdated number. It is then useless but
-    /// harmless.
+    /// shard. A prefetch owns no shard and may use an outdated number. Such a prefetch is useless
+    /// but harmless.
     physical: Box<[AtomicU32]>,
     lazy: LazyFree,
     pub(crate) detached: Detached,
@@ -95,8 +95,8 @@ impl Store {
         }
     }
 
-    /// Sets the NUMA node of each home's entries; an empty list if they are not placed. Must be
-    /// called before the first database is created.
+    /// Sets the NUMA node of each home's entries; an empty list if the entries are not placed. Must
+    /// be called before the first database is created.
     pub(crate) fn place_entries(&mut self, nodes: &[Node]) {
         let of_home = |home: &u32| nodes[*home as usize];
         self.nodes = if nodes.is_empty() { Box::default() } else { self.homes.iter().map(of_home).collect() };

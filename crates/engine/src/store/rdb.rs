@@ -93,7 +93,7 @@ impl AccessPolicy {
             AccessPolicy::Lfu => frequency.map(|frequency| lfu_word(now_ms as u64, frequency)),
             AccessPolicy::Lru => idle_s.map(|idle_s| {
                 let at = i64::from(lru_clock(now_ms as u64)).wrapping_sub(idle_s);
-                // The clock wraps, so a time before its start is near its end.
+                // The access clock wraps, so a time before its start becomes a time near its end.
                 let at = if at < 0 { at.wrapping_add(i64::from(ACCESS_MAX)) } else { at };
                 at as u32 & ACCESS_MAX
             }),

@@ -30,9 +30,9 @@ impl Database {
 
 /// The databases of a shard by physical number. An unused database uses one word.
 pub(crate) struct Databases {
-    /// Database 0. Few servers use others, so it is stored here and not in `others`. This saves
-    /// each command the load of a cache line, which may be in another core's cache or only in
-    /// memory.
+    /// Database 0. Few servers use other databases. So database 0 is stored here and not in
+    /// `others`. This saves each command the load of a cache line, which may be in another core's
+    /// cache or only in memory.
     first: Option<Box<Database>>,
     others: Box<[Option<Box<Database>>]>,
 }

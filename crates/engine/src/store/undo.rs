@@ -281,7 +281,7 @@ fn restore(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, k
         }
     };
     let mut db = access.db_at(db, key);
-    // On a replica, this flag keeps the restored TTL from counting as one that a client has given
+    // On a replica, this flag prevents the restored TTL from counting as given by a client
     // (`Watched::note_ttl`).
     db.of_primary |= db.store.tuning.is_replica();
     let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);

@@ -1,5 +1,5 @@
-//! Connections that follow the stream of effects, which are those of replicas. An effect is the
-//! change that a command has made to a key, in the form in which it is propagated.
+//! Connections of replicas, which follow the stream of effects. An effect is the change that a
+//! command has made to a key, in the form in which it is propagated.
 //!
 //! A connection's output contains only a short part of the stream, at most about
 //! [`REFILL_BELOW_BYTES`]. The rest stays in the log, which all followers share

@@ -118,9 +118,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Drops the output from `before` on, because the reply there was aborted, in whole or in part
-/// ([`pantala_resp::Reply::abort`]). The connection will be closed after the output before the
-/// reply is sent. Does nothing if the client wants no reply.
+/// Drops the output from `before` on, because the reply that starts there was aborted, in whole or
+/// in part ([`pantala_resp::Reply::abort`]). The connection will be closed after the output before
+/// the reply is sent. Does nothing if the client wants no reply.
 #[cold]
 pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, before: usize) {
     if connection.session.reply_mode == ReplyMode::On {

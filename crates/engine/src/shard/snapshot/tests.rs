@@ -83,8 +83,8 @@ fn ended(input: &Input) -> Vec<String> {
     keys
 }
 
-/// The thread of a snapshot sees its end before the shards have removed their walks. The next
-/// snapshot may start in between.
+/// A snapshot's thread sees the end of the snapshot before the shards have removed their walks. The
+/// next snapshot may start in between.
 #[test]
 fn an_ended_walk_is_replaced_by_the_next_snapshot() {
     let keyspace = keyspace();

@@ -1,5 +1,6 @@
-//! Tests that debug builds detect unreported changes. Black-box tests check the sinks of each
-//! change: `tests/tests/{notifications,watched_changes,propagation}.rs`.
+//! Tests that debug builds detect unreported changes.
+//! `tests/tests/{notifications,watched_changes,propagation}.rs` run servers, and check that each
+//! change publishes its events, raises watches and is propagated.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::store::undo::{HeldShards, Undo};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 const INTSET_ENTRIES_MAX: usize = 512;
-/// Number of members of a set that is too large for its entry, in a small value on the heap.
+/// Number of members of a set that does not fit inside its dictionary entry, but is small enough
+/// for the debug check ([`change::CHECKED_BYTES_MAX`]).
 const MANY_MEMBERS: usize = 60;
 
 /// Returns a keyspace of one shard.

@@ -20,7 +20,7 @@
 //! | --- | --- |
 //! | parts of the walk that the thread has not received | [`QUEUED_BYTES_MAX`], and one part per worker |
 //! | parts forced by changes | the rest of the dataset, because a change does not wait for the disk |
-//! | pieces and kept elements of a large entry | its size, as its pieces are adjacent in the file |
+//! | pieces and kept elements of a large entry | the entry's size, because its pieces must be adjacent in the file |
 //! | a dictionary that a flush has taken out | kept until the walk has passed it |
 //! | a large collection that a command has removed | kept until the walk has encoded it |
 //!
@@ -76,7 +76,7 @@ pub trait Encoder: Send + Sync {
     fn append(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> bool;
 
     /// Appends the head of an entry and starts a cut of its value. Returns false, without having
-    /// appended anything, if the entry had expired or its value has no cuts.
+    /// appended anything, if the entry had expired or its value does not support cuts.
     fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool;
 
     /// Appends a piece of a value's cut.
