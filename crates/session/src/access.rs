@@ -155,9 +155,10 @@ pub fn refused(
     }
 }
 
-/// Returns whether a command may be needed to end a running script. A load may wait for such a
-/// script, whereas in Redis no script runs during a load. Such commands without [`Flags::LOADING`]
-/// are `SCRIPT KILL`, `FUNCTION KILL` and `FUNCTION STATS`.
+/// Returns whether a command may be needed to end a running script. Such a command must run even
+/// during a load, because the load may wait for the script. (In Redis, no script runs during a
+/// load.) Of these commands, `SCRIPT KILL`, `FUNCTION KILL` and `FUNCTION STATS` lack
+/// [`Flags::LOADING`].
 fn ends_script(command: &Command) -> bool {
     command.flags.contains(Flags::ALLOW_BUSY)
 }

@@ -95,8 +95,8 @@ impl Default for Transaction {
 }
 
 impl Transaction {
-    /// Appends a call. `flags` are the command's flags or, for a script, the flags that its header
-    /// implies. `place` is the place of the call's only key, if it is known.
+    /// Appends a call. `flags` are the command's flags, or those that a called script declares.
+    /// `place` is the place of the call's only key, if it is known.
     pub fn push(
         &mut self,
         keyspace: &Keyspace,

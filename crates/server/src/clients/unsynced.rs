@@ -8,9 +8,9 @@ use super::{Abandon, Clients};
 
 /// Notes the effects that a connection's last commands have produced or seen.
 ///
-/// The gate of the append-only file is shut if replies must wait for the disk. The replies to these
-/// commands then wait for the noted effects. If the stream of effects is kept for replicas, also
-/// notes for `WAIT` up to which position these commands have produced or seen the stream.
+/// If replies must wait for the disk (the *gate* of the append-only file is shut), the replies to
+/// these commands wait until the noted effects are on disk. If the stream of effects is kept for
+/// replicas, also notes a stamp (stream position) after these effects, for `WAIT`.
 #[inline]
 pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     if clients.reactor.server.snapshots().aof.gate().wants_notes() {

@@ -56,8 +56,8 @@ pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work
     d.gather_for(index, Held::All(work), false)
 }
 
-/// Acquires all shards for a shutdown by a signal, or by a `SHUTDOWN` that has waited. The latter
-/// waits for replicas or, on a replica, for the end of the link to its primary.
+/// Acquires all shards for a shutdown by a signal, or for a `SHUTDOWN` that has waited for replicas
+/// (on a replica, for the end of the link to its primary).
 pub(super) fn acquire_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
@@ -105,8 +105,8 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
     d.clients.executor.done()
 }
 
-/// Saves the dataset and stops the server. Returns whether the server stops. It continues if saving
-/// has failed.
+/// Saves the dataset and stops the server. Returns whether the server stops. The server continues
+/// if saving has failed.
 fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown, mut owned: Vec<Ownership>) -> bool {
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
     // A failed load leaves an empty dataset, which must not replace the last snapshot. The shutdown

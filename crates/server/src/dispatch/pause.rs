@@ -132,9 +132,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
-    /// Writes the reply, unless a blocked client is still to be served later. If there is one,
-    /// parks the connection again (it waits for shards) and returns [`Ran::Parked`]. The caller,
-    /// which holds all shards, then releases them and acquires them again.
+    /// Writes the reply, unless a blocked client is still to be served later. If such a client
+    /// exists, parks the connection again (it waits for shards) and returns [`Ran::Parked`]. The
+    /// caller, which holds all shards, then releases them and acquires them again.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
         let keyspace = self.clients.executor.keyspace();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -202,8 +202,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 }
 
-/// Returns when the held-back commands must be checked again. A `CLIENT PAUSE` of all commands may
-/// end before a failover's pause of writes. From then on, reads must run.
+/// Returns when the held-back commands must be checked again. If a `CLIENT PAUSE` of all commands
+/// ends during a failover's pause of writes, reads must run again.
 #[cold]
 pub(super) fn resumes_at_ms<L: EventLoop>(d: &Dispatcher<'_, L>) -> i64 {
     let server = d.clients.reactor.server;

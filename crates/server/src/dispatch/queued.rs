@@ -37,8 +37,8 @@ fn may_wait(queued: &Queued) -> bool {
 /// A transaction's use of the lock of the function libraries ([`Journal::order_libraries`]). The
 /// transaction acquires the lock before its first change of the libraries and holds it until the
 /// effect of the change is committed. It releases the lock while a command runs that may wait.
-/// During that time, other connections may change the libraries. Their effects are then committed
-/// before the transaction's.
+/// During that time, other connections may change the libraries. The effects of these other changes
+/// are then committed before the transaction's effects.
 struct LibraryOrder<'s> {
     journal: &'s Journal,
     libraries: &'s Libraries,
@@ -71,9 +71,9 @@ impl<'s> LibraryOrder<'s> {
 
     /// Prepares the commit of the transaction's unit (the effects that it propagates together):
     /// acquires the lock if the transaction has changed the libraries. If another connection has
-    /// changed them while the lock was released, replicas would apply the changes in another order.
-    /// Returns the commands that then set all libraries to their present state. These commands must
-    /// end the unit.
+    /// changed the libraries while the lock was released, replicas would apply these changes in
+    /// another order. In this case, returns commands that set all libraries to their present state,
+    /// to be appended to the unit. Otherwise returns none.
     fn end(&mut self) -> Vec<Words> {
         if self.released_at.is_some() {
             self.acquire();

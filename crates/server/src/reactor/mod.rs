@@ -49,8 +49,8 @@ const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// millisecond.
 const SENT_TO_PER_TURN: usize = 128;
 
-/// The number of items by which [`Reactor::fetch_ahead`] prefetches an item's connection before the
-/// item is handled. Handling that many items takes a few hundred nanoseconds.
+/// When an item is handled, [`Reactor::fetch_ahead`] prefetches the connection of the item that is
+/// this number of places later. Handling that many items takes a few hundred nanoseconds.
 const FETCHED_AHEAD: usize = 4;
 
 /// The outcome of an event, for the layer above.
@@ -146,9 +146,9 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Adds all open connections with input, except `but`, to the list of ready connections.
-    /// Ignores their `is_ready`: a function up the stack may have taken the list that contained
-    /// them.
+    /// Adds all open connections with input, except `but`, to the list of ready connections. Adds
+    /// them even if their flag `is_ready` is set, because a caller may have taken the list that
+    /// contained them.
     pub fn make_others_ready(&mut self, but: u32) {
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };

@@ -7,9 +7,9 @@
 //!
 //! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn. The reply is therefore not
 //! in memory twice, and other connections are served between slices. Handshake messages that arrive
-//! in a turn are processed at its end, for at most [`HANDSHAKES_PER_TURN`]. The rest wait for the
-//! next turn. An RSA signature takes longer than everything else in a turn. Without this limit, a
-//! thousand clients that connect at once would delay all others.
+//! in a turn are processed at its end, for at most [`HANDSHAKES_PER_TURN`]. The remaining messages
+//! wait for the next turn. An RSA signature takes longer than everything else in a turn. Without
+//! this limit, a thousand clients that connect at once would delay all others.
 
 use std::time::Duration;
 

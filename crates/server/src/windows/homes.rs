@@ -125,8 +125,8 @@ impl Runner {
         }
         let end = entries[entries.len() - 1].end;
         connection.input.done(end);
-        // Includes the `Step` that the request stores for each command. It may be larger than the
-        // command.
+        // Includes the `Step` that the request stores for each command. A `Step` may be larger than
+        // the command.
         let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.waits.has_waited = !has_homes;

@@ -145,7 +145,7 @@ impl Runner {
         }
         d.clients.tally.count_reply(&output[before..]);
         connection.end_reply(before);
-        // A protocol error has no end in the input, because only the commands before it have run.
+        // A protocol error is not marked as run, because it has no end in the input.
         if !matches!(entry.what, What::Broken(_)) {
             connection.input.done(entry.end);
         }

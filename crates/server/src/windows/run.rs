@@ -55,8 +55,8 @@ enum Fill {
     Blocked,
     /// The connection is closed, or runs no commands for another reason.
     NotOpen,
-    /// The connection is the link to the primary, which must rest (run nothing) before its next
-    /// command.
+    /// The connection is the link to the primary. The server's own work needs all shards before the
+    /// link's next command, so the link must not run commands now.
     Rest,
 }
 
@@ -93,8 +93,9 @@ impl Windows {
                 Fill::Window => {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
-                    // A turn within a script may have finished this connection's turn, so finish
-                    // the turn once more.
+                    // If the window ran a script that became busy, the worker has run another turn
+                    // within the script. That turn may have taken this connection from the touched
+                    // list, so add it again.
                     d.clients.reactor.touch(index);
                 }
                 Fill::Stranger => {
@@ -443,8 +444,8 @@ impl Runner {
                 }
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);
-                    // A pause that holds back nothing belongs to a change of role that has already
-                    // happened, so the pause can't be rejected.
+                    // A pause of 0 ms is that of `REPLICAOF`. It can't be rejected, because the
+                    // server has already changed its role.
                     let may_be_rejected = pause.lasts();
                     let answer = PauseReply::new(*pause, Some((command, ranges.len())), may_be_rejected);
                     return d.hold_pause_reply(entry.connection, before, Box::new(answer));

@@ -430,7 +430,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// Determines the shards of a command with its own routing, with no key or with several keys.
+    /// Determines the shards of a command that has its own routing, no key, or several keys.
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
