@@ -59,8 +59,8 @@ pub(super) struct Entry {
     pub(super) parent: Option<Number>,
     /// Subcommands of a container.
     pub(super) subcommands: Range<Number>,
-    /// Whether the command was added after Redis 7.0. `describe` ignores such commands when it
-    /// chooses the categories for the text of rules.
+    /// Whether the command was added after Redis 7.0. When `describe` chooses categories for the
+    /// text of rules, it ignores these commands.
     pub(super) is_later: bool,
     pub(super) channels: Channels,
 }

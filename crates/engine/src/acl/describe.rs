@@ -143,11 +143,11 @@ impl Selector {
 }
 
 /// Returns the index of the unused category that is best for the next rule. If `is_additive` is
-/// set, the commands in `left` need a rule. Otherwise, the commands that are not in `left` need
-/// one. The category must contain more commands that need a rule than other commands. Of such
-/// categories, the best one contains the fewest other commands. Among equal ones, the best one
-/// contains the most commands that need a rule. Ignores commands added after Redis 7.0, so that the
-/// same categories are chosen as in Redis.
+/// set, the commands in `left` need a rule. Otherwise, the commands that are not in `left` need a
+/// rule. The category must contain more commands that need a rule than other commands. Among these
+/// categories, the best one contains the fewest commands that need no rule. If several contain
+/// equally few, the best one contains the most commands that need a rule. Ignores commands added
+/// after Redis 7.0, so that the same categories are chosen as in Redis.
 fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &[Acl]) -> Option<usize> {
     let mut best: Option<(usize, usize, usize)> = None;
     for (at, category) in unused.iter().enumerate() {

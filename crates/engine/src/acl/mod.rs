@@ -17,10 +17,10 @@
 //!
 //! # Permission checks
 //!
-//! The connection's worker checks a command before the command runs or is queued. It uses the rules
-//! that the session has cached. The session first compares its epoch with that of [`Users`] and
-//! updates its rules if the epochs differ. So a change of rules applies to the next command on
-//! every worker. `EXEC` checks each queued command again, and a script checks each call.
+//! The connection's worker checks a command before the command runs or is queued. The check uses
+//! the rules that the session has cached. The session first compares its epoch with that of
+//! [`Users`] and updates its rules if the epochs differ. So a change of rules applies to the next
+//! command on every worker. `EXEC` checks each queued command again, and a script checks each call.
 //!
 //! An allowed command may still wait for its shards, for a key, or for the end of a pause. The
 //! command carries its permit. The thread that runs the command compares the permit's epoch with

@@ -12,7 +12,7 @@
 //!
 //! Attendance and epoch work as in Dekker's algorithm. A worker that wakes writes its attendance
 //! and then reads the epoch again. The thread writes the epoch and then reads the attendance. All
-//! operations are sequentially consistent, so the worker or the thread sees the other's write.
+//! operations are sequentially consistent, so at least one of the two sees the other's write.
 //! Therefore no worker runs commands in an epoch that the thread considers ended.
 //!
 //! # Memory
@@ -174,8 +174,8 @@ impl Journal {
 
     /// Returns the smallest stamp of the current epoch.
     pub(crate) fn epoch_floor(&self) -> u64 {
-        // Relaxed: a worker that has attended an epoch has read it from this word. Later loads of
-        // the same thread return no earlier value.
+        // Relaxed: a worker that has attended an epoch has read the epoch's number from this word.
+        // Later loads of the same thread return no earlier value.
         self.shared.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT
     }
 
@@ -306,8 +306,9 @@ impl Journal {
     }
 
     /// Locks the function libraries, whose changes hold no shard. The lock serializes changes and
-    /// cuts. A change holds it until its unit is committed, a cut until the libraries are copied
-    /// for its snapshot. The lock must be taken after shards, never before.
+    /// cuts. A change of the libraries holds the lock until its unit is committed. A cut holds the
+    /// lock until the libraries are copied for the cut's snapshot. The lock must be taken after
+    /// shards, never before.
     pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
         lock(&self.shared.libraries)
     }

@@ -117,7 +117,8 @@ struct Place {
     wake: Wake,
     /// Whether the reader has read everything and must be woken.
     is_waiting: bool,
-    /// Whether the reader discards everything. It only makes the log record and keep a backlog.
+    /// Whether the reader discards everything. Such a reader only makes the log record the stream
+    /// and keep a backlog.
     discards: bool,
     /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
     /// new bytes.
@@ -129,7 +130,7 @@ struct Place {
 }
 
 impl Place {
-    /// Calls the warning if the reader is too far behind. Returns whether it is.
+    /// Calls the warning if the reader is too far behind. Returns whether the warning was called.
     fn warn(&self, lag_bytes: u64) -> bool {
         if let Some((bytes, warn)) = &self.warning
             && lag_bytes > *bytes
@@ -267,8 +268,8 @@ impl Log {
         Ok(self.add(state, bytes_max, wake, false))
     }
 
-    /// Adds a reader that discards everything as soon as it is appended. Its presence makes the log
-    /// record the stream and keep the backlog, even without other readers.
+    /// Adds a reader that discards all bytes as soon as they are appended. The reader's presence
+    /// makes the log record the stream and keep the backlog, even without other readers.
     pub(crate) fn join_discarding(&mut self) -> ReaderId {
         self.add(State::Joining(false), Arc::new(AtomicU64::new(u64::MAX)), Arc::new(|| {}), true)
     }
@@ -378,7 +379,8 @@ impl Log {
         (self.position(id)? == self.end).then_some(self.complete_before)
     }
 
-    /// Records that an epoch starts to end. Readers that have joined before may start at its end.
+    /// Records that an epoch starts to end. Readers that have joined before may start at the end of
+    /// this epoch.
     pub(crate) fn note_epoch_ending(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {

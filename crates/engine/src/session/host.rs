@@ -71,8 +71,8 @@ pub enum AllShards {
     Shutdown(Shutdown),
     /// `DEBUG LOADAOF`: loads the append-only file.
     LoadAof,
-    /// Work of the server that needs all shards, such as a snapshot, on a replica. It runs between
-    /// two commands of the link to the primary.
+    /// On a replica: work of the server that needs all shards, such as a snapshot. The work runs
+    /// between two commands of the link to the primary.
     Pending,
 }
 

@@ -56,8 +56,8 @@ impl<'a> Access<'a> {
         self.keyspace
     }
 
-    /// Returns a reference to the maximum length of a reply, including pending replies before it in
-    /// the same buffer. The encoder aborts a longer reply, because the connection will be closed
+    /// Returns a reference to the maximum total length of a reply and the pending replies before it
+    /// in the same buffer. The encoder aborts a longer reply, because the connection will be closed
     /// ([`pantala_resp::Reply::limited`]). Returns `None` (no limit) if a script or the primary has
     /// called the command, because the reply is then not sent to a client.
     #[inline]

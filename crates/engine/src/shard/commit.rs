@@ -101,8 +101,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Drops the effects of a unit during which the journal was turned off. Otherwise they would
-    /// become part of the first unit after it has been turned on again.
+    /// Drops the effects of a unit during which the journal was turned off. Otherwise these effects
+    /// would become part of the first unit after the journal has been turned on again.
     #[cold]
     fn forget_unit(&mut self, owned: &mut [Ownership]) {
         self.gather_deletions(owned);
@@ -171,8 +171,9 @@ impl Executor<'_> {
         if is_walk && !effects.is_empty() && effects.iter().all(|effect| effect.is_deletion) {
             self.commit_each_deletion(owned);
         } else {
-            // Called even if the command has no effect, because it may have read effects of other
-            // clients. This worker's later stamps must be higher than the stamps of those effects.
+            // Called even if the command has no effect, because the command may have read effects
+            // of other clients. This worker's later stamps must be higher than the stamps of those
+            // effects.
             self.commit_unit(owned);
         }
     }
@@ -324,8 +325,8 @@ impl Executor<'_> {
         self.stream.clock()
     }
 
-    /// Returns a stamp later than that of every effect of a former epoch, and of every effect that
-    /// this worker's connections have made or whose results they have seen.
+    /// Returns a stamp later than the stamps of all effects of former epochs, and of all effects
+    /// that this worker's connections have made or whose results they have seen.
     pub fn stream_stamp(&self) -> u64 {
         (self.stream.clock() + 1).max(self.keyspace.journal().epoch_floor())
     }

@@ -248,7 +248,7 @@ impl Executor<'_> {
 
     /// Releases the memory of dictionaries without keys, in the shards that this worker may take.
     /// Returns whether it released any. A search that released nothing is repeated in the same
-    /// millisecond only after many commands, so that its cost per command is small.
+    /// millisecond only after many commands, so that searches cost little per command.
     fn release_emptied(&mut self, held: &mut [Ownership], now_ms: i64) -> bool {
         let keyspace = self.keyspace();
         let weights = &mut self.weights;

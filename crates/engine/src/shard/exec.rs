@@ -1,5 +1,5 @@
-//! `EXEC` on busy shards. If the shards of a transaction were not all free, the transaction runs on
-//! the thread that releases the last shard, like any command on several keys.
+//! `EXEC` on busy shards. If some shards of a transaction were busy, the transaction runs on the
+//! thread that releases the last of them, like any command on several keys.
 //!
 //! This requires that the transaction needs only the shards of its keys
 //! ([`Transaction::can_travel`]). Otherwise the shards are gathered for the client's worker. No

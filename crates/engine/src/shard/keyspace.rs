@@ -59,9 +59,9 @@ struct Owned {
 struct OwnedState(UnsafeCell<Owned>);
 
 // SAFETY: the state is reached only through `ShardCell::owned` and `Keyspace::shard_ref`. Both
-// borrow the shard's `Ownership`, and at most one exists (see `crate::shard::ownership`). The
-// gate's acquire and release order the accesses of one owner before those of the next. `Owned` is
-// Send.
+// functions borrow the shard's `Ownership`, of which at most one exists (see
+// `crate::shard::ownership`). The gate's acquire and release order the accesses of one owner before
+// those of the next. `Owned` is Send.
 unsafe impl Sync for OwnedState {}
 
 /// A shard with its gate and statistics. The gate shares a cache line with the statistics that each

@@ -234,8 +234,8 @@ mod loom_tests {
         }
     }
 
-    /// Two threads each enqueue a request while a third only tries to take the shard. Every request
-    /// runs once, and never two at the same time.
+    /// Two threads each enqueue a request while a third only tries to take the shard. Each request
+    /// runs once, and no two run at the same time.
     #[test]
     fn every_request_runs_once_and_alone() {
         loom::model(|| {

@@ -48,9 +48,9 @@ impl WorkerPort {
     pub fn send(&self, message: Message) {
         let must_ring = self.inbox.mailbox.send(Node::new(message));
         // Relaxed: if the `Message::Packed` of an open buffer precedes this message in the mailbox,
-        // its sender set the flag before it sent the `Message::Packed`, and sending synchronizes
-        // the two senders. If the `Message::Packed` follows this message, the buffer's messages
-        // follow it too.
+        // the sender of that `Message::Packed` set the flag before. The two sends synchronize, so
+        // this thread sees the flag. If the `Message::Packed` follows this message, the buffer's
+        // messages follow it too.
         if self.inbox.is_open.load(Relaxed) {
             self.close_packed();
         }

@@ -112,9 +112,9 @@ impl Walker {
         ahead
     }
 
-    /// Reads the large values that commands have removed or moved to other keys before the walk
-    /// reached them. Done before the walk over the shards, because a removed value is freed once it
-    /// has been read.
+    /// Reads the large values that commands have removed or moved to other keys before the walk had
+    /// read all of them. Done before the walk over the shards, because a removed value is freed
+    /// once it has been read.
     fn walk_detached(executor: &mut Executor<'_>, until: Instant) -> Ahead {
         let (keyspace, worker) = (executor.keyspace(), executor.worker());
         while let Some(loose) = keyspace.detached.next(|shard| keyspace.home(shard) == worker) {

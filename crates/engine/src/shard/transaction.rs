@@ -129,8 +129,9 @@ impl Transaction {
             // Such a command must run alone, so the transaction takes all shards. If a script runs
             // for too long meanwhile, the whole transaction is rejected.
             Handler::Local(_) if command.flags.contains(Flags::ALL_SHARDS_QUEUED) => return (Needs::All, None),
-            // A cut of the journal holds all shards. If the transaction holds them too, its change
-            // of the function libraries is on one side of the cut.
+            // A cut of the journal (a point at which a reader starts) is made while all shards are
+            // held. The transaction holds all shards too, so its change of the function libraries
+            // is as a whole before or after the cut.
             Handler::Local(_) if command.flags.contains(Flags::WRITE) => return (Needs::All, None),
             _ => return (Needs::Nothing, None),
         }

@@ -49,11 +49,11 @@ pub enum Expire {
     At(i64),
 }
 
-/// Evaluates to a found entry unless it has expired. The treatment of an expired entry depends on
-/// pauses and on the server's role (`Expired`): the command finds the entry nevertheless, or the
-/// entry is hidden, or it is deleted and the change committed. If the entry is hidden or deleted,
-/// evaluates `$absent`, which must return from the function. A function instead of this macro would
-/// borrow the whole view for as long as the entry.
+/// Evaluates to a found entry unless it has expired. What happens to an expired entry depends on
+/// pauses and on the server's role (`Expired`). The command may find the entry as if it had not
+/// expired, or the entry is hidden from the command, or the entry is deleted and this change is
+/// committed. If the entry is hidden or deleted, evaluates `$absent`, which must return from the
+/// function. A function instead of this macro would borrow the whole view for as long as the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $absent:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {

@@ -112,7 +112,8 @@ pub(crate) fn visit_own(store: &Store, stats: &ShardStats, shard: &mut Shard, nu
     expired
 }
 
-/// Commits the expiry of a key. Computes the key's place only if a sink needs it.
+/// Commits the expiry of a key. Computes the key's place only if a sink (a consumer of changes)
+/// needs the place.
 #[inline]
 fn commit_expired(store: &Store, observers: &mut KeyObservers, db: u32, key: &[u8], now_ms: i64) {
     observers.note_expired(now_ms);

@@ -178,7 +178,7 @@ impl Db<'_> {
     #[cold]
     pub fn expire_fields(&mut self, key: &Key<'_>, fields: Fields<'_, '_>) {
         let (store, now_ms) = (self.store, self.now_ms);
-        // A primary propagates the deletion of its expired fields.
+        // The primary that sent the command also sends the deletion of its expired fields.
         if self.of_primary {
             return;
         }

@@ -184,7 +184,7 @@ impl Store {
     /// the owner of a shard includes all databases in use in that shard.
     pub(crate) fn used(&self) -> impl Iterator<Item = usize> {
         // Relaxed: only the owner of a shard puts a database of the shard into use, and the gate
-        // makes its write visible to the next owner.
+        // makes this write visible to the shard's next owner.
         self.used.iter().enumerate().filter(|(_, is_used)| is_used.load(Relaxed)).map(|(physical, _)| physical)
     }
 

@@ -55,7 +55,7 @@ impl EvictionState {
     }
 
     /// Purges again if [`EvictionState::purge`] was called since the last call of this function.
-    /// Returns whether it was.
+    /// Returns whether it purged.
     pub fn purge_again(&mut self) -> bool {
         let purges = std::mem::take(&mut self.purges_again);
         if purges {

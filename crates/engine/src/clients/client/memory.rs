@@ -126,8 +126,8 @@ impl ClientMemory {
         let before = client.accounted_bytes.swap(bytes, SeqCst);
         // Another thread may evict the client at this moment. Then one of the two threads must
         // subtract the weight that was just stored. All accesses are sequentially consistent, so at
-        // least one thread sees the write of the other, and `swap(0)` returns the weight to only
-        // one thread.
+        // least one of the two threads sees the other's write, and `swap(0)` returns the weight to
+        // only one thread.
         let subtracted = if client.killed.load(SeqCst) {
             // The evicting thread subtracts the weight under the lock. If this thread took the
             // weight first, without the lock, the evicting thread would find nothing to subtract.

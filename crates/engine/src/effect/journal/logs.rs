@@ -89,8 +89,8 @@ impl Logs {
         self.source == Source::Own && self.stream.has_readers()
     }
 
-    /// Returns whether something waits for the end of an epoch: the start of a reader, or the
-    /// stream, which will then consist of this server's units again.
+    /// Returns whether a reader or the stream waits for the end of an epoch. The reader will then
+    /// start, and the stream will consist of this server's units again.
     pub(super) fn have_joining(&self) -> bool {
         self.effects.has_joining() || self.stream.has_joining() || matches!(self.source, Source::Joining(_))
     }

@@ -58,9 +58,9 @@ struct InFlight {
 impl Backlog {
     /// Stops counting the messages in flight to a connection that has ended a subscription. When
     /// these messages are delivered, the connection may no longer be a receiver, so their bytes
-    /// would never be subtracted. Few of the messages are for other subscriptions of the
-    /// connection, because the worker delivered all earlier messages before it ran the
-    /// unsubscribing command.
+    /// would never be subtracted. The count loses little: few of these messages are for other
+    /// subscriptions of the connection, because the worker delivered all earlier messages before it
+    /// ran the unsubscribing command.
     pub(super) fn forget(&self, connection: u64) {
         // Relaxed: a publisher that counts bytes for the connection sets the flag and then finds
         // the connection in the room. The room's lock orders both steps before the connection's

@@ -93,7 +93,7 @@ pub struct Reader {
     is_live: AtomicBool,
     /// `NOLOOP`: the client receives no invalidations of its own changes.
     pub(crate) no_loop: AtomicBool,
-    /// Whether `redirect` contains a client. Saves taking its lock.
+    /// Whether `redirect` contains a client. If not, the lock of `redirect` need not be taken.
     redirects: AtomicBool,
     redirect: Mutex<Option<Arc<Client>>>,
 }
@@ -180,8 +180,8 @@ impl Invalid {
 pub struct Notification {
     /// Token of the connection in its worker.
     pub connection: u64,
-    /// The client that tracks the keys. It is the receiver, or it redirects its invalidations to
-    /// the receiver.
+    /// The client that tracks the keys. This client is the receiver, or redirects its invalidations
+    /// to the receiver.
     pub reader: Arc<Reader>,
     /// The event.
     pub subject: Subject,

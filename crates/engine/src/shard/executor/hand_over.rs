@@ -25,8 +25,8 @@ impl Executor<'_> {
         }
         let ownership = self.take_spinning(shard)?;
         // The journal may be turned on after this check. But a reader of the journal starts at a
-        // cut, for which all shards must be held. So the cut follows this command, and the reader
-        // does not need the command's effect.
+        // cut (a point in the stream), for which all shards must be held. So the cut follows this
+        // command, and the reader does not need the command's effect.
         if is_seen() || keyspace.changed_rules(session).is_some() {
             self.free(ownership);
             return None;

@@ -27,7 +27,8 @@ use crate::tuning::WATCHING;
 /// passes a shard with further requests to the shard's home (the worker that does the shard's
 /// periodic work). If the owner is the home, it defers the shard to its next turn.
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
-/// Maximum time for which an owner runs such requests. The limit that is reached first applies.
+/// Maximum time for which an owner runs requests in succession. The limit that is reached first
+/// applies.
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
 /// If the steps of a request have taken this time, the clock is read again.
@@ -267,9 +268,9 @@ impl Executor<'_> {
         node.value.effect_clock = self.effect_clock();
         node.value.seen = self.seen;
         faults::pause(Fault::PauseReplying);
-        // The reply is sent before the shards are released. If a step has blocked, waking it needs
-        // one of these shards, so the reply to the woken command cannot overtake the reply to this
-        // request.
+        // The reply is sent before the shards are released. If a step has blocked, its command can
+        // be woken only by a holder of one of these shards. So the reply to the woken command
+        // cannot overtake the reply to this request.
         if node.value.worker == self.worker {
             self.answers.push(node);
         } else {

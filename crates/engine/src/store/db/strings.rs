@@ -127,7 +127,7 @@ impl Db<'_> {
             None => work(None)?,
             Some(mut entry) => {
                 let value = work(Some(entry.as_ref().held()))?;
-                // Flags describe the former number or its bytes. If there are any, the value is not
+                // User flags describe the former value. If any flag is set, the value is not
                 // changed in place.
                 if entry.user_flags() == 0 && entry.set_int(value) {
                     self.commit(key, change);
