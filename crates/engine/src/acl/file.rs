@@ -114,8 +114,8 @@ pub fn parse_file(
 }
 
 /// Applies the rules of a line and appends errors to `errors`. An error about an unknown command
-/// quotes the rule. Of all other errors, only the first is appended. It does not quote the rule,
-/// which may be a password.
+/// quotes the rule. Of all other errors, only the first is appended. That error does not quote the
+/// rule, which may be a password.
 fn apply_all(made: &mut Rules, rules: &Words, place: &str, errors: &mut String) {
     let mut is_logged = false;
     for rule in rules {

@@ -91,8 +91,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Adds an event to the entry of similar events. If there is none, adds an entry, and then
-    /// keeps only the latest `len_max` entries.
+    /// Adds an event to the entry of similar events. If there is no such entry, adds a new one, and
+    /// then keeps only the latest `len_max` entries.
     pub(super) fn add(&mut self, entry: LogEntry, len_max: u64) {
         let alike = self.entries.iter().take(SEARCHED_ENTRIES_MAX).position(|known| known.is_like(&entry));
         let count = alike.and_then(|at| self.entries.remove(at)).map_or(0, |known| known.count);

@@ -29,8 +29,8 @@
 //!
 //! # What it costs
 //!
-//! For an unrestricted user, each command costs one comparison of epochs. It needs no separate
-//! check whether the client has authenticated. For other users, each command also costs a lookup of
+//! For an unrestricted user, each command costs one comparison of epochs. A separate check whether
+//! the client has authenticated is not needed. For other users, each command also costs a lookup of
 //! its number, a bit test, and a comparison of each key with the patterns.
 
 use bitflags::bitflags;

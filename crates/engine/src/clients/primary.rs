@@ -63,8 +63,8 @@ pub struct PrimaryLink {
     acknowledged_ms: i64,
     /// Whether a report of the offset must be sent to the primary at the end of the worker's turn.
     pub wants_ack: bool,
-    /// The state of a sync of the append-only file. The next report sends the synced offset to the
-    /// primary, where `WAITAOF` waits for it.
+    /// The state of a sync of the append-only file. After the sync, a report sends the synced
+    /// offset to the primary, whose `WAITAOF` commands wait for this offset.
     pub syncing: Syncing,
     is_broken: bool,
     progress: Arc<Progress>,

@@ -281,7 +281,7 @@ impl Change {
     }
 
     /// Returns whether the change counts in `rdb_changes_since_last_save`. As in Redis, expiry and
-    /// eviction do not.
+    /// eviction do not count.
     #[inline]
     pub(crate) const fn is_saved(&self) -> bool {
         matches!(self.kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted)

@@ -53,7 +53,7 @@ const EPOCH_SHIFT: u32 = 24;
 /// Attendance of a sleeping worker.
 const ASLEEP: u64 = u64::MAX;
 
-/// Minimum time between two deliveries of the thread: the units of that time become one epoch.
+/// Minimum time between two deliveries by the thread. The units of this time form one epoch.
 const EPOCH_TIME: Duration = Duration::from_millis(1);
 
 /// Interval between two checks of a worker whose turn has not ended.
@@ -295,8 +295,8 @@ impl Journal {
         control.logs.of(Which::Effects).memory_bytes().max(control.logs.of(Which::Stream).memory_bytes())
     }
 
-    /// Returns a stamp that is at least the stamp of every answered unit without a shard
-    /// (`FUNCTION LOAD`, `PUBLISH`).
+    /// Returns a stamp that is at least the stamp of the units of all answered commands without
+    /// shards (`FUNCTION LOAD`, `PUBLISH`).
     pub(crate) fn latest_without_shards(&self) -> u64 {
         self.shared.without_shards.load(Ordering::Acquire)
     }

@@ -342,7 +342,8 @@ impl Log {
         }
     }
 
-    /// Forgets ends that are close to the next end, relative to their age ([`LATENESS_RATIO`]).
+    /// Forgets ends whose distance from the next end is small compared with the next end's age
+    /// ([`LATENESS_RATIO`]).
     fn thin_ends(&mut self) {
         let newest = self.ends.back().map_or(0, |end| end.before);
         let following: Vec<u64> = self.ends.iter().skip(1).map(|end| end.before).collect();

@@ -58,8 +58,8 @@ impl Due {
         (part, from..to)
     }
 
-    /// Returns whether the merged stream needs no `SELECT` in or before these units if it has
-    /// selected `db`.
+    /// Returns whether the merged stream needs no `SELECT` in or before these units, provided that
+    /// the stream has selected `db`.
     fn is_within(&self, db: Option<u32>) -> bool {
         let mut units = self.parts.iter().flat_map(|part| &part.units);
         units.all(|unit| Some(unit.first_db) == db && Some(unit.last_db) == db)

@@ -21,9 +21,9 @@
 //! Every change of a key ends in [`change`], which marks the key's shard while the journal is on.
 //! After the handler returns, `shard::commit` turns the mark into an effect: the command as the
 //! client sent it, or the commands that the handler passed to
-//! [`Access::propagate`](crate::shard::access::Access::propagate). An expired or evicted key adds a
-//! `DEL` or `UNLINK` to the shard's pending effects, before the effect of the command that found
-//! it.
+//! [`Access::propagate`](crate::shard::access::Access::propagate). The deletion of an expired or
+//! evicted key adds a `DEL` or `UNLINK` to the shard's pending effects, before the effect of the
+//! current command.
 //!
 //! # Order
 //!

@@ -46,7 +46,8 @@ impl Piece {
         }
     }
 
-    /// Returns the bytes for readers. Adds their length to `kept_bytes` until they are dropped.
+    /// Returns the bytes for readers. Adds the length of the bytes to `kept_bytes` until the bytes
+    /// are dropped.
     pub(crate) fn into_shared(self, pool: &Arc<BufferPool>, kept_bytes: &Arc<AtomicU64>) -> Arc<SharedBytes> {
         match self.compact(pool) {
             Piece::Own(bytes) if is_worth_pooling(&bytes) => {
@@ -71,8 +72,8 @@ impl Deref for Piece {
 }
 
 /// Returns whether a buffer is large enough for the pool, and at least half full. Readers and the
-/// backlog may hold the buffer for a long time, and only its length counts towards their bounds. So
-/// little of its capacity may be unused.
+/// backlog may hold the buffer for a long time, and only the buffer's length counts towards their
+/// bounds. So the buffer must have little unused capacity.
 pub(crate) fn is_worth_pooling(bytes: &Vec<u8>) -> bool {
     bytes.capacity() >= POOLED_BYTES_MIN && bytes.len() >= bytes.capacity() / 2
 }

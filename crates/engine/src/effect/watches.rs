@@ -16,8 +16,8 @@ const SWEEP_FROM_BYTES: usize = 64 * 1024;
 /// One watch of a key.
 struct Watcher {
     watch: Weak<Watch>,
-    /// Whether the key existed when the watch started. If the key did not exist then and has not
-    /// changed since, the deletion of its expired entry does not count as a change.
+    /// Whether the key existed when the watch started. An expired key counts as missing. So if the
+    /// key had already expired, the later deletion of its entry does not raise the watch.
     existed: bool,
 }
 

@@ -126,8 +126,9 @@ pub struct Executor<'k> {
     pub(crate) stream: Stream,
     /// See [`Executor::take_seen`].
     pub(crate) seen: Seen,
-    /// The latest deletion of an expired key on a shard that this turn's commands used: Unix time,
-    /// ms. The time may be another worker's, whose clock was read later. See [`Executor::time_of`].
+    /// The time of the latest deletion of an expired key on the shards that this turn's commands
+    /// used, Unix time in ms. Another worker, whose clock was read later, may have deleted the key.
+    /// See [`Executor::time_of`].
     reached_ms: i64,
 }
 

@@ -151,7 +151,7 @@ pub struct Keyspace {
     /// Number of pending requests (`Task::Serve`) that will serve a client blocked in `BLMOVE` or
     /// similar. Such a request takes two shards: those of the source and of the destination.
     deferred_waiters: AtomicI64,
-    /// Number of calls to the workers to walk their shards for a snapshot
+    /// Number of times that the workers were called to walk their shards for a snapshot
     /// ([`Keyspace::call_walkers`]).
     snapshots: CachePadded<AtomicU64>,
     /// The file storage, if the server has one.
@@ -182,7 +182,7 @@ impl Keyspace {
     /// Returns an empty keyspace.
     ///
     /// # Panics
-    /// If `layout` is out of range. The configuration is checked before.
+    /// If `layout` is out of range. The caller has checked the configuration.
     pub fn new(layout: Layout, ports: Vec<WorkerPort>) -> Self {
         assert!((1..=SHARDS_MAX as u32).contains(&layout.shards), "invalid number of shards");
         assert!((layout.shards..=PARTITIONS_MAX as u32).contains(&layout.partitions), "invalid number of partitions");

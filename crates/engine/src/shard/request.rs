@@ -223,8 +223,8 @@ impl Request {
 
 /// Maximum capacity in bytes that each vector of a request keeps for the next request.
 const KEPT_BYTES_MAX: usize = 4096;
-/// Maximum number of requests that a worker keeps for later: more than the connections of one turn
-/// that usually meet a busy shard.
+/// Maximum number of requests that a worker keeps for later: more than the number of connections
+/// that usually meet a busy shard in one turn.
 const SPARE_MAX: usize = 64;
 
 /// Removes and returns a vector, without elements. Frees its memory if that is large.

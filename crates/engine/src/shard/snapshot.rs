@@ -113,8 +113,8 @@ impl Walker {
     }
 
     /// Reads the large values that commands have removed or moved to other keys before the walk had
-    /// read all of them. Done before the walk over the shards, because a removed value is freed
-    /// once it has been read.
+    /// read these values completely. Done before the walk over the shards, because a removed value
+    /// is freed once it has been read.
     fn walk_detached(executor: &mut Executor<'_>, until: Instant) -> Ahead {
         let (keyspace, worker) = (executor.keyspace(), executor.worker());
         while let Some(loose) = keyspace.detached.next(|shard| keyspace.home(shard) == worker) {

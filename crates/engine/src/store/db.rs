@@ -459,8 +459,8 @@ impl<'s> Db<'s> {
         let _ = self.find(&Key { bytes, place });
     }
 
-    /// Returns a random key that has not expired. Tries at most 100 keys, and deletes an expired
-    /// key that it finds. Returns `None` if all tried keys have expired or there are no keys.
+    /// Returns a random key that has not expired. Tries at most 100 keys. Expired ones are deleted,
+    /// as by any lookup. Returns `None` if all tried keys have expired or there are no keys.
     pub fn random(&mut self, _: Drawn) -> Option<Box<[u8]>> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {

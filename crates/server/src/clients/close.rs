@@ -1,4 +1,4 @@
-//! Closes connections, and ends the turn of the connections that took part in it. A turn is one
+//! Closes connections, and ends each turn for the connections that took part in it. A turn is one
 //! iteration of the worker's event loop.
 
 use std::collections::VecDeque;

@@ -3,9 +3,9 @@
 //!
 //! Within a turn, the time that a connection's commands see never decreases. It is not earlier than
 //! the time that the connection's earlier commands have seen on other workers. Nor is it earlier
-//! than the time of a command that has served the connection while it was blocked. So once a
-//! connection has found a key expired, it never finds a key with an earlier deadline alive. In the
-//! next turn the time follows the system's clock again, even if that clock was set back.
+//! than the time of a command that has served the connection while the connection was blocked. So
+//! once a connection has found a key expired, it never finds a key with an earlier deadline alive.
+//! In the next turn the time follows the system's clock again, even if that clock was set back.
 //!
 //! All commands of a transaction or a script see the time when it started. Later commands see the
 //! time when it ended.

@@ -32,9 +32,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Client;
 
-/// Redis's bounds of the buckets: numbers of significant bits of a size. Clients of less than 2^15
-/// bytes share the bucket of the smallest sizes. Clients of at least 2^32 bytes share the bucket of
-/// the largest sizes.
+/// Bounds of the buckets as in Redis, given as numbers of significant bits of a size. Clients of
+/// less than 2^15 bytes share the bucket of the smallest sizes. Clients of at least 2^32 bytes
+/// share the bucket of the largest sizes.
 const SMALLEST_LOG: u32 = 15;
 const LARGEST_LOG: u32 = 33;
 

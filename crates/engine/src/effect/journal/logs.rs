@@ -149,7 +149,7 @@ impl Logs {
         }
     }
 
-    /// Returns the units for the effects and the units for the stream.
+    /// Returns the units to append to each of the two logs: the effects, and the stream.
     fn share(&self, units: Vec<Piece>) -> (Vec<Piece>, Vec<Piece>) {
         let is_streamed = self.source == Source::Own && self.stream.has_readers();
         match (self.effects.has_readers(), is_streamed) {

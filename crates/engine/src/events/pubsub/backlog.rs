@@ -58,7 +58,7 @@ struct InFlight {
 impl Backlog {
     /// Stops counting the messages in flight to a connection that has ended a subscription. When
     /// these messages are delivered, the connection may no longer be a receiver, so their bytes
-    /// would never be subtracted. The count loses little: few of these messages are for other
+    /// would never be subtracted. The error is small: few of these messages are for other
     /// subscriptions of the connection, because the worker delivered all earlier messages before it
     /// ran the unsubscribing command.
     pub(super) fn forget(&self, connection: u64) {
