@@ -198,7 +198,7 @@ fn a_client_that_has_not_authenticated_may_have_little_input() {
         (State::Paused, false, STRANGER_WAITING_BYTES_MAX, false),
         (State::Paused, false, STRANGER_WAITING_BYTES_MAX + 1, true),
         (State::Open, true, STRANGER_WAITING_BYTES_MAX + 1, true),
-        // The rest of a command must be received: an `AUTH` may be longer.
+        // The rest of a command must be received: an `AUTH` may be longer than this limit.
         (State::Open, false, STRANGER_WAITING_BYTES_MAX + 1, false),
     ] {
         let (mut memory, mut connection) = (Memory::default(), stranger());

@@ -178,7 +178,7 @@ impl Db<'_> {
     #[cold]
     pub fn expire_fields(&mut self, key: &Key<'_>, fields: Fields<'_, '_>) {
         let (store, now_ms) = (self.store, self.now_ms);
-        // The primary that sent the command also sends the deletion of its expired fields.
+        // The primary, which has sent the command, also sends the deletions of expired fields.
         if self.of_primary {
             return;
         }

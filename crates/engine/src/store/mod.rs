@@ -143,8 +143,8 @@ impl Store {
         u32::from(slot) * self.layout.partitions / SLOTS as u32
     }
 
-    /// Returns the home of a partition's shard. This worker does the shard's periodic work, and
-    /// with [`Execution::Owner`](layout::Execution::Owner) all its work.
+    /// Returns the home of a partition's shard. This worker does the shard's periodic work. With
+    /// [`Execution::Owner`](layout::Execution::Owner), it also runs all commands on the shard.
     #[inline]
     pub fn home(&self, shard: u32) -> u32 {
         self.homes[shard as usize]

@@ -48,9 +48,9 @@ pub fn discard_over_limit<H>(connection: &mut Connection<H>, settings: &Settings
     is_over
 }
 
-/// Returns the limit for a reply to this connection, as [`pantala_resp::Reply::limited`] takes it.
-/// Returns `None` (no limit) for the link to the primary, because replies to the primary are
-/// dropped.
+/// Returns the limit for a reply to this connection, in the form that
+/// [`pantala_resp::Reply::limited`] takes. Returns `None` (no limit) for the link to the primary,
+/// because replies to the primary are dropped.
 #[inline]
 pub fn reply_limit<'k>(session: &Session, keyspace: &'k Keyspace) -> Option<&'k AtomicU64> {
     session.primary.is_none().then_some(&keyspace.tuning.reply_bytes_max)
@@ -77,8 +77,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         is_closed
     }
 
-    /// Checks the limits after a command of the window (the commands parsed in one turn of the
-    /// event loop). The command's reply starts at `before`. If this reply ends a piece of the
+    /// Checks the limits after a command of the window (the list of parsed commands that the worker
+    /// runs together). The command's reply starts at `before`. If this reply ends a piece of the
     /// connection's output, the connection yields: its later commands run in the next turn, after
     /// the event loop has received the piece. This bounds the length of a connection's turn even if
     /// the peer doesn't read.

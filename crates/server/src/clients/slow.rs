@@ -7,7 +7,7 @@
 //!   arguments and reply are large.
 //! * The plain commands of a window are timed together, as in `INFO commandstats`. If their time
 //!   exceeds the threshold, the one with the longest arguments is logged with this time. (A window
-//!   is the commands that a worker has parsed in one turn.)
+//!   is a list of commands that a worker has parsed and runs together.)
 //! * If the threshold is below [`SLOWLOG_FINE_US`], every command is timed individually, because
 //!   the time of a whole window would not show which commands were slow.
 

@@ -139,8 +139,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Sends this worker's connections the invalidations caused by the worker's last command. If
-    /// the executor has pending replies, the invalidations are sent after the window (the commands
-    /// parsed in this turn), so that they follow the replies.
+    /// the executor has pending replies, the invalidations are sent after the window (the list of
+    /// parsed commands that is running), so that they follow the replies.
     #[cold]
     pub fn send_own_invalidations(&mut self) {
         // The command may have served blocked clients, whose own commands may have read a later

@@ -113,8 +113,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Runs requests whose shards have arrived. Must be called after all messages have been taken
-    /// from the mailbox. The reason: a script that one of these requests runs may become busy and
-    /// take further messages from the mailbox.
+    /// from the mailbox, because a script that one of these requests runs may become busy and take
+    /// further messages from the mailbox.
     fn run_gathered(&mut self) {
         while let Some(node) = self.mail.gathered.pop_front() {
             self.gathered(node);

@@ -1,6 +1,6 @@
 //! The dispatcher: runs the commands for which a window alone is not enough, such as transactions,
-//! scripts, `CLIENT PAUSE` and `SHUTDOWN`. (A window is the commands that a worker has parsed in
-//! one turn, that is, in one iteration of its event loop.)
+//! scripts, `CLIENT PAUSE` and `SHUTDOWN`. (A window is a list of commands that a worker has parsed
+//! and runs together.)
 //!
 //! The dispatcher acquires the shards that [`transactions`] and [`scripts`] need, and runs these
 //! commands. [Messages](messages) from other workers deliver the requested shards and the replies

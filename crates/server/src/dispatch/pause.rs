@@ -5,9 +5,9 @@
 //! guarantee because it runs one command at a time. In Pantala, the reply waits for all commands
 //! that were admitted before the pause started:
 //!
-//! 1. Each other worker is asked to settle, and replies between two windows. (A window is the
-//!    commands that a worker has parsed in one turn.) By then, each command that the worker has
-//!    admitted has finished, holds a shard or has requested one. Later commands are held back.
+//! 1. Each other worker is asked to settle, and replies between two windows. (A window is a list of
+//!    commands that a worker has parsed and runs together.) By then, each command that the worker
+//!    has admitted has finished, holds a shard or has requested one. Later commands are held back.
 //! 2. Then all shards are acquired, as by any command that needs them all. A command that holds a
 //!    shard keeps it until it has run. Mailboxes and gates (the queues of requests for a shard) are
 //!    FIFO, so earlier requests are served earlier. But two kinds of requests release their shards

@@ -5,7 +5,7 @@ use pantala_runtime::{Chunk, ConnId};
 use super::tls::Layer;
 use crate::process::Kind;
 
-/// A connection of a reactor. `H` is the type of [`Socket::held`].
+/// A connection of a reactor. `H` is the type of [`Socket::shard_work`].
 pub type Connection<H> = pantala_session::Connection<Chunk, Socket<H>>;
 
 /// A connection's socket, and the lists of the reactor that contain the connection.

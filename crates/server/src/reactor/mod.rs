@@ -64,7 +64,7 @@ pub enum Happened {
     Failed(u32),
 }
 
-/// The reactor of a worker. `H` is the type of [`Socket::held`].
+/// The reactor of a worker. `H` is the type of [`Socket::shard_work`].
 pub struct Reactor<'s, L: EventLoop, H> {
     /// The worker's number.
     pub number: u32,

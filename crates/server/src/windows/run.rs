@@ -94,8 +94,8 @@ impl Windows {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
                     // If the window ran a script that became busy, the worker has run another turn
-                    // within the script. That turn may have taken this connection from the touched
-                    // list, so add it again.
+                    // within the script. That turn may have finished this connection and removed it
+                    // from the touched list, so add it again.
                     d.clients.reactor.touch(index);
                 }
                 Fill::Stranger => {

@@ -109,7 +109,8 @@ impl Loose {
         }
     }
 
-    /// Reads pieces of the value until a point in time. `shard` is the shard of [`Self::shard`].
+    /// Reads pieces of the value until a point in time. `shard` is the state of the shard that
+    /// [`Self::shard`] returns.
     pub(crate) fn read(&self, shard: Option<&mut Shard>, until: Instant) -> Step {
         let Loose { cut, output, place } = self;
         let value = match place {
@@ -119,7 +120,8 @@ impl Loose {
                 let entry = database.and_then(|Database { dict, .. }| dict.find(place.hash, key));
                 match entry.map(|entry| entry.payload()) {
                     Some(Payload::Heap(value)) if cut_id(value) == Some(*cut) => value,
-                    // The value was moved again or removed. That has added it to the list again.
+                    // The value was moved again or removed. This has added the value to the list
+                    // again.
                     _ => return Step::Ended,
                 }
             }

@@ -24,8 +24,8 @@
 //! | a dictionary that a flush has taken out | kept until the walk has passed it |
 //! | a large collection that a command has removed | kept until the walk has encoded it |
 //!
-//! When the last keeper is dropped and no detached value is left, no sender is left. This shows the
-//! thread that the snapshot has ended. Only one snapshot runs at a time, like the single child
+//! Keepers and detached values hold the sending end for parts. When none of them is left, the
+//! thread sees that the snapshot has ended. Only one snapshot runs at a time, like the single child
 //! process of Redis.
 
 use std::collections::HashMap;
