@@ -410,7 +410,7 @@ impl Command {
     }
 
     /// Returns whether a call with this number of arguments is timed individually when it runs as a
-    /// request to another worker. This is the case if the command may block or is not plain
+    /// queued request and not directly. This is the case if the command may block or is not plain
     /// ([`Command::is_plain`]). The other calls share the time measured for their window (the
     /// commands that a worker runs together).
     pub fn is_timed_individually(&self, arguments: usize) -> bool {

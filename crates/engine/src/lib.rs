@@ -65,7 +65,7 @@
 //! | --- | --- | --- |
 //! | [`state::Shard`] | the holder of its [`ownership::Ownership`] | no access |
 //! | [`state::ShardStats`] | written by the shard's owner | read by any thread |
-//! | [`client::Session`] | the connection's worker | no access; they read the session's [`client::Client`] |
+//! | [`client::Session`] | the connection's worker | no access; they read the [`client::Client`] |
 //! | [`request::Request`] | the holder of its box: a thread, a gate or a mailbox | no access |
 //! | [`tuning::Tuning`] | none: atomics, written by `CONFIG SET` and others | read by any thread |
 //!

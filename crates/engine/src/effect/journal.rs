@@ -305,10 +305,9 @@ impl Journal {
         self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
-    /// Locks the function libraries, whose changes hold no shard. The lock serializes changes and
-    /// cuts. A change of the libraries holds the lock until its unit is committed. A cut holds the
-    /// lock until the libraries are copied for the cut's snapshot. The lock must be taken after
-    /// shards, never before.
+    /// Locks the function libraries, whose changes hold no shard. A change of the libraries holds
+    /// the lock until its unit is committed. A cut holds it until the libraries are copied for the
+    /// cut's snapshot. Must be called after shards are taken, never before.
     pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
         lock(&self.shared.libraries)
     }

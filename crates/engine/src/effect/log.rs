@@ -117,15 +117,13 @@ struct Place {
     wake: Wake,
     /// Whether the reader has read everything and must be woken.
     is_waiting: bool,
-    /// Whether the reader discards everything. Such a reader only makes the log record the stream
-    /// and keep a backlog.
+    /// Whether the reader discards everything ([`Log::join_discarding`]).
     discards: bool,
     /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
     /// new bytes.
     is_eager: bool,
-    /// A limit in bytes, and a callback. While the reader is further behind than the limit, the
-    /// callback is called at each epoch's end, repeatedly in a long epoch, and by workers that have
-    /// handed over many bytes.
+    /// A number of bytes, and a callback for a reader that is further behind. It is called at each
+    /// epoch's end, repeatedly in a long epoch, and by workers that have handed over many bytes.
     warning: Option<(u64, Wake)>,
 }
 
@@ -167,7 +165,7 @@ pub(crate) struct Log {
     /// Stamp below which all units are in the log.
     complete_before: u64,
     /// The ends of former epochs, in order. Empty unless a backlog is kept. If there are more than
-    /// [`ENDS_MAX`], some are forgotten, and the next remaining end stands for each forgotten one.
+    /// [`ENDS_MAX`], some are forgotten.
     ends: VecDeque<End>,
     /// Memory of chunks, including chunks that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
@@ -230,8 +228,7 @@ impl Log {
         self.backlog_bytes = bytes;
     }
 
-    /// Returns whether the stream must be recorded, because there are readers that have started or
-    /// will start.
+    /// Returns whether the stream must be recorded, because some reader is not cut off.
     pub(crate) fn is_wanted(&self) -> bool {
         self.places.iter().any(|place| !matches!(place.state, State::CutOff(_)))
     }
@@ -295,8 +292,7 @@ impl Log {
         self.free()
     }
 
-    /// Sets whether a reader is eager. An eager reader is woken whenever the log is complete up to
-    /// a later stamp.
+    /// Sets whether a reader is eager ([`Place::is_eager`]).
     pub(crate) fn set_eager(&mut self, id: ReaderId, is_eager: bool) {
         self.places.iter_mut().filter(|place| place.id == id).for_each(|place| place.is_eager = is_eager);
     }
@@ -313,8 +309,8 @@ impl Log {
         self.places.iter().any(|place| place.is_eager && place.is_waiting && matches!(place.state, State::At(_)))
     }
 
-    /// Records that the log contains all units with stamps below `before`. Called after the units
-    /// of an epoch were appended. Returns the wakes of eager readers that have read everything.
+    /// Records that the log contains all units with stamps below `before`. Returns the wakes of
+    /// eager readers that have read everything.
     pub(crate) fn complete(&mut self, before: u64) -> Vec<Wake> {
         self.complete_before = before;
         self.note_end(before);
@@ -342,8 +338,7 @@ impl Log {
         }
     }
 
-    /// Forgets ends whose distance from the next end is small compared with the next end's age
-    /// ([`LATENESS_RATIO`]).
+    /// Forgets ends that are close to the next end, as [`LATENESS_RATIO`] allows.
     fn thin_ends(&mut self) {
         let newest = self.ends.back().map_or(0, |end| end.before);
         let following: Vec<u64> = self.ends.iter().skip(1).map(|end| end.before).collect();
@@ -380,8 +375,7 @@ impl Log {
         (self.position(id)? == self.end).then_some(self.complete_before)
     }
 
-    /// Records that an epoch starts to end. Readers that have joined before may start at the end of
-    /// this epoch.
+    /// Records that an epoch starts to end. Readers that have joined may start at this epoch's end.
     pub(crate) fn note_epoch_ending(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {
@@ -402,8 +396,7 @@ impl Log {
     }
 
     fn append_and_start(&mut self, pieces: Vec<Piece>, may_start: impl Fn(State) -> bool) -> (bool, DeferredWork) {
-        // Until a reader has started, the units are not needed, because a reader uses the stream
-        // only from its start.
+        // A reader uses the stream only from its start, so before that the units are not needed.
         if self.has_readers() {
             pieces.into_iter().for_each(|piece| self.append_piece(piece));
         }

@@ -126,9 +126,8 @@ pub struct Executor<'k> {
     pub(crate) stream: Stream,
     /// See [`Executor::take_seen`].
     pub(crate) seen: Seen,
-    /// The time of the latest deletion of an expired key on the shards that this turn's commands
-    /// used, Unix time in ms. Another worker, whose clock was read later, may have deleted the key.
-    /// See [`Executor::time_of`].
+    /// Time at which any worker last deleted an expired key on the shards that this turn's commands
+    /// used, Unix time in ms. May be later than this worker's time. See [`Executor::time_of`].
     reached_ms: i64,
 }
 
