@@ -112,8 +112,8 @@ fn a_password_of_the_default_user_locks_new_connections() {
     assert_eq!(server.connect().call("GET k").text(), "NOAUTH Authentication required.");
     set_user(&mut admin, "default on nopass");
     assert_eq!(server.connect().call("GET k"), Reply::bulk("v"));
-    // When the default user no longer needs a password, unauthenticated clients are logged in as
-    // it.
+    // Once the default user needs no password, a client that hasn't logged in acts as the default
+    // user.
     set_user(&mut admin, "default resetpass >x");
     let mut waiting = server.connect();
     assert!(waiting.call("GET k").is_error());
@@ -405,8 +405,8 @@ fn subscribers_who_lose_a_channel_are_disconnected() {
     });
 }
 
-/// Once a change of rules is acknowledged, no command of a pipeline that is running on another
-/// worker reads later writes.
+/// A change of rules takes a permission away while a pipeline of reads runs on another worker. Once
+/// the change is acknowledged, no read of the pipeline returns a value that is written later.
 #[test]
 fn a_revoked_client_reads_nothing_that_is_written_later() {
     const ROUNDS: usize = 60;
@@ -427,8 +427,8 @@ fn a_revoked_client_reads_nothing_that_is_written_later() {
                 scope.spawn(|| while (&ned).write_all(&reads).is_ok() {});
                 let reader = scope.spawn(|| {
                     let (mut replies, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-                    // After an error, as at the end of the stream, no more replies arrive: the
-                    // server has closed the connection.
+                    // Both an error and the end of the stream mean that the server has closed the
+                    // connection.
                     while let Ok(bytes @ 1..) = (&ned).read(&mut buffer) {
                         replies.extend_from_slice(&buffer[..bytes]);
                         has_read.store(replies.len() > AUTH_REPLY.len(), Ordering::Relaxed);
@@ -500,7 +500,8 @@ fn denied_calls_are_logged() {
     assert!(admin.call("ACL LOG many").is_error());
 }
 
-/// As in Redis, the entry of a command that `EXEC` denies shows the client within its transaction.
+/// If `EXEC` denies a command, the entry of `ACL LOG` shows the client as it was within the
+/// transaction (`flags=x`, `multi=3`), as in Redis.
 #[test]
 fn the_log_shows_the_transaction_of_a_denied_command() {
     let check = |server: &Server| {

@@ -97,7 +97,8 @@ fn replies_to_client_libraries_are_those_of_redis() {
         client.call(&format!("HELLO {version}"));
         let mut lines: Vec<String> =
             CALLS.iter().map(|words| format!("{words}: {:?}", with_sorted_words(client.call(words)))).collect();
-        // Pantala's categories also have commands of later versions.
+        // The categories are not compared as a whole, because Pantala's also contain commands of
+        // later versions of Redis.
         for (category, command) in [("read", "get"), ("write", "set"), ("scripting", "eval"), ("admin", "acl|setuser")]
         {
             let commands = client.call(&format!("ACL CAT {category}"));
@@ -355,7 +356,8 @@ fn malformed_files_change_nothing() {
             b"user a on allchannels &a",
             b"user a on\nuser a off",
         ] {
-            // The line is the third, or the fourth in the last case.
+            // `line` is appended after the two lines of `VALID`, so the invalid line is the third.
+            // The last case has two lines, of which the second is invalid.
             let file = [VALID.as_bytes(), line, b"\nuser last on nopass +@all\n"].concat();
             std::fs::write(&path, file).expect("written");
             let error = admin.call("ACL LOAD").text();

@@ -86,8 +86,8 @@ const SCRIPTS: [(&str, &[&str]); 5] = [
     ("return redis.acl_check_cmd('config', 'get', 'x') and 1 or 0", &[]),
 ];
 
-/// Commands of Pantala that Redis 7.0 doesn't have. Rules of categories include them, so Pantala
-/// may list them.
+/// Commands of Pantala that Redis 7.0 doesn't have. They are in Pantala's categories, so they may
+/// appear in the rules that Pantala lists.
 const LATER: [&str; 13] = [
     "client|durability",
     "client|no-touch",
@@ -109,7 +109,7 @@ const LATER: [&str; 13] = [
 enum Compared {
     /// Everything.
     Whole,
-    /// A list of rules; Redis sorts some of them by a hash table.
+    /// A list of rules, some of which Redis lists in the order of a hash table.
     Rules,
     /// A reply of `ACL DRYRUN`: everything, unless a server rejects the number of arguments.
     Permission,
@@ -292,7 +292,7 @@ fn is_known_difference(call: &[String]) -> bool {
     let counts = |word: &str| call.iter().filter(|known| *known == word).count();
     match call[0].as_str() {
         "pfmerge" => call.len() == 2,
-        // Without keys after KEYS, Redis checks the argument before it, and the command fails.
+        // If no key follows KEYS, Redis checks the argument before KEYS, and the command fails.
         "migrate" => call.last().is_some_and(|word| word == "KEYS"),
         // If the number of keys is invalid, Redis checks no key, and the command fails.
         "zunionstore" | "zinterstore" | "zdiffstore" => {
@@ -337,7 +337,7 @@ fn in_order_deep(reply: &Reply) -> String {
     }
 }
 
-/// Returns the denials in a reply, of which `EXEC` may have several.
+/// Returns the denials in a reply. The reply of `EXEC` may contain several.
 fn denials(reply: &Reply) -> String {
     const IN_SCRIPT: &str = "The user executing the script can't";
     const IN_SORT: &str = "denied due to insufficient ACL permissions";

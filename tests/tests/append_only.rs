@@ -485,7 +485,8 @@ fn the_file_is_rewritten_when_it_has_grown() {
     assert_eq!(server.connect().call("STRLEN k"), Reply::Integer(2000));
 }
 
-/// A script that is not busy yet does not delay the syncs of other workers' effects.
+/// A script that hasn't reached `busy-reply-threshold` does not delay the syncs of other workers'
+/// effects.
 #[test]
 fn a_script_delays_no_sync_of_other_workers() {
     for_each_backend(|backend| {
@@ -513,8 +514,9 @@ fn a_script_delays_no_sync_of_other_workers() {
     });
 }
 
-/// The effects of a script that runs while the file is turned off and on again are in its base, and
-/// must not follow later writes.
+/// The file is turned off while a script runs, and is turned on again after it. The script's
+/// effects are then in the new base file, and must not also be written after the effects of later
+/// commands.
 #[test]
 fn effects_of_a_script_are_not_written_late() {
     for_each_backend(|backend| {
@@ -532,7 +534,7 @@ fn effects_of_a_script_are_not_written_late() {
         must(&mut client, "SET key new");
         assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
         wait_for_rewrite(&mut client);
-        // One of these runs on the worker of the script.
+        // At least one of these clients is on the worker that ran the script.
         for number in 0..4 {
             must(&mut server.connect(), &format!("SET other:{number} 1"));
         }
@@ -629,9 +631,9 @@ fn an_expired_key_exists_for_later_commands() {
     assert_eq!(client.call("OBJECT IDLETIME k"), Reply::Integer(0));
 }
 
-/// Commands of the file are applied like commands from a primary, even if clients may not send
-/// them. Tested are an approximate trim, which the server has written with an exact bound and
-/// `LIMIT`, and a string that is longer than `proto-max-bulk-len` now allows.
+/// Commands of the file are applied even if clients may not send them. There are two cases: an
+/// approximate trim, which is in the file with an exact bound and `LIMIT`, and a string that is
+/// longer than the current `proto-max-bulk-len`.
 #[test]
 fn commands_that_clients_could_not_send_are_loaded() {
     const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
@@ -930,7 +932,8 @@ fn aborted_rewrites_delay_no_other_rewrite() {
         }
         assert_eq!(info(&mut client, "aof_rewrites_consecutive_failures"), "0");
         assert_eq!(info(&mut client, "aof_last_bgrewrite_status"), "ok");
-        // Only a rewrite that waits for another snapshot is delayed after failures.
+        // The delay after failures applies only to a rewrite that has to wait for a running
+        // snapshot, so the test starts a snapshot.
         must(&mut client, "BGSAVE");
         must(&mut client, "CONFIG SET appendonly yes rdb-key-save-delay 0");
         eventually("the base is written", || server.log().contains("AOF rewrite finished successfully"));

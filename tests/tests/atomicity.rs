@@ -35,7 +35,7 @@ enum Writers {
     Broken,
 }
 
-/// The order of one connection's effects that an execution guarantees.
+/// The order of one connection's effects that the setting `execution` guarantees.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
     /// The order in which the commands were sent (`inline`).

@@ -147,8 +147,8 @@ fn the_next_snapshot_can_start_once_the_outcome_is_visible() {
     });
 }
 
-/// Returns the replies to a client between a failed snapshot and the next one, and a reply after
-/// it.
+/// Returns the replies to commands after a failed snapshot, and finally the reply to a write after
+/// a snapshot that succeeded.
 fn replies_after_a_failed_snapshot(server: &Server, folder: &TempDir) -> Vec<Reply> {
     let mut client = server.connect();
     client.call("SET key 1");
@@ -283,7 +283,7 @@ fn a_snapshot_without_changed_entries_is_detected() {
 }
 
 /// A change to a large collection makes the server encode the changed element at once, not the
-/// whole collection. So the number of bytes whose encoding delayed changes stays small.
+/// whole collection. So a change waits for the encoding of only a few bytes.
 #[test]
 fn changes_of_large_collections_do_not_wait_for_their_encoding() {
     const ELEMENTS: usize = 30_000;
@@ -578,8 +578,8 @@ fn shutdown_while_a_snapshot_is_written() {
     });
 }
 
-/// With `rdb-key-save-delay` a snapshot takes as long as its keys are delayed, until the delay is
-/// turned off or the snapshot is aborted. Commands are not delayed.
+/// `rdb-key-save-delay` makes a snapshot wait after each key, until the delay is turned off or the
+/// snapshot is aborted. Commands are not delayed.
 #[test]
 fn a_delayed_snapshot_continues_when_the_delay_is_turned_off() {
     for_each_backend(|backend| {

@@ -562,9 +562,9 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
 }
 
 /// When SCRIPT KILL replies OK, the script hasn't written, won't write, and isn't rerun. The script
-/// of this test tries to write right after the kill. For that it writes as soon as its worker has
-/// run a long turn (iteration of its event loop) within the script, such as the turn that runs
-/// SCRIPT KILL.
+/// of this test tries to write right after the kill. While the script is busy, its worker also runs
+/// commands of other clients. SCRIPT KILL follows commands that take long. So the script writes as
+/// soon as it detects that it has been interrupted for long.
 #[test]
 fn a_killed_script_does_nothing_more() {
     const TEXT_BYTES: usize = 10_000;

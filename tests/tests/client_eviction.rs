@@ -340,8 +340,8 @@ fn a_share_of_maxmemory_is_a_limit() {
         let mut whole = named(&server, "whole");
         assert!(is_closed(&mut whole, &unfinished(limit)));
         assert!(exists(&mut control, "part") && !exists(&mut control, "whole"));
-        // Without a limit the client stays, and so it does at 100% of `maxmemory`. Without
-        // `maxmemory`, a percentage of it limits nothing.
+        // The client stays without a limit, and with a limit of 100% of `maxmemory`. If `maxmemory`
+        // isn't set, a percentage is no limit.
         set_limit(&mut control, 0);
         let _whole = filled(&server, &mut control, "whole", limit);
         set_limit(&mut control, "100%");

@@ -2,7 +2,7 @@
 
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// Length of `LONG` in a command: more than one list node holds.
+/// Length of the text that replaces `LONG` in a command. A list node can't hold that many bytes.
 const LONG_BYTES: usize = 9000;
 
 /// Commands that create a value of the named type or encoding, under the key `k`.

@@ -1,5 +1,5 @@
 //! `repl-diskless-load on-empty-db`: a replica without keys loads the snapshot while it arrives,
-//! and is empty again if that fails.
+//! and is empty again if the load fails.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ fn a_replica_without_keys_loads_from_the_socket() {
             // The stream is applied from the right offset.
             primary.connect().call("INCR later");
             assert_same(&replica, &primary);
-            // A replica with keys receives the next snapshot to a file.
+            // A replica with keys receives the next snapshot into a file.
             primary.connect().call("DEBUG CHANGE-REPL-ID");
             primary.connect().call("CLIENT KILL TYPE replica");
             eventually("another full sync", || replica.log().contains(TO_FILE));
@@ -160,7 +160,7 @@ fn load_half(replica: &Server) -> (Client, StagedPrimary) {
     let primary = StagedPrimary::start(vec![Scene::answers(half).keeping()]);
     let mut client = replica.connect();
     assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
-    // A command at the moment at which the load starts may wait for its end.
+    // A command that is sent just as the load starts may get no reply until the load ends.
     eventually("the load has started", || replica.log().contains("Loading DB in memory"));
     let reply = client.call("GET k");
     assert!(matches!(&reply, Reply::Error(text) if text.starts_with("LOADING")), "{reply:?}");
@@ -244,7 +244,7 @@ fn a_load_that_waits_for_a_script_keeps_the_link_alive() {
     let _ = primary.finish();
 }
 
-/// After a failed load, functions of the former history can't be called.
+/// After a failed load, the functions that the replica had before it can't be called.
 #[test]
 fn a_failed_load_deletes_the_libraries() {
     let check = |replica: &Server| {

@@ -51,7 +51,7 @@ fn follow_over_tls(primary: Kind, replica: Kind, certificates: &Certificates) {
     replica.ask_to_follow(primary.tls_port);
     wait_for_link(&replica.server);
     assert_eq!(client.call("SET after sync"), Reply::ok());
-    // A value of more than one record.
+    // A value of more than one TLS record.
     client.command(&["SET", "large", &"x".repeat(300_000)]);
     assert_same(&replica.server, &primary.server);
     let listed = info(&primary.server, "replication", "slave0");
@@ -89,8 +89,8 @@ fn redis_follows_pantala_over_tls() {
     for_each_backend(|backend| follow_over_tls(Kind::Pantala(backend), Kind::Redis, &certificates));
 }
 
-/// As in Redis, the authority must have signed the primary's certificate, but its names aren't
-/// checked. The primary may also use the authority's own certificate.
+/// As in Redis, the authority must have signed the primary's certificate, but the names in the
+/// certificate aren't checked. The primary may also use the authority's own certificate.
 #[test]
 fn the_certificate_of_the_primary_is_checked_without_its_names() {
     let Some(certificates) = Certificates::make() else { return };

@@ -56,7 +56,7 @@ const TEXTS: &[&str] = &[
     "#!LUA NAME=good\nredis.register_function(7, function() return 'seven' end)",
 ];
 
-/// Calls and other commands that follow the sources.
+/// Commands that are sent after the sources have been loaded.
 #[rustfmt::skip] // one call a line
 const CALLS: &[&[&str]] = &[
     &["FUNCTION", "LIST", "LIBRARYNAME", "PRO*"], &["FUNCTION", "LIST", "libraryname", "good", "withcode"], &["FUNCTION", "LIST", "LIBRARYNAME", "nosuch"],
@@ -277,8 +277,8 @@ fn a_library_has_half_a_second_to_load() {
     });
 }
 
-/// Each worker has its own copy of a library's Lua variables, and a rolled-back run leaves its
-/// changes in them.
+/// Each worker has its own copy of a library's Lua variables. When a run is rolled back, its
+/// changes to these variables remain.
 #[test]
 fn variables_of_a_library_belong_to_a_worker_and_are_not_rolled_back() {
     let text = "#!lua name=lib

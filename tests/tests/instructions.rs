@@ -1,7 +1,7 @@
 //! Instructions per operation, counted by callgrind. The count doesn't depend on the load of the
 //! host, so it shows regressions that timings on a busy host hide.
 //!
-//! The count includes all of the server's code for an operation: event loop, parser, window,
+//! The count includes all of the server's code for an operation: event loop, parser, execution,
 //! dictionary, reply. It excludes the kernel. `tests/instructions.txt` has the latest counts. A
 //! case fails if it exceeds its count by more than [`REGRESSION_PERCENT`], or its budget
 //! ([`Case::budget`]) at all. Update the file after a change that adds or saves instructions on

@@ -383,7 +383,8 @@ fn a_reply_is_dropped_while_its_command_runs() {
             client.send(words);
             is_closed(&mut other, &mut client, words[0]);
         }
-        // The transaction also runs on the thread that releases its last shard.
+        // If another client holds the key's shard, the transaction runs on the thread that releases
+        // the shard.
         for is_held in [false, true] {
             let mut client = named(&server, "long", None);
             assert_eq!(client.call("MULTI"), Reply::ok());

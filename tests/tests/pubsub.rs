@@ -358,8 +358,8 @@ fn messages_of_a_long_script_arrive_as_from_redis() {
     });
 }
 
-/// A client that monitors and subscribes receives a script's messages between the lines that show
-/// its commands.
+/// A client that monitors and subscribes receives the messages that a script publishes between the
+/// monitor's lines about the script's commands.
 #[test]
 fn messages_of_a_long_script_do_not_overtake_others() {
     const MESSAGES: usize = 30_000;
@@ -874,7 +874,8 @@ fn confirmed_subscriptions_are_seen_everywhere() {
 #[test]
 fn a_subscription_receives_no_earlier_message_of_its_connection() {
     for_each_backend(|backend| {
-        // With one worker, the messages for the other subscriber are in this worker's mailbox.
+        // With one worker, the message for the other subscriber is already queued in that worker's
+        // mailbox when the client subscribes.
         let server = Server::pantala(backend, &["--workers", "1"]);
         let (mut other, mut publisher) = (server.connect(), server.connect());
         other.call("SUBSCRIBE c");

@@ -191,7 +191,7 @@ fn a_library_changed_during_a_transaction_is_propagated() {
         let (mut client, mut reader) = (primary.connect(), replica.connect());
         let mut running = primary.connect();
         // At least one of these clients belongs to the worker that doesn't run the script. The
-        // commands of the clients of the other worker run after the transaction.
+        // commands of clients of the script's own worker run after the transaction.
         let mut others: Vec<Client> = (0..LIBRARIES).map(|_| primary.connect()).collect();
         for round in 0..ROUNDS {
             let first: Vec<Vec<u8>> = match round {
@@ -277,7 +277,7 @@ fn wait_counts_the_replicas_that_have_everything() {
         let since = Instant::now();
         assert_eq!(client.call("WAIT 2 200"), Reply::Integer(1));
         assert!(since.elapsed() >= Duration::from_millis(200));
-        // The replica is suspended while it sleeps, and acknowledges nothing.
+        // `DEBUG SLEEP` suspends the replica, so it acknowledges nothing.
         let id = client.call("CLIENT ID");
         let mut sleeper = replica.connect();
         sleeper.send(&["DEBUG", "SLEEP", "2"]);

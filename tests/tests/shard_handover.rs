@@ -138,9 +138,10 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
     });
 }
 
-/// A worker that releases a contended shard sends it to the shard's home worker. If the home worker
-/// is running a script, the shard must still reach the clients that wait for it. (A home worker
-/// that releases a shard itself defers it: see the next test.)
+/// A worker that releases a contended shard sends it to the shard's home worker (the worker to
+/// which it belongs). If the home worker is running a script, the shard must still reach the
+/// clients that wait for it. (A home worker that releases a shard itself defers it: see the next
+/// test.)
 #[test]
 fn shards_sent_home_in_a_script_are_free_for_others() {
     /// More clients, and so more commands that wait for the shards, than an owner serves in a turn.

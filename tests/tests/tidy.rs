@@ -96,7 +96,8 @@ fn prose_keeps_its_rules() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Directories in the table exist, so that a renamed directory doesn't leave its budget to another.
+/// Every directory in the table exists. Otherwise the budget of a renamed directory would remain,
+/// and would apply to a later directory of that name.
 #[test]
 fn budgets_name_existing_directories() {
     for (folder, budget) in BUDGETS {

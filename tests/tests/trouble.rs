@@ -226,7 +226,7 @@ fn help_and_version() {
     let version = run_to_exit(&["--version"], b"");
     assert_eq!(version.status.code(), Some(0));
     assert!(version.output.contains("0.1.0"), "{}", version.output);
-    // Where test suites of clients look for the version.
+    // Test suites of clients search this output for the version.
     assert!(version.output.contains(" v=7.0.15"), "{}", version.output);
 }
 

@@ -95,7 +95,7 @@ fn a_monitor_sees_commands_as_in_redis() {
     });
 }
 
-/// MONITOR shows the commands of a script or function after its call.
+/// MONITOR shows the commands of a script or function after the call of that script or function.
 #[test]
 fn a_monitor_sees_scripts_as_in_redis() {
     let Some(reference) = Server::redis(&[]) else { return };

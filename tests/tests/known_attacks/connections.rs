@@ -69,7 +69,8 @@ fn buffers_that_grow_and_shrink_keep_their_bytes() {
 fn blocked_clients_are_evicted_while_others_are_served() {
     const CLIENTS: usize = 30;
     const ROUNDS: usize = 5;
-    /// Length of a key that a client waits for, so that its memory counts.
+    /// Length of another key that each client waits for. The key counts as memory of the client, so
+    /// it makes the client large enough for eviction.
     const KEY_BYTES: usize = 100_000;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
@@ -154,8 +155,8 @@ fn encrypted_clients_kill_others_with_pending_bytes() {
     });
 }
 
-/// CVE-2026-21863 and CVE-2026-72568: messages of the cluster bus whose parts are beyond the end.
-/// No port of a bus is open.
+/// CVE-2026-21863 and CVE-2026-72568: messages of the cluster bus that declare parts beyond the end
+/// of the message. Pantala has no cluster bus: its port is not open.
 #[test]
 fn no_cluster_bus_listens() {
     let port = free_port();

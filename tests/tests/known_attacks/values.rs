@@ -13,7 +13,7 @@ use super::super::dump::sealed;
 /// Bytes of the ID 1-1 in a list of pending entries.
 const ID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// Returns an encoded stream with a group and two consumers, of which the last has one pending
+/// Returns an encoded stream with a group and two consumers. The second consumer has one pending
 /// entry.
 fn stream(client: &mut Client) -> Vec<u8> {
     for command in [
@@ -101,7 +101,7 @@ fn invalid_packed_values_are_rejected() {
         (b"\x09\x0b\x01\xfe\xff\xff\xff\xffa\x01\0b\xff", false),
         (b"\x09\x0c\x02\x01a\x01\0b\x01a\x01\0b\xff", false),
         (b"\x09\x07\x01\x01a\x01\x09b\xff", false),
-        // Sorted sets with a textual score: a number, and none.
+        // Sorted sets with a score as text: a number, and two texts that aren't numbers.
         (b"\x11\x0f\x0f\0\0\0\x02\0\x81a\x02\x831.5\x04\xff", true),
         (b"\x11\x0f\x0f\0\0\0\x02\0\x81a\x02\x83nan\x04\xff", false),
         (b"\x11\x0f\x0f\0\0\0\x02\0\x81a\x02\x83abc\x04\xff", false),
@@ -113,7 +113,8 @@ fn invalid_packed_values_are_rejected() {
     server.assert_sound();
 }
 
-/// Redis 8.10.1, without a number: a snapshot that names a slot above 16383.
+/// A defect that Redis 8.10.1 fixed, without a CVE number: a snapshot that names a slot above
+/// 16383.
 #[test]
 fn slots_of_a_snapshot_index_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -213,7 +214,8 @@ fn errors_without_text_get_replies() {
     });
 }
 
-/// CVE-2021-32672: the protocol of Lua's debugger read beyond its input. There is no debugger.
+/// CVE-2021-32672: the protocol of Lua's debugger read beyond its input. Pantala has no such
+/// debugger.
 #[test]
 fn there_is_no_debugger() {
     let mut server = Server::pantala(Backend::Epoll, &[]);
