@@ -118,8 +118,8 @@ impl Generator {
         }
     }
 
-    /// Appends the arguments of SCAN: from the start to the end, or one page at an arbitrary
-    /// cursor, of which only the kind of reply is compared.
+    /// Appends the arguments of SCAN. If the cursor is 0, the test follows it to the end
+    /// ([`Check::Walk`]). For any other cursor, only the kind of reply is compared.
     fn scan(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         args.push(
             self.random

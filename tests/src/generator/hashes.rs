@@ -154,7 +154,7 @@ impl Generator {
         const COUNTS: &[&str] = &["0", "1", "2", "5", "20", "400", "-1", "-3", "-40", ALL, ALL, ALL];
         if self.random.one_in(16) {
             // A valid count far below 0 would make the reference reply until its memory is
-            // exhausted, so the only such count here is out of range.
+            // exhausted. The one such count in this list is out of range, so it is rejected.
             return self
                 .random
                 .pick(&["x", "", "-9223372036854775808", "9223372036854775808", "1.5"])
@@ -164,8 +164,8 @@ impl Generator {
         self.random.pick(COUNTS).as_bytes().to_vec()
     }
 
-    /// Appends `cursor [MATCH pattern] [COUNT count]`: from the start to the end, or one page at an
-    /// arbitrary cursor, of which only the kind of reply is compared.
+    /// Appends `cursor [MATCH pattern] [COUNT count]`. If the cursor is 0, the test follows it to
+    /// the end ([`Check::Walk`]). For any other cursor, only the kind of reply is compared.
     pub(super) fn collection_scan(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(8) {
             args.push(

@@ -129,7 +129,7 @@ const FIXED_EXACT: &[&str] = &[
     "RESET x",
 ];
 
-/// Fixed commands of which only the kind of reply is compared.
+/// Fixed commands. Of their replies, only the kind is compared.
 const FIXED_KIND: &[&str] = &[
     "CLIENT ID",
     "CLIENT INFO",

@@ -2,8 +2,8 @@
 
 use super::{Check, Generator, Step};
 
-/// Number of keys that most sorted sets are in. Those with a number less than [`SMALL_KEYS`] get
-/// few members, so that all encodings stay in use.
+/// Number of keys that most sorted sets are in. Keys with a number less than [`SMALL_KEYS`] get few
+/// members, so that all encodings stay in use.
 pub(super) const KEYS: usize = 7;
 const SMALL_KEYS: usize = 3;
 /// Prefix of the keys of lexicographical ranges.

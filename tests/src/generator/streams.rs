@@ -413,7 +413,8 @@ impl Generator {
         Step::new(words.iter().map(|word| word.as_bytes().to_vec()).collect(), Check::Exact)
     }
 
-    /// Returns a command on entries with IDs from the clock, of which only the number is compared.
+    /// Returns a command on the stream whose entries have IDs from the clock. The IDs differ
+    /// between servers, so only the number of entries is compared.
     fn clock_command(&mut self) -> Step {
         let (words, check) = *self.random.pick(CLOCK_COMMANDS);
         let word = |word: &&str| if word.is_empty() { CLOCK_STREAM.to_vec() } else { word.as_bytes().to_vec() };

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Command, Operation};
 use crate::effects::{Effect, show_effect};
 
-/// Maximum number of windows that are remembered. The stream is always fewer windows behind the
+/// Maximum number of windows that are remembered. The stream never lags so many windows behind the
 /// clients.
 const WINDOWS_MAX: usize = 2000;
 

@@ -75,7 +75,7 @@ const PENDING: &str = "XPENDING stream group";
 const NEW_GROUP: &[Step] = &[Once("XGROUP DESTROY stream group"), Once("XGROUP CREATE stream group 0")];
 
 /// Base of workloads with a command on two collections of a million members each. The keys of the
-/// two are in different halves of the slots.
+/// two collections are in different halves of the slots.
 const UNION: Workload = Workload {
     measured: Measured::Operations(5),
     numbers: 500_000,
