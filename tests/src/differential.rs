@@ -25,7 +25,7 @@ const SHOWN_BEFORE: usize = 100;
 const HISTORY_SHOWN: usize = 60;
 /// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// Maximum number of elements that a report shows of those which only one of the two walks found.
+/// Maximum number of elements that a report shows, if only one of two walks found them.
 const ODD_SHOWN: usize = 4;
 /// Number of commands that fill both servers before a stream, to create payloads for `RESTORE`.
 const FILLING: usize = 3000;

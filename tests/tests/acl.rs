@@ -280,7 +280,8 @@ fn commands_that_waited_for_shards_are_checked_when_they_run() {
         // waiting at the time of the change.
         for attempt in 0.. {
             let mut eve = user(&server, "eve", "+@all allkeys allchannels");
-            // This time is before the script starts, so the script ends at least HELD_MS after it.
+            // `began` is before the start of the script, so the script ends at least HELD_MS after
+            // `began`.
             let began = Instant::now();
             let mut holder = hold_all_shards(&server);
             eve.send_together(&calls.iter().map(|call| call.split(' ').collect()).collect::<Vec<_>>());

@@ -261,8 +261,8 @@ fn a_script_does_not_rerun_without_permission() {
     });
 }
 
-/// As in Redis 7.0, the names of keys are visible to users who may not read them, by commands that
-/// have no key and in invalidations.
+/// As in Redis 7.0, a user who may not read a key still sees the key's name in invalidations and in
+/// the replies of commands without a key.
 #[test]
 fn names_of_keys_are_visible() {
     for_each_backend(|backend| {
@@ -283,8 +283,8 @@ fn names_of_keys_are_visible() {
     });
 }
 
-/// `ACL LOAD` by a client whose own user the file replaces, deprives of channels, or omits. As in
-/// Redis 7.0, the client receives the reply and is closed in each case.
+/// A client runs `ACL LOAD`. The file replaces the client's own user, denies it a channel, or omits
+/// it. As in Redis 7.0, the client receives the reply and is closed in each case.
 #[test]
 fn a_client_may_load_a_file_that_replaces_its_own_user() {
     const OTHERS: &str = "user default on nopass ~* &* +@all\n";

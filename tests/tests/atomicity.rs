@@ -51,7 +51,7 @@ fn run() -> Duration {
     Duration::from_millis(ms.map_or(RUN_MS, |text| text.trim().parse().expect("PANTALA_ATOMICITY_MS is a number")))
 }
 
-/// Runs a scenario on every kind of server, and its broken version on one.
+/// Runs a scenario on every kind of server, and its broken version on one of them.
 fn check(scenario: Scenario) {
     for_each_backend(|backend| {
         for (mode, order) in [("inline", Order::Connection), ("owner", Order::Key)] {

@@ -80,7 +80,7 @@ fn a_served_client_leaves_the_queues_of_all_its_keys() {
 }
 
 /// A transaction or script fills several keys: a client that waits for all of them is served from
-/// the key that was filled first, not from the first in its list.
+/// the key that was filled first, not from the first key of the client's command.
 #[test]
 fn keys_are_served_in_the_order_in_which_they_became_ready() {
     const SCRIPT: &str = "for i, key in ipairs(KEYS) do redis.call('RPUSH', key, i) end";
@@ -262,8 +262,9 @@ fn disconnected_and_killed_clients_get_nothing() {
 
 #[test]
 fn a_disconnect_after_a_long_pipeline_is_detected() {
-    /// Length of the pipeline after the blocking command. While a client is blocked, the server
-    /// reads only a small part of this many bytes, so it doesn't reach the end of the stream.
+    /// Length of the pipeline after the blocking command, in bytes. While a client is blocked, the
+    /// server reads only a small part of such a long pipeline, so it doesn't reach the end of the
+    /// stream.
     const BYTES: usize = 3 * 1024 * 1024;
     play(|server| {
         let mut other = server.connect();

@@ -332,7 +332,8 @@ impl Scene {
         self.network().heal();
     }
 
-    /// Returns the replicas whose link is up. These have everything that they have acknowledged.
+    /// Returns the replicas whose link is up. Such a replica still has everything that it has
+    /// acknowledged.
     fn linked(&self) -> Vec<usize> {
         let is_linked = |&node: &usize| replication(self.nodes[node].port, "master_link_status") == "up";
         (0..NODES).filter(|&node| node != self.primary).filter(is_linked).collect()
@@ -344,7 +345,7 @@ impl Scene {
         candidates.into_iter().max_by_key(offset).expect("there is a candidate")
     }
 
-    /// Makes a replica the primary. The servers that run follow it.
+    /// Makes a replica the primary. The other running servers follow the new primary.
     fn promote(&mut self, replica: usize, shared: &Shared) {
         self.report.push(format!("  {replica} is promoted"));
         let _ = ask(self.nodes[replica].port, &["REPLICAOF", "NO", "ONE"]);
@@ -405,7 +406,7 @@ impl Scene {
     }
 }
 
-/// Runs one scenario. Returns its network, which it has if it is in a namespace.
+/// Runs one scenario, and returns `network`.
 ///
 /// # Panics
 /// If an invariant is violated. The message lists the scenario's events.

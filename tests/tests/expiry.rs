@@ -92,10 +92,10 @@ fn age_of_clock(client: &mut Client) -> i64 {
     time[0] * 1000 + time[1] / 1000 + TTL_MS - client.receive().integer()
 }
 
-/// A command with a TTL computes the deadline from the time at which the command itself starts.
-/// Slow commands before it don't make that time stale. This is tested for commands of its pipeline,
-/// for commands of other clients in its worker's turn, and for its own first run if that was rolled
-/// back.
+/// A command with a TTL computes the deadline from the time at which the command itself starts,
+/// even if slow commands ran just before it. This is tested for slow commands of the same pipeline,
+/// for those of other clients in the same turn (iteration of the worker's event loop), and for a
+/// slow run of the command itself that is rolled back and repeated.
 #[test]
 fn deadlines_count_from_when_their_commands_run() {
     /// Duration of the slow commands that run before the command with the TTL, in ms. The time that
@@ -160,9 +160,8 @@ fn deadlines_count_from_when_their_commands_run() {
     });
 }
 
-/// Workers read the clock at different instants. If a client finds a key missing, because a worker
-/// with a newer time has deleted it, the client finds no key with the same deadline alive
-/// afterwards.
+/// Workers read the clock at different instants. Nevertheless, once a client has found a key
+/// expired, it finds all keys with the same deadline expired.
 #[test]
 fn a_deadline_passes_for_all_keys_at_once() {
     const KEYS: usize = 16;

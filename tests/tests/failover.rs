@@ -480,7 +480,8 @@ fn a_forced_failover_during_a_script_leaves_equal_datasets() {
     });
 }
 
-/// If the thread of a promotion can't be started, writes wait until it can, and are in the stream.
+/// If the thread for a promotion can't be started, writes wait until it is started. They are then
+/// in the stream.
 #[test]
 fn a_promotion_waits_for_its_thread() {
     for_each_backend(|backend| {

@@ -78,8 +78,8 @@ fn random_commands_publish_the_events_of_redis() {
                 steps.push(Step { connection, ..generator.step() });
             }
             // Steps with undefined events are left out. During a walk, redis-server deletes the
-            // expired keys that it visits, and the order of its hash table determines which it
-            // visits.
+            // expired keys that it visits, and the order of its hash table determines which keys
+            // these are.
             steps.retain(|step| !is_walk(step) && !is_sort_by(step));
             sent += steps.len();
             if let Err(found) = pair.run(&steps) {

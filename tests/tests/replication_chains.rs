@@ -104,8 +104,9 @@ fn assert_one_history(root: &Server, others: &[&Server]) {
     }
 }
 
-/// The primary dies when one replica has its whole stream, and another replica has only a part. The
-/// first replica is promoted, and sends the rest from its backlog to the other one.
+/// When the primary dies, one replica has received its whole stream, and another replica only a
+/// part. The first replica is promoted, and sends the missing part from its backlog to the second
+/// one.
 #[test]
 fn a_replica_that_is_behind_continues_with_the_promoted_one() {
     for_each_backend(|backend| {
@@ -335,7 +336,8 @@ fn no_change_of_topology_needs_a_full_sync() {
 }
 
 /// A server that is promoted and then follows its primary again continues in the database that the
-/// primary's stream has selected, even if it returns before its promotion has completed.
+/// primary's stream has selected, even if it follows the primary before its promotion has
+/// completed.
 #[test]
 fn a_promotion_that_is_undone_continues_the_stream() {
     for_each_backend(|backend| {
@@ -365,12 +367,13 @@ fn a_promotion_that_is_undone_continues_the_stream() {
     });
 }
 
-/// A `PING` that is due when a replica is promoted does not move the end of the former history.
+/// A `PING` that is due when a replica is promoted does not change the offset at which the former
+/// history ends.
 #[test]
 fn a_promotion_after_the_ping_period_continues_the_stream() {
     for_each_backend(|backend| {
         let args = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
-        // This server's `PING`s are rare, so that the offsets don't change.
+        // The primary's `PING`s are rare, so that the offsets don't change.
         let Some(primary) = start(Kind::Redis, backend) else { return };
         let replica = Server::pantala(backend, &[&args[..], &["--workers", "2"]].concat());
         let other = start(Kind::Pantala, backend).expect("it starts");

@@ -707,8 +707,8 @@ fn bytes_of_replication_are_counted_apart() {
 }
 
 /// `SHUTDOWN` waits for a replica that does not acknowledge: writes wait too, further `SHUTDOWN`s
-/// join, and `SHUTDOWN ABORT` ends the wait. `NOW` does not wait, and neither does a shutdown
-/// without replicas.
+/// join the wait, and `SHUTDOWN ABORT` ends the wait. `NOW` does not wait, and neither does a
+/// shutdown without replicas.
 #[test]
 fn shutdown_waits_for_a_lagging_replica_and_can_be_aborted() {
     const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";

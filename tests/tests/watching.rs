@@ -529,7 +529,8 @@ fn keys_that_take_long_to_expire_are_latency_events() {
             parts *= 2;
             assert!(parts <= PARTS_MAX, "{MEMBERS} members times {PARTS_MAX} were deleted within a millisecond");
         }
-        // The turn that deleted the set took at least as long, and ends after the deletion.
+        // The worker's turn (iteration of its event loop) in which the set was deleted took at
+        // least as long as the deletion. The turn's time is recorded when it ends.
         eventually("the turn is recorded as an event", || is_recorded(&mut client, "expire-cycle"));
     });
 }

@@ -9,7 +9,7 @@ use pantala_commands::lookup;
 use pantala_engine::acl::{Users, check_line};
 use pantala_resp::{Args, Limits, Parser};
 
-/// Calls for which the former and the reloaded users must agree.
+/// Calls that each reloaded user may run if, and only if, the original user may run them.
 const CALLS: [&str; 10] = [
     "GET a",
     "GET ab",
