@@ -256,7 +256,7 @@ fn transactions_are_checked_when_queued_and_when_run() {
 const HELD_MS: u64 = 2000;
 
 /// Starts a script that holds all shards for [`HELD_MS`]. The script is running when this function
-/// returns; the returned client receives its reply.
+/// returns; the returned client receives the script's reply.
 fn hold_all_shards(server: &Server) -> Client {
     const SCRIPT: &str = "local function now() local t = redis.call('time') return t[1] * 1000 + t[2] / 1000 end \
          local stop = now() + tonumber(ARGV[1]) while now() < stop do redis.call('get', 'x') end";

@@ -160,8 +160,9 @@ struct Observed {
 }
 
 /// Runs writers and readers until the server is killed. Each writer appends increasing numbers to
-/// its own list (`list:n`), starting after its number in `base`. After each append it stores the
-/// number under the keys `a:n` and `b:n` in a transaction. For each writer, a reader polls `b:n`.
+/// its own list (`list:n` for the writer n), starting after `base[n]`. After each append it stores
+/// the number under the keys `a:n` and `b:n` in a transaction. For each writer, a reader polls
+/// `b:n`.
 fn write_numbers(server: &Server, observed: &Observed, base: &[u64], is_over: &AtomicBool) {
     std::thread::scope(|scope| {
         for (writer, base) in base.iter().enumerate() {
@@ -847,7 +848,7 @@ fn load_aof_needs_a_file() {
     must(&mut client, "SET a 1");
     assert_eq!(client.call("DEBUG LOADAOF").text(), "ERR There is no append-only file");
     assert_eq!(client.call("GET a").text(), "1");
-    // As in Redis, a rewrite writes a base although the file is off.
+    // As in Redis, a rewrite writes a base file although the append-only file is turned off.
     must(&mut client, "BGREWRITEAOF");
     wait_for_rewrite(&mut client);
     must(&mut client, "SET a 2");

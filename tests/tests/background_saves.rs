@@ -480,7 +480,7 @@ fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
 fn save_in_a_pause(client: &mut Client) -> String {
     let started = field(client, "rdb_saves");
     assert_eq!(client.call("CLIENT PAUSE 20000 WRITE"), Reply::ok());
-    // Keys with the writers' short TTLs expire during this sleep, so that none expires between this
+    // Keys with the writers' short TTLs expire during this sleep, so that none expires between the
     // digest and the start of the snapshot.
     std::thread::sleep(Duration::from_millis(150));
     let digest = client.call("DEBUG DIGEST").text();

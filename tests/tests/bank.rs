@@ -102,7 +102,7 @@ fn by_rename(client: &mut Client, from: &str, to: &str, random: &mut Random) -> 
 
 const MOVES: [Move; 7] = [by_incr, by_watch, by_mset, by_script, by_undeclared_script, by_new_script, by_rename];
 
-/// Moves a coin from one purse to another. May block briefly if the first is empty.
+/// Moves a coin from one purse to another. May block briefly if the first purse is empty.
 fn move_coin(client: &mut Client, random: &mut Random) {
     let (from, to) = (purse(random.below(PURSES)), purse(random.below(PURSES)));
     match random.below(3) {

@@ -63,8 +63,8 @@ fn a_served_client_leaves_the_queues_of_all_its_keys() {
             let mut client = waiting(server, "BLPOP a b c b d 0", 1);
             pusher.call(&format!("LPUSH {key} {number}"));
             assert_eq!(words(&client.receive()), format!("{key} {number}"));
-            // The client was served with one key and no longer waits for the others: elements
-            // pushed there remain until LPOP.
+            // The client was served from one key and no longer waits for the other keys, so
+            // elements that are pushed to these remain until LPOP.
             for other in ["a", "b", "c", "d"] {
                 assert_eq!(pusher.call(&format!("LPUSH {other} x")).integer(), 1);
                 assert_eq!(pusher.call(&format!("LPOP {other}")).text(), "x");

@@ -73,7 +73,7 @@ fn others_are_served_while_a_script_is_busy() {
         let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
         let mut script = server.connect();
         clients[0].call("SET held 1");
-        // The commands after the script in its pipeline run once it has ended.
+        // The commands that follow the script in the pipeline run once the script has ended.
         script.send_together(&[vec!["EVAL", ENDLESS, "1", "held"], vec!["PING"], vec!["GET", "held"]]);
         wait_until_busy(&mut clients[0], "held", "SCRIPT");
         for client in &mut clients {
@@ -290,7 +290,7 @@ fn scripts_are_killed_before_they_are_busy() {
     });
 }
 
-/// While its script is busy, a client disconnects, is killed, or receives messages.
+/// The client of a busy script disconnects, is killed, or receives messages.
 #[test]
 fn the_script_s_own_client_waits_until_it_ends() {
     each_layout(|server| {
@@ -444,8 +444,8 @@ fn nothing_is_delayed_while_a_script_is_busy() {
     });
 }
 
-/// Some commands wait for a busy script's shards instead of being rejected (a served `BLMOVE` whose
-/// destination is in such a shard, and `WATCH`). They hold no other shard meanwhile.
+/// Some commands wait for a busy script's shards instead of being rejected: `WATCH`, and a `BLMOVE`
+/// that is served while its destination is in such a shard. Meanwhile they hold no other shard.
 #[test]
 fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
     const MOVERS: usize = 12;
@@ -617,7 +617,7 @@ fn a_killed_script_does_nothing_more() {
                     }
                     continue;
                 }
-                // On a busy host the script ended before the kill.
+                // On a busy host, the script may end before the kill.
                 if act.contains("while") {
                     let began = Instant::now();
                     while client.call("SCRIPT KILL") != Reply::ok() {
@@ -658,8 +658,8 @@ fn endless_loops_around_calls_are_killed() {
 }
 
 /// Error handlers and coroutines can't prevent a script from being killed. One script has a handler
-/// that runs at the point of the error. Others run many coroutines, each of which ends before the
-/// check for a kill, which happens after some number of instructions.
+/// that runs at the point of the error. Others run many short coroutines: the server checks for a
+/// kill only after a number of instructions, and each coroutine ends before that.
 #[test]
 fn handlers_of_errors_and_coroutines_are_killed() {
     const HANDLED: &str =

@@ -51,7 +51,7 @@ fn named(server: &Server, name: &str) -> Client {
     client
 }
 
-/// Returns a field of each client whose name has this prefix, with the name.
+/// Returns the name and a field of each client whose name has this prefix.
 fn fields(control: &mut Client, prefix: &str, field: &str) -> Vec<(String, usize)> {
     let list = control.call("CLIENT LIST").text();
     let value = |line: &str, field: &str| {
@@ -63,7 +63,7 @@ fn fields(control: &mut Client, prefix: &str, field: &str) -> Vec<(String, usize
         .collect()
 }
 
-/// Returns a field of the client of that name, or `None` if there is none.
+/// Returns a field of the client of that name, or `None` if there is no such client.
 fn field(control: &mut Client, name: &str, field: &str) -> Option<usize> {
     fields(control, name, field).first().map(|(_, value)| *value)
 }
@@ -292,8 +292,9 @@ fn a_pipeline_of_long_replies_is_stopped_midway() {
         let mut client = named(&server, "pipeline");
         assert!(is_closed(&mut client, &encode(&["GET", "k"]).repeat(COMMANDS)));
         let taken = server.peak_resident_bytes().saturating_sub(before);
-        // A third of all replies: with `--execution owner`, the limit is checked only after a whole
-        // window of commands (one batch of the pipeline) has run.
+        // The bound is as high as a third of all replies, because with `--execution owner` the
+        // limit is checked only after a whole window of commands (one batch of the pipeline) has
+        // run.
         assert!(taken < (COMMANDS * REPLY_BYTES / 3) as u64, "{taken} bytes more");
         server.assert_sound();
     }
@@ -480,7 +481,8 @@ fn the_largest_clients_are_evicted_and_no_more_than_necessary() {
     });
 }
 
-/// A command of the stream exceeds the limits of the primary and of its replica.
+/// A command of the replication stream exceeds `maxmemory-clients` of the primary and of its
+/// replica.
 #[test]
 fn links_of_replication_are_not_evicted() {
     for_each_backend(|backend| {

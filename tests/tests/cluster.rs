@@ -179,7 +179,7 @@ const COMMANDS: &[&str] = &[
     "DBSIZE",
 ];
 
-/// Scripts, each with its remaining arguments.
+/// Scripts, each with the arguments of `EVAL` that follow it.
 const SCRIPTS: &[(&str, &str)] = &[
     ("return redis.call('get', KEYS[1])", "1 a"),
     ("return redis.call('mget', KEYS[1], KEYS[2])", "2 a {a}b"),

@@ -186,8 +186,8 @@ fn commands_are_rejected_while_the_snapshot_arrives() {
     });
 }
 
-/// A shutdown during the load does not wait for the rest of the snapshot, and doesn't replace the
-/// file by an incomplete dataset, as in Redis.
+/// A shutdown during the load does not wait for the rest of the snapshot, and doesn't overwrite the
+/// RDB file with an incomplete dataset, as in Redis.
 #[test]
 fn a_shutdown_ends_the_load_without_a_snapshot() {
     let end_by: [fn(&Server, &mut Client); 3] = [

@@ -14,7 +14,7 @@ use pantala_tests::{Reply, Server, tool};
 use rustix::process::Signal;
 
 /// Maximum increase over the latest count. Builds of one commit in different directories differ by
-/// up to 2.5%: symbol names contain the directory, and inlining depends on their order.
+/// up to 2.5%: symbol names contain the directory, and inlining depends on the order of the names.
 const REGRESSION_PERCENT: f64 = 5.0;
 /// Number of operations of the shorter run. The longer run has three times as many; the difference
 /// between the two excludes startup and shutdown.

@@ -146,7 +146,8 @@ fn a_follower_may_be_behind_by_the_backlog() {
     set_limit(&mut client, "replica 100kb 0 0");
     assert_eq!(client.call(&format!("CONFIG SET repl-backlog-size {BACKLOG}")), Reply::ok());
     let mut slow = SlowFollower::attach(&server);
-    // The follower is behind by less than these bytes, because the sockets buffer some of them.
+    // The follower lags by fewer bytes than are written here, because the sockets buffer some of
+    // them.
     write_values(&mut client, 0, BACKLOG - MIB);
     assert_eq!(closed_over_limit(&server), 0);
     write_values(&mut client, 0, STUCK_BYTES + MIB);
@@ -272,7 +273,7 @@ fn copies_that_follow_writers_hold_the_same() {
     });
 }
 
-/// Ten million effects from one seed are replayed from the merged stream to a new Pantala and a new
+/// Ten million effects, generated from one seed, are replayed to a new Pantala and to a new
 /// redis-server.
 #[test]
 #[ignore = "takes minutes: .ci/nightly"]

@@ -24,9 +24,10 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, fo
 const RUN: Duration = Duration::from_millis(250);
 /// Maximum time until a violated invariant is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(120);
-/// At most one in this many windows may be undecided: the search has ended without a verdict.
+/// For at most one in this many windows, the search may end without a verdict.
 const DECIDED_MIN: u64 = 100;
-/// At most one in this many windows may need expiries after the deadline ([`Deadlines::Late`]).
+/// At most one in this many windows may be explained only by expiries after their deadlines
+/// ([`Deadlines::Late`]).
 const PUNCTUAL_MIN: u64 = 20;
 
 /// More workers than cores, so that the host interrupts workers at arbitrary points.
@@ -388,8 +389,9 @@ fn every_fault_is_detected() {
     for_each_form(|backend, execution| {
         for (fault, permille, workload) in BROKEN {
             // With `owner`, only the faults of EXEC are tested, because EXEC always runs on the
-            // thread of its last shard. The other faults would be detected in the same way as with
-            // `inline`, except that `overtaking` violates nothing with `owner`.
+            // thread that acquires the last of its shards. The other faults would be detected in
+            // the same way as with `inline`, except that `overtaking` violates nothing with
+            // `owner`.
             if execution == "owner" && !fault.ends_with("-exec") {
                 continue;
             }

@@ -325,9 +325,9 @@ fn messages_in_flight_to_a_subscriber_are_limited() {
     }
 }
 
-/// Short messages that a worker can't deliver yet take no more memory than such messages in the
-/// output of redis-server. They are kept up to the limit of their subscriber, and until they are
-/// delivered.
+/// Short messages that a worker can't deliver yet take no more memory than in the output buffers of
+/// redis-server. They are kept until they are delivered, up to the output limit of their
+/// subscriber.
 #[test]
 fn short_messages_in_flight_take_little_memory() {
     const MESSAGES: usize = 1_200_000;

@@ -27,7 +27,7 @@ fn remote_client(port: u16) -> TcpStream {
 }
 
 /// In protected mode, commands of remote clients don't run. That must also hold if a remote client
-/// resets its connection before the server reads its address, because the address is then unknown.
+/// resets its connection before the server reads the client's address, which is then unknown.
 #[test]
 fn commands_of_a_remote_client_that_resets_do_not_run() {
     for_each_backend(|backend| {

@@ -74,8 +74,8 @@ fn received(socket: &UnixDatagram) -> String {
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
-/// systemd receives the same lines as from redis-server, with Pantala's name. Its socket may have a
-/// path or an abstract name. A supervised server stays in the foreground.
+/// systemd receives the same lines as from redis-server, with Pantala's name. The socket of systemd
+/// may have a path or an abstract name. A supervised server stays in the foreground.
 #[test]
 fn systemd_receives_status_readiness_and_end() {
     let folder = tempfile::tempdir().expect("a folder");

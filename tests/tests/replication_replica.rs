@@ -438,7 +438,7 @@ fn an_empty_primary_is_refused_if_the_settings_say_so() {
     eventually("the primary is rejected", || replica.log().contains(refused));
     assert_eq!(info(&replica, "replication", "master_link_status"), "down");
     assert_eq!(replica.connect().call("GET a"), Reply::bulk("1"));
-    // Once it has keys, it is followed like any other primary.
+    // Once the restarted primary has keys, it is followed like any other primary.
     primary.connect().call("SET b 1");
     wait_for_link(&replica);
     assert_eq!(replica.connect().call("MGET a b"), Reply::Array(vec![Reply::Null, Reply::bulk("1")]));

@@ -77,8 +77,8 @@ fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
 }
 
 /// A script's calls are rejected with the errors of Redis, for every command of Redis 7.0,
-/// including those that Pantala doesn't implement. If scripts may call such a command, the script
-/// gets the error that a client gets.
+/// including those that Pantala doesn't implement. If scripts may call a command that Pantala
+/// doesn't implement, the script gets the error that a client gets.
 #[test]
 fn commands_are_rejected_in_scripts_as_in_redis() {
     let Some(reference) = Server::redis(&[]) else { return };

@@ -46,8 +46,8 @@ impl Scene {
             client
         };
         // A new connection is assigned to the worker with the fewest connections, the first of
-        // these if there are several. Once every worker has one, the assignment is round robin: so
-        // in the loop below, each worker gets the clients of one group.
+        // these if there are several. Once every worker has one connection, the assignment is round
+        // robin. In the loop below, each worker therefore gets the clients of one group.
         let mut first = connect();
         eventually("it is the only connection", || {
             first.call("INFO clients").text().contains("connected_clients:1\r\n")
@@ -140,11 +140,12 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
 
 /// A worker that releases a contended shard sends it to the shard's home worker (the worker to
 /// which it belongs). If the home worker is running a script, the shard must still reach the
-/// clients that wait for it. (A home worker that releases a shard itself defers it: see the next
-/// test.)
+/// clients that wait for it. (If the home worker itself releases a contended shard, it does so at
+/// the end of its turn: see the next test.)
 #[test]
 fn shards_sent_home_in_a_script_are_free_for_others() {
-    /// More clients, and so more commands that wait for the shards, than an owner serves in a turn.
+    /// More clients, and so more commands that wait for the shards, than a home worker serves in a
+    /// turn.
     const CLIENTS: usize = 100;
     for_each_backend(|backend| {
         let mut scene = Scene::new(backend, CLIENTS, &[]);

@@ -1,8 +1,8 @@
 //! The search for an order that explains a history (see the parent module).
 //!
-//! It is Wing and Gong's algorithm with Lowe's extension: a depth-first search over the orders that
-//! the events' times allow, which memoizes positions. A *position* is the number of events of each
-//! client that have happened, and the model's state. If the search reaches a position a second
+//! It is Wing and Gong's algorithm with Lowe's extension: a depth-first search, with memoized
+//! positions, over the orders that the events' times allow. A *position* is the number of events of
+//! each client that have happened, and the model's state. If the search reaches a position a second
 //! time, it backtracks, because no order was found from there. Linearizability is local (Herlihy
 //! and Wing): a history is linearizable if its events on each group of dependent keys are, so each
 //! group is searched separately.
@@ -57,8 +57,8 @@ pub fn check(events: &[Event], scope: Scope) -> Verdict {
     verdict
 }
 
-/// Returns the groups of events on dependent keys, by index. Keys are dependent if one operation
-/// uses them; a transaction also uses the keys that its client has watched.
+/// Returns the groups of events on dependent keys, by index. Two keys are dependent if one
+/// operation uses both of them. A transaction also uses the keys that its client has watched.
 fn parts(events: &[Event]) -> Vec<Vec<usize>> {
     let mut leader: BTreeMap<Key, Key> = BTreeMap::new();
     fn find(leader: &mut BTreeMap<Key, Key>, key: Key) -> Key {

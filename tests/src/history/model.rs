@@ -297,7 +297,7 @@ impl State {
         Reply::Integer(1)
     }
 
-    /// Swaps the databases. For watches, a key counts as changed if it existed in either.
+    /// Swaps the databases. For watches, a key counts as changed if it existed in either database.
     fn swap(&mut self, keys: usize) -> Reply {
         for key in 0..keys {
             if self.keys.get(key).is_some_and(Option::is_some) || self.other.get(key).is_some_and(Option::is_some) {

@@ -20,8 +20,8 @@ pub enum Kind {
     Lists,
     /// `LMOVE`.
     Moves,
-    /// `BLPOP`, `BLMOVE`, and commands on lists, some of which unblock them. In a transaction they
-    /// don't block.
+    /// `BLPOP`, `BLMOVE`, and commands on lists, some of which serve blocked clients. In a
+    /// transaction, `BLPOP` and `BLMOVE` don't block.
     Blocking,
     /// `PEXPIRE`, and `MGET`, which shows whether keys have expired.
     Expiring,

@@ -38,7 +38,7 @@ fn inconsistent_streams(valid: &[u8]) -> Vec<Vec<u8>> {
     let (head, seen_bytes) = (&valid[..valid.len() - 1 - ID.len()], 8);
     let name = b"\x06second";
     let first = head.len() - seen_bytes - name.len();
-    // The count of the first consumer's entries is in front of the second one's name.
+    // The count of the first consumer's entries is in front of the second consumer's name.
     assert!(head[first..].starts_with(name) && head[first - 1] == 0, "{}", valid.escape_ascii());
     let mut other = ID;
     other[15] = 2;
