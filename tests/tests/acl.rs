@@ -337,8 +337,8 @@ fn scripts_and_functions_are_checked_call_by_call() {
         assert_eq!(fay.command(&eval("return redis.acl_check_cmd('set')")), Reply::Integer(1));
         assert!(fay.command(&eval("return redis.acl_check_cmd('nosuch')")).is_error());
         assert!(log(&mut admin).contains(&entry("command", "lua", "incr", "fay", 1)), "{:?}", log(&mut admin));
-        // A script that was queued in a transaction is checked when it runs: the permission was
-        // revoked after it was queued.
+        // A script in a transaction is checked when it runs. In this case the permission was
+        // revoked after the script was queued.
         for command in [vec!["MULTI"], vec!["EVAL", "return redis.call('set', 'k', 'v')", "0"]] {
             assert!(!fay.command(&command).is_error());
         }

@@ -204,8 +204,8 @@ fn logins_follow_the_state_of_the_user() {
     assert_rejected(login("any"));
 }
 
-/// A transaction's keys are checked again when `EXEC` runs it: the permission for a key is revoked
-/// after the command was queued.
+/// A transaction's keys are checked again when `EXEC` runs it. In this test, the permission for a
+/// key is revoked after the command was queued.
 #[test]
 fn keys_of_a_transaction_are_checked_when_it_runs() {
     for_each_backend(|backend| {

@@ -450,8 +450,8 @@ fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Re
     Ok(())
 }
 
-/// Pipelines APPENDs to one key and INCRs of another, on each of several connections with their own
-/// keys. Replies and values must have the order in which the commands were sent.
+/// Sends pipelines of APPENDs to one key and INCRs of another key, on several connections that use
+/// different keys. Replies and values must have the order in which the commands were sent.
 fn order_of_a_key(server: &Server, limit: Duration) -> Result<(), String> {
     let mut bodies: Vec<Body> = Vec::new();
     for connection in 0..4 {

@@ -127,8 +127,8 @@ fn transactions_wake_when_they_end() {
     });
 }
 
-/// Every blocking command, with `{}` for its timeout, and whether the timeout is in seconds.
-/// Otherwise it is in ms.
+/// Every blocking command, with `{}` for its timeout, and whether the timeout is in seconds
+/// (instead of ms).
 const TIMED: &[(&str, bool)] = &[
     ("BLPOP a {}", true),
     ("BRPOP a {}", true),

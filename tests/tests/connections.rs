@@ -481,8 +481,8 @@ fn connections_spread_over_workers() {
     });
 }
 
-/// An inline command (a line of text instead of a RESP array) with quoted arguments that has to
-/// wait must run with the same arguments afterwards.
+/// If an inline command (a line of text instead of a RESP array) with quoted arguments has to wait,
+/// it runs with the same arguments afterwards.
 #[test]
 fn delayed_quoted_lines_run_as_they_were_sent() {
     for_each_backend(|backend| {

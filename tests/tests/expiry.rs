@@ -103,7 +103,7 @@ fn deadlines_count_from_when_their_commands_run() {
     const TAKES_MS: u32 = 300;
     const AGE_MS_MAX: i64 = 50;
     /// Asserts that the clock is current in one of ten measurements. A busy host can delay the
-    /// server between the commands of one measurement; a stale clock is late in all of them.
+    /// server between the commands of one measurement; a stale clock is late in all measurements.
     fn assert_current(layout: &[&str], mut age_ms: impl FnMut() -> i64) {
         let ages: Vec<i64> = (0..10).map(|_| age_ms()).take_while(|age| *age >= AGE_MS_MAX).collect();
         assert!(ages.len() < 10, "{ages:?} ms late on {layout:?}");

@@ -415,7 +415,8 @@ fn the_other_replica_of_a_dead_primary_continues() {
             assert_eq!(info(&next, "stats", "sync_full"), "0", "{}\n{}", next.log(), other.log());
             assert_eq!(info(&next, "stats", "sync_partial_ok"), "1");
             // The former primary's last write was to another database. The new primary's stream
-            // must start with `SELECT`, so that the other replica applies its write to database 0.
+            // must start with `SELECT`, so that the other replica applies the new primary's write
+            // to database 0.
             let mut client = other.connect();
             assert_eq!(client.call("MGET a b"), Reply::Array(vec![Reply::Null, Reply::bulk("1")]));
             client.call("SELECT 4");
@@ -424,8 +425,8 @@ fn the_other_replica_of_a_dead_primary_continues() {
     });
 }
 
-/// Replicas that are not the target stay with the server that has handed over its role. When that
-/// server is promoted again, all continue.
+/// Replicas that are not the target of a failover still follow the former primary. A second
+/// failover makes that server the primary again. No server needs a further full sync.
 #[test]
 fn other_replicas_stay_with_the_former_primary() {
     for_each_backend(|backend| {

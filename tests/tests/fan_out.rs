@@ -238,7 +238,7 @@ fn a_message_to_many_delays_no_client() {
 }
 
 /// Messages published faster than they are sent are batched in order, and a client that reads them
-/// is not closed as a slow one.
+/// is not closed as a slow client.
 #[test]
 fn delayed_messages_are_batched() {
     const LISTENERS: usize = 1000;

@@ -234,8 +234,8 @@ const WRITERS: usize = 6;
 /// Number of held bytes at which the writers pause, so that the copies can catch up.
 const HELD_MAX: usize = 64 * MIB;
 
-/// Makes `copies` follow a server while clients write, until they have received `effects` effects.
-/// Then compares the datasets. Returns the number of effects.
+/// Makes `copies` follow a server while clients write, until the copies have received `effects`
+/// effects. Then compares the datasets. Returns the number of effects.
 fn follow_writers(server: &Server, copies: Vec<Server>, effects: u64, seed: u64) -> u64 {
     let mut client = server.connect();
     // No output limit: the writers pause when the copies are far behind.

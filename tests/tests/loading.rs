@@ -132,8 +132,8 @@ fn clients_are_served_while_the_dataset_is_loaded() {
     }
 }
 
-/// Clients that connect as soon as the port is open are served once a small dataset is loaded, as
-/// by redis-server: they need not expect `-LOADING`.
+/// A client that connects as soon as the port is open is served when the dataset is loaded. If the
+/// dataset is small, the client therefore never receives `-LOADING`, as with redis-server.
 #[test]
 fn a_small_dataset_is_loaded_before_the_first_reply() {
     for_all_backends(|backend| {
@@ -149,7 +149,8 @@ fn a_small_dataset_is_loaded_before_the_first_reply() {
 }
 
 /// The server reads the snapshot at the start of an append-only file in large pieces. The last
-/// piece extends into the commands, whose bytes are then read again, but must not be counted again.
+/// piece also contains commands, which follow the snapshot. Their bytes are read a second time, but
+/// must be counted only once.
 #[test]
 fn progress_counts_no_byte_twice() {
     for_all_backends(|backend| {

@@ -336,8 +336,8 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
     });
 }
 
-/// A client that subscribes to the events of its own commands receives the reply first, whichever
-/// worker owns the keys.
+/// A client that subscribes to the events of its own commands receives the reply to a command
+/// before the command's events, whichever worker owns the keys.
 #[test]
 fn the_reply_precedes_the_events_of_the_clients_own_command() {
     for_each_form(|backend, execution| {

@@ -142,8 +142,8 @@ fn a_string_that_only_grew_is_propagated() {
     });
 }
 
-/// Fields that a command finds expired are propagated as deleted before the command. If the command
-/// then fails, it isn't propagated.
+/// If a command finds expired fields, an `HDEL` of these fields is propagated before the command,
+/// even if the command itself then fails and is not propagated.
 #[test]
 fn expired_fields_are_propagated_before_the_command() {
     for_each_backend(|backend| {

@@ -305,8 +305,9 @@ fn commands_denied_to_subscribers_are_those_of_redis() {
     });
 }
 
-/// Commands that subscribers and monitors may not call are also rejected in a pipeline: with
-/// `--execution owner`, consecutive commands on one key are sent to the key's worker together.
+/// Commands that subscribers and monitors may not call are also rejected in a pipeline. With
+/// `--execution owner`, this includes consecutive commands on one key, which are sent to the key's
+/// worker together.
 #[test]
 fn subscribers_and_monitors_may_not_read_in_a_pipeline() {
     for_each_backend(|backend| {
@@ -722,8 +723,9 @@ fn client_list_shows_subscriptions() {
     });
 }
 
-/// While clients subscribe, `PUBLISH` counts at least those whose subscription was confirmed and at
-/// most those that have requested it. Each subscriber receives every message after its first.
+/// While clients subscribe, `PUBLISH` counts at least the clients whose subscription is confirmed,
+/// and at most the clients that have requested a subscription. A subscriber that has received one
+/// message receives every later message.
 #[test]
 fn publish_counts_confirmed_subscribers() {
     const LISTENERS: usize = 60;

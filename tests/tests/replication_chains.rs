@@ -336,8 +336,7 @@ fn no_change_of_topology_needs_a_full_sync() {
 }
 
 /// A server that is promoted and then follows its primary again continues in the database that the
-/// primary's stream has selected, even if it follows the primary before its promotion has
-/// completed.
+/// primary's stream has selected, even if it does so before its promotion has completed.
 #[test]
 fn a_promotion_that_is_undone_continues_the_stream() {
     for_each_backend(|backend| {

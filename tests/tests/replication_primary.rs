@@ -173,8 +173,8 @@ fn changes_of_libraries_are_ordered() {
     });
 }
 
-/// Another connection changes a library that a running transaction has changed before its script:
-/// the replica ends with the libraries of the primary.
+/// A transaction changes libraries and then runs a script. During the script, another connection
+/// changes these libraries. Afterwards the replica has the same libraries as the primary.
 #[test]
 fn a_library_changed_during_a_transaction_is_propagated() {
     const ROUNDS: usize = 3;
@@ -501,8 +501,8 @@ fn the_protocol_is_that_of_redis() {
     });
 }
 
-/// A replica that acknowledges more than the stream has confirms no write. (redis-server 7.0 counts
-/// it: there, one wrong offset confirms all later writes.)
+/// If a replica acknowledges an offset beyond the end of the stream, this confirms no write.
+/// (redis-server 7.0 accepts such an offset, which then confirms all later writes.)
 #[test]
 fn a_replica_that_lies_about_its_offset_is_not_counted() {
     for_each_backend(|backend| {

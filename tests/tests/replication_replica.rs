@@ -302,8 +302,8 @@ fn keys_expire_when_the_primary_says_so() {
     });
 }
 
-/// A write after a pause is sent at once. The shortest time of many rounds shows that, whatever
-/// else the host does.
+/// After an idle time, a write is sent to the replica at once. The test takes the shortest time of
+/// many rounds, because a busy host delays some of them.
 #[test]
 fn a_write_after_a_pause_reaches_the_replica_at_once() {
     const ROUNDS: usize = 100;

@@ -340,10 +340,11 @@ fn large_values_are_stored_without_a_copy() {
     });
 }
 
-/// Three scenarios peak at most as high as in redis-server: a value of 530 MB (within 1%), a string
-/// that grows until it reaches `maxmemory`, and a list that grows by 64 MB with each command. Lists
-/// of elements of 200 KiB, and lists that grow by a million elements per command, peak slightly
-/// higher. Both servers stop at nearly the same length, but mimalloc keeps more free blocks.
+/// In three scenarios the peak is at most that of redis-server: a value of 530 MB (within 1%), a
+/// string that grows until it reaches `maxmemory`, and a list that grows by 64 MB with each command
+/// until it reaches `maxmemory`. The peak is slightly higher for lists of elements of 200 KiB, and
+/// for lists that grow by a million elements per command. Such lists reach nearly the same length
+/// on both servers, but mimalloc keeps more free blocks.
 #[test]
 #[ignore = "takes half a gigabyte in each of two servers: run by .ci/nightly"]
 fn peaks_are_at_most_those_of_redis() {

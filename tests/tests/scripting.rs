@@ -197,8 +197,9 @@ fn undeclared_keys_work() {
     });
 }
 
-/// Scripts that are rolled back because they use an undeclared key, or because one calls `PUBLISH`,
-/// after calls that succeeded or failed. One changes a large value, and one ends with an error.
+/// Scripts that are rolled back after some calls have succeeded or failed. Most are rolled back
+/// because they use an undeclared key, one because it calls `PUBLISH`, and one because it changes a
+/// large value. The last script ends with an error.
 const ROLLED_BACK: [&str; 7] = [
     "redis.pcall('nosuch') return redis.call('get','undeclared')",
     "redis.pcall('get') return redis.call('get','undeclared')",

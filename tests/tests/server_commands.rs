@@ -435,8 +435,8 @@ fn a_signal_interrupts_debug_sleep() {
     });
 }
 
-/// `DEBUG LOG` and `DEBUG SET-SKIP-CHECKSUM-VALIDATION`, in both servers: a payload with a wrong
-/// checksum is restored, and one that is damaged elsewhere is still rejected.
+/// Tests `DEBUG LOG` and `DEBUG SET-SKIP-CHECKSUM-VALIDATION` on both servers. With the latter, a
+/// payload with a wrong checksum is restored, but one that is damaged elsewhere is still rejected.
 #[test]
 fn checksums_are_skipped_on_request() {
     let reference = Server::redis(&["--enable-debug-command", "yes"]);
