@@ -29,7 +29,7 @@ fn engine(criterion: &mut Criterion) {
                 group.bench_function(
                     BenchmarkId::new(format!("{workers}-workers"), format!("{shards}-shards")),
                     |bencher| {
-                        // Runs at least a few windows. With fewer, the start of the threads would
+                        // Runs many batches of commands. With fewer, the start of the threads would
                         // dominate the time.
                         bencher.iter_custom(|operations| {
                             let at_least = (operations as usize).max(100_000);

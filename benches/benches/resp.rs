@@ -20,7 +20,8 @@ fn command(args: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// Parses all commands of `buf`. As in a worker's window, the ranges of all commands accumulate.
+/// Parses all commands of `buf`. As in a worker, the ranges of all commands of a pipeline
+/// accumulate.
 fn parse_all(parser: &mut Parser, buf: &mut [u8], ranges: &mut Vec<ArgRange>, limits: &Limits) -> usize {
     let mut at = 0;
     let mut commands = 0;

@@ -40,8 +40,8 @@ pub fn pantala_bench() -> &'static PathBuf {
 }
 
 /// Builds the binary `name`. cargo unifies the features of the dependencies of all `packages`. The
-/// callers choose `packages` so that the features are the same as for `cargo test --workspace`,
-/// which has then already built everything except the binary.
+/// callers choose `packages` so that the features are the same as for `cargo test --workspace`.
+/// That command has then already built everything except the binary.
 fn build(name: &str, packages: &[&str]) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

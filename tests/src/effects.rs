@@ -109,10 +109,10 @@ impl EffectStream {
         self.buffer.is_empty()
     }
 
-    /// Returns all effects of writes that were acknowledged before this call. Twice sets a marker
-    /// key and reads until the marker is in the stream. Effects of other workers may follow the
-    /// first marker, but they precede the second marker, which is set after the first one was
-    /// received.
+    /// Returns all effects of writes that were acknowledged before this call. Sets a marker key and
+    /// reads until the marker is in the stream, and does this a second time. Effects of other
+    /// workers may follow the first marker, but they precede the second marker, which is set after
+    /// the first one was received.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
         let mut effects = self.up_to_marker(client);
         effects.append(&mut self.up_to_marker(client));

@@ -1,8 +1,8 @@
 //! Append-only files and manifests from arbitrary bytes. The reader returns records with
-//! consecutive offsets, or an error with an offset in the file. The result doesn't depend on how
-//! the bytes are cut. The reader never panics, and never allocates memory for bytes that the file
-//! declares but doesn't contain. The filter of a file (which omits `PING` and others) removes only
-//! whole commands.
+//! consecutive offsets, or an error with an offset in the file. The result doesn't depend on the
+//! pieces in which the bytes arrive. The reader never panics, and never allocates memory for bytes
+//! that the file declares but doesn't contain. The filter of a file (which omits `PING` and others)
+//! removes only whole commands.
 
 use pantala_persistence::aof::manifest::LINE_BYTES_MAX;
 use pantala_persistence::aof::{Error, Manifest, Next, Reader, Transactions, filter, timestamp_of};

@@ -1,6 +1,7 @@
 //! RDB files from arbitrary bytes. The reader returns an error with an offset in the file, or
-//! pieces whose values are decoded. The result doesn't depend on how the bytes are cut. The reader
-//! never panics, and never allocates memory for bytes that the file declares but doesn't contain.
+//! pieces whose values are decoded. The result doesn't depend on the pieces in which the bytes
+//! arrive. The reader never panics, and never allocates memory for bytes that the file declares but
+//! doesn't contain.
 
 use pantala_persistence::rdb::{Error, Next, Piece, Reader, opcode};
 use pantala_types::HashLimits;

@@ -1,5 +1,5 @@
-//! Each target on random inputs, to find targets that no longer hold without libFuzzer. The target
-//! `tls` is missing: it needs `openssl`.
+//! Runs each target on random inputs, so that most broken targets are found without libFuzzer. The
+//! target `tls` is missing: it needs `openssl`.
 
 use pantala_tests::random::Random;
 

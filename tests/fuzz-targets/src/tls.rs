@@ -74,7 +74,7 @@ struct Way {
 }
 
 impl Way {
-    /// Seals `count` bytes into [`Way::flying`], unless the handshake is unfinished or this
+    /// Encrypts `count` bytes into [`Way::flying`], unless the handshake is unfinished or this
     /// direction is closed or damaged.
     fn send(&mut self, from: &mut Connection, count: usize) {
         if from.is_handshaking() || self.is_closed || self.is_damaged {

@@ -104,7 +104,7 @@ impl State {
     }
 
     /// Applies `BLPOP`. If several keys have elements, it may pop from any: a blocked client is
-    /// served by the key that gets an element first. Its reply is null only if no key has one.
+    /// served by the key that gets an element first. The reply is null only if no key has elements.
     fn blocking_pop(&mut self, keys: &[Key], reply: &Reply) -> bool {
         match reply {
             Reply::Null => keys.iter().all(|key| !matches!(self.value(*key), Some(Value::List(_)))),

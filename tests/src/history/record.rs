@@ -41,7 +41,7 @@ pub fn key_of(name: &[u8]) -> Key {
 }
 
 /// Minimum and maximum time from `PEXPIRE` to the expiry, by the test's clock. The server's clock
-/// has a resolution of 1 ms, so the two may disagree by `CLOCKS_MS`.
+/// has a resolution of 1 ms, so the two clocks may differ by `CLOCKS_MS`.
 const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
 const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
 const CLOCKS_MS: u64 = 2;

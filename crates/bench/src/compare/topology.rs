@@ -63,8 +63,8 @@ pub(super) fn split(topology: &Topology, wanted: usize) -> Split {
     Split { server: numbers(server), client: numbers(client), notes }
 }
 
-/// Returns how many of the sorted `cpus` the servers get: about `target`, so that the cut is
-/// between two nodes, caches or cores.
+/// Returns how many of the sorted `cpus` the servers get. The number is close to `target`, and the
+/// cut is between two nodes, caches or cores.
 fn cut(cpus: &[Cpu], target: usize) -> usize {
     for (at, (_, of)) in PARTS.iter().enumerate().rev() {
         let is_boundary = |at: &usize| of(&cpus[at - 1]) != of(&cpus[*at]);

@@ -36,8 +36,8 @@ pub(super) struct Counts {
     pub(super) operations: u64,
 }
 
-/// Counting that is in progress. Dropping the value ends `perf`: it closes the input of `cat`,
-/// which is the command that `perf` runs, so `cat` and then `perf` end.
+/// A count that is in progress. Dropping the value closes the input of `cat`, the command that
+/// `perf` runs. `cat` then ends, and so does `perf`.
 pub(super) struct Tracing {
     perf: Child,
     input: ChildStdin,

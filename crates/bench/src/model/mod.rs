@@ -114,8 +114,8 @@ fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
 /// Returns the number of operations on other keys after which an entry has left a worker's cache.
 fn kept_operations(costs: &Costs, value_bytes: f64) -> f64 {
     const LINE_BYTES: f64 = 64.0;
-    // Each operation loads an entry, a bucket of one line, a request and a reply. The request and
-    // the reply are assumed to be as large as the entry, taken together.
+    // Each operation loads an entry, a bucket of one line, a request and a reply. Together, the
+    // request and the reply are assumed to be as large as the entry.
     let each_bytes = (2.0 * lines::of_entry(value_bytes) + 1.0) * LINE_BYTES;
     costs.line.own_cache_bytes.value / each_bytes
 }

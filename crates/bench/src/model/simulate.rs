@@ -264,8 +264,8 @@ impl Simulation<'_> {
             for wanted in keys {
                 let lines = self.entry_lines(runner, wanted);
                 fetched += lines;
-                // Entries are prefetched together with their bucket. Another worker's write
-                // invalidates an entry only if it is an entry of the same key.
+                // Entries are prefetched together with their bucket. A write invalidates only the
+                // entry of the written key in the caches of other workers.
                 line_ns += scene.line_ns * (1.0 - scene.hidden) * lines;
             }
         }

@@ -330,9 +330,9 @@ mod tests {
         assert_eq!(expanded("SET [x 1]"), "SET [x 1]");
     }
 
-    /// Shards and partitions (parts of a shard) are contiguous ranges of slots. If there is an even
-    /// number of shards and of partitions, the two sets of a union are therefore in different
-    /// shards and partitions.
+    /// Shards and partitions (parts of a shard) are contiguous ranges of slots. The two sets of a
+    /// union are in different halves of the slots. With an even number of shards and of partitions,
+    /// they are therefore in different shards and partitions.
     #[test]
     fn unions_span_shards() {
         use pantala_base::{key_slot, limits::SLOTS};
