@@ -181,7 +181,7 @@ fn client_pause_delays_commands() {
         // A pause of writes can end early.
         assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
         clients[0].send(&["INCR", "a"]);
-        // Readers don't wait for its end.
+        // Readers don't wait for the end of the pause.
         assert_eq!(clients[1].call("GET a"), Reply::bulk("1"));
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(clients[0].receive(), Reply::Integer(2));

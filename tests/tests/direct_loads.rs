@@ -244,7 +244,7 @@ fn a_load_that_waits_for_a_script_keeps_the_link_alive() {
     let _ = primary.finish();
 }
 
-/// After a failed load, the functions that the replica had before it can't be called.
+/// After a failed load, the functions that the replica had before the load can no longer be called.
 #[test]
 fn a_failed_load_deletes_the_libraries() {
     let check = |replica: &Server| {

@@ -388,7 +388,8 @@ fn a_full_sync_waits_for_a_script() {
             "1",
             "key",
         ]);
-        // Returns when the full sync has ended. The script runs completely before it or after it.
+        // Returns when the full sync has ended. The script runs completely before the sync or after
+        // it.
         follow(&replica, &primary);
         let read = runner.receive().text();
         assert!(read == "replica" || read == "primary", "{read}");

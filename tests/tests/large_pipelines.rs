@@ -62,7 +62,7 @@ fn other_clients_run_between_the_pieces_of_a_pipeline() {
         }
         let mut between = 0;
         // On a busy host, this test may be suspended until a pipeline has ended, so it tries
-        // several.
+        // several pipelines.
         eventually("a count is seen while the pipeline runs", || {
             assert_eq!(other.command(&["SET", "count", "0"]), Reply::ok());
             let mut client = server.connect();
@@ -93,7 +93,7 @@ fn replies_are_sent_before_the_pipeline_has_run() {
             encode_into(&mut requests, &["INCR", "count"]);
         }
         // On a busy host, this test may be suspended until a pipeline has ended, so it tries
-        // several.
+        // several pipelines.
         eventually("a reply arrives while the pipeline runs", || {
             assert_eq!(other.call("SET count 0"), Reply::ok());
             let mut client = server.connect();

@@ -242,7 +242,8 @@ fn other_clients_are_served_while_a_target_does_not_reply() {
     let sent = Instant::now();
     clients[0].send(&["MIGRATE", "127.0.0.1", &port, "under-way", "0", "2000"]);
     std::thread::sleep(Duration::from_millis(300));
-    // Half of the clients are on the worker that waits for the target, and half on the other one.
+    // Half of the clients are on the worker that waits for the target, and half are on the other
+    // worker.
     for (number, client) in clients.iter_mut().enumerate().skip(1) {
         client.set_read_timeout(Duration::from_millis(250));
         client.send(&["SET", &format!("another:{number}"), "2"]);

@@ -163,7 +163,7 @@ fn expired_fields_are_propagated_before_the_command() {
             let effects = play(command, &subject, &mut client, &mut stream);
             assert_eq!(effects.iter().map(show_effect).collect::<Vec<_>>(), expected, "{command}");
         }
-        // The key is deleted with its last field, so the new one has no TTL.
+        // The key is deleted with its last field, so the new key has no TTL.
         let setup = "DEL h ;; HSET h a 1 ;; PEXPIRE h 100000 ;; HPEXPIRE h 1 FIELDS 1 a ;; @sleep 5";
         play(setup, &subject, &mut client, &mut stream);
         let effects = play("HSET h b 1", &subject, &mut client, &mut stream);
@@ -330,7 +330,8 @@ fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
     None
 }
 
-/// Arguments of a server with so few shards that its workers often need the same one at once.
+/// Arguments of a server with so few shards that its workers often need the same shard at the same
+/// time.
 const CROWDED: [&str; 4] = ["--workers", "4", "--shards", "5"];
 
 #[test]

@@ -448,7 +448,8 @@ fn a_restarted_replica_continues_its_stream() {
             assert_one_history(&primary, &[&replica]);
             assert_eq!(counter(&primary, "sync_full"), 1, "{}\n{}", primary.log(), replica.log());
             assert_eq!(counter(&primary, "sync_partial_ok"), 1);
-            // After a crash it continues from the offset of the last snapshot made by a save point.
+            // After a crash, the replica continues from the offset of the last snapshot made by a
+            // save point.
             assert_eq!(replica.connect().command(&["CONFIG", "SET", "save", "1 1"]), Reply::ok());
             under_load(&primary, || {
                 eventually("it is saved", || info(&replica, "persistence", "rdb_saves") != "0");

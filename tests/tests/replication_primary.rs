@@ -681,7 +681,8 @@ fn bytes_of_replication_are_counted_apart() {
         let primary = Server::pantala(backend, &PRIMARY);
         let replica = Server::pantala(backend, &PRIMARY);
         let (mut client, mut reader) = (primary.connect(), replica.connect());
-        // Can't be compressed, so the full synchronization has as many bytes.
+        // This value can't be compressed, so a snapshot with the value is at least as long as the
+        // value.
         let mixed =
             |at: u64| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let value: Vec<u8> = (0..VALUE_BYTES as u64).map(|at| (mixed(at) >> 56) as u8).collect();

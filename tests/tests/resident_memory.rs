@@ -221,7 +221,8 @@ fn memory_purge_returns_freed_memory() {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let mut client = server.connect();
         let resident_max = resident_max(&mut client);
-        // Cron, which returns memory in its periodic work, is paused: only MEMORY PURGE does so.
+        // Cron, which returns memory in its periodic work, is paused, so only MEMORY PURGE returns
+        // memory.
         assert_eq!(client.call("DEBUG PAUSE-CRON 1"), Reply::ok());
         let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         let value = vec![b'x'; 5 * KIB as usize];

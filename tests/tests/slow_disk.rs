@@ -307,7 +307,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         stick(&mut client, false);
         assert_eq!(asking.receive(), Reply::ok());
         assert_eq!(other.receive(), Reply::bulk("1"));
-        // A choice at the end of a pipeline does not apply to the commands before it.
+        // A `CLIENT DURABILITY` at the end of a pipeline does not apply to the commands before it.
         stick(&mut client, true);
         let pipeline = [encode(&["SET", "a", "2"]), encode(&["CLIENT", "DURABILITY", "default"])].concat();
         asking.send_raw(&pipeline);

@@ -529,7 +529,7 @@ fn invalidate(keys: &[&str]) -> Reply {
 #[derive(Clone, Copy, PartialEq)]
 enum Applies {
     All,
-    /// Skips one in fifty, which the test must detect.
+    /// Skips one in fifty invalidations, which the test must detect.
     Most,
 }
 
@@ -556,7 +556,7 @@ impl Caching {
         Caching { client, values: HashMap::new(), applies, invalidations: 0, random: Random::from_seed(seed) }
     }
 
-    /// Returns the next reply. Applies invalidations that come before it.
+    /// Returns the next reply. Applies invalidations that arrive before the reply.
     fn receive(&mut self) -> Reply {
         loop {
             let reply = self.client.receive();

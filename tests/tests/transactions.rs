@@ -605,7 +605,7 @@ fn a_rolled_back_script_invalidates_no_watches() {
         for (first, is_changed) in [("LPUSH", false), ("APPEND", true)] {
             watcher.call("SET watched text");
             watcher.call("WATCH watched");
-            // At least three of the four undeclared keys are in other shards than the key.
+            // At least three of the four undeclared keys are in other shards than the declared key.
             let script = format!(
                 "redis.pcall('{first}', KEYS[1], 'x') for i = 0, 3 do redis.call('SET', 'made:' .. i, 1) end return 1"
             );

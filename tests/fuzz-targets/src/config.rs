@@ -24,7 +24,8 @@ pub fn run(text: &[u8]) {
         }
     };
     let _ = loaded.check_renames(|name| name == b"get" || name == b"set");
-    // A file that includes itself is rewritten as only a part of its content, so skip those.
+    // A file that includes itself is rewritten as only a part of its content, so such files are
+    // skipped.
     if text.to_ascii_lowercase().windows(7).any(|window| window == b"include") {
         return;
     }

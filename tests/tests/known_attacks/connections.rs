@@ -113,13 +113,14 @@ fn blocked_clients_are_evicted_while_others_are_served() {
     });
 }
 
-/// CVE-2026-81934: a command of an encrypted client kills others of the same worker whose decrypted
-/// bytes are not yet processed.
+/// CVE-2026-81934: a command of an encrypted client kills other clients of the same worker whose
+/// decrypted bytes are not yet processed.
 #[test]
 fn encrypted_clients_kill_others_with_pending_bytes() {
     const CLIENTS: usize = 6;
     const ROUNDS: usize = 20;
-    /// Number of commands before and after the one that kills: several TLS records.
+    /// Number of PINGs before `CLIENT KILL`, and after it: so many that they fill several TLS
+    /// records.
     const PINGS: usize = 5000;
     let Some(certificates) = Certificates::make() else { return };
     for_each_backend(|backend| {
