@@ -515,9 +515,9 @@ fn a_script_delays_no_sync_of_other_workers() {
     });
 }
 
-/// The file is turned off while a script runs, and is turned on again after it. The script's
-/// effects are then in the new base file, and must not also be written after the effects of later
-/// commands.
+/// The append-only file is turned off while a script runs, and is turned on again after the script
+/// has ended. The script's effects are then in the new base file, and must not also be written
+/// after the effects of later commands.
 #[test]
 fn effects_of_a_script_are_not_written_late() {
     for_each_backend(|backend| {

@@ -132,8 +132,8 @@ fn clients_are_served_while_the_dataset_is_loaded() {
     }
 }
 
-/// A client that connects as soon as the port is open is served when the dataset is loaded. If the
-/// dataset is small, the client therefore never receives `-LOADING`, as with redis-server.
+/// If the dataset is small, a client that connects as soon as the port is open is served only after
+/// the load. So, as with redis-server, the client never receives `-LOADING`.
 #[test]
 fn a_small_dataset_is_loaded_before_the_first_reply() {
     for_all_backends(|backend| {

@@ -104,9 +104,9 @@ fn assert_one_history(root: &Server, others: &[&Server]) {
     }
 }
 
-/// When the primary dies, one replica has received its whole stream, and another replica only a
-/// part. The first replica is promoted, and sends the missing part from its backlog to the second
-/// one.
+/// When the primary dies, one replica has received the whole stream of the primary, and another
+/// replica only a part. The first replica is promoted, and sends the missing part from its backlog
+/// to the second one.
 #[test]
 fn a_replica_that_is_behind_continues_with_the_promoted_one() {
     for_each_backend(|backend| {
