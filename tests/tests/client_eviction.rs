@@ -292,9 +292,8 @@ fn a_pipeline_of_long_replies_is_stopped_midway() {
         let mut client = named(&server, "pipeline");
         assert!(is_closed(&mut client, &encode(&["GET", "k"]).repeat(COMMANDS)));
         let taken = server.peak_resident_bytes().saturating_sub(before);
-        // The bound is as high as a third of all replies, because with `--execution owner` the
-        // limit is checked only after a whole window of commands (one batch of the pipeline) has
-        // run.
+        // A third of all replies, because with `--execution owner` the limit is checked only after
+        // a whole window (one batch of the pipeline) has run.
         assert!(taken < (COMMANDS * REPLY_BYTES / 3) as u64, "{taken} bytes more");
         server.assert_sound();
     }
@@ -481,8 +480,7 @@ fn the_largest_clients_are_evicted_and_no_more_than_necessary() {
     });
 }
 
-/// A command of the replication stream exceeds `maxmemory-clients` of the primary and of its
-/// replica.
+/// A command of the replication stream exceeds the limits of the primary and of its replica.
 #[test]
 fn links_of_replication_are_not_evicted() {
     for_each_backend(|backend| {
