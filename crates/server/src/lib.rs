@@ -2,7 +2,7 @@
 //! binary.
 //!
 //! A *shard* is a part of the keyspace. A *turn* is one iteration of a worker's event loop. A
-//! *window* is the set of commands that a worker has parsed in one turn.
+//! *window* is a set of parsed commands that a worker runs together. A turn can have several.
 //!
 //! | module | contents |
 //! | --- | --- |
