@@ -10,8 +10,8 @@ use pantala_engine::client::{Client, Host as _};
 
 use crate::host::Server;
 
-/// Age at which an unauthenticated connection may be closed to make room for a new one, ms. A client
-/// that has a password sends it within this time.
+/// Age at which an unauthenticated connection may be closed to make room for a new one, ms. A
+/// client that has a password sends it within this time.
 const UNAUTHENTICATED_AGE_MIN_MS: i64 = 1000;
 
 /// Maximum number of connections above `maxclients`: connections that are being closed to make
@@ -26,8 +26,8 @@ const SEARCH_INTERVAL_MS: i64 = 10;
 #[derive(Default)]
 pub struct Admission {
     open: AtomicU64,
-    /// Time of the last search that has found nothing, Unix time in ms. Only the worker that accepts
-    /// connections uses it.
+    /// Time of the last search that has found nothing, Unix time in ms. Only the worker that
+    /// accepts connections uses it.
     failed_search_ms: AtomicI64,
 }
 

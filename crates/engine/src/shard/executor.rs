@@ -43,8 +43,7 @@ use crate::store::eviction::Weights;
 /// (`docs/decisions/0009-hot-path.md`).
 const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
 
-/// Number of gates that a command on several shards prefetches ahead: about as many loads as a
-/// processor keeps in flight.
+/// Number of gates to prefetch ahead: about as many loads as a processor keeps in flight.
 const GATES_AHEAD: usize = 8;
 
 /// Result of running a command.
@@ -52,9 +51,8 @@ const GATES_AHEAD: usize = 8;
 pub enum Ran {
     /// The command ran. Its reply is in the buffer.
     Done,
-    /// The command ran. Its reply is in the buffer. In addition, waiters were served
-    /// ([`Executor::take_served`]), or invalidations for this worker's connections must be sent
-    /// after the reply ([`Executor::take_invalidations`]).
+    /// As `Done`. In addition, waiters were served ([`Executor::take_served`]), or invalidations
+    /// must be sent after the reply ([`Executor::take_invalidations`]).
     DoneWithEvents,
     /// The command is in flight. Its reply will arrive as
     /// [`Message::Answer`](crate::shard::message::Message::Answer) or through
@@ -524,8 +522,7 @@ impl Executor<'_> {
             access.shard(shard).observers.add(shard, &waiter);
         }
         if keyspace.tuning.is_journaled() {
-            // The waiter's effects will be stamped by these shards' clocks, and must get later
-            // stamps than the connection's earlier effects. So the clocks are raised.
+            // The waiter's effects must get later stamps than the connection's earlier effects.
             self.raise_clocks(access.owned);
         }
         Some(waiter)
@@ -585,9 +582,7 @@ fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         Handler::Undetermined(handler) => {
             access.is_unchanged = handler(access, &call.args, &mut reply, Chance(())).is_none();
         }
-        Handler::Local(_) | Handler::Transaction(_) | Handler::Container => {
-            unreachable!("only keyed commands are routed to shards")
-        }
+        _ => unreachable!("only keyed commands are routed to shards"),
     }
     reply.finish();
 }

@@ -1,6 +1,5 @@
 //! A command's view of one database in one shard. Lookups delete or hide expired keys, count hits
-//! and misses, update the key's access word (touch it), and return shared views. Writes maintain
-//! the counters and commit the change ([`change`]).
+//! and misses, touch the key, and return shared views. Writes count and commit changes ([`change`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -49,11 +48,10 @@ pub enum Expire {
     At(i64),
 }
 
-/// Evaluates to a found entry unless it has expired. What happens to an expired entry depends on
-/// pauses and on the server's role (`Expired`). The command may find the entry as if it had not
-/// expired, or the entry is hidden from the command, or the entry is deleted and this change is
-/// committed. If the entry is hidden or deleted, evaluates `$absent`, which must return from the
-/// function. A function instead of this macro would borrow the whole view for as long as the entry.
+/// Evaluates to a found entry unless it has expired. An expired entry is found, hidden or deleted,
+/// depending on pauses and on the server's role (`Expired`). If it is hidden or deleted, evaluates
+/// `$absent`, which must return from the function. A function instead of this macro would borrow the
+/// whole view for as long as the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $absent:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
@@ -481,14 +479,13 @@ impl<'s> Db<'s> {
     pub(crate) fn flush(&mut self) -> Dict<Value> {
         let old = self.dict.take();
         self.stats.changes.add(old.len() as u64);
-        self.db_stats.keys.set(0);
-        self.db_stats.expires.set(0);
-        self.db_stats.ttl_sum_ms.set(0);
-        self.db_stats.ttl_samples.set(0);
-        self.db_stats.timed_hashes.set(0);
+        let stats = self.db_stats;
+        for counter in [&stats.keys, &stats.expires, &stats.ttl_sum_ms, &stats.ttl_samples, &stats.timed_hashes] {
+            counter.set(0);
+        }
         *self.watched = Watched::default();
-        self.db_stats.heap_bytes.set(0);
-        self.db_stats.dict_bytes.set(self.dict.allocated_bytes() as u64);
+        stats.heap_bytes.set(0);
+        stats.dict_bytes.set(self.dict.allocated_bytes() as u64);
         self.observers.note_all(self.db);
         old
     }

@@ -187,8 +187,7 @@ pub const HZ_MAX: i128 = 500;
 pub struct Settings {
     /// Number of shards, 1 to 16384.
     pub shards: usize,
-    /// Number of partitions (parts of shards) of all shards together, at least one per shard, at
-    /// most 16384.
+    /// Number of partitions of all shards together, at least one per shard, at most 16384.
     pub partitions: usize,
     /// Number of workers, 1 to 1024.
     pub workers: usize,
