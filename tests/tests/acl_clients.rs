@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pantala_tests::transcript::assert_as_redis;
+use pantala_tests::transcript::{assert_as, assert_as_redis};
 use pantala_tests::waiting::{eventually, first_served};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
@@ -71,7 +71,27 @@ const CALLS: &[&str] = &[
     "ACL GENPASS 0",
     "ACL GENPASS 4097",
     "ACL GENPASS x",
+    "ACL HELP more",
 ];
+
+/// Names of users that are not text, or look like other parts of a rule.
+const NAMES: &[&[u8]] = &[
+    b"\xff\xfe\x01library",
+    b"\x80",
+    // White space in Latin-1, and a terminal's control sequence.
+    b"\x85\xa0",
+    b"\x1b[31m",
+    "na\u{ef}ve\u{2003}name".as_bytes(),
+    b"\"'\\",
+    b"#name",
+    b">password",
+    b"on",
+    b"",
+];
+
+/// Names that contain white space or NUL.
+const NAMES_REJECTED: &[&[u8]] =
+    &[b" ", b"with space", b"\0", b"with\0null", b"a\tb", b"a\r", b"a\nuser b on nopass +@all", b"a\x0b", b"a\x0c"];
 
 /// Sorts the words of each text: the order of a user's commands differs between processes of
 /// redis-server.
@@ -104,6 +124,61 @@ fn replies_to_client_libraries_are_those_of_redis() {
             let commands = client.call(&format!("ACL CAT {category}"));
             lines.push(format!("{command}: {}", commands.elements().contains(&Reply::bulk(command))));
         }
+        lines.push(format!("{:?}", topics(&client.call("ACL HELP"))));
+        lines
+    });
+}
+
+/// Returns the types and first words of the lines of a help text, sorted. The other words are
+/// Pantala's own.
+fn topics(help: &Reply) -> Vec<(&'static str, String)> {
+    let topic = |line: &Reply| (line.kind(), line.text().split(' ').next().unwrap_or_default().to_owned());
+    let mut topics: Vec<_> = help.elements().iter().map(topic).collect();
+    topics.sort();
+    topics.dedup();
+    topics
+}
+
+/// As in Jedis's tests of binary arguments, a name consists of any bytes but white space and NUL.
+/// It is the same in all replies, in the log, and after the ACL file was saved and loaded.
+#[test]
+fn names_of_users_are_bytes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = ["redis.acl", "pantala.acl"].map(|name| folder.path().join(name).display().to_string());
+    for file in &files {
+        std::fs::write(file, "").expect("written");
+    }
+    let Some(reference) = Server::redis(&["--aclfile", &files[0]]) else { return };
+    assert_as(&reference, &["--aclfile", &files[1]], |server, version| {
+        let mut admin = server.connect();
+        admin.call(&format!("HELLO {version}"));
+        let mut lines = Vec::new();
+        let all = || NAMES.iter().chain(NAMES_REJECTED).copied();
+        for name in all() {
+            let mut own = server.connect();
+            own.call(&format!("HELLO {version}"));
+            let mut add = |what: &str, reply: &Reply| lines.push(format!("{} {what}: {reply:?}", name.escape_ascii()));
+            add("set", &admin.command(&[&b"ACL"[..], b"SETUSER", name, b"on", b">password", b"+acl", b"~a"]));
+            add("rules", &admin.command(&[&b"ACL"[..], b"GETUSER", name]));
+            add("dry run", &admin.command(&[&b"ACL"[..], b"DRYRUN", name, b"GET", b"a"]));
+            add("wrong password", &own.command(&[&b"AUTH"[..], name, b"wrong"]));
+            add("login", &own.command(&[&b"AUTH"[..], name, b"password"]));
+            add("who", &own.call("ACL WHOAMI"));
+            add("denial", &own.call("GET a"));
+            let log = admin.call("ACL LOG 1");
+            for field in ["reason", "object", "username"] {
+                add(field, log.elements()[0].field(field).expect("a field"));
+            }
+        }
+        for words in ["ACL USERS", "ACL LIST", "ACL SAVE", "ACL LOAD", "ACL USERS", "ACL LIST"] {
+            lines.push(format!("{words}: {:?}", admin.call(words)));
+        }
+        let path = admin.call("CONFIG GET aclfile").elements()[1].text();
+        lines.push(std::fs::read(path).expect("read").escape_ascii().to_string());
+        for name in all() {
+            lines.push(format!("deleted: {:?}", admin.command(&[&b"ACL"[..], b"DELUSER", name])));
+        }
+        lines.push(format!("ACL SAVE: {:?}", admin.call("ACL SAVE")));
         lines
     });
 }

@@ -1,6 +1,7 @@
 //! Runs the workloads of `tests/clients`: job queues, locks and client libraries, which are
-//! installed from their registries (see `pantala_tests::ecosystem`). All workloads also pass on
-//! redis-server 7.0.15, with `PANTALA_CLIENTS_AGAINST=redis`.
+//! installed from their registries (see `pantala_tests::ecosystem`), and the libraries' calls for
+//! users and permissions. All workloads also pass on redis-server 7.0.15, with
+//! `PANTALA_CLIENTS_AGAINST=redis`.
 
 use pantala_tests::ecosystem::Ecosystem;
 use pantala_tests::server::free_port;
@@ -27,10 +28,16 @@ const PYTHON: Ecosystem = Ecosystem {
     ],
     workloads: &[
         &["venv/bin/python", "redis_py.py"],
+        &["venv/bin/python", "redis_py_users.py"],
         &["venv/bin/python", "rq_queue.py"],
         &["venv/bin/python", "celery_tasks.py"],
     ],
-    encrypted: &[&["venv/bin/python", "redis_py.py"], &["venv/bin/python", "rq_queue.py"]],
+    encrypted: &[
+        &["venv/bin/python", "redis_py.py"],
+        &["venv/bin/python", "redis_py_users.py"],
+        &["venv/bin/python", "rq_queue.py"],
+        &["venv/bin/python", "celery_tasks.py"],
+    ],
 };
 
 const GO: Ecosystem = Ecosystem {
@@ -46,10 +53,20 @@ const JAVA: Ecosystem = Ecosystem {
     programs: &["java", "javac", "mvn"],
     install: &[
         &["mvn", "--quiet", "--batch-mode", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
-        &["javac", "-cp", "jars/*", "-d", "out", "Check.java", "JedisWork.java", "RedissonWork.java"],
+        &[
+            "javac",
+            "-cp",
+            "jars/*",
+            "-d",
+            "out",
+            "Check.java",
+            "JedisUsers.java",
+            "JedisWork.java",
+            "RedissonWork.java",
+        ],
     ],
     workloads: &[&["java", "-cp", "out:jars/*", "JedisWork"], &["java", "-cp", "out:jars/*", "RedissonWork"]],
-    encrypted: &[&["java", "-cp", "out:jars/*", "JedisWork"]],
+    encrypted: &[&["java", "-cp", "out:jars/*", "JedisWork"], &["java", "-cp", "out:jars/*", "RedissonWork"]],
 };
 
 fn run(ecosystem: &Ecosystem) {
@@ -57,11 +74,15 @@ fn run(ecosystem: &Ecosystem) {
     let Some(certificates) = Certificates::make() else { return };
     // Arguments of an encrypted port, which only some of the workloads use.
     let tls_port = free_port();
-    let tls = certificates.server_args(tls_port, "server");
-    let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
+    let mut args = certificates.server_args(tls_port, "server");
+    // The workloads save and load users.
+    let users = certificates.file("users.acl");
+    std::fs::write(&users, "").expect("written");
+    args.extend(["--aclfile".to_owned(), users]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match std::env::var("PANTALA_CLIENTS_AGAINST").as_deref() {
         Ok("redis") => {
-            if let Some(mut server) = Server::redis(&tls) {
+            if let Some(mut server) = Server::redis(&args) {
                 ecosystem.run(&folder, &mut server);
                 ecosystem.run_encrypted(&folder, &mut server, tls_port, &certificates);
             }
@@ -70,7 +91,7 @@ fn run(ecosystem: &Ecosystem) {
         Err(_) => for_each_backend(|backend| {
             // With two workers and eight shards, commands on several keys involve shards of both
             // workers.
-            let mut server = Server::pantala(backend, &[&tls[..], &["--workers", "2", "--shards", "8"]].concat());
+            let mut server = Server::pantala(backend, &[&args[..], &["--workers", "2", "--shards", "8"]].concat());
             ecosystem.run(&folder, &mut server);
             ecosystem.run_encrypted(&folder, &mut server, tls_port, &certificates);
         }),

@@ -1,5 +1,5 @@
 // Package main uses go-redis as applications do: transactions with WATCH and retries, pipelines,
-// scripts, messages, streams.
+// scripts, messages, streams, users.
 package main
 
 import (
@@ -26,8 +26,12 @@ const (
 var ctx = context.Background()
 
 func client(protocol int) *redis.Client {
+	return redis.NewClient(options(protocol))
+}
+
+func options(protocol int) *redis.Options {
 	address := "127.0.0.1:" + os.Getenv("PANTALA_PORT")
-	return redis.NewClient(&redis.Options{Addr: address, Protocol: protocol, TLSConfig: certificates()})
+	return &redis.Options{Addr: address, Protocol: protocol, TLSConfig: certificates()}
 }
 
 // certificates returns nil unless the port is encrypted.
@@ -327,6 +331,13 @@ func main() {
 		{"scripts, with keys that they make up", scripts},
 		{"messages in order, RESP2 and RESP3", messages},
 		{"a stream read by a group", streams},
+		{"rules of a user", forBothProtocols(rules)},
+		{"lists of users, categories and help", forBothProtocols(listings)},
+		{"permissions tried without running", forBothProtocols(dryRuns)},
+		{"logins and denials", forBothProtocols(logins)},
+		{"the log of denials", forBothProtocols(denials)},
+		{"users saved and loaded", forBothProtocols(file)},
+		{"names of users that are not text", forBothProtocols(binaryNames)},
 	} {
 		run(check.name, func() { check.run(rdb) })
 	}

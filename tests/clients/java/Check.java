@@ -30,7 +30,20 @@ final class Check {
         void run(int number) throws Exception;
     }
 
-    private static final SSLSocketFactory ENCRYPTED = encryption();
+    /** The authority and the client's certificate, or null unless the port is encrypted. */
+    private static final TrustManagerFactory TRUST;
+    private static final KeyManagerFactory KEYS;
+    private static final SSLSocketFactory ENCRYPTED;
+
+    static {
+        try {
+            TRUST = readAuthority(System.getenv("PANTALA_TLS_CA"));
+            KEYS = readKey(System.getenv("PANTALA_TLS_STORE"));
+            ENCRYPTED = TRUST == null ? null : sockets();
+        } catch (Exception why) {
+            throw new IllegalStateException(why);
+        }
+    }
 
     private Check() {}
 
@@ -39,29 +52,51 @@ final class Check {
         return ENCRYPTED;
     }
 
-    private static SSLSocketFactory encryption() {
-        String authority = System.getenv("PANTALA_TLS_CA");
-        if (authority == null) {
+    /** Returns the authority that signed the server's certificate, or null. */
+    static TrustManagerFactory trust() {
+        return TRUST;
+    }
+
+    /** Returns the client's certificate and its key, or null. */
+    static KeyManagerFactory keys() {
+        return KEYS;
+    }
+
+    private static TrustManagerFactory readAuthority(String file) throws Exception {
+        if (file == null) {
+            return null;
+        }
+        try (InputStream certificate = new FileInputStream(file)) {
+            KeyStore trusted = KeyStore.getInstance("PKCS12");
+            trusted.load(null, null);
+            CertificateFactory factory = CertificateFactory.getInstance("X.509");
+            trusted.setCertificateEntry("ca", factory.generateCertificate(certificate));
+            TrustManagerFactory trust =
+                    TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            trust.init(trusted);
+            return trust;
+        }
+    }
+
+    private static KeyManagerFactory readKey(String file) throws Exception {
+        if (file == null) {
             return null;
         }
         char[] password = System.getenv("PANTALA_TLS_STORE_PASS").toCharArray();
-        try (InputStream certificate = new FileInputStream(authority);
-                InputStream own = new FileInputStream(System.getenv("PANTALA_TLS_STORE"))) {
-            KeyStore trusted = KeyStore.getInstance("PKCS12");
-            trusted.load(null, null);
-            trusted.setCertificateEntry("ca", CertificateFactory.getInstance("X.509").generateCertificate(certificate));
-            TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
-            trust.init(trusted);
+        try (InputStream own = new FileInputStream(file)) {
             KeyStore store = KeyStore.getInstance("PKCS12");
             store.load(own, password);
-            KeyManagerFactory keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+            KeyManagerFactory keys =
+                    KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
             keys.init(store, password);
-            SSLContext context = SSLContext.getInstance("TLS");
-            context.init(keys.getKeyManagers(), trust.getTrustManagers(), null);
-            return context.getSocketFactory();
-        } catch (Exception why) {
-            throw new IllegalStateException(why);
+            return keys;
         }
+    }
+
+    private static SSLSocketFactory sockets() throws Exception {
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(KEYS.getKeyManagers(), TRUST.getTrustManagers(), null);
+        return context.getSocketFactory();
     }
 
     /** Runs one check. If it fails, exits with 1. */

@@ -13,6 +13,7 @@ import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.JedisPubSub;
 import redis.clients.jedis.Pipeline;
+import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.Response;
 import redis.clients.jedis.StreamEntryID;
 import redis.clients.jedis.Transaction;
@@ -22,14 +23,24 @@ import redis.clients.jedis.params.XReadGroupParams;
 import redis.clients.jedis.resps.ScanResult;
 import redis.clients.jedis.resps.StreamEntry;
 
-/** Jedis: transactions with WATCH, pipelines, scripts, messages, streams. */
+/** Jedis: transactions with WATCH, pipelines, scripts, messages, streams, users. */
 final class JedisWork {
     private static final int TURNS = 50;
 
     private static Jedis client() {
+        return client(null, null, null);
+    }
+
+    /** Returns a client with this protocol, which logs in unless {@code user} is null. */
+    static Jedis client(RedisProtocol protocol, String user, String password) {
         SSLSocketFactory sockets = Check.encrypted();
-        DefaultJedisClientConfig config =
-                DefaultJedisClientConfig.builder().ssl(sockets != null).sslSocketFactory(sockets).build();
+        DefaultJedisClientConfig config = DefaultJedisClientConfig.builder()
+                .ssl(sockets != null)
+                .sslSocketFactory(sockets)
+                .protocol(protocol)
+                .user(user)
+                .password(password)
+                .build();
         return new Jedis(new HostAndPort("127.0.0.1", Check.PORT), config);
     }
 
@@ -229,5 +240,6 @@ final class JedisWork {
         Check.check("scripts, with keys that they make up", JedisWork::scripts);
         Check.check("messages in order", JedisWork::messages);
         Check.check("a stream read by a group", JedisWork::streams);
+        JedisUsers.checks();
     }
 }

@@ -122,10 +122,13 @@ final class RedissonWork {
 
     public static void main(String[] args) {
         Config config = new Config();
+        boolean isEncrypted = Check.encrypted() != null;
         config.useSingleServer()
-                .setAddress("redis://127.0.0.1:" + Check.PORT)
+                .setAddress((isEncrypted ? "rediss" : "redis") + "://127.0.0.1:" + Check.PORT)
                 .setConnectionMinimumIdleSize(4)
-                .setConnectionPoolSize(16);
+                .setConnectionPoolSize(16)
+                .setSslTrustManagerFactory(Check.trust())
+                .setSslKeyManagerFactory(Check.keys());
         redisson = Redisson.create(config);
         redisson.getKeys().flushall();
         Check.check("a lock is held by one", RedissonWork::locks);

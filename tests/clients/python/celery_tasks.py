@@ -1,15 +1,20 @@
 """Celery with Redis as its broker and for its results: a worker, groups, a chord, retries."""
 
+import ssl
+
 import redis
 from celery import Celery, chain, chord, group
 from celery.contrib.testing.worker import start_worker
 
-from check import PORT, URL, WAIT_MAX_S, run
+from check import CERTIFICATES, TO, URL, WAIT_MAX_S, run
 
 app = Celery("clients", broker=URL, backend=URL)
 app.conf.broker_connection_retry_on_startup = False
 app.conf.task_default_retry_delay = 0.05
-connection = redis.Redis(port=PORT)
+if CERTIFICATES:
+    app.conf.broker_use_ssl = CERTIFICATES | {"ssl_cert_reqs": ssl.CERT_REQUIRED}
+    app.conf.redis_backend_use_ssl = app.conf.broker_use_ssl
+connection = redis.Redis(**TO)
 
 
 @app.task

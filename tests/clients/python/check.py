@@ -6,17 +6,16 @@ import time
 import traceback
 
 PORT = int(os.environ["PANTALA_PORT"])
-URL = f"redis://127.0.0.1:{PORT}/0"
 CA = os.environ.get("PANTALA_TLS_CA")
-# Arguments of redis.Redis; with certificates if the port is encrypted.
-TO = {"host": "127.0.0.1", "port": PORT}
-if CA:
-    TO |= {
-        "ssl": True,
-        "ssl_ca_certs": CA,
-        "ssl_certfile": os.environ["PANTALA_TLS_CERT"],
-        "ssl_keyfile": os.environ["PANTALA_TLS_KEY"],
-    }
+# Empty unless the port is encrypted.
+CERTIFICATES = {
+    "ssl_ca_certs": CA,
+    "ssl_certfile": os.environ["PANTALA_TLS_CERT"],
+    "ssl_keyfile": os.environ["PANTALA_TLS_KEY"],
+} if CA else {}
+URL = f"{'rediss' if CA else 'redis'}://127.0.0.1:{PORT}/0"
+# Arguments of redis.Redis.
+TO = {"host": "127.0.0.1", "port": PORT, "ssl": bool(CA)} | CERTIFICATES
 WAIT_MAX_S = 20
 
 
