@@ -1,5 +1,5 @@
 //! A command's view of one database in one shard. Lookups delete or hide expired keys, count hits
-//! and misses, touch the key, and return shared views. Writes count and commit changes ([`change`]).
+//! and misses, touch keys and return shared views. Writes commit their change ([`change`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -49,9 +49,8 @@ pub enum Expire {
 }
 
 /// Evaluates to a found entry unless it has expired. An expired entry is found, hidden or deleted,
-/// depending on pauses and on the server's role (`Expired`). If it is hidden or deleted, evaluates
-/// `$absent`, which must return from the function. A function instead of this macro would borrow the
-/// whole view for as long as the entry.
+/// as [`Expired`] says. If it is hidden or deleted, evaluates `$absent`, which must return. A
+/// function instead of this macro would borrow the whole view for as long as the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $absent:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
@@ -169,8 +168,7 @@ impl<'s> Db<'s> {
         Some(found.into_ref())
     }
 
-    /// Looks up a key like [`Db::read`], but does not touch it. Used by commands that only inspect
-    /// a key.
+    /// Looks up a key like [`Db::read`], but does not touch it: for commands that inspect a key.
     pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         // The flag need not be reset, because a view lives as long as one command uses it.
         self.no_touch = true;
@@ -200,8 +198,7 @@ impl<'s> Db<'s> {
         Some(found)
     }
 
-    /// Returns whether a key exists and has not expired. Never deletes the key, as `WATCH`
-    /// requires.
+    /// Returns whether a key exists and has not expired. Never deletes it, as `WATCH` requires.
     pub fn is_live(&self, key: &Key<'_>) -> bool {
         let found = self.find_even_expired(key);
         found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
@@ -457,8 +454,7 @@ impl<'s> Db<'s> {
         let _ = self.find(&Key { bytes, place });
     }
 
-    /// Returns a random key that has not expired. Tries at most 100 keys. Expired ones are deleted,
-    /// as by any lookup. Returns `None` if all tried keys have expired or there are no keys.
+    /// Returns a random key that has not expired, or `None` if 100 tries found only expired keys.
     pub fn random(&mut self, _: Drawn) -> Option<Box<[u8]>> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {
@@ -490,8 +486,7 @@ impl<'s> Db<'s> {
         old
     }
 
-    /// Returns the memory usage of a key's entry in bytes, including a value on the heap and the
-    /// entry's share of the dictionary.
+    /// Returns the memory usage of a key in bytes, with its value and its share of the dictionary.
     pub fn memory_usage(&mut self, key: &Key<'_>) -> Option<usize> {
         /// A key's share of its table: a slot of 8 bytes, in segments that are about 5/6 full.
         const SLOT_BYTES: usize = 10;
