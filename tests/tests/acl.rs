@@ -180,6 +180,63 @@ fn commands_keys_and_channels_are_checked() {
     });
 }
 
+/// CVE-2023-41053: `SORT_RO` reads keys that the user may not read: its own key, and the keys that
+/// the patterns of `BY` and `GET` name.
+#[test]
+fn sort_ro_reads_only_permitted_keys() {
+    const BY_DENIED: &str = "BY option of SORT denied due to insufficient ACL permissions";
+    const GET_DENIED: &str = "GET option of SORT denied due to insufficient ACL permissions";
+    for_each_backend(|backend| {
+        let server = start(backend, &[]);
+        let mut admin = admin(&server);
+        for write in ["RPUSH k1 2 1", "RPUSH secret 2 1", "MSET kw1 5 kw2 4 secret1 one secret2 two"] {
+            assert!(!admin.call(write).is_error());
+        }
+        let list = |items: &[&str]| Reply::Array(items.iter().copied().map(Reply::bulk).collect());
+        // A selector gives access to other keys, a pattern for writing none for reading.
+        for rules in ["+@all %R~k*", "+@all ~k* %W~secret* (+get ~secret*)", "(+@all ~k*) +sort_ro %W~*"] {
+            let mut sam = user(&server, "sam", rules);
+            assert_eq!(sam.call("SORT_RO k1"), list(&["1", "2"]), "{rules}");
+            assert_eq!(sam.call("SORT_RO k1 DESC LIMIT 0 1"), list(&["2"]), "{rules}");
+            assert_eq!(sam.call("SORT_RO k1 BY nosort"), list(&["2", "1"]), "{rules}");
+            for options in ["", " BY nosort", " GET #", " LIMIT 0 1", " DESC ALPHA", " BY k* GET k*"] {
+                let call = format!("SORT_RO secret{options}");
+                assert_key_denied(&sam.call(&call));
+                let script = ["EVAL", "return redis.call(unpack(ARGV))", "0"];
+                let words: Vec<&str> = script.into_iter().chain(call.split(' ')).collect();
+                let reply = sam.command(&words);
+                assert!(
+                    reply.is_error() && reply.text().contains("can't access at least one of the keys"),
+                    "{reply:?}"
+                );
+                let words: Vec<&str> = ["ACL", "DRYRUN", "sam"].into_iter().chain(call.split(' ')).collect();
+                assert!(admin.command(&words).text().contains("no permissions"), "{rules}: {call}");
+            }
+            // Patterns may name any key, so BY and GET need access to all keys; so does `#`, as in
+            // Redis 7.0.
+            for (options, denied) in [
+                ("BY secret*", BY_DENIED),
+                ("BY kw*", BY_DENIED),
+                ("BY nosort GET secret*", GET_DENIED),
+                ("GET #", GET_DENIED),
+                ("GET kw*", GET_DENIED),
+            ] {
+                let call = format!("SORT_RO k1 {options}");
+                let reply = sam.call(&call);
+                assert!(reply.is_error() && reply.text().contains(denied), "{rules}: {call}: {reply:?}");
+                assert_eq!(sam.call("MULTI"), Reply::ok());
+                assert_eq!(sam.call(&call).text(), "QUEUED");
+                let replies = sam.call("EXEC");
+                let reply = &replies.elements()[0];
+                assert!(reply.is_error() && reply.text().contains(denied), "{rules}: {call}: {reply:?}");
+            }
+        }
+        let mut sue = user(&server, "sue", "+@all %R~*");
+        assert_eq!(sue.call("SORT_RO k1 BY kw* GET secret*"), list(&["two", "one"]));
+        assert_key_denied(&sue.call("SORT k1 BY kw* STORE secret"));
+    });
+}
+
 #[test]
 fn pipelines_stop_where_a_permission_is_revoked() {
     for_each_backend(|backend| {

@@ -6,7 +6,7 @@ use pantala_tests::client::encode;
 use pantala_tests::following::info;
 use pantala_tests::server::free_port;
 use pantala_tests::tls::{Certificates, Tunnel};
-use pantala_tests::waiting::wait_until_blocked;
+use pantala_tests::waiting::{PATIENCE, wait_until_blocked};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 /// Sends bytes in pieces of random lengths.
@@ -109,6 +109,60 @@ fn blocked_clients_are_evicted_while_others_are_served() {
             control.call("DEL key");
         }
         assert_ne!(info(&server, "stats", "evicted_clients"), "0");
+        server.assert_sound();
+    });
+}
+
+/// CVE-2026-130822: a writer is over the limit of all clients' memory and is evicted while its
+/// transaction serves blocked clients. The transaction lowers the limit, so that the writer is
+/// within the limit when `EXEC` begins.
+#[test]
+fn a_writer_is_evicted_while_it_serves_blocked_clients() {
+    const CLIENTS: usize = 30;
+    /// The writer's channels, whose memory counts. Only the writer uses more than the limit.
+    const CHANNELS: usize = 30_000;
+    const LIMIT: &str = "200000";
+    // A command that blocks, and one that serves a blocked client. In the third pair, each served
+    // client serves another one.
+    let pairs = [
+        ("BLPOP key 0", "RPUSH key element"),
+        ("BZPOPMIN key 0", "ZADD key 1 NUMBER"),
+        ("BLMOVE key next LEFT LEFT 0", "RPUSH key element"),
+        ("XREAD BLOCK 0 STREAMS key 0", "XADD key * field value"),
+    ];
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let mut control = server.connect();
+        for (block, serve) in pairs {
+            assert_eq!(control.call("CONFIG SET maxmemory-clients 0"), Reply::ok());
+            let is_chain = block.starts_with("BLMOVE");
+            let mut waiters: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
+            for (number, waiter) in waiters.iter_mut().enumerate() {
+                let words = if is_chain && number % 2 == 1 { "BLPOP next 0" } else { block };
+                waiter.send(&words.split(' ').collect::<Vec<_>>());
+            }
+            wait_until_blocked(&mut control, CLIENTS);
+            let mut writer = server.connect();
+            writer.send(&["HELLO", "3"]);
+            writer.receive();
+            let channels = (0..CHANNELS).map(|number| number.to_string());
+            writer.send(&std::iter::once("SUBSCRIBE".to_owned()).chain(channels).collect::<Vec<_>>());
+            (0..CHANNELS).for_each(|_| drop(writer.receive()));
+            let mut commands = vec!["MULTI".to_owned(), format!("CONFIG SET maxmemory-clients {LIMIT}")];
+            commands.extend((0..CLIENTS).map(|number| serve.replace("NUMBER", &number.to_string())));
+            commands.push("EXEC".to_owned());
+            let requests: Vec<u8> =
+                commands.iter().flat_map(|words| encode(&words.split(' ').collect::<Vec<_>>())).collect();
+            writer.send_raw(&requests);
+            for waiter in &mut waiters {
+                let reply = waiter.receive();
+                assert!(!reply.is_error() && reply != Reply::Null, "{block}: {reply:?}");
+            }
+            assert!(writer.ends_within(PATIENCE), "{block}: the writer is not evicted");
+            assert_eq!(control.call("CONFIG GET maxmemory-clients").elements()[1], Reply::bulk(LIMIT));
+            control.call("DEL key next");
+        }
+        assert_eq!(info(&server, "stats", "evicted_clients"), pairs.len().to_string());
         server.assert_sound();
     });
 }
