@@ -1,6 +1,6 @@
 //! Checks licences and sources of all packages that the workspace is built from, on any platform,
-//! against `deny.toml`. `.ci/nightly` runs `cargo deny` with the same file; installing that takes
-//! too long for `.ci/run`.
+//! against `deny.toml`. `.ci/dependencies` checks the same file with `cargo deny`, which must be
+//! installed first; this test runs anywhere.
 
 use std::collections::BTreeMap;
 use std::fs;
