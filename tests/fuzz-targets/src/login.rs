@@ -1,13 +1,17 @@
-//! A server that requires a password, and a client that doesn't know it, on arbitrary bytes. The
-//! client may receive only errors that reveal no data, and the replies of `QUIT` and `RESET`. It
-//! may change nothing.
+//! A server that requires a password, on arbitrary bytes of a client. Some bytes stand for the
+//! valid password, and for commands with it ([`expand`]), so that some inputs log in. Other inputs
+//! can't contain it, because it is random.
+//!
+//! A model knows from the commands when the client is logged in. Until then, the client may receive
+//! only errors that reveal no data, and the replies of `QUIT` and `RESET`; and no other command may
+//! run. No input may change users.
 //!
 //! The server is complete: a worker with its event loop serves one end of a pair of sockets.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use pantala::config::{ConfigStore, HostDefaults, Sources, load};
@@ -19,6 +23,7 @@ use pantala::worker::Worker;
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_engine::message::Message;
 use pantala_resp::value::{Value, parse_reply};
+use pantala_resp::{ArgRange, Args, Limits, Parser};
 use pantala_runtime::{Backend, Doorbell, EpollLoop, EventLoop};
 
 use crate::host::Files;
@@ -26,7 +31,7 @@ use crate::host::Files;
 /// Maximum wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The starts of all errors that such a client may see.
+/// The starts of all errors that a client may see before it is logged in.
 const ERRORS: &[&str] = &[
     "NOAUTH ",
     "WRONGPASS ",
@@ -48,13 +53,158 @@ const ERRORS: &[&str] = &[
 /// The start of the reply to a rejected `EXEC`, before the reason.
 const IN_EXEC: &str = "EXECABORT Transaction discarded because of: ";
 
-/// Starts a server with one worker and a random password, which no input contains.
-fn start() -> &'static Server {
-    let mut password = [0; 32];
-    assert!(pantala::users::fill_random(&mut password));
-    let password: String = password.iter().map(|byte| format!("{byte:02x}")).collect();
-    let options =
-        format!("port 0\nsave \"\"\nworkers 1\nshards 2\nrequirepass {password}\nuser ann on >{password} +@all\n");
+/// Commands that a client that isn't logged in may run.
+const ALLOWED: [&str; 4] = ["auth", "hello", "quit", "reset"];
+
+/// What the users `default` and `ann` may do after the login. Each of these commands has one short
+/// reply, and none affects other clients.
+const RULES: &str =
+    "resetkeys ~k* resetchannels -@all +auth +hello +quit +reset +set +strlen +del +ping +echo +acl|whoami";
+
+/// The user that counts the commands that ran.
+const OBSERVER: &str = "observer";
+
+/// The bytes of an input that are replaced: by the password, and by commands that log in.
+const PASSWORD: u8 = 0xf8;
+const AUTH: u8 = 0xf9;
+const AUTH_USER: u8 = 0xfa;
+const HELLO_2: u8 = 0xfb;
+const HELLO_3: u8 = 0xfc;
+
+/// A server with one worker, its password, and the connection of the observer.
+struct Target {
+    server: &'static Server,
+    password: String,
+    observer: Mutex<UnixStream>,
+}
+
+impl Target {
+    /// Starts a server with a random password.
+    fn start() -> Target {
+        let mut password = [0; 16];
+        assert!(pantala::users::fill_random(&mut password));
+        let password: String = password.iter().map(|byte| format!("{byte:02x}")).collect();
+        let server = start(&password);
+        let mut observer = connect(server);
+        let login = format!("AUTH {OBSERVER} {password}\r\n");
+        observer.write_all(login.as_bytes()).expect("the server reads");
+        assert_eq!(read_reply(&mut observer), Value::Simple(b"OK".to_vec()));
+        Target { server, password, observer: Mutex::new(observer) }
+    }
+}
+
+/// Returns how many commands ran that need a login. Those of the observer don't count.
+fn commands_run(observer: &mut UnixStream) -> u64 {
+    observer.write_all(b"INFO commandstats\r\n").expect("the server reads");
+    let Value::Bulk(text) = read_reply(observer) else { panic!("INFO replies with a text") };
+    let calls = |line: &str| {
+        let (name, counts) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let is_counted = name != "info" && !ALLOWED.contains(&name);
+        is_counted.then(|| counts.split(',').next().and_then(|count| count.parse::<u64>().ok()).expect("a count"))
+    };
+    String::from_utf8_lossy(&text).lines().filter_map(calls).sum()
+}
+
+/// Encodes a command.
+fn encode(words: &[&str]) -> Vec<u8> {
+    let words_encoded = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    format!("*{}\r\n{}", words.len(), words_encoded.collect::<String>()).into_bytes()
+}
+
+/// Returns the next reply of a connection that receives nothing else.
+fn read_reply(client: &mut UnixStream) -> Value {
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
+    loop {
+        if let Some((value, length)) = parse_reply(&bytes).expect("a valid reply") {
+            assert_eq!(length, bytes.len());
+            return value;
+        }
+        match client.read(&mut chunk) {
+            Ok(count) if count > 0 => bytes.extend_from_slice(&chunk[..count]),
+            // libFuzzer's timer interrupts reads.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => panic!("{other:?} after {}", bytes.escape_ascii()),
+        }
+    }
+}
+
+/// Returns an input with its replaced bytes.
+fn expand(input: &[u8], password: &str) -> Vec<u8> {
+    let mut stream = Vec::new();
+    for &byte in input {
+        let words: &[&str] = match byte {
+            PASSWORD => {
+                stream.extend_from_slice(password.as_bytes());
+                continue;
+            }
+            AUTH => &["AUTH", password],
+            AUTH_USER => &["AUTH", "ann", password],
+            HELLO_2 => &["HELLO", "2", "AUTH", "default", password],
+            HELLO_3 => &["HELLO", "3", "AUTH", "ann", password],
+            _ => {
+                stream.push(byte);
+                continue;
+            }
+        };
+        stream.extend(encode(words));
+    }
+    stream
+}
+
+/// How a command affects the login.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Effect {
+    LogsIn,
+    /// `HELLO` with a valid password and other options, which may be invalid.
+    MayLogIn,
+    LogsOut,
+    Ends,
+    None,
+}
+
+fn effect(words: &[Vec<u8>], password: &str) -> Effect {
+    let is = |index: usize, text: &str| words.get(index).is_some_and(|word| word.eq_ignore_ascii_case(text.as_bytes()));
+    let is_login = |user: &[u8], word: &[u8]| {
+        word == password.as_bytes() && [&b"default"[..], b"ann", OBSERVER.as_bytes()].contains(&user)
+    };
+    match words {
+        [_, word] if is(0, "auth") && is_login(b"default", word) => Effect::LogsIn,
+        [_, user, word] if is(0, "auth") && is_login(user, word) => Effect::LogsIn,
+        [_, version, _, user, word]
+            if is(0, "hello") && matches!(&version[..], b"2" | b"3") && is(2, "auth") && is_login(user, word) =>
+        {
+            Effect::LogsIn
+        }
+        [_, rest @ ..] if is(0, "hello") && rest.windows(2).any(|pair| is_login(&pair[0], &pair[1])) => {
+            Effect::MayLogIn
+        }
+        [_] if is(0, "reset") => Effect::LogsOut,
+        [_, ..] if is(0, "quit") => Effect::Ends,
+        _ => Effect::None,
+    }
+}
+
+/// Returns the effects of the commands of a stream, up to its first error.
+fn effects(mut stream: Vec<u8>, password: &str) -> Vec<Effect> {
+    let (mut parser, mut found) = (Parser::new(), Vec::new());
+    loop {
+        let mut ranges = Vec::<ArgRange>::new();
+        let Ok(Some(length)) = parser.parse(&mut stream, &mut ranges, &Limits::default()) else { return found };
+        let words: Vec<Vec<u8>> = Args::new(&stream, &ranges).iter().map(<[u8]>::to_vec).collect();
+        // Empty commands have no reply.
+        if !words.is_empty() {
+            found.push(effect(&words, password));
+        }
+        stream.drain(..length);
+    }
+}
+
+/// Starts a server with one worker.
+fn start(password: &str) -> &'static Server {
+    let options = format!(
+        "port 0\nsave \"\"\nworkers 1\nshards 2\nuser default on >{password} {RULES}\n\
+         user ann on >{password} {RULES}\nuser {OBSERVER} on >{password} -@all +info\n"
+    );
     let sources = Sources { options: options.into_bytes(), ..Sources::default() };
     let defaults = HostDefaults { workers: 1, shards: |_| 2, partitions: |_, shards| shards };
     let loaded = load(&sources, defaults, &mut Files(None)).expect("a valid configuration");
@@ -132,32 +282,140 @@ fn exchange(mut client: UnixStream, pieces: [&[u8]; 2]) -> Vec<u8> {
 
 /// Runs the target on one input, and panics on a defect.
 pub fn run(data: &[u8]) {
-    static SERVER: OnceLock<&'static Server> = OnceLock::new();
-    let server = *SERVER.get_or_init(start);
-    let users = server.keyspace().users();
+    logins(data);
+}
+
+/// Runs the target on one input. Returns how often the client logged in.
+fn logins(data: &[u8]) -> usize {
+    static TARGET: OnceLock<Target> = OnceLock::new();
+    let target = TARGET.get_or_init(Target::start);
+    let users = target.server.keyspace().users();
     let before = (users.epoch(), users.lines());
-    let Some((&split, stream)) = data.split_first() else { return };
+    // The tests run several inputs at the same time, but one changes the counts of another.
+    let mut observer = target.observer.lock().expect("no earlier input failed");
+    let commands_before = commands_run(&mut observer);
+    let Some((&split, input)) = data.split_first() else { return 0 };
+    let stream = expand(input, &target.password);
     let at = (usize::from(split) * stream.len() / 256).min(stream.len());
-    let replies = exchange(connect(server), stream.split_at(at).into());
+    let replies = exchange(connect(target.server), stream.split_at(at).into());
+    let mut effects = effects(stream, &target.password).into_iter();
     let mut rest = &replies[..];
-    let mut has_quit = false;
+    // Whether the client is logged in. `None` if the model doesn't know that.
+    let mut state = Some(false);
+    let (mut logins, mut has_been_in, mut has_ended) = (0, false, false);
     while !rest.is_empty() {
-        assert!(!has_quit, "QUIT ends the connection: {}", replies.escape_ascii());
+        assert!(!has_ended, "QUIT ends the connection: {}", replies.escape_ascii());
         let (value, length) = match parse_reply(rest) {
             Ok(Some(parsed)) => parsed,
             other => panic!("{other:?}: {}", rest.escape_ascii()),
         };
-        match &value {
-            Value::Error(text) => {
-                let text = String::from_utf8_lossy(text);
-                let text = text.strip_prefix(IN_EXEC).unwrap_or(&text);
-                assert!(ERRORS.iter().any(|known| text.starts_with(known)), "{text}");
-            }
-            Value::Simple(text) if text == b"OK" => has_quit = true,
-            Value::Simple(text) => assert_eq!(text, b"RESET"),
-            other => panic!("{other:?}: {}", replies.escape_ascii()),
-        }
         rest = &rest[length..];
+        let is_error = matches!(value, Value::Error(_));
+        // Without an effect, the reply is to a protocol error.
+        let effect = effects.next().unwrap_or(Effect::None);
+        match effect {
+            Effect::LogsIn if !is_error => {
+                (state, has_been_in) = (Some(true), true);
+                logins += 1;
+                continue;
+            }
+            Effect::LogsIn => assert!(is_protocol_error(&value), "{value:?} for a valid login"),
+            Effect::MayLogIn => (state, has_been_in) = (None, true),
+            Effect::LogsOut if value == Value::Simple(b"RESET".to_vec()) => state = Some(false),
+            Effect::Ends => has_ended = true,
+            Effect::LogsOut | Effect::None => {}
+        }
+        if state == Some(false) {
+            assert_reveals_nothing(&value, effect);
+        }
     }
     assert_eq!((users.epoch(), users.lines()), before, "users are as before");
+    if !has_been_in {
+        assert_eq!(commands_run(&mut observer), commands_before, "commands ran without a login");
+    }
+    logins
+}
+
+fn is_protocol_error(value: &Value) -> bool {
+    matches!(value, Value::Error(text) if text.starts_with(b"ERR Protocol error: "))
+}
+
+/// Checks a reply to a client that isn't logged in.
+fn assert_reveals_nothing(value: &Value, effect: Effect) {
+    match value {
+        Value::Error(text) => {
+            let text = String::from_utf8_lossy(text);
+            let text = text.strip_prefix(IN_EXEC).unwrap_or(&text);
+            assert!(ERRORS.iter().any(|known| text.starts_with(known)), "{text}");
+        }
+        Value::Simple(text) if text == b"OK" => assert_eq!(effect, Effect::Ends),
+        Value::Simple(text) if text == b"RESET" => assert_eq!(effect, Effect::LogsOut),
+        other => panic!("{other:?} without a login"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pantala_tests::random::Random;
+
+    use super::*;
+
+    /// Inputs whose logins the server accepts, and similar ones.
+    #[test]
+    fn valid_passwords_log_in_and_others_do_not() {
+        let with = |parts: &[&[u8]]| logins(&parts.concat());
+        for command in [AUTH, AUTH_USER, HELLO_2, HELLO_3] {
+            for split in [0, 100, 255] {
+                assert_eq!(with(&[&[split], b"GET k\r\n", &[command], b"SET k v\r\nSTRLEN k\r\nGET k\r\n"]), 1);
+                assert_eq!(with(&[&[split, command], b"RESET\r\nGET k\r\n", &[command], b"QUIT\r\nPING\r\n"]), 2);
+            }
+        }
+        assert_eq!(with(&[b"\0auth default ", &[PASSWORD], b"\r\nPING\r\n"]), 1);
+        assert_eq!(with(&[b"\0AUTH nobody ", &[PASSWORD], b"\r\nPING\r\n"]), 0);
+        assert_eq!(with(&[b"\0AUTH ", &[PASSWORD], b"x\r\nPING\r\nRESET\r\nQUIT\r\n"]), 0);
+        // The model doesn't know whether these log in.
+        assert_eq!(with(&[b"\0HELLO 3 AUTH ann ", &[PASSWORD], b" SETNAME me\r\nPING\r\n"]), 0);
+        assert_eq!(with(&[b"\0HELLO 3 AUTH ann ", &[PASSWORD], b" NONE\r\nPING\r\n"]), 0);
+    }
+
+    /// Random sequences of commands and parts of commands, with and without the valid password.
+    #[test]
+    fn random_sequences_agree_with_the_model() {
+        const INPUTS: usize = 2_000;
+        const PARTS_MAX: usize = 20;
+        let parts: [&[u8]; 21] = [
+            &[PASSWORD],
+            &[AUTH],
+            &[AUTH_USER],
+            &[HELLO_2],
+            &[HELLO_3],
+            b"AUTH ",
+            b"AUTH ann ",
+            b"AUTH x y\r\n",
+            b"HELLO 3 AUTH default ",
+            b"HELLO 3\r\n",
+            b" SETNAME a",
+            b"RESET\r\n",
+            b"QUIT\r\n",
+            b"PING\r\n",
+            b"SET k v\r\n",
+            b"SET x v\r\n",
+            b"MULTI\r\n",
+            b"*2\r\n$4\r\nECHO\r\n$32\r\n",
+            b"*1\r\n$5\r\nRESET\r\n",
+            b"\r\n",
+            b"\"",
+        ];
+        let mut random = Random::from_seed(Random::seed("logins of the fuzz target"));
+        let mut count = 0;
+        for _ in 0..INPUTS {
+            let mut input = vec![random.next_u64() as u8];
+            for _ in 0..random.below(PARTS_MAX) {
+                let part: &&[u8] = random.pick(&parts);
+                input.extend_from_slice(part);
+            }
+            count += logins(&input);
+        }
+        assert!(count > INPUTS / 2, "only {count} logins");
+    }
 }
