@@ -7,8 +7,8 @@
 
 A client reads through the cache: it GETs keys drawn by Zipf's law (--exponent), --pipeline keys at
 a time, and SETs each missing key to a value of --bytes bytes. The first --warm-up requests are not
-counted. All peers receive the same requests. They are drawn from --seeds seeds in turn, each with a
-new server.
+counted. The measurement is repeated for --seeds random seeds. For each seed, a new server of each
+peer is started, and all peers receive the same requests.
 
 Prints for each policy and peer the hit rate, the number of keys left, and used_memory and resident
 memory at the end, each as the median over all seeds (minimum-maximum). "ideal" is the share of

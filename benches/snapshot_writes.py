@@ -6,9 +6,9 @@
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --dir /tmp --dbfilename pantala.rdb'
 
 Fills a collection and --keys other keys, starts BGSAVE, and changes random elements of the
-collection until the snapshot is written. Prints the longest write and the 99th percentile in
-milliseconds, and the longest of 3,000 writes before BGSAVE, as medians over the rounds. The peers
-alternate between rounds.
+collection until the snapshot is written. Prints the longest of 3,000 writes before BGSAVE, the
+longest write during BGSAVE, and the 99th percentile of the writes during BGSAVE. Each value is in
+milliseconds, the median over the rounds. Each round measures all peers, one after the other.
 
 With --removals, the collection is not changed. Instead it is renamed and deleted (RENAME, UNLINK)
 immediately after BGSAVE. Prints the times of these two commands, and of a RENAME before BGSAVE, in

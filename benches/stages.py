@@ -18,9 +18,9 @@ less.
 
 callgrind does not support io_uring. The instructions of the event loop are therefore those of
 epoll, even if the first measurement used io_uring. Needs valgrind, redis-benchmark, and a build
-that keeps its function names (`cargo build --release`). Other load on the host changes times, but
-not instructions. All started processes are stopped at the end, also after Ctrl-C. Needs only
-Python's standard library.
+that keeps its function names (`cargo build --release`). Other load on the host changes the CPU
+times, but not the numbers of instructions. At the end, also after Ctrl-C, the script stops all
+processes that it has started. Needs only Python's standard library.
 """
 
 import argparse
@@ -54,9 +54,10 @@ STAGES = {
     "unassigned": "assigned to no stage",
 }
 
-# The stage of a function by its name. The first match counts. "" means that the files of the
-# function's (inlined) code determine the stage, or `window` if no file matches. For a function
-# without a match, its files determine the stage, or it is unassigned if no file matches.
+# The stage of a function by its name. The first matching pattern determines the stage. If that
+# stage is "", FILES determines the stage by the source file of the code (which may be inlined
+# code), and `window` is the stage if no file matches. If no pattern here matches, FILES determines
+# the stage as well, and `unassigned` is the stage if no file matches.
 FUNCTIONS = [
     (r"worker::run::.*(run_entry|run_ready|run_window|note_plain)", ""),
     (r"pantala_resp::parser", "parse"),
@@ -195,8 +196,8 @@ def instructions(arguments, test, pipeline):
 
 
 def cpu_ns(arguments):
-    """Returns the CPU time per operation, (in total, in the kernel), of each round by (test,
-    pipeline)."""
+    """Returns, for each (test, pipeline), a list with one element per round: the CPU time per
+    operation in ns, as (in total, in the kernel)."""
     results = collections.defaultdict(list)
     name, command = arguments.peer[0]
     for _ in range(arguments.rounds):

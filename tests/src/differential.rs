@@ -25,7 +25,7 @@ const SHOWN_BEFORE: usize = 100;
 const HISTORY_SHOWN: usize = 60;
 /// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// Maximum number of elements that a report shows, if only one of two walks found them.
+/// If only one of two walks found some elements, a report shows at most this number of them.
 const ODD_SHOWN: usize = 4;
 /// Number of commands that fill both servers before a stream, to create payloads for `RESTORE`.
 const FILLING: usize = 3000;
@@ -345,8 +345,8 @@ fn payloads(subject: &Server, reference: &Server, seed: u64, start_s: i64) -> Re
     let mut payloads = Vec::new();
     for database in 0..generator::DATABASES {
         for key in pair.keys_of(database as usize)? {
-            // The last ID of this stream is from the clock: in a restored copy, entries with
-            // smaller IDs could no longer be added.
+            // The last ID of this stream is a time. A copy restored from it would reject smaller
+            // IDs, such as those that the generator uses for other streams.
             if key == generator::CLOCK_STREAM {
                 continue;
             }
@@ -447,8 +447,9 @@ pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
 }
 
 /// Returns whether replies about streams are equal except for times, which may differ by
-/// [`TTL_SLACK_S`]. Times are the values of `idle` and `seen-time`, and the second to last element
-/// of an array that starts with an ID and ends with two integers.
+/// [`TTL_SLACK_S`]. There are two kinds of times: the values of `idle` and `seen-time`, and the
+/// time in a pending entry. A pending entry is an array that starts with an ID and ends with two
+/// integers, a time and the number of deliveries.
 fn agree_but_for_times(given: &Reply, right: &Reply, is_time: bool) -> bool {
     let items = |given: &[Reply], right: &[Reply]| {
         let pending = matches!(right, [Reply::Bulk(_), .., Reply::Integer(_), Reply::Integer(_)] if right.len() <= 4);

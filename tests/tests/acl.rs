@@ -180,8 +180,8 @@ fn commands_keys_and_channels_are_checked() {
     });
 }
 
-/// CVE-2023-41053: `SORT_RO` reads keys that the user may not read: its own key, and the keys that
-/// the patterns of `BY` and `GET` name.
+/// Tests for CVE-2023-41053: `SORT_RO` must not read keys that the user may not read. It reads its
+/// own key, and the keys that the patterns of `BY` and `GET` name.
 #[test]
 fn sort_ro_reads_only_permitted_keys() {
     const BY_DENIED: &str = "BY option of SORT denied due to insufficient ACL permissions";
@@ -193,7 +193,7 @@ fn sort_ro_reads_only_permitted_keys() {
             assert!(!admin.call(write).is_error());
         }
         let list = |items: &[&str]| Reply::Array(items.iter().copied().map(Reply::bulk).collect());
-        // A selector gives access to other keys, a pattern for writing none for reading.
+        // `SORT_RO` must not read `secret`: `%W` permits only writing, and the selector only `GET`.
         for rules in ["+@all %R~k*", "+@all ~k* %W~secret* (+get ~secret*)", "(+@all ~k*) +sort_ro %W~*"] {
             let mut sam = user(&server, "sam", rules);
             assert_eq!(sam.call("SORT_RO k1"), list(&["1", "2"]), "{rules}");
@@ -333,8 +333,8 @@ fn commands_that_waited_for_shards_are_checked_when_they_run() {
     let server = start(Backend::Epoll, &[]);
     let mut admin = admin(&server);
     for calls in [&["SET waited 1"][..], &["MULTI", "SET waited 1", "EXEC"], &["MSET waited 1 other 2"]] {
-        // Retries until the rule changes before the script ends: only then were the commands still
-        // waiting at the time of the change.
+        // Retries until the rule changes while the script still holds all shards. Otherwise the
+        // commands may have run before the change.
         for attempt in 0.. {
             let mut eve = user(&server, "eve", "+@all allkeys allchannels");
             // `began` is before the start of the script, so the script ends at least HELD_MS after

@@ -286,8 +286,8 @@ impl Names {
     }
 }
 
-/// Returns whether Redis checks different keys than the call uses (COMPAT.md, "Users"), or none
-/// because the call's arguments are invalid.
+/// Returns whether Redis checks other keys than the call uses (COMPAT.md, "Users"), or checks no
+/// keys because the arguments are invalid.
 fn is_known_difference(call: &[String]) -> bool {
     let counts = |word: &str| call.iter().filter(|known| *known == word).count();
     match call[0].as_str() {
@@ -368,7 +368,8 @@ fn compared(step: &Step, wanted: &Reply, found: &Reply) -> Option<[String; 2]> {
         Compared::Log => both(entries),
         Compared::Denial => both(denials),
         Compared::Permission => {
-            // A command that isn't implemented has no arity and no keys in Pantala.
+            // Pantala doesn't know the number of arguments of a command that it doesn't implement.
+            // So replies about a wrong number of arguments are not compared.
             let is_open = |reply: &Reply| reply.is_error() && reply.text().contains("wrong number of arguments");
             if is_open(wanted) || is_open(found) { None } else { both(|reply| format!("{reply:?}")) }
         }

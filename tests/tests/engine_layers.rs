@@ -50,8 +50,8 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// Returns the top-level names of the crate that code in a module refers to, by `crate::` or by so
-/// many `super::` that the path starts at the crate's root.
+/// Returns the top-level names of the crate that code in a module refers to. Such a path starts
+/// with `crate::`, or with one `super::` for each level of the module.
 fn references(module: &[String], code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
@@ -80,7 +80,8 @@ fn is_start_of_path(code: &str, at: usize) -> bool {
     !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':')
 }
 
-/// Returns the first names of the paths that start here: one, or those of a group in braces.
+/// Returns the first names of the paths at the start of `rest`. There is one path, or a group of
+/// paths in braces.
 fn names(rest: &str) -> Vec<String> {
     let name = |text: &str| -> String {
         text.trim_start().chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '*')).collect()

@@ -1,6 +1,6 @@
 //! Checks licences and sources of all packages that the workspace is built from, on any platform,
-//! against `deny.toml`. `.ci/dependencies` checks the same file with `cargo deny`, which must be
-//! installed first; this test runs anywhere.
+//! against `deny.toml`. `.ci/dependencies` checks them with `cargo deny`, which must be installed
+//! first. This test needs only cargo.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,8 +36,8 @@ fn strings(text: &str) -> Strings {
     found
 }
 
-/// The rules of `deny.toml` for licences. Of the sources, only the default registry and the
-/// directories of this repository are allowed.
+/// The licences that `deny.toml` allows. Allowed sources need no field: `read` asserts that these
+/// are only the default registry and the directories of this repository.
 struct Rules {
     licences: Vec<String>,
 }

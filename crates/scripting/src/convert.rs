@@ -24,8 +24,8 @@ const FIELD_BYTES: usize = 80;
 /// Pushes the reply of a command. If the whole reply does not fit into the memory of the state,
 /// pushes nil and returns `false`.
 ///
-/// During the conversion the allocator does not enforce its limit, because an error must not unwind
-/// Rust frames. Instead, the limit is checked before every value.
+/// The limit is checked before every value. During the conversion, Lua's allocator does not enforce
+/// the limit: it would raise a Lua error, which must not unwind Rust frames.
 #[must_use]
 pub(crate) fn push_whole_reply(stack: Stack<'_>, reply: &[u8]) -> bool {
     let top = stack.top();
@@ -318,8 +318,8 @@ fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
         }
         len += 1;
     }
-    // The table cannot change until its elements are written. So the length can be written first,
-    // and no bytes need to be moved.
+    // Nothing changes the table before its elements are written, so `len` stays correct. A length
+    // written after the elements would require moving their bytes.
     reply.array(len as usize);
     for index in 1..=len {
         if left.is_over {

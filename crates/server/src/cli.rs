@@ -1,12 +1,13 @@
 //! The command line: a configuration file, options, `--help` and `--version`.
 //!
-//! Every option is a directive of redis.conf. As in redis-server, `--name value value` has the
-//! effect of a line `name value value` after the last line of the file. `--name=value` means the
-//! same as `--name value`. So Pantala's own options need no separate parser.
+//! Every option is a directive of redis.conf, or one of Pantala's own directives, such as
+//! `workers`. As in redis-server, `--name value value` has the effect of a line `name value value`
+//! after the last line of the file. `--name=value` means the same as `--name value`.
 //!
-//! clap only writes the help. It can't parse these options: it doesn't support options with any
-//! number of values, values that start with `-` (`--bind 127.0.0.1 -::1`), or an argument that
-//! contains both a name and a value (`"--port 7000"`).
+//! clap only writes the help. It does not parse the options, because they have forms that it does
+//! not support together: any number of values, values that start with `-`, as in
+//! `--bind 127.0.0.1 -::1`, and an argument that contains both a name and a value
+//! (`"--port 7000"`).
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};

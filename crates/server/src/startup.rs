@@ -73,8 +73,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let sandbox = settings.process.is_sandboxed.then(process::Sandbox::new).transpose()?;
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
-    // There is at most one worker per shard. No shard would belong to a further worker. With
-    // `execution owner`, such a worker would have nothing to do.
+    // Apart from I/O workers, there are at most as many workers as shards: with `execution owner`,
+    // a worker without a shard would be idle.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;
@@ -134,7 +134,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
             Execution::Inline => keyspace::Execution::Inline,
             Execution::Owner => keyspace::Execution::Owner,
         },
-        // Not taken from `random`, because `INFO` shows numbers of that generator.
+        // This seed is secret. It is not taken from `random`, because `INFO` shows numbers of that
+        // generator.
         seed: Random::from_entropy().next_u64(),
         random_seed: random.next_u64(),
     };
@@ -169,8 +170,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
     let ended = if has_dataset {
-        // The workers serve connections during the load, after a short wait for its end
-        // (`loading::wait_while_short`).
+        // The workers run during the load. They serve connections once the load has ended or takes
+        // longer than a short time (`loading::wait_while_short`).
         run_workers(&server, &settings, sandbox.as_ref(), doorbells, || {
             load(&mut owned)?;
             server.port(server.facts().first_io_worker).send(Message::Release(owned));
@@ -229,8 +230,8 @@ fn run_workers(
             }
         }
         drop(ready);
-        // Each worker sends a message once its event loop is set up. A worker that fails only drops
-        // its sender. The iteration ends when all senders have been dropped.
+        // Each worker sends a message once its event loop is set up, or fails and drops its sender.
+        // The iteration ends when all senders have been dropped.
         let set_up = started.iter().count();
         if let Some(sandbox) = sandbox {
             sandbox.enter().inspect_err(|_| server.stop())?;

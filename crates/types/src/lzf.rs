@@ -18,8 +18,9 @@ use crate::OutOfMemory;
 const MATCH_LEN_MIN: usize = 3;
 /// Maximum length of a match.
 const MATCH_LEN_MAX: usize = 264;
-/// The length field that marks the long form of a match. The short form holds the length minus two,
-/// which is less than this value. So the short form is used for matches of up to 8 bytes.
+/// Value of a match's 3-bit length field that marks the long form, in which one more byte encodes
+/// the length. In the short form, the field is the length minus two, which is less than this value.
+/// So the short form is used for matches of up to 8 bytes.
 const SHORT_MATCH: usize = 7;
 /// Maximum distance of a match.
 const DISTANCE_MAX: usize = 1 << 13;

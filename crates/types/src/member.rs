@@ -140,9 +140,10 @@ impl Member {
             INT_TAG => Element::Int(word as i64 >> TAG_BITS),
             SHORT_TAG => {
                 let len = (word >> TAG_BITS) & SHORT_LEN_MAX;
-                // SAFETY: `self.word` is 8 initialized bytes, and at most 7 follow the first one.
-                // Reading a word made from a number as bytes is valid, and the bytes live as long
-                // as `self` is borrowed.
+                // SAFETY: `self.word` has 8 bytes, and `len` is at most 7, so the bytes after the
+                // first one are within the word. The word was made from a number, so all its bytes
+                // are initialized and may be read as `u8`. The bytes live as long as `self` is
+                // borrowed.
                 Element::Bytes(unsafe { std::slice::from_raw_parts((&raw const self.word).cast::<u8>().add(1), len) })
             }
             _ => Element::Bytes(self.long_bytes().unwrap_or_default()),

@@ -6,14 +6,14 @@
 
 use super::{Check, Generator, Step};
 
-/// Number of keys that most hashes are in: few, so that they grow.
+/// Number of keys of ordinary hashes: few, so that the hashes grow.
 pub(super) const KEYS: usize = 4;
 
 /// Number of keys of small hashes, which no other command accesses.
 const SMALL_KEYS: usize = 3;
 
-/// More elements than any collection of a stream has, so that a page or a random selection of this
-/// size is complete.
+/// A count that exceeds the number of elements of any collection in a stream. With this count, a
+/// page or a random selection contains all elements.
 pub(super) const ALL: &str = "1000000";
 
 pub(super) fn key(number: usize) -> Vec<u8> {
@@ -153,8 +153,9 @@ impl Generator {
     pub(super) fn pick_count(&mut self) -> Vec<u8> {
         const COUNTS: &[&str] = &["0", "1", "2", "5", "20", "400", "-1", "-3", "-40", ALL, ALL, ALL];
         if self.random.one_in(16) {
-            // A valid count far below 0 would make the reference reply until its memory is
-            // exhausted. The one such count in this list is out of range, so it is rejected.
+            // The negative count in this list is out of range, so the reference rejects it. A large
+            // negative count within the range would make the reference reply until its memory is
+            // exhausted.
             return self
                 .random
                 .pick(&["x", "", "-9223372036854775808", "9223372036854775808", "1.5"])

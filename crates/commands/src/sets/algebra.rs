@@ -86,8 +86,8 @@ fn views<'v>(
     access.views::<Set>(&keys)
 }
 
-/// Returns true. Used for results that are no larger than one of the sets, because such results
-/// always fit.
+/// Returns true. Used for intersections and differences: their result always fits into a set,
+/// because it is no larger than the first set.
 fn always_fits(_: Views<'_, '_>) -> bool {
     true
 }

@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 
-/// Number of the latest entries that are searched for an entry of similar events, as in Redis.
+/// Maximum number of entries, latest first, that are searched for an entry to which an event can be
+/// added, as in Redis.
 const SEARCHED_ENTRIES_MAX: usize = 10;
 
 /// A similar event is added to an entry if at most this time in ms has passed since the entry's
 /// latest event.
 const SAME_MS_MAX: i64 = 60_000;
 
-/// The denied object.
+/// What was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A command.

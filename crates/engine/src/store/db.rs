@@ -49,8 +49,8 @@ pub enum Expire {
 }
 
 /// Evaluates to a found entry unless it has expired. An expired entry is found, hidden or deleted,
-/// as [`Expired`] says. If it is hidden or deleted, evaluates `$absent`, which must return. A
-/// function instead of this macro would borrow the whole view for as long as the entry.
+/// as [`Expired`] says. If it is hidden or deleted, evaluates `$absent`, which must return.
+/// A macro, because a function would keep the whole view borrowed along with the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $absent:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
@@ -592,7 +592,7 @@ pub(crate) fn forget(store: &Store, stats: &ShardStats, db_stats: &DatabaseStats
     }
     let began = Instant::now();
     store.dispose(value, lazy);
-    // The event may be recorded in any worker's list.
+    // Worker 0 stands for any worker: `LATENCY` merges the events of all workers.
     store.note_latency(0, latency::EXPIRE_DEL, now_ms, began.elapsed());
 }
 

@@ -2,12 +2,14 @@
 //! effects.
 //!
 //! Each effect has a *stamp*, its place in the order of all changes ([`pantala_engine::effect`]).
-//! The *base* is the file with the dataset at one instant, which precedes the increments.
+//! The *base* is the file with the dataset at one instant, which precedes the increments. The
+//! *batch* has the effects that were taken from the stream and are not written yet. A file is
+//! *lost* if a sync of it has failed or writing to it was abandoned.
 //!
-//! | a stamp is | as soon as |
+//! | a stamp is | as soon as each effect with an earlier stamp |
 //! | --- | --- |
-//! | read | all effects with earlier stamps are in the batch or written |
-//! | durable | all effects with earlier stamps are synced, or in a base if their file was lost |
+//! | read | is in the batch or has been written |
+//! | durable | is in a synced file, or, if its file was lost, in a base |
 //!
 //! # A cut
 //!
@@ -15,10 +17,14 @@
 //! that position. Effects before the cut belong to the current increment. Effects after the cut
 //! belong to the next increment, which [`Writing::rotate`] opens. The current increment is made
 //! durable before the next one is listed in the manifest, so only the last listed file can be
-//! incomplete. If a sync has failed, if there is no base, or if the current increment can't be
-//! written, the next increment is not listed until the snapshot has become the base. The next
-//! increment is made durable before the snapshot becomes the base. The manifest that lists the new
-//! base also lists this increment, and the files before it become history.
+//! incomplete.
+//!
+//! In three cases the manifest does not list the next increment until the snapshot has become the
+//! base: a sync has failed, there is no base, or the current increment can't be written.
+//!
+//! In every case, the next increment is made durable before the snapshot becomes the base. The
+//! manifest that lists the new base also lists this increment. The files before the increment
+//! become history.
 
 use std::io;
 use std::ops::Range;
@@ -36,7 +42,8 @@ pub struct Writing<D: Disk> {
     output: Output<D::File>,
     /// Parts after the cut that were read together with parts before it.
     after_cut: Vec<(Outgoing, Range<usize>)>,
-    /// Whether the increment for the effects after the last cut is open, or could not be opened.
+    /// Whether [`Self::rotate`] has been called since the last cut, successfully or not. Also true
+    /// if there was no cut.
     is_rotated: bool,
     /// The error of opening that increment. Without the increment, the snapshot can't become the
     /// base.
@@ -61,9 +68,9 @@ pub struct Taken {
     pub end: u64,
     /// The offset of the cut, if there is one.
     pub cut: Option<u64>,
-    /// The stamp before which all effects have been read, including these, if known.
+    /// A stamp, if known: all effects with earlier stamps have been read, including these effects.
     pub before: Option<u64>,
-    /// The time to annotate, Unix time in s.
+    /// The time for an annotation in the file before these effects, if any. Unix time in s.
     pub now_s: Option<i64>,
 }
 
@@ -169,9 +176,10 @@ impl<D: Disk> Writing<D> {
         self.output.write()
     }
 
-    /// Abandons the current increment, which can't be written. Must be called only after a cut and
-    /// before [`Self::rotate`], because only then will the base of that cut contain all effects of
-    /// the increment. As after a failed sync, no further effect is written to the increment.
+    /// Abandons the current increment, which can't be written. No further effect is written to it,
+    /// as after a failed sync. Must be called only after a cut and before [`Self::rotate`]: in that
+    /// period, all effects of the current increment precede the cut, so the base of that cut will
+    /// contain them.
     pub fn abandon(&mut self) {
         self.output.lose();
         self.awaits_base = true;
@@ -192,7 +200,7 @@ impl<D: Disk> Writing<D> {
         self.rotation_error = None;
     }
 
-    /// Returns whether the increment after the last cut is open, or could not be opened.
+    /// Returns whether [`Self::rotate`] has been called since the last cut, successfully or not.
     pub fn is_rotated(&self) -> bool {
         self.is_rotated
     }
@@ -204,8 +212,8 @@ impl<D: Disk> Writing<D> {
     /// The system's error. The current increment is then continued, and the snapshot can't become
     /// the base.
     pub fn rotate(&mut self, place: Option<&mut Place<D>>, now_s: Option<i64>) -> io::Result<Vec<u8>> {
-        // Effects in a file after a lost file would follow a gap, so a lost file must stay the last
-        // listed file.
+        // A lost file lacks effects. Effects in a listed file after it would be loaded without the
+        // missing ones, so no file may be listed after a lost file.
         let is_unlisted = self.is_unlisted || self.awaits_base || !self.output.is_open();
         let opened = self.open_next(place, is_unlisted);
         self.is_rotated = true;

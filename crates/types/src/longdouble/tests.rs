@@ -160,7 +160,8 @@ fn the_last_of_many_digits_breaks_a_tie() {
     );
     assert_eq!(parse(tie), parse("0x1p200"));
     assert_eq!(parse(above), parse("0x1.0000000000000002p200"));
-    // Rounding this tie requires a division instead of a multiplication.
+    // 2^64 + 1, a tie, plus a last digit far behind the decimal point. Because of its decimals,
+    // parsing divides by a power of five. For the integers above, it does not divide.
     let mut tie = b"18446744073709551617.".to_vec();
     tie.resize(LONG_DOUBLE_CHARS_MAX - 2, b'0');
     tie.push(b'1');
@@ -180,7 +181,9 @@ fn sums() {
         ("18446744073709551614", "0.5", Some("18446744073709551614")),
         ("18446744073709551616", "-0.25", Some("18446744073709551616")),
         ("18446744073709551616", "-0.75", Some("18446744073709551615")),
-        // 1.5 × 2^64 minus slightly more than half of its last place. The cut-off bits decide.
+        // Numbers near 1.5 × 2^64 differ by 2. The subtrahend, 1 + 2^-63, is slightly more than
+        // half of that. So the bit 2^-63 decides the rounding, although the result has no room for
+        // it.
         ("0x18000000000000000", "-0x1.0000000000000002p0", Some("27670116110564327422")),
         ("0x18000000000000000", "-1", Some("27670116110564327424")),
         ("1e4932", "1e4932", None),

@@ -1,16 +1,19 @@
-//! The messages in flight to a worker's subscribers, limited like pending output.
+//! The backlogs of published messages, and their limit.
 //!
-//! A worker that runs a long command or script takes no messages meanwhile. The messages in flight
-//! to a worker are its *backlog*. If the backlog is long, publishers count the bytes in flight to
-//! each connection. The bytes become pending output when the worker takes the messages. So a
-//! connection with more bytes in flight than its output limit will be closed. A message is dropped
-//! if all its receivers will be closed. So the length of a backlog is at most about the sum of
-//! [`LONG_BYTES_MIN`] and the limits of all subscribers.
+//! A message is *in flight* from the moment when it is sent to a subscriber's worker until the
+//! worker delivers it. A worker that runs a long command or script delivers no messages meanwhile.
+//! The messages in flight to a worker are its *backlog*.
+//!
+//! If the backlog is long, publishers count the bytes in flight to each connection, because these
+//! bytes become pending output when they are delivered. If the count of a connection exceeds the
+//! output limit of subscribers, the publisher sends the worker a request to close the connection. A
+//! message is dropped if such a request has been sent for each of its receivers. So the length of a
+//! backlog is at most about the sum of [`LONG_BYTES_MIN`] and the limits of all subscribers.
 //!
 //! The memory usage of a backlog is not much larger than its length, because short messages are
 //! packed if the backlog has at least [`PACKED_BACKLOG_BYTES_MIN`]. The exception is a worker with
-//! a `MONITOR` client: two messages with a line for the client between them are not packed
-//! together.
+//! a `MONITOR` client. If a line for this client is sent between two messages, these two messages
+//! are not packed together.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,9 +28,9 @@ use crate::events::Events;
 /// publishing costs only one addition.
 const LONG_BYTES_MIN: u64 = 32 * 1024 * 1024;
 
-/// Minimum length of a backlog to which short messages are packed, bytes. Unpacked short messages
-/// of this total length take some 3 MB. Workers that keep up have shorter backlogs, and each
-/// message is delivered from its own memory.
+/// If a backlog has at least this length in bytes, short messages are packed. Unpacked short
+/// messages of this total length take some 3 MB. Workers that keep up have shorter backlogs, and
+/// each message is delivered from its own memory.
 const PACKED_BACKLOG_BYTES_MIN: u64 = 256 * 1024;
 
 /// Minimum length of an encoded message without its channel and payload, bytes. It consists of
@@ -58,13 +61,14 @@ struct InFlight {
 impl Backlog {
     /// Stops counting the messages in flight to a connection that has ended a subscription. When
     /// these messages are delivered, the connection may no longer be a receiver, so their bytes
-    /// would never be subtracted. The error is small: few of these messages are for other
-    /// subscriptions of the connection, because the worker delivered all earlier messages before it
+    /// would never be subtracted. Messages for other subscriptions of the connection are also
+    /// removed from the count. These are few: the worker delivered all earlier messages before it
     /// ran the unsubscribing command.
     pub(super) fn forget(&self, connection: u64) {
-        // Relaxed: a publisher that counts bytes for the connection sets the flag and then finds
-        // the connection in the room. The room's lock orders both steps before the connection's
-        // removal from the room.
+        // Relaxed: the connection has just been removed from the worker's room (the list of its
+        // subscribers) under the room's lock. A publisher sets the flag before it reads the room
+        // under this lock. So if a publisher still found the connection in the room, this load sees
+        // that the flag was set.
         if self.is_long.load(Relaxed)
             && let Entry::Occupied(entry) = lock(&self.by_connection).entry(connection)
             && !entry.get().is_closing
