@@ -52,8 +52,8 @@ impl Admission {
     pub fn makes_room(&self, server: &Server, open: u64, maxclients: u32) -> bool {
         let now_ms = server.now_ms();
         if open > u64::from(maxclients) + EXCESS_MAX
-            || server.needs_no_password()
-            || now_ms - self.failed_search_ms.load(Relaxed) < SEARCH_INTERVAL_MS
+            || !server.keyspace().users().requires_login()
+            || (now_ms - self.failed_search_ms.load(Relaxed)).abs() < SEARCH_INTERVAL_MS
         {
             return false;
         }
@@ -71,9 +71,10 @@ impl Admission {
 /// enough.
 fn oldest_unauthenticated(server: &Server, now_ms: i64) -> Option<Arc<Client>> {
     server.keyspace().clients().first(|client| {
-        !client.authenticated.load(Relaxed)
+        let since_ms = client.unauthenticated_since_ms.load(Relaxed);
+        since_ms != 0
             && !client.is_primary.load(Relaxed)
             && !client.killed.load(Relaxed)
-            && now_ms - client.created_ms >= UNAUTHENTICATED_AGE_MIN_MS
+            && now_ms - since_ms >= UNAUTHENTICATED_AGE_MIN_MS
     })
 }

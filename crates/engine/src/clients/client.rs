@@ -88,8 +88,9 @@ pub struct Client {
     pub queued: AtomicI64,
     /// Memory usage of the queued commands, bytes.
     pub queued_bytes: AtomicU64,
-    /// Whether the client has logged in, or connected while no login was required.
-    pub authenticated: AtomicBool,
+    /// Time since which the client may only log in, Unix time in ms; 0 if it has logged in, or
+    /// connected while no login was required.
+    pub unauthenticated_since_ms: AtomicI64,
     /// Whether the client runs `MONITOR`.
     pub monitors: AtomicBool,
     /// Whether the client is a replica (`SYNC`, `PSYNC`).
@@ -162,7 +163,7 @@ impl Client {
             subscriptions: Default::default(),
             queued: AtomicI64::new(-1),
             queued_bytes: AtomicU64::new(0),
-            authenticated: AtomicBool::new(false),
+            unauthenticated_since_ms: AtomicI64::new(0),
             monitors: AtomicBool::new(false),
             is_replica: AtomicBool::new(false),
             is_primary: AtomicBool::new(false),

@@ -21,7 +21,8 @@ impl Session {
 
     pub(super) fn set_authenticated(&mut self, authenticated: bool) {
         self.authenticated = authenticated;
-        self.client.authenticated.store(authenticated, Relaxed);
+        let since_ms = if authenticated { 0 } else { self.logged_out_ms };
+        self.client.unauthenticated_since_ms.store(since_ms, Relaxed);
     }
 
     /// Returns the time at which the client connected or was last logged out, Unix time in ms.

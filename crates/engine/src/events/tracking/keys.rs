@@ -110,6 +110,8 @@ pub(crate) struct HeldTracking {
     /// The client that has last changed the key, if an invalidation for clients that track prefixes
     /// was pending.
     changed: Option<u64>,
+    /// Number of invalidations that were pending before the changes.
+    invalidated: usize,
 }
 
 /// Invalidations in a shard that have not been sent yet.
@@ -220,7 +222,8 @@ impl TrackedKeys {
     pub(crate) fn hold(&self, hash: u64, name: &[u8]) -> HeldTracking {
         let found = self.keys.as_ref().and_then(|keys| keys.find(hash as u32, |tracked| *tracked.name == *name));
         let changed = self.pending.as_ref().and_then(|pending| pending.changed.get(name).copied());
-        HeldTracking { is_tracked: found.is_some(), changed }
+        let invalidated = self.pending.as_ref().map_or(0, |pending| pending.invalidated.len());
+        HeldTracking { is_tracked: found.is_some(), changed, invalidated }
     }
 
     /// Drops the pending invalidations of a key whose changes were rolled back, and tracks the key
@@ -231,8 +234,8 @@ impl TrackedKeys {
             Some(by) => _ = pending.changed.get_mut(name).map(|now| *now = by),
             None => _ = pending.changed.remove(name),
         }
-        let is_it = |invalidated: &Invalidated| *invalidated.name == *name;
-        let at = if held.is_tracked { pending.invalidated.iter().rposition(is_it) } else { None };
+        let is_undone = |(at, invalidated): (usize, &Invalidated)| at >= held.invalidated && *invalidated.name == *name;
+        let at = if held.is_tracked { pending.invalidated.iter().enumerate().rposition(is_undone) } else { None };
         let undone = at.map(|at| pending.invalidated.remove(at));
         if pending.invalidated.is_empty() && pending.changed.is_empty() && pending.flushes == 0 {
             self.pending = None;
