@@ -394,7 +394,7 @@ fn strings(scene: &mut Scene<'_>) {
     let other = vec![b'x'; VALUE_BYTES / 2];
     let commands = ["key1", "key2"].map(|key| scene.command("SET", key, &[&other]));
     let counts = scene.both(&commands[0], &commands[1]);
-    assert_shard("SET over one of another size", counts);
+    assert_shard("SET over a value of another size", counts);
     let commands = ["new1", "new2"].map(|key| scene.command("SET", key, &[&other]));
     let counts = scene.both(&commands[0], &commands[1]);
     assert_shard("SET of a new key", counts);
