@@ -1,5 +1,7 @@
 //! Tests of the connection commands on a fake host, which stands for the server process.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use pantala_engine::client::ReplyMode;
 use pantala_resp::Version;
 
@@ -115,18 +117,21 @@ fn hello_authenticates() {
 #[test]
 fn reset_logs_out_at_its_time() {
     let mut test = LocalTest::with_password(b"secret");
-    let connected_ms = test.session.logged_out_ms();
-    assert_eq!(connected_ms, test.session.client.created_ms);
+    let since_ms = |test: &LocalTest| test.session.client.unauthenticated_since_ms.load(Relaxed);
+    let connected_ms = test.session.client.created_ms;
+    assert_eq!(since_ms(&test), connected_ms);
     // `RESET` records a logout only if the client was authenticated.
     test.now_ms += 1000;
-    test.expect(&[("RESET", "+RESET|"), ("AUTH secret", "+OK|")]);
-    assert_eq!(test.session.logged_out_ms(), connected_ms);
+    test.expect(&[("RESET", "+RESET|")]);
+    assert_eq!(since_ms(&test), connected_ms);
+    test.expect(&[("AUTH secret", "+OK|")]);
+    assert_eq!(since_ms(&test), 0);
     test.now_ms += 1000;
     test.expect(&[("RESET", "+RESET|")]);
     let logged_out_ms = test.now_ms;
     test.now_ms += 1000;
     test.expect(&[("RESET", "+RESET|")]);
-    assert_eq!(test.session.logged_out_ms(), logged_out_ms);
+    assert_eq!(since_ms(&test), logged_out_ms);
     assert!(!test.session.is_authenticated());
 }
 

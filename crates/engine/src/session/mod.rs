@@ -52,8 +52,6 @@ pub struct Session {
     pub version: Version,
     /// Whether the client has logged in, or connected while no login was required.
     authenticated: bool,
-    /// Time at which the client connected or was last logged out, Unix time in ms.
-    logged_out_ms: i64,
     user: Arc<User>,
     /// The user's rules as of `user_epoch`.
     rules: Arc<Rules>,
@@ -128,7 +126,6 @@ impl Session {
         let epoch = users.epoch();
         let user = Arc::clone(users.default_user());
         let mut session = Session {
-            logged_out_ms: client.created_ms,
             client,
             db: 0,
             version: Version::Resp2,
@@ -158,7 +155,7 @@ impl Session {
             primary: None,
             durability: Durability::default(),
         };
-        session.set_authenticated(!users.requires_login());
+        session.set_authenticated(!users.requires_login(), session.client.created_ms);
         session.settle_permissions(epoch);
         session
     }

@@ -19,15 +19,12 @@ impl Session {
         self.authenticated
     }
 
-    pub(super) fn set_authenticated(&mut self, authenticated: bool) {
+    /// Sets whether the client is authenticated, and otherwise since when it is not, Unix time in
+    /// ms.
+    pub(super) fn set_authenticated(&mut self, authenticated: bool, otherwise_since_ms: i64) {
         self.authenticated = authenticated;
-        let since_ms = if authenticated { 0 } else { self.logged_out_ms };
+        let since_ms = if authenticated { 0 } else { otherwise_since_ms };
         self.client.unauthenticated_since_ms.store(since_ms, Relaxed);
-    }
-
-    /// Returns the time at which the client connected or was last logged out, Unix time in ms.
-    pub fn logged_out_ms(&self) -> i64 {
-        self.logged_out_ms
     }
 
     /// Returns the user.
@@ -38,7 +35,7 @@ impl Session {
     /// Logs the client in as a user. The caller must read `epoch` before it looks up the user. A
     /// change after the lookup raises the epoch, so the next command notices the change.
     pub fn log_in(&mut self, user: Arc<User>, epoch: u64) {
-        self.set_authenticated(true);
+        self.set_authenticated(true, 0);
         self.client.set_user(Arc::clone(&user));
         self.rules = user.rules();
         self.user = user;
@@ -47,12 +44,14 @@ impl Session {
 
     /// Logs the client out: the session has the default user, like a new connection.
     pub(super) fn log_out(&mut self, users: &Users, now_ms: i64) {
-        if self.authenticated {
-            self.logged_out_ms = now_ms;
-        }
+        // A client that had not authenticated does not gain time.
+        let since_ms = match self.client.unauthenticated_since_ms.load(Relaxed) {
+            0 => now_ms,
+            since_ms => since_ms,
+        };
         let epoch = users.epoch();
         self.log_in(Arc::clone(users.default_user()), epoch);
-        self.set_authenticated(!users.requires_login());
+        self.set_authenticated(!users.requires_login(), since_ms);
         self.settle_permissions(epoch);
     }
 
@@ -73,7 +72,7 @@ impl Session {
     #[cold]
     fn follow_changed_rules(&mut self, epoch: u64) -> bool {
         if self.user.is_deleted() {
-            self.set_authenticated(false);
+            self.set_authenticated(false, self.client.created_ms);
             self.unrestricted_epoch = NEVER;
             return false;
         }

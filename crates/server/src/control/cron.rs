@@ -117,8 +117,19 @@ fn unauthenticated_too_long(connection: &Connection, server: &Server, settings: 
         is_handshaking || must_log_in(&connection.session, server.keyspace().users())
     };
     settings.unauthenticated_timeout_s > 0
-        && now_ms - connection.session.logged_out_ms() > i64::from(settings.unauthenticated_timeout_s) * 1000
+        && now_ms - unauthenticated_since_ms(connection) > i64::from(settings.unauthenticated_timeout_s) * 1000
         && is_stranger()
+}
+
+/// Returns the time at which a client was last logged out, or at which it connected, Unix time in
+/// ms.
+fn unauthenticated_since_ms(connection: &Connection) -> i64 {
+    let client = &connection.session.client;
+    match client.unauthenticated_since_ms.load(Relaxed) {
+        // A client that needs no login may still be in its TLS handshake.
+        0 => client.created_ms,
+        since_ms => since_ms,
+    }
 }
 
 fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
