@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use pantala_base::number::parse_i64;
 use pantala_base::random::Random;
-use pantala_resp::Reply;
+use pantala_engine::access::Access;
+use pantala_engine::command::{Chance, Propagated};
+use pantala_resp::{Args, Reply};
 use pantala_types::LongDouble;
 use pantala_types::pack::Element;
 
@@ -37,6 +39,20 @@ pub(crate) fn long_double(element: Element<'_>) -> Option<LongDouble> {
         Element::Int(value) => Some(LongDouble::from(value)),
         Element::Bytes(bytes) => LongDouble::parse(bytes),
     }
+}
+
+/// Runs a command that replies with random elements of its first key, the argument at index 1, and
+/// changes nothing.
+pub(crate) fn reply_at_random(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    chance: Chance,
+    run: impl FnOnce(&mut Access<'_>, &Args<'_>, Random, &mut Reply<'_>),
+) -> Option<Propagated> {
+    let random = access.random(&access.first_key(args, 1), chance.draw());
+    run(access, args, random, reply);
+    None
 }
 
 /// Returns `count` distinct numbers below `bound`, ascending. Each subset is equally likely.

@@ -26,8 +26,11 @@ pub(crate) fn pop(access: &mut Access<'_>, command: &str, key: &Key<'_>, count: 
     }
 }
 
-/// Propagates a command given as its arguments.
+/// Propagates a command given as its arguments, which are not collected while the journal is off.
 pub(crate) fn words<'w>(access: &mut Access<'_>, words: impl IntoIterator<Item = &'w [u8]>) -> Propagated {
+    if !access.is_journaled() {
+        return access.propagate_nothing(Omission::Unrecorded);
+    }
     let words: Vec<&[u8]> = words.into_iter().collect();
     access.propagate(&words)
 }
@@ -37,8 +40,7 @@ pub(crate) fn words<'w>(access: &mut Access<'_>, words: impl IntoIterator<Item =
 pub(crate) fn without_word(access: &mut Access<'_>, args: &Args<'_>, first: usize, word: &str) -> Propagated {
     let kept =
         args.iter().enumerate().filter(|(index, arg)| *index < first || !arg.eq_ignore_ascii_case(word.as_bytes()));
-    let kept: Vec<&[u8]> = kept.map(|(_, arg)| arg).collect();
-    access.propagate(&kept)
+    words(access, kept.map(|(_, arg)| arg))
 }
 
 /// Propagates several commands in place of the client's, or nothing if there are none.

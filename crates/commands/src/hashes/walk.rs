@@ -9,7 +9,7 @@ use pantala_types::pack::Element;
 
 use super::fields::{with_unfiltered, with_view};
 use crate::arguments::{is_option, signed_count};
-use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
+use crate::elements::{REPEATED_PICKS_MAX, distinct_below, reply_at_random, write};
 use crate::errors;
 use crate::scanning::{ScanOptions, parse_cursor, reply_empty_page, reply_page};
 
@@ -93,9 +93,7 @@ pub fn hrandfield(
     reply: &mut Reply<'_>,
     chance: Chance,
 ) -> Option<Propagated> {
-    let random = access.random(&access.first_key(args, 1), chance.draw());
-    reply_random(access, args, random, reply);
-    None
+    reply_at_random(access, args, reply, chance, reply_random)
 }
 
 fn reply_random(access: &mut Access<'_>, args: &Args<'_>, mut random: Random, reply: &mut Reply<'_>) {

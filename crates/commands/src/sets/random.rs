@@ -12,7 +12,7 @@ use pantala_types::{Collection, Set, SetView};
 use super::intset_entries_max;
 use super::members::with_view;
 use crate::arguments::{natural, signed_count};
-use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
+use crate::elements::{REPEATED_PICKS_MAX, distinct_below, reply_at_random, write};
 use crate::{errors, propagated};
 
 /// `SPOP` moves the remaining members to a new set if there are at least this many popped members
@@ -116,9 +116,7 @@ pub fn srandmember(
     reply: &mut Reply<'_>,
     chance: Chance,
 ) -> Option<Propagated> {
-    let random = access.random(&access.first_key(args, 1), chance.draw());
-    reply_random(access, args, random, reply);
-    None
+    reply_at_random(access, args, reply, chance, reply_random)
 }
 
 fn reply_random(access: &mut Access<'_>, args: &Args<'_>, mut random: Random, reply: &mut Reply<'_>) {

@@ -9,7 +9,7 @@ use pantala_types::sorted_set::{LexRange, ScoreRange, SortedSetView};
 use crate::arguments::is_option;
 use crate::errors;
 
-/// What the bounds of a range are.
+/// The type of the bounds of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeKind {
     /// Ranks.
