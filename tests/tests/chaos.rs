@@ -227,7 +227,7 @@ struct Scene {
     nodes: Vec<Node>,
     primary: usize,
     random: Random,
-    /// What happened, for the failure message.
+    /// Events so far, for the failure message.
     report: Vec<String>,
 }
 

@@ -18,7 +18,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// The version of Redis whose behaviour the server implements.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-/// What the command line requests.
+/// The request of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Print this text and exit.

@@ -56,8 +56,8 @@ const IN_EXEC: &str = "EXECABORT Transaction discarded because of: ";
 /// Commands that a client that isn't logged in may run.
 const ALLOWED: [&str; 4] = ["auth", "hello", "quit", "reset"];
 
-/// What the users `default` and `ann` may do after the login. Each of these commands has one short
-/// reply, and none affects other clients.
+/// The permissions of the users `default` and `ann` after the login. Each of these commands has one
+/// short reply, and none affects other clients.
 const RULES: &str =
     "resetkeys ~k* resetchannels -@all +auth +hello +quit +reset +set +strlen +del +ping +echo +acl|whoami";
 

@@ -49,7 +49,7 @@ pub(super) struct Client {
     pub(super) queues: Vec<VecDeque<Operation>>,
 }
 
-/// What a client does next.
+/// The next step of a client.
 pub(super) enum Next {
     Operation(Operation),
     /// No operation is due before this time, in ns.

@@ -10,7 +10,7 @@ const SEARCHED_ENTRIES_MAX: usize = 10;
 /// latest event.
 const SAME_MS_MAX: i64 = 60_000;
 
-/// What was denied.
+/// The kind of the denied object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A command.

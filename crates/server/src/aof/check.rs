@@ -18,7 +18,7 @@ const USAGE: &str = "Usage: pantala check-aof [--fix|--truncate-to-timestamp $ti
 /// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
 
-/// What to do with an invalid file.
+/// The treatment of an invalid file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
     /// Only report errors.
@@ -29,7 +29,7 @@ pub enum Repair {
     Until(i64),
 }
 
-/// What the command-line arguments request.
+/// The request of the command-line arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// Check this file or manifest.

@@ -31,7 +31,7 @@ pub struct Files {
     pub all_bytes: u64,
 }
 
-/// What was found at the end of one file.
+/// The state of the end of one file.
 enum End {
     Whole,
     /// The file ended within a command or transaction. It was truncated before this command or

@@ -32,8 +32,7 @@ impl Boot {
     }
 }
 
-/// What must be done at exit: files to remove, and messages to the supervisor that are still to be
-/// sent.
+/// Work at exit: removes files, and sends the remaining messages to the supervisor.
 #[derive(Debug)]
 pub struct Cleanup {
     pidfile: Option<PathBuf>,

@@ -105,7 +105,7 @@ impl Known {
     }
 }
 
-/// What the next connection attempt needs.
+/// The parameters of the next connection attempt.
 pub(super) struct Wanted {
     pub(super) primary: Address,
     pub(super) term: u64,

@@ -424,7 +424,7 @@ impl Encoder for NoKeys {
     fn end_cut(&self, _: &Value) {}
 }
 
-/// What the snapshot's thread needs.
+/// The input and output of the snapshot's thread.
 struct Work {
     head: Head,
     tail: Tail,

@@ -13,7 +13,7 @@ use pantala_engine::tuning::Tuning;
 use pantala_persistence::rdb::{Check, Reader};
 use pantala_types::rdb_value::Dialect;
 
-/// What the arguments of `check-rdb` request.
+/// The request of the arguments of `check-rdb`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// Check this file.

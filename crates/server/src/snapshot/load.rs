@@ -70,7 +70,7 @@ impl From<Error> for LoadError {
     }
 }
 
-/// What a loader does with the entries of a file.
+/// The treatment of the entries of a file by a loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
     /// Store them. An existing key is an error.
@@ -195,7 +195,7 @@ pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestoreP
     })
 }
 
-/// What a file contains besides its keys, and counts of its keys.
+/// The content of a file besides its keys, and counts of its keys.
 pub struct Loaded {
     /// The file's function libraries. They are not restored yet.
     pub libraries: Libraries,

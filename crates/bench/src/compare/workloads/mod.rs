@@ -47,7 +47,7 @@ pub(crate) struct Command {
     pub(crate) weight: u32,
 }
 
-/// What one measurement measures, and its length. The *numbers* are those from which keys or
+/// The operations of one measurement, and its length. The *numbers* are those from which keys or
 /// members are formed; [`Workload::numbers`] says how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {

@@ -11,7 +11,7 @@ use crate::effect::change::{CHECKED_BYTES_MAX, UNREPORTED_CHANGE};
 use crate::store::Store;
 use crate::store::state::DatabaseStats;
 
-/// What a change does if the collection's key does not exist.
+/// The treatment of a missing key by a change of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// Starts with an empty collection.

@@ -3,7 +3,7 @@
 use crate::host::Server;
 use crate::replication::Replication;
 
-/// What `INFO replication` shows about replicas: complete lines, and the values of further lines.
+/// The state of the replicas for `INFO replication`: complete lines, and values of further lines.
 pub struct PrimaryInfo {
     /// Number of replicas.
     pub replicas: usize,

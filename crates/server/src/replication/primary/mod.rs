@@ -22,7 +22,7 @@ pub(super) use drain::quiesce;
 use full_sync::SharedFeed;
 pub(super) use waits::PendingWait;
 
-/// What a replica is sent next.
+/// The bytes that are sent to a replica next.
 enum Phase {
     /// Nothing: the replica waits for a snapshot.
     Wait,

@@ -28,13 +28,13 @@ pub(in crate::replication) struct PendingWait {
     waiter: Arc<Waiter>,
     worker: u32,
     replicas: u64,
-    /// What a `WAITAOF` waits for on this server's disk; `None` for `WAIT`.
+    /// The local part of a `WAITAOF`; `None` for `WAIT`.
     local: Option<Local>,
     /// The offset that replicas must acknowledge, once it is known.
     offset: Option<u64>,
 }
 
-/// What a `WAITAOF` waits for on this server's disk.
+/// The local part of a `WAITAOF`: the state of the client's effects on this server's disk.
 #[derive(Clone, Copy)]
 struct Local {
     is_wanted: bool,
