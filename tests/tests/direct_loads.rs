@@ -163,7 +163,8 @@ fn load_half(replica: &Server) -> (Client, StagedPrimary) {
     // A command that is sent just as the load starts may get no reply until the load ends.
     eventually("the load has started", || replica.log().contains("Loading DB in memory"));
     let reply = client.call("GET k");
-    assert!(matches!(&reply, Reply::Error(text) if text.starts_with("LOADING")), "{reply:?}");
+    let is_loading = matches!(&reply, Reply::Error(text) if text.starts_with("LOADING"));
+    assert!(is_loading, "{reply:?}: {}", replica.log());
     (client, primary)
 }
 
