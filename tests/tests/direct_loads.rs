@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::following::{PRIMARY, assert_same, follow, info, wait_for_link};
 use pantala_tests::staged::{EMPTY_RDB, ID, Scene, Sent, StagedPrimary, full_sync, stream};
-use pantala_tests::waiting::eventually;
+use pantala_tests::waiting::{eventually, first_served};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 use rustix::process::Signal;
 
@@ -156,16 +156,41 @@ fn eventually_slowly(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Starts to follow a primary whose snapshot stops in the middle, and waits for the load.
 fn load_half(replica: &Server) -> (Client, StagedPrimary) {
+    let mut client = replica.connect();
+    let primary = load_half_for(&mut client, replica);
+    (client, primary)
+}
+
+/// Does the work of [`load_half`] with this client.
+fn load_half_for(client: &mut Client, replica: &Server) -> StagedPrimary {
     let half = &marked(SNAPSHOT)[..marked(SNAPSHOT).len() - 30];
     let primary = StagedPrimary::start(vec![Scene::answers(half).keeping()]);
-    let mut client = replica.connect();
     assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
-    // A command that is sent just as the load starts may get no reply until the load ends.
     eventually("the load has started", || replica.log().contains("Loading DB in memory"));
     let reply = client.call("GET k");
     let is_loading = matches!(&reply, Reply::Error(text) if text.starts_with("LOADING"));
     assert!(is_loading, "{reply:?}: {}", replica.log());
-    (client, primary)
+    primary
+}
+
+/// The reply to `REPLICAOF` waits for writes on other workers, but not for the load, even if the
+/// load starts while the reply waits.
+#[test]
+fn replicaof_replies_before_the_load_ends() {
+    for_each_backend(|backend| {
+        let replica = Server::pantala(backend, &REPLICA);
+        let mut clients: Vec<_> = (0..8).map(|_| replica.connect()).collect();
+        // The worker that sleeps is the last to confirm that it runs no write.
+        let mut sleeper = clients.remove(0);
+        sleeper.send(&["DEBUG", "SLEEP", "1"]);
+        let awake = first_served(&mut clients, Duration::from_millis(100));
+        let primary = load_half_for(&mut clients[awake], &replica);
+        assert_eq!(sleeper.receive(), Reply::ok());
+        assert_eq!(clients[awake].call("CLIENT PAUSE 1 WRITE"), Reply::ok());
+        assert_eq!(info(&replica, "persistence", "loading"), "1");
+        replica.signal(Signal::TERM);
+        let _ = primary.finish();
+    });
 }
 
 /// While the snapshot arrives, commands on the dataset reply `-LOADING`; the server can be stopped.
@@ -275,7 +300,7 @@ fn a_silent_primary_ends_the_load() {
     let replica = Server::pantala(Backend::all()[0], &[&REPLICA[..], &["--repl-timeout", "1"]].concat());
     let (mut client, primary) = load_half(&replica);
     eventually("the load has ended", || client.call("DBSIZE") == Reply::Integer(0));
-    assert!(replica.log().contains("from socket: Timeout connecting to the MASTER"), "{}", replica.log());
+    eventually("the reason is logged", || replica.log().contains("from socket: Timeout connecting to the MASTER"));
     let _ = primary.finish();
 }
 

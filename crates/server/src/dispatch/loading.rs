@@ -1,11 +1,16 @@
 //! Acquires all shards for the thread that loads a dataset received from a primary
 //! ([`replication`](crate::replication)).
 //!
-//! The shards are acquired as for any command that needs them all, and are then handed over to the
-//! thread. This worker therefore serves its connections while the thread loads. The message
-//! [`Release`](pantala_engine::message::Message::Release) returns the shards.
+//! When this worker is asked for the shards, commands are already rejected with `-LOADING`
+//! ([`crate::snapshot::loading::begin`]). But another worker may still run a window (a list of
+//! commands that are run together) that it checked earlier. A request for a shard by one of those
+//! commands would wait for the end of the load. So each other worker first settles, as for `CLIENT
+//! PAUSE` ([`super::pause`]). Only then are the shards acquired, as for any command that needs them
+//! all, and handed over to the thread. This worker therefore serves its connections while the thread
+//! loads. The message [`Release`](pantala_engine::message::Message::Release) returns the shards.
 
 use pantala_engine::ownership::Ownership;
+use pantala_engine::pubsub::Listener;
 use pantala_runtime::EventLoop;
 
 use super::Dispatcher;
@@ -15,8 +20,29 @@ use super::ending::SERVER_SESSION;
 /// loading thread. No connection has this token.
 pub(super) const LOADING: u64 = u64::MAX - 2;
 
-/// Requests all shards for the loading thread.
+/// Requests all shards for the loading thread once the other workers have settled.
 pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
+    let reactor = &d.clients.reactor;
+    let others = reactor.server.keyspace().ports().len() as u32 - 1;
+    reactor.server.replication().replica.shards.expect_settled(others);
+    if others == 0 {
+        acquire_all(d);
+    } else {
+        d.ask_to_settle(Listener { worker: d.clients.reactor.number, connection: LOADING });
+    }
+}
+
+/// Counts another worker as settled, and requests the shards after the last.
+pub(super) fn note_settled<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
+    if d.clients.reactor.server.replication().replica.shards.note_settled() {
+        acquire_all(d);
+    }
+}
+
+fn acquire_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
+    // Requests that a script has reset were admitted before the load started, so they queue for
+    // their shards first.
+    d.mail.resume_reset(&mut d.clients.executor);
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
     d.clients.executor.gather_for(&d.shards, SERVER_SESSION, LOADING, d.clients.reactor.clock.now_ms, false);

@@ -23,6 +23,9 @@
 //!    busy: it is served later. While there is such a command, `CLIENT PAUSE` releases all shards
 //!    and acquires them again.
 //!
+//! While a dataset is loaded, the reply waits only for 1: the load holds all shards, and replaces the
+//! dataset.
+//!
 //! While a script is busy, commands that need its shards are rejected with `-BUSY`. As in Redis,
 //! `CLIENT PAUSE` is rejected too, and its pause is rolled back. A transaction with `CLIENT PAUSE`
 //! needs all shards, so it is rejected before any of its commands runs.
@@ -34,8 +37,11 @@ use pantala_engine::command::Command;
 use pantala_engine::executor::Ran;
 use pantala_engine::message::Message;
 use pantala_engine::pause::Pause;
+use pantala_engine::pubsub::Listener;
+use pantala_engine::tuning::refusal::Refusals;
 use pantala_runtime::EventLoop;
 
+use super::loading::{self, LOADING};
 use super::transactions::Held;
 use super::{Dispatcher, State};
 use crate::host::Server;
@@ -96,20 +102,27 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.reactor.server.keyspace().tuning.hold_pause(answer.pause());
         connection.socket.shard_work = Some(Held::Pause(answer));
         connection.park(1, 0);
-        for worker in (0..self.clients.reactor.server.keyspace().ports().len() as u32)
-            .filter(|worker| *worker != self.clients.reactor.number)
-        {
-            self.clients.reactor.server.port(worker).send(Message::Settle(to));
-        }
+        self.ask_to_settle(to);
         if is_alone {
             self.acquire_all_for_pause(index);
         }
         Ran::Parked
     }
 
+    /// Asks each other worker to settle. `to` receives their replies.
+    pub(super) fn ask_to_settle(&self, to: Listener) {
+        let reactor = &self.clients.reactor;
+        for worker in (0..reactor.server.keyspace().ports().len() as u32).filter(|worker| *worker != reactor.number) {
+            reactor.server.port(worker).send(Message::Settle(to));
+        }
+    }
+
     /// Counts another worker as settled for the `CLIENT PAUSE` of the connection with the token
-    /// (identifier) `wanted`.
+    /// (identifier) `wanted`, or for the load of a primary's dataset.
     pub(super) fn settled(&mut self, wanted: u64) {
+        if wanted == LOADING {
+            return loading::note_settled(self);
+        }
         let Some(index) = self.clients.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &mut connection.socket.shard_work else { return };
@@ -117,6 +130,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if answer.unsettled == 0 {
             self.acquire_all_for_pause(index);
         }
+    }
+
+    /// Returns whether a dataset is being loaded. A pause then needs no shards: the load replaces
+    /// the dataset, whatever earlier commands change in it, and holds the shards until it ends.
+    fn is_loading(&self) -> bool {
+        self.clients.executor.keyspace().tuning.refusals().contains(Refusals::LOADING)
     }
 
     pub(super) fn acquire_all_for_pause(&mut self, index: u32) {
@@ -128,7 +147,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let (may_be_rejected, view, token) =
             (answer.may_be_rejected, connection.session.view(), connection.socket.token());
         self.shards.clear();
-        self.shards.extend(0..self.clients.executor.keyspace().partition_count());
+        // A load that starts after this check waits for this request, because this worker settles
+        // only after it has made the request.
+        if !self.is_loading() {
+            self.shards.extend(0..self.clients.executor.keyspace().partition_count());
+        }
         self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
@@ -136,9 +159,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// exists, parks the connection again (it waits for shards) and returns [`Ran::Parked`]. The
     /// caller, which holds all shards, then releases them and acquires them again.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
-        let keyspace = self.clients.executor.keyspace();
+        let serves_later = self.clients.executor.keyspace().serves_later() && !self.is_loading();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
-        if keyspace.serves_later() {
+        if serves_later {
             connection.socket.shard_work = Some(Held::Pause(answer));
             connection.park(1, 0);
             return Ran::Parked;

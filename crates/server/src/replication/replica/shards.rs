@@ -40,11 +40,24 @@ impl LinkWorker {
 pub struct Shards {
     owned: Mutex<Option<Vec<Ownership>>>,
     arrived: Condvar,
+    /// Number of workers that may still run a command admitted before the load started. Only the
+    /// worker that acquires the shards accesses it.
+    unsettled: AtomicU32,
 }
 
 impl Shards {
     fn lock(&self) -> MutexGuard<'_, Option<Vec<Ownership>>> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the number of workers that have to settle before the shards are acquired.
+    pub fn expect_settled(&self, workers: u32) {
+        self.unsettled.store(workers, Relaxed);
+    }
+
+    /// Counts a worker as settled. Returns whether it was the last.
+    pub fn note_settled(&self) -> bool {
+        self.unsettled.fetch_sub(1, Relaxed) == 1
     }
 
     /// Passes shards that a worker has acquired to the link thread.
