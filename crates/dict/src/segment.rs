@@ -1,10 +1,10 @@
 //! A segment: an open-addressing table over one range of hashes.
 //!
 //! A segment of local depth `d` holds the entries whose hashes start with the segment's prefix of
-//! `d` bits. The next 16 bits of the hash are an entry's tag. The tag, scaled from `0..65536` to
-//! the number of buckets in use, gives its home bucket. Segments, buckets and tags are thus all in
-//! the order of the hashes. A cursor is a position in the hash range, so it stays valid when the
-//! segment grows, shrinks, splits or merges.
+//! `d` bits. The next 16 bits of an entry's hash are the entry's tag. The tag, scaled from
+//! `0..65536` to the number of buckets in use, gives the home bucket of the entry. Segments,
+//! buckets and tags are thus all in the order of the hashes. A cursor is a position in the hash
+//! range, so it stays valid when the segment grows, shrinks, splits or merges.
 //!
 //! An entry lies in its home bucket. If that bucket was full at the insert, the entry lies in the
 //! next bucket that wasn't full, wrapping around. Line 0 is the header: word 0 counts the entries,

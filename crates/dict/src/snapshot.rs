@@ -40,10 +40,10 @@ pub trait Keeper<V>: Send {
     fn keep(&mut self, entry: EntryRef<'_, V>, reason: Reason) -> bool;
 
     /// Returns whether the walk should return to its caller, which can then do other work. The walk
-    /// calls this method after each entry that has been kept, by the walk or earlier. After a
-    /// result of true, the method must return false until another entry has been passed to
-    /// [`Self::keep`]. The reason is that the next call of the walk starts with entries that have
-    /// been kept, and would otherwise pause again without progress.
+    /// calls this method after each entry that has been kept, by the walk or earlier. After this
+    /// method has returned true, it must return false until another entry has been passed to
+    /// [`Self::keep`]. Otherwise the next call of the walk, which starts with entries that have
+    /// been kept, would pause again without progress.
     fn needs_pause(&mut self) -> bool {
         false
     }

@@ -237,8 +237,8 @@ pub enum FindKeys {
         last: i32,
         /// Distance from one key to the next.
         step: i32,
-        /// 0 or 1: no limit. n > 1: the keys are the first 1/n of the remaining arguments. Ignored
-        /// unless `last` is negative.
+        /// 0 or 1: no limit. n > 1: the keys are the first 1/n of the remaining arguments. Used
+        /// only if `last` is negative.
         limit: i32,
     },
     /// A number of keys. The number is itself an argument, before the keys.
@@ -349,8 +349,8 @@ pub struct Command {
     pub handler: Handler,
     /// Finds the keys of a call, if key specifications cannot describe them.
     pub own_keys: Option<OwnKeys>,
-    /// Finds the keys that the command uses but that neither the key specifications nor
-    /// [`Command::own_keys`] contain, as in Redis. Permissions are checked for these keys too.
+    /// Finds keys that the command uses, but that the key specifications and [`Command::own_keys`]
+    /// omit, because Redis omits them. Permissions are checked for these keys too.
     pub unnamed_keys: Option<OwnKeys>,
     /// Returns whether an argument is a secret. No log may show secrets.
     pub secrets: Option<Secrets>,

@@ -11,7 +11,7 @@
 //! | `command` | the record of a command: flags, arguments, positions of its keys |
 //! | `faults` | fault injection: deliberate violations of isolation, which tests must detect |
 //! | `acl` | users and their rules; the log of denied calls |
-//! | `clients` | the shared state of a client; blocked commands; the flag that a change of a watched key raises |
+//! | `clients` | the shared state of a client; blocked commands; the flag that is raised when a watched key changes |
 //! | `events` | pub/sub, `MONITOR`, notifications, client-side caching; `SLOWLOG`, `LATENCY` |
 //! | `effect` | the sinks of key changes: blocked clients, watches, the journal |
 //! | `store` | the databases of a shard: changes, expiry, eviction, memory, rollback |
@@ -41,12 +41,12 @@
 //! | window | commands that a worker has parsed and runs together. A turn has one or more windows |
 //! | partition | a range of slots, and all state of its keys ([`state::Shard`]): the unit of ownership. Nearly all code calls it a shard ([`keyspace`] says why) |
 //! | shard | for users, a group of partitions with one home. In nearly all code, a partition |
-//! | gate | the atomic word of a shard that shows whether the shard is held, and refers to queued requests ([`ownership`]) |
+//! | gate | an atomic word of each shard. It shows whether the shard is held, and refers to queued requests ([`ownership`]) |
 //! | ownership | the right to run code on a shard: a value that can't be copied |
 //! | request | a command that waits for a busy shard, and that any thread may run ([`request`]) |
 //! | parked | a connection with a request in flight: its later commands wait |
 //! | backlog | the requests that a shard's owner has taken from the gate and must still run. The journal has another backlog: see [`effect`] |
-//! | keyed, local | a keyed command's handler runs on shards, a local command's handler without shards |
+//! | keyed, local | a keyed command's handler runs on shards; a local command's handler needs no shard |
 //! | home | the worker that a shard is assigned to. It does the shard's periodic work and, with `--execution owner`, runs all commands on the shard |
 //! | waiter | a command blocked on a key: `BLPOP` and its variants ([`blocking`]) |
 //! | user | a name with rules that say which commands the user's connections may run ([`acl`]) |

@@ -2,7 +2,7 @@
 //! collection changes.
 //!
 //! Each element that exists when the cut starts is *taken* once: when the reader receives the
-//! element, or before the element changes for the first time. In the latter case a copy of the
+//! element, or before the element changes for the first time. Before such a change, a copy of the
 //! element is kept for the reader. Elements that are added later count as taken. A change does a
 //! constant amount of work, regardless of the number of elements.
 //!

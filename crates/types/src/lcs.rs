@@ -62,22 +62,22 @@ impl From<OutOfMemory> for LcsError {
 /// A range of bytes of the first string that equals a range of the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Index in the first string of the range's first byte.
+    /// Index of the range's first byte in the first string.
     pub a_start: usize,
-    /// Index in the second string of the range's first byte.
+    /// Index of the range's first byte in the second string.
     pub b_start: usize,
     /// Length of the range in bytes, at least 1.
     pub len: usize,
 }
 
 impl Match {
-    /// Returns the index in the first string of the range's last byte.
+    /// Returns the index of the range's last byte in the first string.
     #[must_use]
     pub fn a_end(&self) -> usize {
         self.a_start + self.len - 1
     }
 
-    /// Returns the index in the second string of the range's last byte.
+    /// Returns the index of the range's last byte in the second string.
     #[must_use]
     pub fn b_end(&self) -> usize {
         self.b_start + self.len - 1

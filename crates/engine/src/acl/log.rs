@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Maximum number of entries, latest first, that are searched for an entry to which an event can be
-/// added, as in Redis.
+/// A new event is added to an existing entry of similar events. At most this many of the latest
+/// entries are searched for such an entry, as in Redis.
 const SEARCHED_ENTRIES_MAX: usize = 10;
 
 /// A similar event is added to an entry if at most this time in ms has passed since the entry's
@@ -62,7 +62,7 @@ impl Context {
 pub struct LogEntry {
     /// Number of similar events.
     pub count: u64,
-    /// The denied object.
+    /// The kind of the denied object.
     pub reason: Reason,
     /// The context of the call.
     pub context: Context,

@@ -17,10 +17,11 @@
 //!
 //! # Permission checks
 //!
-//! The connection's worker checks a command before the command runs or is queued. The check uses
-//! the rules that the session has cached. The session first compares its epoch with that of
-//! [`Users`] and updates its rules if the epochs differ. So a change of rules applies to the next
-//! command on every worker. `EXEC` checks each queued command again, and a script checks each call.
+//! The connection's worker checks a command before the command runs or is queued. The session
+//! caches the user's rules, and the epoch in which it fetched them. Before each check, the session
+//! compares this epoch with the current one, and fetches the rules again if the epochs differ. So a
+//! change of rules applies to the next command on every worker. `EXEC` checks each queued command
+//! again, and a script checks each call.
 //!
 //! An allowed command may still wait for its shards, for a key, or for the end of a pause. The
 //! command carries its permit. The thread that runs the command compares the permit's epoch with
@@ -29,9 +30,10 @@
 //!
 //! # What it costs
 //!
-//! For an unrestricted user, each command costs one comparison of epochs. A separate check whether
-//! the client has authenticated is not needed. For other users, each command also costs a lookup of
-//! its number, a bit test, and a comparison of each key with the patterns.
+//! For an unrestricted user, each command costs one comparison of epochs. This comparison fails for
+//! a client that has not authenticated, so no separate check for authentication is needed. For
+//! other users, each command also costs a lookup of its number, a bit test, and a comparison of
+//! each key with the patterns.
 
 use bitflags::bitflags;
 

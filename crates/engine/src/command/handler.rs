@@ -28,10 +28,11 @@ pub struct Handlers;
 
 /// A handler that runs a command while the shards of its route are held.
 pub type KeyedHandler = fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>);
-/// A handler of a command whose change the arguments and the dataset do not determine: it also
-/// depends on random numbers, on the clock, on floating-point arithmetic, or on the time at which a
-/// blocked client is served. Such a command must not be propagated as the client sent it without a
-/// reason. So the handler returns a [`Propagated`], or `None` if it has changed nothing.
+/// A handler of a command whose change is not determined by the arguments and the dataset alone.
+/// The change also depends on random numbers, on the clock, on floating-point arithmetic, or on the
+/// time at which a blocked client is served. A replica that runs the same command may therefore
+/// change its dataset differently. So the handler states what is propagated: it returns a
+/// [`Propagated`], or `None` if it has changed nothing.
 pub type UndeterminedHandler =
     fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>, Chance) -> Option<Propagated>;
 
@@ -55,7 +56,8 @@ pub type UndeterminedHandler =
 /// const POP: Handler = Handler::Undetermined(pop);
 /// ```
 ///
-/// Nor does a random change that is propagated as the client sent it:
+/// A handler that draws a random number and propagates the client's command does not compile
+/// either:
 ///
 /// ```compile_fail,E0382
 /// use pantala_engine::access::Access;
@@ -72,8 +74,8 @@ pub struct Propagated(pub(crate) ());
 
 /// Lets an [`UndeterminedHandler`] either draw random numbers ([`Chance::draw`]) or have its
 /// command propagated as the client sent it
-/// ([`Access::propagate_verbatim`](crate::access::Access::propagate_verbatim)). Each consumes the
-/// `Chance`, so a handler cannot do both.
+/// ([`Access::propagate_verbatim`](crate::access::Access::propagate_verbatim)). Both functions
+/// consume the `Chance`, so a handler can call only one of them.
 #[derive(Debug)]
 pub struct Chance(pub(crate) ());
 
@@ -92,8 +94,8 @@ pub struct Drawn(());
 /// The reason why a change is not propagated as the client's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Omission {
-    /// The commands that the handler passes to
-    /// [`Access::propagate`](crate::access::Access::propagate) replace it, if there are any.
+    /// The handler has passed other commands, or none, to
+    /// [`Access::propagate`](crate::access::Access::propagate). They replace the client's command.
     Replaced,
     /// The journal was off when the handler decided what to record. Readers that have joined since
     /// then start after this command.

@@ -4,9 +4,9 @@
 //! A value can be written only by functions that receive a [`Change`], as an argument or from a
 //! closure: [`Db::change_as`](crate::store::db::Db::change_as),
 //! [`Db::set_string`](crate::store::db::Db::set_string) and their variants. Lookups return shared
-//! views. So a handler cannot write a key without reporting the change. A [`Change`] is always a
-//! change. A closure that may leave the value as it was returns an `Option<Change>`; functions that
-//! certainly write take no `Option`.
+//! views. So a handler cannot write a key without reporting the change. A [`Change`] always means
+//! that something has changed. A closure that may leave the value as it was returns an
+//! `Option<Change>`. A function that always writes takes a [`Change`].
 //!
 //! # Sinks
 //!
@@ -200,8 +200,8 @@ impl Change {
         Change::with_event(Kind::Value, event)
     }
 
-    /// Returns a change that notifies fewer sinks than [`Change::event`], for a reason that Redis
-    /// gives. [`Change::and`] adds an event, if there is one.
+    /// Returns a change that notifies fewer sinks than [`Change::event`], for the given reason.
+    /// [`Change::and`] adds an event, if there is one.
     #[inline]
     pub const fn silent(reason: Silence) -> Self {
         Change::of(match reason {

@@ -181,7 +181,7 @@ impl Journal {
 
     /// Sets the interval between `PING`s, which show replicas that the link is alive.
     pub fn set_ping_period(&self, period: Duration) {
-        // With the lock held, the thread cannot miss the change between its check and its wait.
+        // The lock is held, so the thread cannot miss the change between its check and its wait.
         let _control = lock(&self.shared.control);
         self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
         self.shared.work.notify_one();
@@ -189,7 +189,7 @@ impl Journal {
 
     /// Sets whether there are replicas. If there are, the stream contains periodic `PING`s.
     pub fn set_replicas(&self, are_there: bool) {
-        // With the lock held, the thread cannot miss the change between its check and its wait.
+        // The lock is held, so the thread cannot miss the change between its check and its wait.
         let _control = lock(&self.shared.control);
         self.shared.has_replicas.store(are_there, Ordering::Relaxed);
         self.shared.work.notify_one();
@@ -295,8 +295,8 @@ impl Journal {
         control.logs.of(Which::Effects).memory_bytes().max(control.logs.of(Which::Stream).memory_bytes())
     }
 
-    /// Returns a stamp that is at least the stamp of the units of all answered commands without
-    /// shards (`FUNCTION LOAD`, `PUBLISH`).
+    /// Returns an upper bound of the stamps of all answered commands without shards (`FUNCTION
+    /// LOAD`, `PUBLISH`).
     pub(crate) fn latest_without_shards(&self) -> u64 {
         self.shared.without_shards.load(Ordering::Acquire)
     }
@@ -305,9 +305,9 @@ impl Journal {
         self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
-    /// Locks the function libraries, whose changes hold no shard. A change of the libraries holds
-    /// the lock until its unit is committed. A cut holds it until the libraries are copied for the
-    /// cut's snapshot. Must be called after shards are taken, never before.
+    /// Locks the function libraries, whose changes hold no shard. A thread that changes them keeps
+    /// the lock until its unit is committed. A thread that makes a cut keeps it until it has copied
+    /// the libraries for the snapshot. Must be called after shards are taken, never before.
     pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
         lock(&self.shared.libraries)
     }
@@ -379,8 +379,8 @@ impl Journal {
             self.warn(handed_over);
         }
         if !shared.has_units.load(Ordering::Acquire) && !shared.has_units.swap(true, Ordering::AcqRel) {
-            // While the lock is held, the thread is either before its check or already waiting. So
-            // it does not miss the notification.
+            // The lock is held, so the journal's thread is either before its check or already
+            // waiting. In both cases it does not miss the notification.
             let _control = lock(&shared.control);
             shared.work.notify_one();
         }
@@ -537,7 +537,7 @@ impl Journal {
         self.change(tuning, |logs| logs.relay_from(offset, is_same));
     }
 
-    /// Makes the stream consist of this server's units again, from the end of an epoch (soon). From
+    /// Makes the stream consist of this server's units again, from the end of the next epoch. From
     /// then on [`Journal::has_own_stream`] returns true. Until then no unit may be committed.
     ///
     /// # Errors

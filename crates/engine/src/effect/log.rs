@@ -36,7 +36,7 @@ pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of epochs whose ends are known ([`Log::offset_after`]).
 const ENDS_MAX: usize = 1024;
 
-/// When an end is forgotten, the next remaining end is used instead. The difference of their stamps
+/// An end that was forgotten is replaced by the next remaining end. The difference of their stamps
 /// is at most a 16th of the difference between the remaining end and the newest one. So
 /// [`ENDS_MAX`] entries suffice for the epochs of years.
 const LATENESS_RATIO: u64 = 16;
@@ -122,7 +122,7 @@ struct Place {
     /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
     /// new bytes.
     is_eager: bool,
-    /// A number of bytes, and a callback for a reader that is further behind. It is called at each
+    /// A number of bytes, and a callback for readers that are further behind: called at each
     /// epoch's end, repeatedly in a long epoch, and by workers that have handed over many bytes.
     warning: Option<(u64, Wake)>,
 }
@@ -233,7 +233,7 @@ impl Log {
         self.places.iter().any(|place| !matches!(place.state, State::CutOff(_)))
     }
 
-    /// Returns whether any reader has started. While one has, the held bytes have no gap.
+    /// Returns whether any reader has started. With a started reader, the held bytes have no gap.
     pub(crate) fn has_readers(&self) -> bool {
         self.places.iter().any(|place| matches!(place.state, State::At(_)))
     }

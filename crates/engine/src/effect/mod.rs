@@ -13,14 +13,14 @@
 //! | log | the merged stream in memory, by offset ([`log`]) |
 //! | segment | the units that a worker has committed and the journal has not merged |
 //! | reader | a consumer of the log at its own position: a replica, the append-only file |
-//! | cut | a stamp after all earlier units and before all later ones, at which a reader can start |
+//! | cut | a stamp at which a reader can start: the reader receives exactly the units with later stamps |
 //! | backlog | the last bytes of the log, kept for later readers (`repl-backlog-size`) |
 //!
 //! # Sources of effects
 //!
-//! Every change of a key ends in [`change`], which marks the key's shard while the journal is on.
-//! After the handler returns, `shard::commit` turns the mark into an effect: the command as the
-//! client sent it, or the commands that the handler passed to
+//! Every change of a key passes through [`change`], which marks the key's shard while the journal
+//! is on. After the handler returns, `shard::commit` turns the mark into an effect: the command as
+//! the client sent it, or the commands that the handler passed to
 //! [`Access::propagate`](crate::shard::access::Access::propagate). The deletion of an expired or
 //! evicted key adds a `DEL` or `UNLINK` to the shard's pending effects, before the effect of the
 //! current command.
@@ -35,9 +35,9 @@
 //!
 //! The shards and the worker then store the stamp as their clock (Lamport, "Time, Clocks, and the
 //! Ordering of Events in a Distributed System", 1978). So stamps ascend on each shard, each worker
-//! and each connection. (If another worker runs a connection's command, the reply carries that
-//! worker's clock. The connection's worker raises its own clock to it, so the connection's next
-//! stamp is higher.) No counter is written by more than one worker at a time.
+//! and each connection. (If another worker runs a connection's command, the reply carries the clock
+//! of that worker. The connection's worker raises its own clock to this value, so the connection's
+//! next stamp is higher.) No counter is written by more than one worker at a time.
 //!
 //! # Prefixes
 //!

@@ -12,8 +12,8 @@ pub(crate) enum Form {
     Rewritten,
 }
 
-/// The pending effects of a shard, which owns them. While the shard is free, everything but the
-/// clock is empty.
+/// The pending effects of a shard. The shard owns this value. While the shard is free, all fields
+/// except the clock are empty.
 #[derive(Default)]
 pub(crate) struct Pending {
     /// Stamp of the last unit on this shard.

@@ -21,7 +21,7 @@ pub(crate) const PART_BYTES: usize = 124 * 1024;
 pub(crate) const SPARE_BYTES: usize = 4 * 1024;
 
 /// If a segment's only part has at least this length in bytes, the part is moved to another segment
-/// instead of copied.
+/// instead of being copied.
 const MOVED_BYTES_MIN: usize = 64 * 1024;
 
 /// Number of units for which an emptied part keeps capacity: the number of short units that fit
@@ -93,7 +93,7 @@ impl Part {
 
 /// Units of one worker with ascending stamps, encoded as in the merged stream. A unit of several
 /// effects is enclosed in `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing. Merging
-/// adds it if the preceding unit of the merged order has selected another database.
+/// adds the `SELECT` if the preceding unit of the merged order has selected another database.
 ///
 /// Memory is taken from the journal's pool, and returns to the pool when no log needs the merged
 /// bytes any more. A segment that has become empty keeps one part for the next units.

@@ -129,8 +129,8 @@ impl LatencyMonitor {
     }
 
     fn list(&self, worker: usize) -> MutexGuard<'_, Vec<Series>> {
-        // After a panic the list is still valid: no step leaves it in a state that readers can't
-        // handle.
+        // After a panic the list is still valid, because each step leaves it in a state that
+        // readers can handle.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,9 @@
 //! `MONITOR`: connections that receive every command.
 //!
-//! The thread that runs a command sends it to the monitors afterwards, but before the thread
-//! releases the command's shards, if any. A worker's mailbox keeps the order of messages. So a
-//! monitor receives the commands in an order in which they could have run one after the other.
-//! Commands of one connection, and commands on one key, appear in the order in which they ran.
+//! A thread that has run a command sends the command to the monitors, and only then releases the
+//! command's shards, if any. A worker's mailbox keeps the order of messages. So a monitor receives
+//! the commands in an order in which they could have run one after the other. Commands of one
+//! connection, and commands on one key, appear in the order in which they ran.
 //!
 //! Without monitors, the check for monitors costs a command one load and one predictable branch.
 
@@ -75,7 +75,7 @@ impl Events {
         self.show_from(command, args, &self.address_of(client), db);
     }
 
-    /// Sends a command that a script calls to all monitors, like [`Events::show`]. Sends nothing in
+    /// Sends to all monitors a command that a script calls, like [`Events::show`]. Sends nothing in
     /// a run that may be rolled back ([`defer_events`]). Such a run starts only while there are no
     /// monitors. A monitor that is added during the run is treated as if it were added after the
     /// run.
@@ -88,7 +88,7 @@ impl Events {
         }
     }
 
-    /// Sends a command that calls a script or function to all monitors. The caller must call this
+    /// Sends to all monitors a command that calls a script or function. The caller must call this
     /// before the script runs. Unlike [`Events::show`], ignores flags that hide the command.
     #[cold]
     pub fn show_script(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {

@@ -151,8 +151,8 @@ impl DeferredEvent {
         self.class == EventClass::Expired as u32
     }
 
-    /// Returns whether the event is a lookup that found no key. No change raises such an event, but
-    /// a rollback drops it nevertheless, because the rerun raises it again.
+    /// Returns whether the event reports a lookup that found no key. Such an event comes from no
+    /// change. A rollback drops it nevertheless, because the rerun raises it again.
     pub(crate) fn is_miss(&self) -> bool {
         self.class == EventClass::Miss as u32
     }

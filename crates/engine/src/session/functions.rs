@@ -62,8 +62,8 @@ pub trait Functions {
     /// Removes all libraries. The error is the complete error reply.
     fn flush(&self) -> Result<(), Vec<u8>>;
     /// Loads all these libraries, or none. If the data after these libraries is invalid, `trouble`
-    /// is the error. This error is returned unless one of the libraries has an error. The returned
-    /// error is the complete error reply.
+    /// is the error. If a library has an error, that error is returned. Otherwise `trouble` is
+    /// returned, if it is present. The returned error is the complete error reply.
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>>;
     /// Returns the function that has been running longest, or `None` if none is running. Returns
     /// the complete error reply if a script is running instead.

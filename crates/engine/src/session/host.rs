@@ -126,12 +126,12 @@ pub trait Host: Send + Sync {
     /// pending shutdown instead. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
     /// Returns whether a `SHUTDOWN` with these options must wait for the end of the server's stream
-    /// of effects. Its client is blocked meanwhile. It must wait if another shutdown is pending,
-    /// and also:
+    /// of effects. Its client is blocked meanwhile. It must wait in these cases:
     ///
-    /// - on a replica, which waits a limited time for the end of the link to its primary;
-    /// - on a primary whose stream is recorded. It waits for the admitted commands, and then for
-    ///   its replicas, up to `shutdown-timeout`.
+    /// - Another shutdown is pending.
+    /// - The server is a replica. It waits a limited time for the end of the link to its primary.
+    /// - The server is a primary whose stream is recorded. It waits for the admitted commands, and
+    ///   then for its replicas, up to `shutdown-timeout`.
     fn drains_before(&self, how: Shutdown) -> bool;
     /// Returns whether the server saves a snapshot before a shutdown with these options.
     fn saves_before(&self, how: Shutdown) -> bool;

@@ -45,8 +45,9 @@ impl<'a> Access<'a> {
     }
 
     /// Returns whether a key with this deadline (Unix time in ms) must be deleted instead of
-    /// stored. As in Redis, this is never the case on a replica, whose primary deletes the key, or
-    /// while the append-only file is loaded.
+    /// Returns whether a key with this deadline (Unix time in ms) must be deleted instead of
+    /// stored. As in Redis, the result is always `false` on a replica, because its primary deletes
+    /// the key, and while the append-only file is loaded.
     pub fn is_past(&self, at_ms: i64) -> bool {
         at_ms <= self.now_ms && !self.session.of_primary && !self.keyspace.tuning.is_replica()
     }
@@ -67,7 +68,7 @@ impl<'a> Access<'a> {
     }
 
     /// Returns a random number generator, seeded by the key's shard. Only an
-    /// [`UndeterminedHandler`](crate::command::UndeterminedHandler) has a [`Drawn`].
+    /// [`UndeterminedHandler`](crate::command::UndeterminedHandler) can have a [`Drawn`].
     pub fn random(&mut self, key: &Key<'_>, _: Drawn) -> Random {
         Random::from_seed(self.shard(key.place.shard).random.next_u64())
     }
@@ -273,8 +274,8 @@ impl<'a> Access<'a> {
         if self.owned[0].shard() == shard { 0 } else { self.index_among(shard) }
     }
 
-    /// Does the work of [`Access::index_of`] for commands that hold several shards. Out of line,
-    /// because few commands do.
+    /// Does the work of [`Access::index_of`] for commands that hold several shards. Not inlined,
+    /// because few commands hold several shards.
     #[inline(never)]
     fn index_among(&self, shard: u32) -> usize {
         // If all shards are held, the index of each is its number.

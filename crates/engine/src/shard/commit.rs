@@ -132,7 +132,7 @@ impl Executor<'_> {
         let (command, owned) = (call.command, &mut *access.owned);
         self.gather_deletions(owned);
         let keyspace = self.keyspace();
-        // All marks must be cleared, so this is not `any`, which would stop at the first mark.
+        // Not `any`, which would stop at the first mark: all marks must be cleared.
         let is_changed = owned.iter_mut().fold(false, |is_changed, ownership| {
             is_changed | std::mem::take(&mut keyspace.shard(ownership).observers.pending.is_changed)
         });
@@ -197,8 +197,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Commits a unit with the effect of a command without shards. No shard orders such units, so
-    /// the unit's stamp is higher than the stamps of all earlier such units.
+    /// Commits a unit with the effect of a command without shards. No shard's clock orders such
+    /// units. So each of them gets a stamp higher than the stamps of all earlier such units.
     #[cold]
     fn commit_unit_without_shards(&mut self, owned: &mut [Ownership]) {
         self.stream.observe(self.keyspace.journal().latest_without_shards());

@@ -210,7 +210,7 @@ impl Executor<'_> {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let evict = |ownership: &mut Ownership| {
             // `CONFIG SET` may have raised the limit since the caller's check. The limit is checked
-            // again with the shard held, because a key that is written to this shard afterwards
+            // again while the shard is held, because a key that is written to this shard afterwards
             // must not be evicted.
             if !keyspace.memory().is_over() {
                 return Tried::Enough;

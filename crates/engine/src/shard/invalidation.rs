@@ -243,9 +243,9 @@ impl Executor<'_> {
         keys_max > 0 && keyspace.tracking().keys() > keys_max
     }
 
-    /// Evicts a tracked key of a shard, if the shard is free and has one. The caller has claimed
-    /// the eviction (`Tracking::claim_eviction`), which already lowered the total. Returns whether
-    /// it evicted a key. If not, the caller must raise the total again.
+    /// Evicts a tracked key of a shard, if the shard is free and has one. The caller must have
+    /// claimed the eviction (`Tracking::claim_eviction`); the claim has lowered the total. Returns
+    /// whether a key was evicted. If not, the caller must raise the total again.
     fn evict_tracked(&mut self, shard: u32) -> bool {
         let keyspace = self.keyspace();
         let Some(mut ownership) = self.take_if_ours(shard) else { return false };

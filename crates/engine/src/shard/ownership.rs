@@ -1,6 +1,6 @@
-//! Ownership of shards. A thread that holds a shard's [`Ownership`] may run code on the shard. All
-//! ways to run commands use it: on the connection's worker, as a request on another thread, and on
-//! several shards at once.
+//! Ownership of shards. A thread that holds a shard's [`Ownership`] may run code on the shard.
+//! Commands run with ownership in all cases: on the connection's worker, as a request on another
+//! thread, and on several shards at once.
 //!
 //! Each shard has a [`Gate`], one atomic word:
 //!
@@ -72,7 +72,8 @@ pub(crate) enum Freed<T> {
     Waiters(Ownership, Chain<T>),
 }
 
-/// The atomic word of a shard, which holds the shard's ownership and queue.
+/// The atomic word of a shard. It shows whether the shard is held, and refers to the queued
+/// requests.
 pub(crate) struct Gate<T> {
     word: AtomicPtr<Node<T>>,
     /// ID of the gate's ownerships.
@@ -80,8 +81,9 @@ pub(crate) struct Gate<T> {
     values: PhantomData<*mut Node<T>>,
 }
 
-// SAFETY: a gate owns the nodes linked to it and passes each to one thread. It moves values between
-// threads and never shares them, so it can be moved and shared if the values can be moved.
+// SAFETY: a gate owns the nodes linked to it, and passes each node to one thread. Threads never
+// share the values in these nodes. So a gate may be moved between threads, and shared by threads,
+// if `T` is `Send`.
 unsafe impl<T: Send> Send for Gate<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Gate<T> {}

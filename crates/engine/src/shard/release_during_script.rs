@@ -3,11 +3,11 @@
 //!
 //! Three kinds of shards are released:
 //!
-//! - shards deferred to the worker's next turn (iteration of its event loop), or sent to it as
-//!   their home: their pending requests are served immediately;
+//! - shards deferred to the worker's next turn (iteration of its event loop), or sent to the worker
+//!   because it is their home: their pending requests are served immediately;
 //! - shards that requests have gathered for connections of the worker;
-//! - shards from which keys were evicted before a script whose shards had to be gathered
-//!   ([`Executor::free_evicted`]).
+//! - shards from which keys were evicted before the script started, if the script's shards had to
+//!   be gathered ([`Executor::free_evicted`]).
 //!
 //! A request that has gathered its shards cannot run, because its transaction or script needs the
 //! worker. It is *reset*: it releases all its shards, and takes them again in the worker's next

@@ -1,9 +1,10 @@
 //! Serves blocked clients: the executor's part of [`crate::effect::blocking`], which defines
 //! waiter, ready and claimed.
 //!
-//! After a command has run and before its shards are released, every changed key with waiters in
-//! these shards is served. The handlers of the key's waiters are called in order, as long as the
-//! key has something for them. Their changes may make more keys ready.
+//! After a command has run and before its shards are released, the executor serves every changed
+//! key in these shards that has waiters. It calls the handlers of the key's waiters in order, as
+//! long as the key has something for them. The changes that these handlers make may make more keys
+//! ready.
 
 use std::sync::Arc;
 

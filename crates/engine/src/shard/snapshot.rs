@@ -1,7 +1,7 @@
-//! Snapshots in the background. The holder of all shards starts one. Then each worker *walks* its
-//! home shards (those whose periodic work it does), for a part of each turn (iteration of its event
-//! loop). The walk encodes the entries that no command has encoded yet. [`crate::store::snapshot`]
-//! explains why the result is the state at the start.
+//! Snapshots in the background. The holder of all shards starts a snapshot. Then each worker
+//! *walks* its home shards (those whose periodic work it does), for a part of each turn (iteration
+//! of its event loop). The walk encodes the entries that no command has encoded yet.
+//! [`crate::store::snapshot`] explains why the snapshot contains the state at its start.
 
 use std::time::{Duration, Instant};
 

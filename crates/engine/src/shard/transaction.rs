@@ -8,9 +8,9 @@
 //!
 //! If all shards are free, this thread is the connection's worker. If some are busy and the shards
 //! of all commands follow from their keys, it is the thread that frees the last busy shard
-//! ([`crate::shard::exec`]). Otherwise some command needs no shard (`SELECT`, `PUBLISH`) or all
-//! shards. The shards are then gathered for the connection's worker, because only that worker can
-//! run commands that need no shard.
+//! ([`crate::shard::exec`]). If some are busy and a command needs all shards or none (`SELECT`,
+//! `PUBLISH`), the shards are gathered for the connection's worker. Only that worker can run
+//! commands that need no shard.
 //!
 //! # Watching
 //!
@@ -131,7 +131,7 @@ impl Transaction {
             Handler::Local(_) if command.flags.contains(Flags::ALL_SHARDS_QUEUED) => return (Needs::All, None),
             // A cut of the journal (a point at which a reader starts) is made while all shards are
             // held. The transaction holds all shards too, so its change of the function libraries
-            // is as a whole before or after the cut.
+            // is entirely before or entirely after the cut.
             Handler::Local(_) if command.flags.contains(Flags::WRITE) => return (Needs::All, None),
             _ => return (Needs::Nothing, None),
         }

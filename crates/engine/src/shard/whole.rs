@@ -44,7 +44,7 @@ pub trait Storage: Send + Sync {
     /// Runs `DEBUG RELOAD`.
     ///
     /// # Errors
-    /// The complete error reply. The dataset is unchanged unless the log says otherwise.
+    /// The complete error reply. If the dataset was changed, the log says so.
     fn reload(&self, access: &mut Access<'_>, how: Reload) -> Result<(), String>;
 }
 
@@ -302,7 +302,8 @@ impl Part<'_> {
             }
             db.remove_unseen(&key, false, Change::silent(Silence::Loaded));
         }
-        // On a replica, this flag prevents the TTL from counting as given by a client.
+        // On a replica, a TTL from a file must not count as given by a client. This flag ensures
+        // that.
         db.of_primary |= db.store.tuning.is_replica();
         let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
         db.put_loaded(&key, loaded, expire, access, Change::silent(Silence::Loaded))?;

@@ -95,8 +95,8 @@ impl Store {
         }
     }
 
-    /// Sets the NUMA node of each home's entries; an empty list if the entries are not placed. Must
-    /// be called before the first database is created.
+    /// Sets the NUMA node of each home's entries. With an empty list, the entries are not placed.
+    /// Must be called before the first database is created.
     pub(crate) fn place_entries(&mut self, nodes: &[Node]) {
         let of_home = |home: &u32| nodes[*home as usize];
         self.nodes = if nodes.is_empty() { Box::default() } else { self.homes.iter().map(of_home).collect() };
@@ -156,7 +156,7 @@ impl Store {
         self.roots.hint(self.place_of(shard, self.physical(db)))
     }
 
-    /// Returns the index of the statistics and the root of a database in a shard.
+    /// Returns the index of a database in a shard, in the lists of statistics and of roots.
     #[inline]
     fn place_of(&self, shard: u32, physical: usize) -> usize {
         physical * self.layout.partitions as usize + shard as usize

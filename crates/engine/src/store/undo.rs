@@ -9,7 +9,8 @@
 //! Only small values are recorded. A script that changes a large value is rerun with all shards
 //! instead, which costs less than a copy. Events (`notify-keyspace-events`) of the script's changes
 //! are published when the run is committed. A rollback also drops the invalidations of cached keys
-//! that are not sent yet, and does not count in `rdb_changes_since_last_save`.
+//! that are not sent yet. The changes that it reverts do not count in
+//! `rdb_changes_since_last_save`.
 
 use std::ops::Range;
 
@@ -184,8 +185,9 @@ impl Undo {
                 }
             }
         });
-        // The statistics and the invalidations that are not sent yet become those of before the
-        // run. In reverse order, so that the state at the first record of a shard or key remains.
+        // Restores the statistics, and the invalidations that are not sent yet, to their state
+        // before the run. Goes through the records in reverse order, because the first record of a
+        // shard or key contains the state before the run.
         for Noted { db, place, name, tracking, changes, .. } in self.noted.iter().rev() {
             let key = Key { bytes: &self.bytes[name.clone()], place: *place };
             access.db_at(*db, &key).changes().set(*changes);
@@ -281,8 +283,8 @@ fn restore(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, k
         }
     };
     let mut db = access.db_at(db, key);
-    // On a replica, this flag prevents the restored TTL from counting as given by a client
-    // (`Watched::note_ttl`).
+    // On a replica, the restored TTL must not count as given by a client (`Watched::note_ttl`).
+    // This flag ensures that.
     db.of_primary |= db.store.tuning.is_replica();
     let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
     db.set_payload(key, payload, flags, expire, Change::silent(Silence::Loaded));

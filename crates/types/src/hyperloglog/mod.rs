@@ -97,8 +97,7 @@ pub struct HyperLogLog<'a> {
 
 impl<'a> HyperLogLog<'a> {
     /// Checks the header and length of a string. Returns `None` if the string isn't a HyperLogLog.
-    /// Doesn't check the runs of a sparse HyperLogLog. The methods that walk the runs also check
-    /// the runs.
+    /// Doesn't check the runs of a sparse HyperLogLog: the methods that walk the runs check them.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {

@@ -6,9 +6,9 @@
 //! | `01nnnnnn nnnnnnnn` | n + 1 zeros |
 //! | `1vvvvvnn` | n + 1 registers of the value v + 1 |
 //!
-//! To raise a register, its run is split into up to three runs. Then adjacent runs of equal value
-//! near the register are merged. For the same elements in the same order, the result equals Redis's
-//! byte for byte.
+//! To raise a register, [`raise`] splits the register's run into up to three runs. Then it merges
+//! adjacent runs of equal value near the register. For the same elements in the same order, the
+//! result equals Redis's byte for byte.
 
 use super::registers::Histogram;
 use super::{Corrupted, HEADER_BYTES, REGISTERS, Registers};

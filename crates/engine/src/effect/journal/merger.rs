@@ -163,8 +163,9 @@ impl<'s> Merger<'s> {
         aftermath.settle();
     }
 
-    /// Drops the recorded units if no reader needs them, and makes workers drop their units. This
-    /// is the case after all readers were cut off, until their owners remove them.
+    /// Checks whether any reader needs the recorded units. If none does, drops these units, and
+    /// makes workers drop theirs. No reader needs units after all readers were cut off, until their
+    /// owners remove them.
     fn drop_unwanted(&self, control: &mut Control) {
         if !control.logs.want_units() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);
@@ -176,9 +177,9 @@ impl<'s> Merger<'s> {
         }
     }
 
-    /// Appends, for each cut before `end` at which a reader waits, the units up to the cut, and
-    /// starts the reader there. A cut is made within a worker's turn. Because the epoch has ended,
-    /// no further cut before `end` can be made.
+    /// For each cut before `end` at which a reader waits, appends the units up to the cut and
+    /// starts the reader. Cuts are made only within a worker's turn. The epoch has ended, so no
+    /// further cut before `end` can be made.
     fn deliver_cuts(&mut self, end: u64) {
         loop {
             let next = lock(&self.shared.control).logs.next_cut();

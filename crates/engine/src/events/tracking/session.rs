@@ -45,8 +45,8 @@ impl SessionTracking {
         self.prefixes.len() * size_of::<Box<[u8]>>() + self.prefix_bytes
     }
 
-    /// Returns whether `reader` is the client's current reader, not one from before a `CLIENT
-    /// TRACKING OFF`.
+    /// Returns whether `reader` is the client's current reader. Returns `false` for a reader from
+    /// before a `CLIENT TRACKING OFF`.
     pub fn is_of(&self, reader: &Arc<Reader>) -> bool {
         Arc::ptr_eq(&self.reader, reader)
     }

@@ -11,7 +11,7 @@ use crate::effect::change::{CHECKED_BYTES_MAX, UNREPORTED_CHANGE};
 use crate::store::Store;
 use crate::store::state::DatabaseStats;
 
-/// The treatment of a missing key by a change of a collection.
+/// What a change of a collection does if the key is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// Starts with an empty collection.
@@ -20,8 +20,8 @@ pub enum Missing {
     Skip,
 }
 
-/// A collection whose elements have no TTLs. Fields of a hash have, so a hash is changed by
-/// [`Db::change_hash`], which first deletes expired fields:
+/// A collection whose elements have no TTLs. Hashes do not qualify, because their fields may have
+/// TTLs. A hash is changed by [`Db::change_hash`], which first deletes expired fields:
 ///
 /// ```compile_fail,E0277
 /// use pantala_engine::access::Key;

@@ -5,8 +5,8 @@
 //!
 //! A removed value ([`Store::dispose`]) is kept until the walk has read its cut. A value that was
 //! moved to another key is looked up at that key, because commands can still change or remove it.
-//! Each value in this list keeps the snapshot from ending. Any worker reads removed values. The
-//! home of a shard reads the values that were moved to that shard.
+//! The snapshot does not end before all values in this list have been read. Any worker reads
+//! removed values. The home of a shard reads the values that were moved to that shard.
 //!
 //! Like memory that waits for [`lazyfree`](crate::store::lazyfree), the memory of removed values is
 //! not part of `used_memory`. Otherwise the eviction of a large value would not lower

@@ -131,8 +131,7 @@ impl Progress {
         self.forced_bytes.load(Relaxed)
     }
 
-    /// Makes the walk pass the rest of the snapshot without encoding it, because the snapshot has
-    /// failed.
+    /// Makes the walk skip the encoding of the remaining entries, because the snapshot has failed.
     pub fn discard(&self) {
         self.is_discarding.store(true, Relaxed);
     }
