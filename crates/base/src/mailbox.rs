@@ -136,17 +136,17 @@ pub fn push<T>(
 
 /// Messages for one worker, from any thread.
 ///
-/// If there are no messages, the word is null while the worker is awake, and [`mark`] while it
-/// sleeps. Otherwise the word is a stack of messages. The worker is then awake, or the sender of
-/// the first message is waking it.
+/// If there are no messages, the word is null while the worker is awake, and [`mark`] while the
+/// worker sleeps. Otherwise the word is a stack of messages. The worker is then awake, or the
+/// sender of the first message is waking it.
 pub struct Mailbox<T> {
     word: AtomicPtr<Node<T>>,
     values: PhantomData<*mut Node<T>>,
 }
 
-// SAFETY: a mailbox owns the nodes linked to it and passes each to one thread. It moves values
-// between threads and never shares them. So the mailbox may be moved and shared if the values may
-// be moved.
+// SAFETY: a mailbox owns the nodes linked to it, and passes each node to one thread. Threads never
+// share the values in these nodes. So a mailbox may be moved between threads, and shared by
+// threads, if `T` is `Send`.
 unsafe impl<T: Send> Send for Mailbox<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Mailbox<T> {}

@@ -7,8 +7,8 @@
 /// Maximum length of an `i64` or `u64` in decimal, in bytes, sign included.
 pub const INTEGER_LEN_MAX: usize = 20;
 
-/// Parses a signed 64-bit integer. Returns `None` unless the whole of `text` is an integer in
-/// Redis's strict form (`string2ll`).
+/// Parses a signed 64-bit integer in Redis's strict form (`string2ll`). Returns `None` for any
+/// other text.
 #[inline]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -27,8 +27,8 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Parses an unsigned 64-bit integer. Returns `None` unless `text` consists of digits without
-/// leading zeros, and is at most `u64::MAX`.
+/// Parses an unsigned 64-bit integer: digits without leading zeros, up to `u64::MAX`. Returns
+/// `None` for any other text.
 #[inline]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
     // 19 digits can't overflow, so only the 20th needs a check.

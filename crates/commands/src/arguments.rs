@@ -109,8 +109,8 @@ pub(crate) fn database(argument: &[u8], keyspace: &Keyspace, reply: &mut Reply<'
 }
 
 /// Parses a database number as a C `int`. The database need not exist. If the argument isn't a C
-/// `int`, replies with `wrong`, or with Redis's errors for numbers if `wrong` is `None`, and
-/// returns `None`.
+/// `int`, replies with an error and returns `None`. The error is `wrong`, or one of Redis's errors
+/// for numbers if `wrong` is `None`.
 pub(crate) fn database_index(argument: &[u8], wrong: Option<&str>, reply: &mut Reply<'_>) -> Option<i32> {
     let index = parse_i64(argument).map(i32::try_from);
     match (index, wrong) {

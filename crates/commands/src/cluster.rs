@@ -27,8 +27,8 @@ fn node(context: &LocalContext<'_>, reply: &mut Reply<'_>) -> Option<ClusterNode
     Some(context.host.cluster_node())
 }
 
-/// Returns whether the third argument is this node's ID. Replies with an error otherwise, or if
-/// cluster mode is off.
+/// Returns whether the third argument is this node's ID. If it is another ID, or if cluster mode is
+/// off, replies with an error and returns `false`.
 fn is_own_id(context: &LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     let Some(node) = node(context, reply) else { return false };
     let is_known = args.at(2) == node.id.as_bytes();

@@ -8,7 +8,7 @@ const SYNTAX: &str = "ERR syntax error";
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
 /// `FAILOVER [TO host port [FORCE]] [TIMEOUT milliseconds]` and `FAILOVER ABORT`. The reply is
-/// immediate. The server then delays the writes of clients until the replica has become the
+/// immediate. The server then holds back the writes of clients until the replica has become the
 /// primary.
 pub fn failover(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.primary.is_some() {

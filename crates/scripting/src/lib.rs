@@ -23,8 +23,8 @@
 //!   the library's functions.
 //! - A [`Caller`] belongs to one run. The functions that the script calls borrow it.
 //!
-//! This crate knows nothing of shards. The [`Caller`] decides which shards a script holds, and
-//! handles undeclared keys.
+//! This crate knows nothing of shards. The [`Caller`] decides which shards a script holds, and what
+//! happens when the script uses an undeclared key.
 //!
 //! # Costs
 //!

@@ -11,51 +11,52 @@ fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
     args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
 }
 
-/// Returns whether the argument `index` of `AUTH` is secret. All arguments are. Redis shows the
-/// arguments of a call with more than two, which is a syntax error. But these may be the parts of a
-/// password with an unquoted space.
+/// Returns whether the argument `index` of `AUTH` is secret, which is always the case. Redis shows
+/// the arguments if there are more than two, which is a syntax error. But these arguments may be
+/// the parts of a password with an unquoted space.
 pub(super) fn auth(_: &Args<'_>, index: usize) -> bool {
     index > 0
 }
 
 /// Returns whether the argument `index` is secret in a call that names another command at the
-/// argument `at`. If that command accepts passwords, all its arguments are.
+/// argument `at`. If that command accepts passwords, all its arguments are secret.
 fn named_command(args: &Args<'_>, at: usize, index: usize) -> bool {
     index > at && ["AUTH", "HELLO", "ACL", "CONFIG", "MIGRATE"].iter().any(|command| is(args, at, command))
 }
 
-/// Returns whether the argument `index` of `ACL DRYRUN` is secret. Those of the tested command can
-/// be.
+/// Returns whether the argument `index` of `ACL DRYRUN` is secret. Arguments of the tested command
+/// can be secret.
 pub(super) fn acl_dryrun(args: &Args<'_>, index: usize) -> bool {
     named_command(args, 3, index)
 }
 
 /// Returns whether the argument `index` of `COMMAND GETKEYS` and `COMMAND GETKEYSANDFLAGS` is
-/// secret. Those of the named command can be.
+/// secret. Arguments of the named command can be secret.
 pub(super) fn command_getkeys(args: &Args<'_>, index: usize) -> bool {
     named_command(args, 2, index)
 }
 
-/// Returns whether the argument `index` of `HELLO` is secret. The two arguments after `AUTH` are.
+/// Returns whether the argument `index` of `HELLO` is secret. The two arguments after `AUTH` are
+/// secret.
 pub(super) fn hello(args: &Args<'_>, index: usize) -> bool {
     let first = index.saturating_sub(2).max(2);
     (first..index).any(|at| is(args, at, "AUTH") && !is(args, at - 1, "SETNAME"))
 }
 
-/// Returns whether the argument `index` of `ACL SETUSER` is secret. As in Redis, all arguments are,
-/// even the user's name.
+/// Returns whether the argument `index` of `ACL SETUSER` is secret. As in Redis, all arguments are
+/// secret, even the user's name.
 pub(super) fn acl_setuser(_: &Args<'_>, index: usize) -> bool {
     index > 1
 }
 
 /// Returns whether the argument `index` of `CONFIG SET` is secret. The values of
-/// [`SECRET_DIRECTIVES`] are.
+/// [`SECRET_DIRECTIVES`] are secret.
 pub(super) fn config_set(args: &Args<'_>, index: usize) -> bool {
     index > 2 && index % 2 == 1 && SECRET_DIRECTIVES.iter().any(|directive| is(args, index - 1, directive))
 }
 
-/// Returns whether the argument `index` of `MIGRATE` is secret. The password after `AUTH` is, and
-/// the user and password after `AUTH2` are.
+/// Returns whether the argument `index` of `MIGRATE` is secret. The password after `AUTH` is
+/// secret, and so are the user and the password after `AUTH2`.
 pub(super) fn migrate(args: &Args<'_>, index: usize) -> bool {
     index > 6 && (is(args, index - 1, "AUTH") || is(args, index - 1, "AUTH2") || is(args, index - 2, "AUTH2"))
 }

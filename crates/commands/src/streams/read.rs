@@ -120,8 +120,8 @@ fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Re
     for (stream, &after) in after.as_slice().iter().enumerate() {
         let key = access.key(args, options.first_key + stream);
         served += usize::from(options.read_one(access, &key, after, reply));
-        // The entries read so far were discarded. Those of the other streams would be too, and must
-        // not become pending entries of a group.
+        // The reply was aborted, so the entries read so far were discarded. Entries of the other
+        // streams would be discarded too. They must not become pending entries of a group.
         if reply.is_aborted() {
             return;
         }

@@ -176,8 +176,9 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _:
     None
 }
 
-/// Stores a value according to the options. Returns `None` if nothing was stored, or if
-/// the call is propagated as the client sent it, which is never so with a deadline.
+/// Stores a value according to the options. Returns `None` if nothing was stored, or if the call is
+/// propagated as the client sent it. A call with a deadline is never propagated as the client sent
+/// it.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,

@@ -128,7 +128,7 @@ impl Quicklist {
     }
 
     /// Returns the number of the node that has the element at `index`, and the element's index in
-    /// this node. Returns `None` unless `index` is less than the length.
+    /// this node. Returns `None` if `index` is out of range.
     pub(super) fn locate(&self, index: usize) -> Option<(usize, usize)> {
         if index <= self.len / 2 {
             let mut before = 0;

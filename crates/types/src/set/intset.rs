@@ -124,8 +124,8 @@ impl IntSet {
         IntSet { bytes }
     }
 
-    /// Checks bytes from an untrusted source. Returns `None` unless the bytes are an intset of at
-    /// least one integer, strictly ascending.
+    /// Checks bytes from an untrusted source. Returns `None` if the bytes aren't an intset of at
+    /// least one integer, in strictly ascending order.
     pub fn try_from_bytes(bytes: &[u8]) -> Option<Self> {
         let (header, integers) = bytes.split_at_checked(HEADER_BYTES)?;
         let (width, len) = (word(header, 0) as usize, word(header, 4) as usize);

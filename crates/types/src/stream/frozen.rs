@@ -57,8 +57,8 @@ impl Frozen {
         Frozen { read: None, last, left: nodes.len(), kept: BTreeMap::new(), new: BTreeSet::new(), tail }
     }
 
-    /// Copies a node before the node changes or is removed. Does nothing unless the node is an
-    /// unread node of the cut that isn't copied yet.
+    /// Copies a node before the node changes or is removed. Does nothing if the node doesn't belong
+    /// to the cut, was read, or was copied already.
     pub(super) fn before_change(&mut self, node: &Node) {
         let id = node.key();
         let is_unread = Some(id) > self.read && Some(id) <= self.last;

@@ -59,8 +59,8 @@ impl StreamId {
         }
     }
 
-    /// Parses `ms-seq`, or `ms` alone with the sequence number `missing_seq`. The caller handles
-    /// `-` and `+`.
+    /// Parses `ms-seq`, or `ms` alone with the sequence number `missing_seq`. Callers parse `-` and
+    /// `+` themselves.
     #[must_use]
     pub fn parse(text: &[u8], missing_seq: u64) -> Option<StreamId> {
         if text.len() > PARSED_BYTES_MAX {

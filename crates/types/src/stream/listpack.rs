@@ -46,8 +46,8 @@ impl Stream {
     /// [`Stream::restore_counters`].
     ///
     /// # Errors
-    /// [`Corrupt`] unless the listpack consists of stream entries with ascending ids. After an
-    /// error, the caller must drop the stream.
+    /// [`Corrupt`] if the listpack contains anything but stream entries with ascending ids. After
+    /// an error, the caller must drop the stream.
     pub fn restore_node(&mut self, first: StreamId, listpack: &[u8]) -> Result<(), Corrupt> {
         if self.nodes.last().is_some_and(|last| last.key() >= first) {
             return Err(Corrupt);

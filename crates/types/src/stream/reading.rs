@@ -134,7 +134,7 @@ impl Stream {
     }
 
     /// Delivers to a consumer at most `count` entries that the group hasn't read. Creates the
-    /// consumer if there are such entries. The entries become pending unless `noack`.
+    /// consumer if there are such entries. Without `noack`, the entries become pending.
     pub fn deliver(
         &mut self,
         group: GroupNumber,
