@@ -8,7 +8,7 @@
 //!   compare-and-swap that delivers a message also shows the sender whether it must wake the
 //!   worker. To wake the worker, the sender writes to its *doorbell*, an eventfd.
 //! * `pantala_engine::ownership::Gate`: the word that shows whether a shard is held, and that
-//!   queues the requests for the shard. It is built on [`Node`] and [`Chain`].
+//!   queues the requests for the shard. The gate uses [`Node`] and [`Chain`].
 //!
 //! The queues have no bound of their own. A gate holds only requests (commands that wait for the
 //! shard). A connection has only a few requests in flight (see `pantala_engine::request`), so

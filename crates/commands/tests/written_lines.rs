@@ -374,8 +374,8 @@ fn strings(scene: &mut Scene<'_>) {
     let values: Vec<Vec<u8>> = (0..8).map(|number| vec![b'a' + number; VALUE_BYTES]).collect();
     let value = |number: usize| values[number].as_slice();
     scene.run("SET", "key1", &[value(0)]);
-    // The entries between the two keys keep them out of each other's lines. They are so many that
-    // the dictionary won't grow soon.
+    // The entries between the two keys keep them out of each other's lines. There are so many of
+    // these entries that the dictionary won't grow soon.
     for number in 0..100 {
         scene.run("SET", &format!("k{number:03}"), &[value(0)]);
     }

@@ -572,7 +572,7 @@ mod tests {
     #[cfg(not(miri))]
     #[test]
     fn memory_stays_on_its_node() {
-        // These are two nodes for this crate but one for the kernel, which may forbid placement.
+        // This crate sees two nodes here, but the kernel sees one. The kernel may forbid placement.
         let Ok(nodes) = pantala_base::numa::nodes(&[0, 0]) else { return };
         let class = class_of(2048);
         let mut first = Slab::new(nodes[0]);

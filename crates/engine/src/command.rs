@@ -402,8 +402,8 @@ impl Command {
         arity_accepts(self.arity, arguments)
     }
 
-    /// Returns whether all calls with this number of arguments take about the same short time, if
-    /// the lengths of their arguments and replies are equal.
+    /// Returns whether calls with this number of arguments take a short time that depends only on
+    /// the lengths of their arguments and replies.
     #[inline]
     pub fn is_plain(&self, arguments: usize) -> bool {
         arguments <= PLAIN_ARGUMENTS_MAX && self.flags.intersects(Flags::FAST.union(Flags::PLAIN))
@@ -425,7 +425,7 @@ impl Command {
     }
 
     /// Returns the name shown to clients. For a subcommand that is not shown, because its container
-    /// handles it, this is the container's name.
+    /// runs it, returns the container's name.
     pub fn shown_name(&self) -> &'static str {
         match self.full_name.split_once('|') {
             Some((container, _)) if self.flags.contains(Flags::OWN_SUBCOMMANDS) => container,

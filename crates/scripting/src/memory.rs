@@ -129,9 +129,9 @@ pub(crate) unsafe extern "C" fn allocate(
         }
         let new = if old_bytes == 0 { alloc(new_layout) } else { realloc(block.cast(), layout(old_bytes), new_bytes) };
         if new.is_null() {
-            // The system has no memory. Lua can report that to the script, except in two cases:
-            // while the limit is suspended, this crate expects the allocation to succeed, and when
-            // a block shrinks, Lua expects it.
+            // The system has no memory. Lua can report that to the script. There are two
+            // exceptions: this crate expects success while the limit is suspended, and Lua expects
+            // success when a block shrinks.
             if grows && memory.suspended.get() == 0 {
                 return std::ptr::null_mut();
             }

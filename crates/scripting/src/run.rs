@@ -19,9 +19,10 @@ pub enum Called {
 /// Whether a long-running script may continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// It may continue.
+    /// The script may continue.
     Continue,
-    /// It must stop: a client has sent `SCRIPT KILL` or `FUNCTION KILL`, or the server is stopping.
+    /// The script must stop: a client has sent `SCRIPT KILL` or `FUNCTION KILL`, or the server is
+    /// stopping.
     Kill,
 }
 

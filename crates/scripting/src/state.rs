@@ -22,12 +22,12 @@ use crate::{api, bit, cjson, cmsgpack, convert, errors, sandbox, stop, structs};
 /// A full collection is repeated if it has freed at least this many bytes.
 const WORTH_COLLECTING_BYTES: usize = 256 * 1024;
 
-/// Number of runs after which the garbage collector makes an additional step. It is also the size
-/// of that step (the argument of `LUA_GCSTEP`): one unit per run.
+/// Number of runs after which the garbage collector makes an additional step. The number is also
+/// the size of that step (the argument of `LUA_GCSTEP`): one unit per run.
 const RUNS_PER_STEP: u32 = 50;
 
-/// Lua's default speed of the garbage collector. It is restored before each run, because scripts
-/// can change it.
+/// Lua's default speed of the garbage collector. The speed is restored before each run, because
+/// scripts can change it.
 const GC_PERCENT: c_int = 200;
 
 /// Maximum number of compiled scripts. At the limit, all are dropped. Only clients that send a new

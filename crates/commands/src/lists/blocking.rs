@@ -57,8 +57,8 @@ impl BlockingPop {
             match access.db(&key).write_as::<List>(&key) {
                 Ok(None) => continue,
                 // A woken command (a blocked command that runs again because one of its keys has
-                // changed) reports no error for a value of another type. It stays blocked until the
-                // key holds a list.
+                // changed) reports no error for a value of another type. The command stays blocked
+                // until the key holds a list.
                 Err(_) if is_woken => return None,
                 Err(_) => {
                     reply.error(errors::WRONG_TYPE);

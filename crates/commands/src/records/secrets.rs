@@ -11,9 +11,9 @@ fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
     args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
 }
 
-/// Returns whether the argument `index` of `AUTH` is secret, which is always the case. Redis shows
-/// the arguments if there are more than two, which is a syntax error. But these arguments may be
-/// the parts of a password with an unquoted space.
+/// Returns whether the argument `index` of `AUTH` is secret. Every argument after the command's
+/// name is secret. Redis shows the arguments of a call with more than two, which is a syntax error.
+/// But these arguments may be the parts of a password with an unquoted space.
 pub(super) fn auth(_: &Args<'_>, index: usize) -> bool {
     index > 0
 }

@@ -338,8 +338,8 @@ fn containers_have_help() {
             Handler::Container => {
                 assert_eq!((command.arity, command.flags.difference(Flags::KEEPS_CACHING)), (-2, Flags::empty()));
             }
-            // Only two containers have such a handler. It runs for COMMAND without a subcommand,
-            // and for DEBUG with a subcommand that has no record.
+            // Only two containers have such a handler. The handler runs for COMMAND without a
+            // subcommand, and for DEBUG with a subcommand that has no record.
             Handler::Local(_) => assert!(["command", "debug"].contains(&command.name)),
             Handler::Keyed(_) | Handler::Undetermined(_) | Handler::Transaction(_) => panic!("{}", command.name),
         }
@@ -435,8 +435,8 @@ fn calls_resolve() {
     assert_eq!(resolved(&[b"Client", b"getNAME"]), "client|getname");
     assert_eq!(resolved(&[b"command"]), "command");
     assert_eq!(resolved(&[b"mset", b"a", b"b", b"c"]), "mset");
-    // DEBUG handles unknown subcommands itself, because Redis has no records for DEBUG's
-    // subcommands.
+    // The handler of DEBUG replies to unknown subcommands itself, because Redis has no records for
+    // DEBUG's subcommands.
     assert_eq!(resolved(&[b"debug", b"sleep", b"0"]), "debug|sleep");
     assert_eq!(resolved(&[b"debug", b"sleep"]), "debug");
     assert_eq!(resolved(&[b"debug", b"nosuch"]), "debug");

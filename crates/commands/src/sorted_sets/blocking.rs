@@ -58,8 +58,8 @@ fn pop_or_block(
         match access.db(&key).write_as::<SortedSet>(&key) {
             Ok(None) => continue,
             // A woken command (a blocked command that runs again because one of its keys has
-            // changed) reports no error for a value of another type. It stays blocked until the key
-            // holds a sorted set.
+            // changed) reports no error for a value of another type. The command stays blocked
+            // until the key holds a sorted set.
             Err(WrongType) if is_woken => return None,
             Err(WrongType) => {
                 reply.error(errors::WRONG_TYPE);
@@ -71,7 +71,7 @@ fn pop_or_block(
             return None;
         }
         // The pop always finds a member: the key holds a sorted set, as checked above, and a sorted
-        // set is never empty. It is propagated as a pop from this key.
+        // set is never empty. The command is propagated as a pop from this key.
         let _ = pop(access, &key, call.end, call.count, shape, reply);
         return Some(access.propagate_nothing(Omission::Replaced));
     }

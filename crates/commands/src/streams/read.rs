@@ -332,7 +332,7 @@ impl<'a> Options<'a> {
                 delivered.finish(stream.group_at(group), &done);
                 done
             } else {
-                // `NEW` is the only ID without a next ID, and the branch above handles it.
+                // `NEW` is the only ID without a next ID, and the branch above covers it.
                 let start = after.next().unwrap_or(StreamId::MAX);
                 stream.redeliver(group, reader.consumer, start, count, now_ms, |id, fields| match fields {
                     Some(fields) => write_entry(id, fields, reply),

@@ -88,8 +88,8 @@ pub struct Client {
     pub queued: AtomicI64,
     /// Memory usage of the queued commands, bytes.
     pub queued_bytes: AtomicU64,
-    /// Time since which the client may only log in, Unix time in ms; 0 if it has logged in, or
-    /// connected while no login was required.
+    /// Unix time in ms since which the client has not been authenticated and may only log in. 0 if
+    /// the client has logged in, or connected while no login was required.
     pub unauthenticated_since_ms: AtomicI64,
     /// Whether the client runs `MONITOR`.
     pub monitors: AtomicBool,

@@ -295,8 +295,8 @@ impl Journal {
         control.logs.of(Which::Effects).memory_bytes().max(control.logs.of(Which::Stream).memory_bytes())
     }
 
-    /// Returns an upper bound of the stamps of all answered commands without shards (`FUNCTION
-    /// LOAD`, `PUBLISH`).
+    /// Returns an upper bound for the stamps of the units of all answered commands without shards
+    /// (`FUNCTION LOAD`, `PUBLISH`).
     pub(crate) fn latest_without_shards(&self) -> u64 {
         self.shared.without_shards.load(Ordering::Acquire)
     }
@@ -537,7 +537,7 @@ impl Journal {
         self.change(tuning, |logs| logs.relay_from(offset, is_same));
     }
 
-    /// Makes the stream consist of this server's units again, from the end of the next epoch. From
+    /// Makes the stream consist of this server's units again, from the next end of an epoch. From
     /// then on [`Journal::has_own_stream`] returns true. Until then no unit may be committed.
     ///
     /// # Errors

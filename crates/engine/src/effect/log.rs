@@ -122,7 +122,7 @@ struct Place {
     /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
     /// new bytes.
     is_eager: bool,
-    /// A number of bytes, and a callback for readers that are further behind: called at each
+    /// A number of bytes, and a callback that is called while the reader is further behind: at each
     /// epoch's end, repeatedly in a long epoch, and by workers that have handed over many bytes.
     warning: Option<(u64, Wake)>,
 }

@@ -33,8 +33,8 @@ impl Piece {
         }
     }
 
-    /// Returns two pieces with the same bytes, for two logs. The pieces share the memory unless it
-    /// is small.
+    /// Returns two pieces with the same bytes, for two logs. The pieces share their memory. Only a
+    /// small piece is copied.
     pub(crate) fn into_two(self, pool: &Arc<BufferPool>) -> (Piece, Piece) {
         match self.compact(pool) {
             Piece::Own(bytes) if bytes.capacity() < POOLED_BYTES_MIN => (Piece::Own(bytes.clone()), Piece::Own(bytes)),

@@ -17,7 +17,7 @@ const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) const PART_BYTES: usize = 124 * 1024;
 
 /// Capacity in bytes that a part, or a piece of the merged stream, has in addition to
-/// [`PART_BYTES`]. It is for the rest of the last unit, and for `SELECT`s.
+/// [`PART_BYTES`]. This spare capacity is for the rest of the last unit, and for `SELECT`s.
 pub(crate) const SPARE_BYTES: usize = 4 * 1024;
 
 /// If a segment's only part has at least this length in bytes, the part is moved to another segment

@@ -92,7 +92,8 @@ impl EventClasses {
         })
     }
 
-    /// Returns the letters as `CONFIG GET` writes them. As in Redis, `A` hides `n`.
+    /// Returns the letters as `CONFIG GET` writes them. As in Redis, `n` is not written together
+    /// with `A`.
     pub fn letters(self) -> String {
         let has_all = self.0 & ALL == ALL;
         let written = &LETTERS[if has_all { HIDDEN_BY_ALL } else { 0 }..];

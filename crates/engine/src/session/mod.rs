@@ -81,8 +81,8 @@ pub struct Session {
     /// Options that the client has sent by `REPLCONF`. The server defines their type.
     pub handshake: Option<Box<dyn Any + Send>>,
     /// A [stamp](crate::effect) above the stamps of all effects that the client's commands have
-    /// produced or read; 0: the client has run no command since the server began to keep the stream
-    /// for replicas.
+    /// produced or read. 0 if the client has run no command since the server began to keep the
+    /// stream for replicas.
     pub stream_stamp: u64,
     /// The condition for which the connection must block. Set by `WAIT`, `WAITAOF` and `SHUTDOWN`
     /// until the worker blocks the connection.

@@ -19,8 +19,8 @@ impl Session {
         self.authenticated
     }
 
-    /// Sets whether the client is authenticated. If not, `otherwise_since_ms` is the Unix time in
-    /// ms since which it is not.
+    /// Sets whether the client is authenticated. If it is not, it has been unauthenticated since
+    /// `otherwise_since_ms` (Unix time in ms).
     pub(super) fn set_authenticated(&mut self, authenticated: bool, otherwise_since_ms: i64) {
         self.authenticated = authenticated;
         let since_ms = if authenticated { 0 } else { otherwise_since_ms };

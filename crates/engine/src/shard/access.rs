@@ -45,7 +45,6 @@ impl<'a> Access<'a> {
     }
 
     /// Returns whether a key with this deadline (Unix time in ms) must be deleted instead of
-    /// Returns whether a key with this deadline (Unix time in ms) must be deleted instead of
     /// stored. As in Redis, the result is always `false` on a replica, because its primary deletes
     /// the key, and while the append-only file is loaded.
     pub fn is_past(&self, at_ms: i64) -> bool {
@@ -167,8 +166,8 @@ impl<'a> Access<'a> {
     fn held_in(&self, physical: usize, key: &Key<'_>) -> Option<Held<'_>> {
         let database = self.shard_ref(key.place.shard).databases.get(physical)?;
         let entry = database.dict.find(key.place.hash, key.bytes)?;
-        // An expired key was deleted when it was read, unless expired keys are only hidden: on a
-        // replica, or while writes are paused.
+        // An expired key was deleted when it was read. But on a replica, and while writes are
+        // paused, it is only hidden.
         let is_hidden = entry.expire_at_ms().is_some_and(|at_ms| at_ms <= self.now_ms)
             && self.keyspace.tuning.keeps_expired(self.now_ms)
             && !self.session.of_primary;

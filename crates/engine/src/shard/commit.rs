@@ -13,8 +13,8 @@ use crate::shard::access::Access;
 use crate::shard::executor::{Call, Executor};
 use crate::shard::ownership::Ownership;
 
-/// Reports an error in the handler or the record of a command, which makes replicas and the
-/// append-only file differ from the dataset. Debug builds panic.
+/// Reports an error in the handler or the record of a command. Because of the error, replicas and
+/// the append-only file differ from the dataset. Debug builds panic.
 #[cold]
 fn report(command: &Command, error: &str) {
     let name = command.full_name;

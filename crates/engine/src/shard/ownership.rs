@@ -153,7 +153,7 @@ impl<T> Gate<T> {
         }
         let top = self.word.swap(mark(), Ordering::Acquire);
         // SAFETY: as in `collect`. `ownership` proves that the shard is held, so the word was not
-        // null. It was not the mark, as checked above.
+        // null. The word was not the mark either, as checked above.
         Some(unsafe { Chain::from_stack(top) })
     }
 

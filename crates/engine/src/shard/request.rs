@@ -144,8 +144,8 @@ impl Request {
         }
     }
 
-    /// Drops everything that belongs to the request's commands. Keeps the capacity of its vectors
-    /// unless it is large.
+    /// Drops everything that belongs to the request's commands. Keeps the capacity of each vector,
+    /// unless that capacity is large.
     fn clear(&mut self) {
         *self = Request {
             steps: emptied(&mut self.steps),

@@ -8,8 +8,8 @@
 //!
 //! If all shards are free, this thread is the connection's worker. If some are busy and the shards
 //! of all commands follow from their keys, it is the thread that frees the last busy shard
-//! ([`crate::shard::exec`]). If some are busy and a command needs all shards or none (`SELECT`,
-//! `PUBLISH`), the shards are gathered for the connection's worker. Only that worker can run
+//! ([`crate::shard::exec`]). If some are busy and some command needs no shard (`SELECT`, `PUBLISH`)
+//! or all shards, the shards are gathered for the connection's worker. Only that worker can run
 //! commands that need no shard.
 //!
 //! # Watching

@@ -226,7 +226,7 @@ impl<'s> Db<'s> {
         Ok(())
     }
 
-    /// Stores a string without a TTL unless the key exists, with one lookup in the dictionary.
+    /// Stores a string without a TTL if the key is missing, with one lookup in the dictionary.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.

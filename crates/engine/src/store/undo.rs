@@ -44,7 +44,7 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// Maximum capacity in keys or events that is kept between runs.
 const KEPT_ENTRIES_MAX: usize = 256;
 
-/// Error: a value is too large to be recorded, or all values together are.
+/// Error: a value, or all values together, are too large to be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 

@@ -316,7 +316,7 @@ impl CheckedEntries<'_> {
     }
 }
 
-/// Checks bytes from an untrusted source. Returns `None` if they aren't a sequence of valid entries.
+/// Checks bytes from an untrusted source. Returns `None` if they aren't a series of valid entries.
 pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
     let pack = <PackRef<'_>>::new(bytes);
     let (mut at, mut count, mut unique) = (0, 0, true);

@@ -33,8 +33,8 @@ const LONG_BYTES_MIN: u64 = 32 * 1024 * 1024;
 /// each message is delivered from its own memory.
 const PACKED_BACKLOG_BYTES_MIN: u64 = 256 * 1024;
 
-/// Minimum length of an encoded message without its channel and payload, bytes. It consists of
-/// `*3`, `$7`, `message` and two lengths of one digit, with all line ends.
+/// Minimum length of an encoded message without its channel and payload, bytes. This part consists
+/// of `*3`, `$7`, `message` and two lengths of one digit, with all line ends.
 const HEADER_BYTES_MIN: usize = 29;
 
 /// The backlog of a worker.

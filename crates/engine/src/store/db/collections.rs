@@ -11,7 +11,7 @@ use crate::effect::change::{CHECKED_BYTES_MAX, UNREPORTED_CHANGE};
 use crate::store::Store;
 use crate::store::state::DatabaseStats;
 
-/// What a change of a collection does if the key is missing.
+/// How to change a collection if its key is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// Starts with an empty collection.

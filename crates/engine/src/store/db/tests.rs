@@ -258,7 +258,7 @@ fn store_with_ttl(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
     let expire = Expire::At(NOW_MS + 1000);
     let mut db = access.db(&key);
     assert_eq!(db.set_string(&key, NewString::Bytes(b"x"), expire, change), Ok(()));
-    // As active expiry does.
+    // Sets the statistics as active expiry does.
     db.db_stats.ttl_sum_ms.set(1000);
     db.db_stats.ttl_samples.set(1);
 }
