@@ -97,7 +97,7 @@ fn switch(flag: &AtomicBool, argument: &[u8], reply: &mut Reply<'_>) {
 }
 
 /// `CLIENT DURABILITY ALWAYS | EVERYSEC | DEFAULT`: sets whether replies to this client wait until
-/// its writes are on disk. Redis has no such command.
+/// the client's writes are on disk. Redis has no such command.
 pub fn durability(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let known =
         [("ALWAYS", Durability::Always), ("EVERYSEC", Durability::EverySecond), ("DEFAULT", Durability::Default)];

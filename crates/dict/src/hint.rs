@@ -4,10 +4,10 @@
 //! of the directory leads to a *segment*. A segment consists of *buckets* of eight slots, and a
 //! *slot* holds the address of an entry.
 //!
-//! A worker parses several commands and runs them together (its *window*). Before it acquires the
-//! first of their shards, it prefetches the buckets and entries of all their keys. Other threads
-//! may therefore be changing the dictionaries at the same time. Prefetching is sound nevertheless,
-//! because:
+//! A worker parses several commands and runs them together (its *window*). Before the worker
+//! acquires the first shard, it prefetches the buckets and entries of all keys of these commands.
+//! Other threads may therefore be changing the dictionaries at the same time. Prefetching is sound
+//! nevertheless, because:
 //!
 //! 1. *Roots are never freed.* A [`Hint`] holds a `&'static Root`. Roots are recycled through a
 //!    pool, and every table that uses a root stores only zeros and addresses of directories to it.

@@ -92,8 +92,8 @@ bitflags! {
         /// Its replies, except errors, count as messages. `CLIENT REPLY` does not suppress
         /// messages.
         const ANSWERS_MESSAGES = 1 << 36;
-        /// Reports memory usage or sets its limits. Before the command runs, its worker adds the
-        /// memory usage of shards that no thread holds to the global counter.
+        /// Reports memory usage or sets its limits. Before the command runs, its worker adds to the
+        /// global counter the memory usage of shards that no thread holds.
         const MEASURES = 1 << 37;
         /// Needs no shard outside of a transaction, but all shards within one (`CLIENT PAUSE`).
         const ALL_SHARDS_QUEUED = 1 << 38;
@@ -424,8 +424,8 @@ impl Command {
         self.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// Returns the name shown to clients. For a subcommand that is not shown, because its container
-    /// runs it, returns the container's name.
+    /// Returns the name shown to clients. For a subcommand that is not shown, because Redis has no
+    /// record for it, returns the container's name.
     pub fn shown_name(&self) -> &'static str {
         match self.full_name.split_once('|') {
             Some((container, _)) if self.flags.contains(Flags::OWN_SUBCOMMANDS) => container,

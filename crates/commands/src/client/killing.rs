@@ -114,8 +114,8 @@ fn kill_matching(context: &mut LocalContext<'_>, filter: &Filter<'_>) -> i64 {
     let me = context.session.client.id;
     let mut killed = 0;
     for client in context.host.clients().all() {
-        // A client that was killed before isn't counted again, even if its worker has yet to close
-        // it.
+        // A client that was killed before isn't counted again, even if its worker has not closed
+        // the connection yet.
         if client.killed.load(Relaxed) || filter.skip_me && client.id == me || !filter.matches(&client, context.now_ms)
         {
             continue;

@@ -83,7 +83,7 @@ pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
 
 fn write_lines(text: &mut String, context: &LocalContext<'_>, wanted: impl Fn(&Client) -> bool) {
     let clients = context.host.clients().all();
-    // A killed client is no longer listed, even if its worker has yet to close it.
+    // A killed client is no longer listed, even if its worker has not closed the connection yet.
     for client in clients.iter().filter(|client| !client.killed.load(Relaxed) && wanted(client)) {
         write_line(text, client, context.now_ms);
     }

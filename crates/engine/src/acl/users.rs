@@ -231,8 +231,8 @@ impl Users {
 
     /// Replaces all users by those of a file. Returns the former users except the default user,
     /// even those that the file defines again. As in Redis, the caller must close the connections
-    /// of the returned users. Connections of the default user stay open, and its new rules apply to
-    /// them.
+    /// of the returned users. Connections of the default user stay open, and the user's new rules
+    /// apply to them.
     pub fn replace(&self, mut new: BTreeMap<Vec<u8>, Rules>) -> Vec<Arc<User>> {
         let mut users = self.lock();
         let rules = new.remove(DEFAULT_USER).unwrap_or_else(|| Rules::of_default_user(self.catalog));

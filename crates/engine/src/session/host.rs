@@ -126,7 +126,7 @@ pub trait Host: Send + Sync {
     /// pending shutdown instead. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
     /// Returns whether a `SHUTDOWN` with these options must wait for the end of the server's stream
-    /// of effects. Its client is blocked meanwhile. It must wait in these cases:
+    /// of effects. Its client is blocked meanwhile. The command must wait in these cases:
     ///
     /// - Another shutdown is pending.
     /// - The server is a replica. It waits a limited time for the end of the link to its primary.

@@ -4,7 +4,7 @@
 //! This requires that the transaction needs only the shards of its keys
 //! ([`Transaction::can_travel`]). Otherwise the shards are gathered for the client's worker. No
 //! command can use the shards while they are sent to that worker. If many transactions compete for
-//! few shards, they spend most of their waiting time on these transfers
+//! few shards, the transactions spend most of their waiting time on these transfers
 //! (`docs/decisions/0005-transactions.md`).
 
 use std::sync::atomic::Ordering::Relaxed;

@@ -102,7 +102,7 @@ impl Keyspace {
     }
 
     /// Returns the rules for a second check of a call whose shards are held. Returns `None` if no
-    /// rules have changed since its first check, or if the call is from a replica's primary.
+    /// rules have changed since the call's first check, or if the call is from a replica's primary.
     #[inline]
     pub(crate) fn changed_rules(&self, session: &SessionView) -> Option<Changed> {
         if session.permit.epoch() == self.users().epoch() { None } else { self.rules_after_change(session) }

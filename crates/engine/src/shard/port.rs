@@ -37,7 +37,7 @@ struct Inbox {
 }
 
 impl WorkerPort {
-    /// Returns a port that calls `doorbell` when a message arrives while its worker sleeps.
+    /// Returns a port that calls `doorbell` when a message arrives while the port's worker sleeps.
     /// `doorbell` may be called by any thread at any time and must be cheap.
     pub fn new(doorbell: Box<dyn Fn() + Send + Sync>) -> Self {
         let inbox = Inbox { mailbox: Mailbox::new(), is_open: AtomicBool::new(false) };

@@ -38,8 +38,8 @@ pub(crate) enum Task {
     Commands,
     /// Removes a waiter from the queues of its shard. No reply.
     Withdraw(Arc<Waiter>),
-    /// Serves the clients blocked on a key of this shard. The first of them also needs another
-    /// shard, which the request holds too (`BLMOVE`).
+    /// Serves the clients blocked on a key of this shard. The first of these clients also needs
+    /// another shard, which the request holds too (`BLMOVE`).
     Serve(u32, ReadyKey),
     /// Sends the request with its shards to the worker of its connection.
     Gather,

@@ -19,7 +19,8 @@
 //! expired key raises the flag when a lookup deletes the key, but not when active expiry deletes
 //! it. So `EXEC` also checks that each key that existed still exists. As in Redis, neither `WATCH`
 //! nor this check deletes an expired key. A session that stops watching drops the flag, which needs
-//! no shard. The shards remove their pointers when the key is changed, or in their next sweep.
+//! no shard. A shard removes its pointer to the flag when the key is changed, or in the shard's
+//! next sweep.
 //!
 //! # What it costs
 //!

@@ -11,10 +11,10 @@
 //! Each dictionary has a *keeper*, which encodes every entry. It does so when the walk reaches the
 //! entry, or before a command changes the entry (*forced*). The keeper collects encoded entries in
 //! *parts*, which it sends to the snapshot's thread. A large collection is encoded by the walk in
-//! pieces, even if commands change it meanwhile. For this, its value starts a *cut*
-//! (`pantala_types`), which keeps the elements that change. If a command removes the value, the
-//! walk continues with the removed value. If a command moves the value to another key, the walk
-//! continues there ([`detached`]).
+//! pieces, even if commands change it meanwhile. For this, the collection's value starts a *cut*
+//! (`pantala_types`), which keeps a copy of each element that changes before the walk has read it.
+//! If a command removes the value, the walk continues with the removed value. If a command moves
+//! the value to another key, the walk continues there ([`detached`]).
 //!
 //! | data | bound |
 //! | --- | --- |
