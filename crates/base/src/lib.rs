@@ -1,20 +1,21 @@
 //! The basis of the other crates: time, randomness, checksums, number formats, queues between
-//! threads, the allocator and shared limits. It has no code for RESP, sockets or file formats.
+//! threads, the allocator and shared limits. This crate has no code for RESP, sockets or file
+//! formats.
 //!
 //! | module | contents | cost |
 //! | --- | --- | --- |
-//! | [`allocator`] | the global allocator: mimalloc, `mmap` for large blocks | a compare per call |
-//! | [`block`] | the memory usage of a heap block | a compare for small blocks |
+//! | [`allocator`] | the global allocator: mimalloc, `mmap` for large blocks | a comparison per call |
+//! | [`block`] | the memory usage of a heap block | a comparison for small blocks |
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
 //! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
 //! | [`cpus`] | sets of CPUs | a system call where threads are bound |
 //! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
-//! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | a step per 8 bytes; 16 KiB |
+//! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | a step per 8 bytes; tables of 16 KiB |
 //! | [`double`] | doubles as Redis 7.0 prints them | no allocation |
 //! | [`gauge`] | levels with one writer | a load and a store per change; 8 bytes |
 //! | [`glob`] | Redis's glob patterns | at most `pattern × text` steps, no allocation |
 //! | [`hexadecimal`] | hexadecimal floating-point numbers | no allocation |
-//! | [`histogram`] | latency histograms with one writer | as [`counter`]; 2 KiB per chunk in use |
+//! | [`histogram`] | latency histograms with one writer | a load and a store per count; 2 KiB per chunk in use |
 //! | [`killable`] | a script run, killable until its first change | a compare-and-swap per run |
 //! | [`lent`] | received bytes in memory lent by an event loop | – |
 //! | [`limits`] | every bound that holds across crates | – |

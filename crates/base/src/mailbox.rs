@@ -13,9 +13,9 @@
 //! The queues have no bound of their own. A gate holds only requests (commands that wait for the
 //! shard). A connection has only a few requests in flight (see `pantala_engine::request`), so
 //! `maxclients` bounds the length of each gate's queue. A mailbox also carries messages such as
-//! publications. Its worker takes all messages in each turn (one iteration of the worker's event
-//! loop). The queues are linked lists rather than rings, because a full ring would need an overflow
-//! path.
+//! publications. The mailbox's worker takes all messages in each turn (one iteration of the
+//! worker's event loop). The queues are linked lists rather than rings, because a full ring would
+//! need an overflow path.
 
 use std::marker::PhantomData;
 

@@ -180,7 +180,7 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 /// `CLIENT UNPAUSE`.
 pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.keyspace.tuning.end_pause() {
-        // Paused workers sleep until the former end of the pause, so this wakes them.
+        // Wakes the paused workers, which would otherwise sleep until the former end of the pause.
         for port in context.keyspace.ports().iter() {
             port.send(Message::Reload);
         }

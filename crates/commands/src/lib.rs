@@ -7,10 +7,10 @@
 //! | record | everything known about a command: arity, flags, keys, syntax, route ([`records`]) |
 //! | container | a command that has only subcommands (CLIENT, CONFIG, …) |
 //! | shard | a part of the key space; at most one thread at a time holds it and runs code on it |
-//! | partition | a shard in documents for users, where a shard is a group of partitions |
+//! | partition | the name, in documents for users, of what this code calls a shard; in these documents, a shard is a group of partitions |
 //! | route | the shards that a call needs, or the rule by which a record determines them |
 //! | keyed handler | a handler that runs while its shards are held, with an `Access` to them |
-//! | undetermined command | its change also depends on random numbers, the clock, floating-point arithmetic or blocking; its keyed handler must state the propagated form |
+//! | undetermined command | a command whose change also depends on random numbers, the clock, floating-point arithmetic or blocking; its keyed handler must state the propagated form |
 //! | woken command | a blocked command that is run again because one of its keys has changed |
 //! | propagated form | the command sent to replicas and the append-only file |
 //! | local handler | a handler that runs without shards on the client's worker (`LocalContext`) |

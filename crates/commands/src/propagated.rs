@@ -35,8 +35,8 @@ pub(crate) fn words<'w>(access: &mut Access<'_>, words: impl IntoIterator<Item =
     access.propagate(&words)
 }
 
-/// Propagates the client's command without the option `word` in any case, for example `SET` without
-/// `GET`. Keeps all arguments before index `first`.
+/// Propagates the client's command without the option `word` (case-insensitive), for example `SET`
+/// without `GET`. Keeps all arguments before index `first`.
 pub(crate) fn without_word(access: &mut Access<'_>, args: &Args<'_>, first: usize, word: &str) -> Propagated {
     let kept =
         args.iter().enumerate().filter(|(index, arg)| *index < first || !arg.eq_ignore_ascii_case(word.as_bytes()));

@@ -17,7 +17,7 @@ const WAITAOF_ON_REPLICA: &str = "ERR WAITAOF cannot be used with replica instan
 /// The error of a `WAITAOF` that waits for this server's append-only file while it is disabled.
 pub const WAITAOF_NOT_APPENDING: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
-/// `SYNC`: starts a full sync: sends a snapshot and then the replication stream.
+/// `SYNC`: starts a full sync, which sends a snapshot and then the replication stream.
 pub fn sync(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     context.host.replication().sync(context.session, None, reply);
 }
@@ -29,8 +29,8 @@ pub fn psync(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
     context.host.replication().sync(context.session, Some(&args), reply);
 }
 
-/// `REPLCONF option value ...`: a replica sends it to report its properties and to acknowledge the
-/// replication stream.
+/// `REPLCONF option value ...`: a replica sends this command to report its properties and to
+/// acknowledge the replication stream.
 pub fn replconf(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let options: Vec<&[u8]> = args.iter().skip(1).collect();
     context.host.replication().configure(context.session, &options, reply);

@@ -37,7 +37,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | worker | a thread with an event loop. It owns the connections that it has accepted |
-//! | turn | one iteration of a worker's event loop: it reads input, runs commands and sends replies |
+//! | turn | one iteration of a worker's event loop: the worker reads input, runs commands and sends replies |
 //! | window | commands that a worker has parsed and runs together. A turn has one or more windows |
 //! | partition | a range of slots, and all state of its keys ([`state::Shard`]): the unit of ownership. Nearly all code calls it a shard ([`keyspace`] says why) |
 //! | shard | for users, a group of partitions with one home. In nearly all code, a partition |
@@ -67,7 +67,7 @@
 //! | [`state::ShardStats`] | written by the shard's owner | read by any thread |
 //! | [`client::Session`] | the connection's worker | no access; they read the [`client::Client`] |
 //! | [`request::Request`] | the holder of its box: a thread, a gate or a mailbox | no access |
-//! | [`tuning::Tuning`] | none: atomics, written by `CONFIG SET` and others | read by any thread |
+//! | [`tuning::Tuning`] | none: its fields are atomics, which commands such as `CONFIG SET` write | read by any thread |
 //!
 //! # The path of a command
 //!

@@ -1,6 +1,6 @@
 //! RESP2, RESP3 and inline commands as state machines over bytes. [`Parser`] turns the bytes of a
-//! connection into commands; [`Reply`] encodes replies into bytes. No sockets, no allocation per
-//! command, no `unsafe`.
+//! connection into commands; [`Reply`] encodes replies into bytes. The crate has no sockets, no
+//! allocation per command, and no `unsafe`.
 //!
 //! # Words
 //!

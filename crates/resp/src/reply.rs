@@ -66,9 +66,9 @@ const LARGE_BULK_BYTES: usize = 64 * 1024;
 /// Minimum length, in bytes, of a bulk for which [`append_long`] chooses the way of copying.
 const LONG_BULK_BYTES: usize = 4 * 1024;
 /// Minimum length, in bytes, of a bulk for which the buffer grows by exactly the bulk's size,
-/// because doubling such a buffer could waste much memory. The buffer grows exactly only if the
-/// bulk is at least as long as all output before it. Otherwise, for several such bulks in a row,
-/// exact growth would move all earlier bulks each time.
+/// because doubling such a buffer could waste much memory. The buffer grows this way only if the
+/// bulk is at least as long as all output before it. Without this condition, each of several such
+/// bulks in a row would move all earlier bulks.
 const EXACT_BULK_BYTES: usize = 1024 * 1024;
 
 /// Appends many bytes. The caller must have reserved the capacity.

@@ -1,4 +1,5 @@
-//! The commands that rules may name. The number of a command is its bit in a selector's bitmap.
+//! The commands that rules may name. The number of a command is the index of its bit in a
+//! selector's bitmap.
 
 use std::ops::Range;
 
@@ -162,8 +163,8 @@ impl Catalog {
     }
 }
 
-/// Returns whether a command handles its subcommands itself (`DEBUG`). For rules, these subcommands
-/// are first arguments of the command. As in Redis, the keys of such a command are not checked.
+/// Returns whether rules treat the subcommands of a command as its first arguments (`DEBUG`). As in
+/// Redis, the keys of such a command are not checked.
 pub(super) fn hides_keys(command: &Command) -> bool {
     command.flags.contains(Flags::OWN_SUBCOMMANDS)
 }

@@ -107,8 +107,8 @@ impl Users {
     }
 
     /// Returns the epoch. The caller must have registered a subscription before the call. A thread
-    /// that changes rules after this epoch sees the subscription. It closes the connection if the
-    /// new rules do not allow the subscription.
+    /// that changes rules after this epoch sees the subscription. The thread closes the connection
+    /// if the new rules do not allow the subscription.
     pub fn epoch_after(&self) -> u64 {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.epoch()

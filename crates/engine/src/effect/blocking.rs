@@ -15,15 +15,15 @@
 //! A blocking command is an ordinary keyed handler. If the handler finds nothing and
 //! [`Access::may_block`](crate::shard::access::Access::may_block) returns true, it calls
 //! [`Access::block`](crate::shard::access::Access::block) and writes no reply. If `may_block`
-//! returns false, it replies as after a timeout. When one of the command's keys changes, *the same
-//! handler* is called again with only the shards of that key and of [`Block::destination`].
-//! [`Access::woken_by`](crate::shard::access::Access::woken_by) then returns the key, and the
-//! handler must look at that key only. There are three cases:
+//! returns false, the handler replies as after a timeout. When one of the command's keys changes,
+//! *the same handler* is called again with only the shards of that key and of
+//! [`Block::destination`]. [`Access::woken_by`](crate::shard::access::Access::woken_by) then
+//! returns the key, and the handler must look at that key only. There are three cases:
 //!
 //! - The handler finds something: it calls [`Access::claim`](crate::shard::access::Access::claim)
-//!   *before it changes anything*. If that returns true, the handler does its work and replies.
-//!   Otherwise the client was already answered (after a timeout, for example), and the handler
-//!   returns without a reply.
+//!   *before it changes anything*. If `claim` returns true, the handler does its work and replies.
+//!   If `claim` returns false, the client was already answered (after a timeout, for example), and
+//!   the handler returns without a reply.
 //! - The handler finds nothing, or a key of an unsuitable type: it returns without a reply. The
 //!   client stays blocked.
 //! - The handler replies and changes nothing (`XREAD`; an error because the key was deleted): it
@@ -236,7 +236,8 @@ impl KeyObservers {
         }
     }
 
-    /// Marks all keys of a database that have waiters as ready, because any key may have changed.
+    /// Marks as ready all keys of a database for which clients wait, because any key may have
+    /// changed.
     pub(crate) fn note_all(&mut self, db: u32) {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
         for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.is_ready) {

@@ -5,7 +5,7 @@
 //! closure: [`Db::change_as`](crate::store::db::Db::change_as),
 //! [`Db::set_string`](crate::store::db::Db::set_string) and their variants. Lookups return shared
 //! views. So a handler cannot write a key without reporting the change. A [`Change`] always means
-//! that something has changed. A closure that may leave the value as it was returns an
+//! that something has changed. A closure that may leave the value unchanged returns an
 //! `Option<Change>`. A function that always writes takes a [`Change`].
 //!
 //! # Sinks

@@ -1,4 +1,4 @@
-//! The journal: a thread that merges all workers' streams into one. Words: see [`crate::effect`].
+//! The journal: a thread that merges all workers' streams into one. Terms: see [`crate::effect`].
 //!
 //! | data | written by | read by |
 //! | --- | --- | --- |

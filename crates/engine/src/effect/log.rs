@@ -396,7 +396,7 @@ impl Log {
     }
 
     fn append_and_start(&mut self, pieces: Vec<Piece>, may_start: impl Fn(State) -> bool) -> (bool, DeferredWork) {
-        // A reader uses the stream only from its start, so before that the units are not needed.
+        // If no reader has started, the units are not needed: each reader will start after them.
         if self.has_readers() {
             pieces.into_iter().for_each(|piece| self.append_piece(piece));
         }

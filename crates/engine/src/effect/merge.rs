@@ -1,5 +1,5 @@
 //! Merges the workers' segments by stamp into one stream, in the form that Redis's replicas
-//! receive. [`crate::effect`] has the words.
+//! receive. [`crate::effect`] defines the terms.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,5 +1,5 @@
 //! The units that a worker has committed and the journal's thread has not merged. [`crate::effect`]
-//! has the words.
+//! defines the terms.
 
 use std::sync::Arc;
 

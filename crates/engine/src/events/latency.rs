@@ -129,8 +129,7 @@ impl LatencyMonitor {
     }
 
     fn list(&self, worker: usize) -> MutexGuard<'_, Vec<Series>> {
-        // After a panic the list is still valid, because each step leaves it in a state that
-        // readers can handle.
+        // After a panic the list is still valid, because it is valid after each step.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

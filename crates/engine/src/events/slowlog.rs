@@ -113,8 +113,7 @@ impl SlowLog {
     }
 
     fn list(&self, worker: usize) -> MutexGuard<'_, VecDeque<Arc<SlowCommand>>> {
-        // After a panic the list is still valid, because each step leaves it in a state that
-        // readers can handle.
+        // After a panic the list is still valid, because it is valid after each step.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

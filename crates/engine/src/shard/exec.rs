@@ -65,7 +65,7 @@ impl Exec {
     }
 
     /// Returns each command that has run, its result, and its reply, which is a part of `reply`.
-    /// Returns none if the transaction was rejected or a watched key has changed.
+    /// Returns nothing if the transaction was rejected or a watched key has changed.
     pub fn replies<'a>(&'a self, reply: &'a [u8]) -> impl Iterator<Item = (&'a Queued, &'a RanQueued, &'a [u8])> {
         let mut begin = self.heading_bytes;
         self.transaction.queue().iter().zip(&self.ran).map(move |(queued, ran)| {

@@ -2,8 +2,8 @@
 //! work it does) and deletes expired ones. The worker's loop calls [`ActiveExpiry::turn`] `hz`
 //! times a second.
 //!
-//! The work per turn is bounded and adapts. While many of the visited entries are expired, the walk
-//! continues within the turn's share of time.
+//! The work per turn is bounded. While many of the visited entries are expired, the walk continues,
+//! but only until it has used the turn's share of time.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};

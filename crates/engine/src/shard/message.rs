@@ -23,8 +23,8 @@ pub struct Unblock {
 pub enum Message {
     /// The reply to a request of one of this worker's connections.
     Answer(RequestNode),
-    /// A request for shards by one of this worker's connections. Either it holds all these shards,
-    /// and the connection's transaction or script can run now, or it was rejected.
+    /// A request for shards by one of this worker's connections. Either the request holds all these
+    /// shards, and the connection's transaction or script can run now, or the request was rejected.
     Gathered(RequestNode),
     /// The reply to a blocked command of one of this worker's connections.
     Woken(Woken),
@@ -76,7 +76,7 @@ pub enum Message {
     Save,
     /// Takes over the link to the primary that this replica follows.
     Primary(Box<NewPrimary>),
-    /// A sync of the append-only file has ended, for which a report to the primary was waiting.
+    /// A sync of the append-only file has ended. A report to the primary was waiting for this sync.
     StreamSynced,
     /// Acquires all shards for the thread that loads a primary's dataset.
     TakeAll,

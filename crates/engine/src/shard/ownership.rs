@@ -6,9 +6,9 @@
 //!
 //! | word | meaning | transitions |
 //! | --- | --- | --- |
-//! | null | free | any thread: null → mark, and becomes the owner |
-//! | mark | held, no requests | owner frees (mark → null); any thread enqueues (mark → node) |
-//! | node | held, requests wait (a stack) | any thread enqueues; owner takes all (node → mark) |
+//! | null | the shard is free | any thread may change null to the mark, and becomes the owner |
+//! | mark | the shard is held, and no request waits | the owner frees the shard (mark → null); any thread enqueues a request (mark → node) |
+//! | node | the shard is held, and requests wait: the word is the top of a stack of nodes | any thread enqueues a request (node → node); the owner takes all requests (node → mark) |
 //!
 //! The right to a shard is a value: [`Ownership`]. It cannot be copied, is created only where the
 //! word changes from null to mark, and is consumed only where the word changes from mark to null.

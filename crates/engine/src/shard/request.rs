@@ -8,10 +8,10 @@
 //! commands whose shards have the same home. With `--execution inline`, they are commands of a
 //! connection that would wait for a script that holds all shards.
 //!
-//! The connection is *parked*: none of its later commands runs until the replies have arrived. This
-//! keeps the order of commands. It also limits the requests of a connection: to one or, with
-//! `--execution owner`, to one per home. A blocked client may have further requests
-//! (`Task::Withdraw`, `Task::Serve`).
+//! The connection is *parked*: none of its later commands runs until the replies have arrived.
+//! Parking keeps the order of commands. It also limits the number of a connection's requests in
+//! flight: to one or, with `--execution owner`, to one per home. A blocked client may have further
+//! requests (`Task::Withdraw`, `Task::Serve`).
 //!
 //! The other words (home, waiter, stamp, unit) are on [the crate's page](crate).
 

@@ -3,8 +3,7 @@
 //!
 //! After a command has run and before its shards are released, the executor serves every changed
 //! key in these shards that has waiters. It calls the handlers of the key's waiters in order, as
-//! long as the key has something for them. The changes that these handlers make may make more keys
-//! ready.
+//! long as the key has something for them. The changes by these handlers may make more keys ready.
 
 use std::sync::Arc;
 

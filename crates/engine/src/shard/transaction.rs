@@ -2,15 +2,16 @@
 //! the session.
 //!
 //! `EXEC` takes the shards of all its keys and of the watched keys, in the order in which every
-//! request takes shards ([`crate::shard::executor`]). The thread that owns them checks the watched
-//! keys, runs all commands and releases the shards. No other thread holds any of these shards in
-//! between, so the transaction is isolated.
+//! request takes shards ([`crate::shard::executor`]). One thread checks the watched keys, runs all
+//! commands and releases the shards. No other thread holds any of these shards in between, so the
+//! transaction is isolated. The shards and the commands determine this thread:
 //!
-//! If all shards are free, this thread is the connection's worker. If some are busy and the shards
-//! of all commands follow from their keys, it is the thread that frees the last busy shard
-//! ([`crate::shard::exec`]). If some are busy and some command needs no shard (`SELECT`, `PUBLISH`)
-//! or all shards, the shards are gathered for the connection's worker. Only that worker can run
-//! commands that need no shard.
+//! - All shards are free: the thread is the connection's worker.
+//! - Some shards are busy, and the shards of each command follow from its keys: the thread is the
+//!   one that frees the last busy shard ([`crate::shard::exec`]).
+//! - Some shards are busy, and some command needs no shard (`SELECT`, `PUBLISH`) or all shards: the
+//!   shards are gathered for the connection's worker. Only that worker can run commands that need
+//!   no shard.
 //!
 //! # Watching
 //!

@@ -302,8 +302,8 @@ impl Part<'_> {
             }
             db.remove_unseen(&key, false, Change::silent(Silence::Loaded));
         }
-        // On a replica, a TTL from a file must not count as given by a client. This flag ensures
-        // that.
+        // On a replica, a TTL from a file must not count as given by a client. With `of_primary`
+        // set, it counts as given by the primary.
         db.of_primary |= db.store.tuning.is_replica();
         let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
         db.put_loaded(&key, loaded, expire, access, Change::silent(Silence::Loaded))?;

@@ -48,9 +48,9 @@ pub enum Expire {
     At(i64),
 }
 
-/// Evaluates to a found entry unless it has expired. An expired entry is found, hidden or deleted,
-/// as [`Expired`] says. If it is hidden or deleted, evaluates `$absent`, which must return.
-/// A macro, because a function would keep the whole view borrowed along with the entry.
+/// Evaluates to a found entry. [`Expired`] says whether an expired entry counts as found, is hidden
+/// or is deleted. For a hidden or deleted entry, evaluates `$absent`, which must return. A macro,
+/// because a function would keep the whole view borrowed along with the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $absent:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {

@@ -64,7 +64,7 @@ impl<'a, 'b> Fields<'a, 'b> {
         Fields::Named { args, first, step: 1 }
     }
 
-    /// Iterates over the named fields. Returns none for [`Fields::All`].
+    /// Iterates over the named fields. Returns no names for [`Fields::All`].
     pub fn names(self) -> impl Iterator<Item = &'a [u8]> {
         let (args, first, step) = match self {
             Fields::All => (None, 0, 1),

@@ -8,8 +8,8 @@
 //!
 //! Only small values are recorded. A script that changes a large value is rerun with all shards
 //! instead, which costs less than a copy. Events (`notify-keyspace-events`) of the script's changes
-//! are published when the run is committed. A rollback also drops the invalidations of cached keys
-//! that are not sent yet. The changes that it reverts do not count in
+//! are published when the run is committed. A rollback also drops those invalidations of cached
+//! keys that have not been sent yet. The changes that it reverts do not count in
 //! `rdb_changes_since_last_save`.
 
 use std::ops::Range;
@@ -284,7 +284,7 @@ fn restore(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, k
     };
     let mut db = access.db_at(db, key);
     // On a replica, the restored TTL must not count as given by a client (`Watched::note_ttl`).
-    // This flag ensures that.
+    // With `of_primary` set, it counts as given by the primary.
     db.of_primary |= db.store.tuning.is_replica();
     let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
     db.set_payload(key, payload, flags, expire, Change::silent(Silence::Loaded));

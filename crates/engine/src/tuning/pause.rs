@@ -6,7 +6,7 @@
 //! the pause is *released*: its duration starts.
 //!
 //! The server starts a *lasting* pause of writes for a failover, a promotion or a shutdown. Clients
-//! cannot end it. The pause that `REPLICAOF` starts is treated like a pause of clients.
+//! cannot end a lasting pause. The pause that `REPLICAOF` starts is not lasting.
 //!
 //! Commands read the atomics of [`Tuning`]. The atomics are written only under the lock of
 //! [`Pauses`], so that pauses from several workers do not overwrite each other's end.

@@ -1,6 +1,6 @@
 //! A large sorted set: records (members with their scores), a tree that orders the records, and a
-//! table that maps members to records. The tree and the table contain every record. A bulk build
-//! adds all records before it builds the tree, so the tree is empty until then.
+//! table that maps members to records. The tree and the table contain every record. The exception
+//! is a bulk build: the tree stays empty until all records have been added.
 
 use super::records::Records;
 use super::table::Table;

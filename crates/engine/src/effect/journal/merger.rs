@@ -1,5 +1,5 @@
-//! The journal's thread: ends epochs, and appends their units to the log. [`crate::effect`] has the
-//! words.
+//! The journal's thread: ends epochs, and appends their units to the log. [`crate::effect`] defines
+//! the terms.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -64,8 +64,8 @@ impl<'s> Merger<'s> {
     }
 
     /// Waits until [`EPOCH_TIME`] has passed since the last delivery, so that more units are
-    /// collected. Does not wait if an eager reader has read everything. A unit that follows a pause
-    /// is delivered at once. A `PING` and a mark count as deliveries.
+    /// collected. Does not wait if an eager reader has read everything. The first unit after a
+    /// quiet time is delivered at once. A `PING` and a mark count as deliveries.
     fn gather(&self) {
         let rest = EPOCH_TIME.saturating_sub(self.delivered.elapsed());
         let control = lock(&self.shared.control);
@@ -164,8 +164,8 @@ impl<'s> Merger<'s> {
     }
 
     /// Checks whether any reader needs the recorded units. If none does, drops these units, and
-    /// makes workers drop theirs. No reader needs units after all readers were cut off, until their
-    /// owners remove them.
+    /// makes workers drop theirs. This is the case if all readers were cut off and their owners
+    /// have not removed them yet.
     fn drop_unwanted(&self, control: &mut Control) {
         if !control.logs.want_units() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);

@@ -20,7 +20,7 @@
 //! | --- | --- |
 //! | parts of the walk that the thread has not received | [`QUEUED_BYTES_MAX`], and one part per worker |
 //! | parts forced by changes | the rest of the dataset, because a change does not wait for the disk |
-//! | pieces and kept elements of a large entry | its size: the entry is written as a whole |
+//! | pieces and kept elements of a large entry | the size of the entry, which is written as a whole |
 //! | a dictionary that a flush has taken out | kept until the walk has passed it |
 //! | a large collection that a command has removed | kept until the walk has encoded it |
 //!
