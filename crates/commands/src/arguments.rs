@@ -22,8 +22,9 @@ pub(crate) fn shown(name: &[u8]) -> &[u8] {
     c_string(&name[..name.len().min(SHOWN_BYTES_MAX)])
 }
 
-/// Replies with Redis's error for an unknown subcommand of a container command, or for a wrong
-/// number of a subcommand's arguments. `name` is the subcommand's name as the client spelled it.
+/// Replies with Redis's error for an unknown subcommand of a container (a command with
+/// subcommands), or for a wrong number of a subcommand's arguments. `name` is the subcommand's name
+/// as the client spelled it.
 pub(crate) fn wrong_subcommand(container: &str, name: &[u8], reply: &mut Reply<'_>) {
     let (before, after) = (b"ERR unknown subcommand or wrong number of arguments for '", b"'. Try ");
     reply.error_bytes(&[before, shown(name), after, container.as_bytes(), b" HELP."].concat());

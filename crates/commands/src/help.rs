@@ -1,5 +1,5 @@
-//! Writes the replies of the `HELP` subcommands, in the same form for all containers (commands that
-//! have only subcommands).
+//! Writes the replies of the `HELP` subcommands, in the same form for all containers (commands with
+//! subcommands).
 
 use pantala_resp::Reply;
 

@@ -92,8 +92,8 @@ fn find(keyspace: &Keyspace, event: &[u8]) -> Option<Series> {
 /// ends at twice the end of the preceding one.
 const HISTOGRAM_FIRST_NS: u64 = 1024;
 
-/// `LATENCY HISTOGRAM [command …]`. A container (a command that has only subcommands) stands for
-/// its subcommands. Unknown commands, and commands without calls, are omitted.
+/// `LATENCY HISTOGRAM [command …]`. A container (a command with subcommands) stands for its
+/// subcommands. Unknown commands, and commands without calls, are omitted.
 pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let all = context.host.latencies();
     let is = |name: &str, requested: &[u8]| {

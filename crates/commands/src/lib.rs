@@ -5,7 +5,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | record | everything known about a command: arity, flags, keys, syntax, route ([`records`]) |
-//! | container | a command that has only subcommands (CLIENT, CONFIG, …) |
+//! | container | a command with subcommands (CLIENT, CONFIG, …) |
 //! | shard | a part of the key space; at most one thread at a time holds it and runs code on it |
 //! | partition | the name, in documents for users, of what this code calls a shard; in these documents, a shard is a group of partitions |
 //! | route | the shards that a call needs, or the rule by which a record determines them |

@@ -56,7 +56,7 @@ macro_rules! acl {
 }
 use {acl, flags};
 
-/// The complexity of a container (a command that has only subcommands).
+/// The complexity of a container (a command with subcommands).
 const DEPENDS_ON_SUBCOMMAND: &str = "That of the subcommand";
 
 /// The commands of all families.

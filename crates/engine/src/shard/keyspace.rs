@@ -148,8 +148,9 @@ pub struct Keyspace {
     all_held_ms: CachePadded<AtomicI64>,
     /// Last ticket drawn by a waiter.
     tickets: CachePadded<AtomicU64>,
-    /// Number of pending requests (`Task::Serve`) that will serve a client blocked in `BLMOVE` or
-    /// similar. Such a request takes two shards: those of the source and of the destination.
+    /// Number of pending requests (`Task::Serve`) that will serve a client blocked in a command
+    /// with a destination key (`BLMOVE`). Such a request takes two shards: those of the source and
+    /// of the destination.
     deferred_waiters: AtomicI64,
     /// Number of times that the workers were called to walk their shards for a snapshot
     /// ([`Keyspace::call_walkers`]).

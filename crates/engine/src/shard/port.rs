@@ -50,7 +50,7 @@ impl WorkerPort {
         // Relaxed: if the `Message::Packed` of an open buffer precedes this message in the mailbox,
         // the sender of that `Message::Packed` set the flag before. The two sends synchronize, so
         // this thread sees the flag. If the `Message::Packed` follows this message, the buffer's
-        // messages follow it too.
+        // messages follow this message too.
         if self.inbox.is_open.load(Relaxed) {
             self.close_packed();
         }

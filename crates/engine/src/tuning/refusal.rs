@@ -44,8 +44,11 @@ pub enum Unchecked {
 }
 
 impl Tuning {
-    /// Returns the plain commands that run without a check: all, unless memory is limited or the
-    /// server rejects some commands.
+    /// Returns the plain commands that run without a check:
+    ///
+    /// - all, if memory is not limited and the server rejects no command;
+    /// - reads, if memory is not limited and the server rejects only writes;
+    /// - none in all other cases.
     #[inline]
     pub fn unchecked(&self) -> Unchecked {
         match self.events.load(Relaxed) & (LIMITED | REFUSES) {
