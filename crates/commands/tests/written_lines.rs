@@ -3,8 +3,8 @@
 //!
 //! The test measures the counts: it compares all memory of this process before and after a command.
 //! A line counts if one worker writes it with one command and another worker writes it with the
-//! next command. This excludes memory that only one worker writes (its reply, its queues). It
-//! includes every shared line, wherever the line is.
+//! next command. So the count excludes memory that only one worker writes (its reply, its queues),
+//! and includes every shared line, wherever the line is.
 //!
 //! `crates/bench/src/model/lines.txt` contains the expected counts. `pantala-bench model` uses
 //! them, and docs/scaling.md shows them.
@@ -13,9 +13,9 @@
 //! different values. The gate of a shard (the word that shows whether the shard is held) changes
 //! back to its former value, but its line is detected, because it also contains counters.
 //!
-//! Nor can the test detect a line that one worker writes and another only reads. Such lines occur
-//! only in requests (the messages to the holder of a shard), so the counts of requests are derived
-//! from the code.
+//! The test also can't detect a line that one worker writes and another only reads. Such lines
+//! occur only in requests (the messages to the holder of a shard), so the counts of requests are
+//! derived from the code.
 //!
 //! This file has only one test, so that no other thread of this process is active.
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -90,7 +90,7 @@ impl Memory {
                 self.mappings.push(mapping);
             }
         }
-        // Otherwise memory freed after the snapshot would count as changed.
+        // If the text were freed after the snapshot, its memory would count as changed.
         drop(maps);
         self.before.clear();
         self.before_at.clear();

@@ -93,15 +93,15 @@ fn bytes_per_key(entries: usize) {
         (resident_bytes() - before) >> 20,
         cpu_time() - started
     );
-    // Repeat the inserts with a single dictionary, and measure the duration of each insert.
+    // Repeat the inserts with a single dictionary, and measure how long each insert takes.
     let mut dict = Dict::<()>::new(SEED);
     let (mut most_moved, mut times_ns) = (0, BTreeMap::new());
     let started = cpu_time();
     for i in 0..entries {
         key.clear();
         write!(key, "key:{i}").expect("a Vec accepts all bytes");
-        // Wall-clock time is cheap to read. Other work on the machine makes a few of the durations
-        // long.
+        // Wall-clock time is used here, because it is cheap to read. Other work on the machine
+        // makes a few of the measured times long.
         let insert_started = Instant::now();
         insert(&mut dict, &key, &key);
         *times_ns.entry((insert_started.elapsed().as_nanos() as u64).next_power_of_two()).or_insert(0) += 1;
