@@ -1,7 +1,8 @@
-//! Counts open connections, and makes room at `maxclients` for clients that may log in.
+//! Counts open connections. When `maxclients` is reached, closes unauthenticated connections to
+//! make room for new ones.
 //!
-//! Without this, clients that never authenticate could use up `maxclients` and keep out everyone
-//! who knows a password.
+//! If unauthenticated connections were never closed, they could use up `maxclients` and keep out
+//! all clients that know a password.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -14,20 +15,21 @@ use crate::host::Server;
 /// client that has a password sends it within this time.
 const UNAUTHENTICATED_AGE_MIN_MS: i64 = 1000;
 
-/// Maximum number of connections above `maxclients`: connections that are being closed to make
-/// room for others. The files for them are reserved.
+/// Maximum number of connections that may be open in excess of `maxclients`, while older
+/// connections are being closed to make room for them. Their descriptors come from the reserved
+/// ones.
 const EXCESS_MAX: u64 = 8;
 
-/// Minimum time between two searches that have found nothing, ms. A search reads the list of all
-/// clients.
+/// Minimum time between a search that has found nothing and the next search, ms. A search reads the
+/// list of all clients.
 const SEARCH_INTERVAL_MS: i64 = 10;
 
 /// The number of open connections.
 #[derive(Default)]
 pub struct Admission {
     open: AtomicU64,
-    /// Time of the last search that has found nothing, Unix time in ms. Only the worker that
-    /// accepts connections uses it.
+    /// Time of the last search that has found nothing, Unix time in ms. Read and written only by
+    /// the worker that accepts connections.
     failed_search_ms: AtomicI64,
 }
 
@@ -47,8 +49,9 @@ impl Admission {
         self.open.fetch_sub(1, Relaxed);
     }
 
-    /// Returns whether a new connection may stay although it is the connection number `open` and
-    /// only `maxclients` may be open. If so, the oldest unauthenticated connection is being closed.
+    /// Makes room for a new connection, if possible, by closing the oldest unauthenticated
+    /// connection. `open` is the number of open connections, including the new one. Returns whether
+    /// the new connection may stay.
     pub fn makes_room(&self, server: &Server, open: u64, maxclients: u32) -> bool {
         let now_ms = server.now_ms();
         if open > u64::from(maxclients) + EXCESS_MAX
@@ -67,8 +70,8 @@ impl Admission {
     }
 }
 
-/// Returns the client that has been connected for longest without authenticating, if that is long
-/// enough.
+/// Returns the client that has been connected for longest without authenticating. Returns `None` if
+/// no such client is older than [`UNAUTHENTICATED_AGE_MIN_MS`].
 fn oldest_unauthenticated(server: &Server, now_ms: i64) -> Option<Arc<Client>> {
     server.keyspace().clients().first(|client| {
         let since_ms = client.unauthenticated_since_ms.load(Relaxed);

@@ -4,10 +4,9 @@
 //! `workers`. As in redis-server, `--name value value` has the effect of a line `name value value`
 //! after the last line of the file. `--name=value` means the same as `--name value`.
 //!
-//! clap only writes the help. It does not parse the options, because they have forms that it does
-//! not support together: any number of values, values that start with `-`, as in
-//! `--bind 127.0.0.1 -::1`, and an argument that contains both a name and a value
-//! (`"--port 7000"`).
+//! clap only writes the help; it does not parse the options. It can't support all their forms
+//! together: any number of values; values that start with `-`, as in `--bind 127.0.0.1 -::1`; and
+//! one argument that contains both a name and a value (`"--port 7000"`).
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};
@@ -41,7 +40,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
         sources.file = Some(OsString::from_vec(file.clone()).into());
         at = 1;
     }
-    // Whether an option may start at `at`. It may, unless the previous option still needs a value.
+    // Whether an option may start at `at`: the previous option, if any, already has a value.
     let mut may_begin = true;
     let last = arguments.len().saturating_sub(1);
     while let Some(argument) = arguments.get(at) {
@@ -65,9 +64,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
     Request::Run(sources)
 }
 
-/// Starts a line with the name of an option. If the same argument contains a value, adds the value.
-/// `next_begins` means that no value follows, because the next argument starts an option or is
-/// missing. Returns whether the line has a value.
+/// Starts a line with the name of an option, followed by the value if the same argument contains
+/// it. `next_begins` means that the next argument starts an option or is missing, so it is not a
+/// value of this option. Returns whether the line has a value.
 fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool {
     if !options.is_empty() {
         options.push(b'\n');

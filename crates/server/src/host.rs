@@ -1,4 +1,5 @@
-//! The server: the state that all workers share, and the services that commands call ([`Host`]).
+//! The server: the state that all workers share, and the services that commands call (trait
+//! [`Host`]).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -45,14 +46,14 @@ pub struct Facts {
     pub node_id: String,
     /// Start of the server, Unix time in ms.
     pub started_ms: i64,
-    /// Resident memory that the server had allocated before any data was stored, bytes.
+    /// Resident memory of the server before any data was stored, bytes.
     pub startup_bytes: u64,
     /// Number of workers, including I/O workers.
     pub workers: u32,
     /// The CPUs on which the workers run.
     pub placement: process::Placement,
-    /// The first worker that owns connections. Without I/O workers, this is worker 0. Otherwise it
-    /// is the first worker after those to which shards belong.
+    /// Number of the first worker that owns connections: 0 without I/O workers. With I/O workers,
+    /// it is the first worker that follows the homes of shards.
     pub first_io_worker: u32,
 }
 
@@ -63,8 +64,8 @@ pub struct Server {
     clock: SystemClock,
     workers: Box<[WorkerStats]>,
     admission: Admission,
-    /// For each worker: number of its connections, including those that are still being handed over
-    /// to it.
+    /// For each worker: number of its connections, including connections that are still being
+    /// handed over to this worker.
     loads: Box<[AtomicU64]>,
     facts: Facts,
     renames: Renames,
@@ -170,7 +171,7 @@ impl Server {
     }
 
     /// Returns the counter of bytes of published messages that have not been sent to all
-    /// subscribers yet. Subscribers of a message share its bytes.
+    /// subscribers yet. The bytes of a message that several subscribers receive count once.
     pub fn kept_messages(&self) -> &Arc<AtomicU64> {
         &self.kept_messages
     }
@@ -196,14 +197,14 @@ impl Server {
         self.clock.now_us() / 1000
     }
 
-    /// Returns when the last pause of clients ends or has ended, Unix time in ms; 0 if there was
-    /// none.
+    /// Returns when the last pause of clients ends or has ended, Unix time in ms. Returns 0 if
+    /// there was no pause.
     pub fn paused_until_ms(&self) -> i64 {
         self.keyspace.tuning.paused_until_ms.load(Relaxed)
     }
 
-    /// Returns whether a pause holds back this call of a command. Calls `flags` only during a
-    /// pause.
+    /// Returns whether a pause of clients delays this call of a command. Calls `flags` only during
+    /// a pause.
     #[inline]
     pub fn is_paused(&self, command: &Command, session: &Session, now_ms: i64, flags: impl FnOnce() -> Flags) -> bool {
         self.paused_until_ms() != 0
@@ -253,8 +254,8 @@ impl Server {
         chosen
     }
 
-    /// Removes an admitted connection from the counts, because its worker has closed it or could
-    /// not take it over.
+    /// Removes an admitted connection from the counts. Called when its worker has closed it or
+    /// could not take it over.
     pub fn uncount_connection(&self, worker: u32) {
         self.admission.uncount();
         self.loads[worker as usize].fetch_sub(1, Relaxed);
@@ -303,7 +304,8 @@ impl Server {
             .sum()
     }
 
-    /// Returns the run times after which a script counts as busy and after which it can be killed.
+    /// Returns two thresholds of a script's run time: when it counts as busy, and when it can be
+    /// killed.
     pub fn script_thresholds(&self) -> Thresholds {
         Thresholds::of(self.config.settings().busy_reply_threshold_ms)
     }
@@ -485,8 +487,8 @@ impl Host for Server {
             };
         }
         tracing::warn!("User requested shutdown...");
-        // During a load, the append-only file does not match the dataset, so the file doesn't
-        // prevent the exit.
+        // While the dataset is being loaded, the append-only file doesn't match it, so the state of
+        // the file doesn't prevent the exit.
         if !self.snapshots.loading.is_incomplete() && !aof::allows_exit(self, how) {
             return Err(SHUTDOWN_FAILED.into());
         }

@@ -11,9 +11,9 @@
 //! | `own` | Shards, Workers: only if named, or with `all` or `everything` |
 //! | `usage` | CPU: the times of the process |
 //!
-//! A field of an unimplemented feature has the value that Redis shows when the feature isn't used.
-//! Statistics are read one after another while the server works. So they don't all describe the
-//! same instant.
+//! A field of an unimplemented feature has the value that Redis shows while the feature isn't used.
+//! The statistics are read one after another while the workers run, so they describe slightly
+//! different moments.
 
 use std::fmt::{Display, Write};
 
@@ -91,7 +91,7 @@ pub fn info(server: &Server, sections: &[String]) -> String {
     text.0
 }
 
-/// The text that has been written so far.
+/// The text of `INFO`, as far as it is written.
 struct Text(String);
 
 impl Text {
@@ -109,7 +109,7 @@ impl Text {
         self.0.push_str(lines);
     }
 
-    /// Writes 0 for each of these fields, whose features are unimplemented.
+    /// Writes the value 0 for fields of unimplemented features.
     fn zeros(&mut self, names: &[&str]) {
         for name in names {
             self.field(name, 0);

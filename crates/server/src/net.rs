@@ -36,9 +36,8 @@ pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the CPU that has processed the last packet of a connection. This is the CPU of the
-/// network queue that has received the packet. Returns `None` for a Unix socket or if the CPU is
-/// unknown.
+/// Returns the CPU that has processed the last packet of a connection: the CPU of the network queue
+/// that has received the packet. Returns `None` for a Unix socket, or if the CPU is unknown.
 pub fn receiving_cpu(socket: &OwnedFd) -> Option<usize> {
     let cpu = SockRef::from(socket).cpu_affinity().ok()?;
     // The kernel returns -1 if the CPU is unknown.
@@ -66,14 +65,13 @@ pub fn connect(to: SocketAddr, source: &str, timeout: Duration) -> std::io::Resu
 
 /// Returns the address of the peer and the address of this server.
 ///
-/// # Errors
-/// The peer has disconnected, so its address is unknown. The caller must not treat it as a loopback
-/// or Unix peer, which protected mode would admit.
+/// The peer has disconnected, so its address is unknown. The caller must not admit it in protected
+/// mode, as it would admit a loopback or Unix peer.
 pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     let socket = SockRef::from(socket);
     let local = socket.local_addr()?;
     if local.is_unix() {
-        // Only the listening side has a path. Redis shows it for both sides.
+        // Only the listening side has a path. Redis shows this path for both sides.
         let path = local.as_pathname().map(|path| path.display().to_string()).unwrap_or_default();
         return Ok((Endpoint::Unix(path.clone()), Endpoint::Unix(path)));
     }
@@ -95,14 +93,13 @@ pub fn is_admitted_in_protected_mode(peer: &Endpoint) -> bool {
     }
 }
 
-/// Sends an error to a rejected peer with one non-blocking write, which may write only a part. As
-/// in Redis, sends nothing to a TLS peer, because that would need a handshake.
+/// Sends an error to a rejected peer with one non-blocking write, which may send only a part of the
+/// text. As in Redis, sends nothing to a TLS peer, because that would require a handshake.
 pub fn send_rejection(socket: &OwnedFd, kind: Kind, message: &str) {
     if kind == Kind::Tls {
         return;
     }
     let socket = SockRef::from(socket);
-    // An error is ignored: as in Redis, the connection is closed even if the error text was not
-    // sent, and a slow peer is not waited for.
+    // The result is ignored. As in Redis, the connection is closed even if the text was not sent.
     let _ = socket.send(message.as_bytes());
 }

@@ -21,9 +21,9 @@ pub struct ServerStats {
     pub output_limit_closed: AtomicU64,
     /// Number of bytes that a replica's link thread has received.
     pub link_bytes: AtomicU64,
-    /// Peak memory usage, bytes. It is updated when a client requests the memory usage (for example
-    /// by `INFO`), and in one of [`RATE_SAMPLES`] rounds of periodic work. The latter update does
-    /// not include the memory of clients.
+    /// Peak memory usage, bytes. Updated when a client requests the memory usage (for example by
+    /// `INFO`). Also updated in every [`RATE_SAMPLES`]-th round of periodic work, but without the
+    /// memory of clients.
     pub peak_used_bytes: AtomicU64,
     rates: Mutex<Rates>,
 }
@@ -86,8 +86,8 @@ impl Server {
         rates.next = (next + 1) % RATE_SAMPLES;
         rates.last = now;
         rates.last_ms = now_ms;
-        // Done only in one of [`RATE_SAMPLES`] rounds, because the sum reads counters of each shard
-        // and database. Other workers write to the cache lines of these counters.
+        // The sum reads counters of each shard and database, in cache lines that other workers
+        // write. So it is computed only once in [`RATE_SAMPLES`] rounds.
         if rates.next == 0 {
             self.stats.peak_used_bytes.fetch_max(self.facts().startup_bytes + self.data_bytes(), Relaxed);
         }

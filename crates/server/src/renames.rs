@@ -8,7 +8,7 @@ use pantala_resp::Args;
 
 use crate::config::load::Rename;
 
-/// The renamed and removed commands. The table is almost always empty, so lookups check for that
+/// The renamed and removed commands. Almost always there are none, so lookups check for that case
 /// first.
 #[derive(Default)]
 pub struct Renames {
@@ -32,7 +32,7 @@ impl Renames {
         Renames { by_name }
     }
 
-    /// Returns the command with a name, in upper or lower case. Considers renames.
+    /// Returns the command with a name, in upper or lower case. Applies renames.
     pub fn command(&self, name: &[u8]) -> Option<&'static Command> {
         if self.by_name.is_empty() {
             return lookup(name);

@@ -1,5 +1,5 @@
-//! Scripts and functions. All workers share the loaded scripts, the function libraries, and for
-//! each worker a record of the script that this worker runs. Each worker has its own Lua states.
+//! Scripts and functions. All workers share the loaded scripts, the function libraries, and one
+//! record per worker of the script that the worker is running. Each worker has its own Lua states.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -16,17 +16,17 @@ use crate::host::Server;
 /// The error reply to `SCRIPT KILL` and `FUNCTION KILL` if no script is busy.
 const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
 
-/// The error reply to `SCRIPT KILL` and `FUNCTION KILL` if a kill would leave the changes of a
-/// script incomplete.
+/// The error reply to `SCRIPT KILL` and `FUNCTION KILL` if the script has written. A kill would
+/// leave its changes incomplete.
 const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.";
 
-/// Run time after which a script can be killed and `FUNCTION STATS` shows a function, ms. If
-/// `busy-reply-threshold` is lower, that value is used. Redis receives `SCRIPT KILL` and `FUNCTION
-/// STATS` only once the script is busy. In Pantala, another worker receives them at once, and the
-/// client need not wait until the script is busy.
+/// Run time after which a script can be killed, and after which `FUNCTION STATS` shows a running
+/// function, ms. If `busy-reply-threshold` is lower, its value is used instead. Redis has only
+/// `busy-reply-threshold`, because it reads no commands until the script is busy. In Pantala,
+/// another worker can run `SCRIPT KILL` or `FUNCTION STATS` at any time.
 const VISIBLE_MS: i64 = 100;
 
-/// Run times after which a running script is treated differently, ms.
+/// Run times after which a running script is treated differently.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
     /// Run time after which clients that need the script's shards get the error [`Kind::busy`].
@@ -36,8 +36,8 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// Returns the run times for a value of `busy-reply-threshold` in ms. With the value 0, scripts
-    /// may run forever.
+    /// Returns the thresholds for a value of `busy-reply-threshold` in ms. With the value 0, a
+    /// script is never busy and can't be killed.
     pub fn of(busy_ms: i64) -> Self {
         match busy_ms {
             0 => Thresholds { busy_ms: i64::MAX, visible_ms: i64::MAX },
@@ -76,8 +76,8 @@ impl Kind {
 }
 
 thread_local! {
-    /// The Lua states of this worker, by [`Kind`]. A state is created when it is first needed. It
-    /// is absent while a script runs in it.
+    /// The Lua states of this worker, by [`Kind`]. A state is created when it is first needed.
+    /// While a script runs in a state, that state is absent from this array.
     static STATES: RefCell<[Option<Box<State>>; 2]> = const { RefCell::new([None, None]) };
     /// Where this worker publishes the memory usage of its Lua states; `None` on threads that are
     /// not workers.
@@ -88,8 +88,8 @@ thread_local! {
 /// read it. Relaxed suffices for statistics.
 type StateBytes = Arc<[AtomicU64; 2]>;
 
-/// Takes this thread's Lua state of a kind, or creates one. The caller must pass it to
-/// [`return_state`] afterwards.
+/// Takes this thread's Lua state of a kind out of the array, or creates one. The caller must pass
+/// the state to [`return_state`] afterwards.
 pub fn take_state(kind: Kind) -> Box<State> {
     let kept = STATES.with_borrow_mut(|states| states[kind as usize].take());
     kept.unwrap_or_else(|| {
@@ -110,18 +110,19 @@ pub fn return_state(kind: Kind, state: Box<State>) {
     STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
 }
 
-/// The record of the script that a worker runs. The worker writes the record. Workers whose clients
-/// inspect or kill the script read it. Accesses are relaxed, except inside [`Killable`].
+/// The record of the script that a worker runs. The worker writes it. Other workers read it when a
+/// client inspects or kills the script. Accesses are relaxed, except inside [`Killable`].
 #[derive(Default)]
 pub struct Running {
-    /// Start of the latest run, in ms of the monotonic clock. It is stored before the run is marked
-    /// as started. So a reader that sees a run also sees the start of that run or of a later run.
+    /// Start of the latest run, in ms of the monotonic clock. Stored before the run is marked as
+    /// started. So a reader that sees a run as started finds here the start of that run, or of a
+    /// later one.
     since_ms: AtomicI64,
-    /// Whether the script runs, has written or was killed. The mark of [`Killable`] is set if the
-    /// run is that of a function.
+    /// Whether the script runs, has written or was killed. The mark of [`Killable`] is set if a
+    /// function runs.
     run: Killable,
     /// The name and command of a run, and the start of this run, which distinguishes it from later
-    /// runs. Set once the script has run long enough to be shown.
+    /// runs. Set once the run has taken long enough to be shown.
     named: Mutex<Option<(i64, Named)>>,
     /// Memory usage of this worker's Lua states.
     state_bytes: StateBytes,
@@ -156,8 +157,8 @@ impl Running {
         named.as_ref().filter(is_current).map(|(_, named)| named.clone())
     }
 
-    /// Ends the run. This is also called if the script is about to be rerun. The run can't be
-    /// killed afterwards. Returns whether it was killed before.
+    /// Ends the run. Also called before a rerun of the script. The run can't be killed afterwards.
+    /// Returns whether it was killed before.
     pub fn end(&self) -> bool {
         self.run.end()
     }
@@ -188,8 +189,8 @@ impl Running {
     /// returns the error reply to `SCRIPT KILL` or `FUNCTION KILL`.
     fn kill(&self, kind: Kind, now_ms: i64, thresholds: Thresholds) -> Result<(), &'static str> {
         let seen = self.run.snapshot();
-        // `since_ms` may already belong to a later run. Then the run in `seen` has ended, and
-        // `kill` below fails.
+        // `since_ms` may already belong to a later run. In that case the run in `seen` has ended,
+        // and `self.run.kill` below returns `Kill::Ended`.
         let runs_ms = now_ms - self.since_ms.load(Relaxed);
         if !seen.is_running() || runs_ms < thresholds.visible_ms {
             return Err(NOT_BUSY);
@@ -243,14 +244,15 @@ impl Scripting {
         &self.running[worker as usize]
     }
 
-    /// Compiles a script, adds it to the scripts that all workers share, and returns its SHA-1. An
-    /// error is the complete error reply.
+    /// Compiles a script, adds it to the scripts that all workers share, and returns its SHA-1. If
+    /// the script doesn't compile, returns the complete error reply.
     pub fn load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let sha = sha_of(body);
         if self.scripts.find(&sha).is_none() {
             let script = Arc::new(Script::new(sha, body)?);
             let mut state = take_state(Kind::Script);
-            // This lookup makes the state drop the scripts that were compiled before a flush.
+            // The lookup is made for its side effect: if the scripts were flushed, the state drops
+            // the scripts that it compiled before.
             state.find(&self.scripts, &sha);
             let compiled = state.compile(&script);
             return_state(Kind::Script, state);
@@ -265,9 +267,9 @@ impl Scripting {
         sha_from(name).is_some_and(|sha| self.scripts.find(&sha).is_some())
     }
 
-    /// Drops this thread's Lua state for scripts, if all scripts were flushed after its creation.
-    /// Without this, a worker that runs no more scripts would never free the state. The calling
-    /// thread must be that of `worker`.
+    /// Drops this thread's Lua state for scripts if all scripts were flushed after its creation.
+    /// Otherwise a worker that runs no more scripts would never free the state. The calling thread
+    /// must be that of `worker`.
     pub fn drop_flushed(&self, worker: u32) {
         let is_old = |state: &mut Box<State>| state.is_flushed(&self.scripts);
         if STATES.with_borrow_mut(|states| states[Kind::Script as usize].take_if(is_old)).is_some() {
@@ -299,8 +301,8 @@ impl Scripting {
     /// Kills all scripts of this kind that have run long enough and have not written.
     pub fn kill(&self, kind: Kind, now_ms: i64, thresholds: Thresholds) -> Result<(), &'static str> {
         let tried: Vec<_> = self.running.iter().map(|running| running.kill(kind, now_ms, thresholds)).collect();
-        // Results in descending order of precedence: a script was killed; a script can't be killed;
-        // a script of the other kind is busy.
+        // The first of these results that occurred is returned: a script was killed; a script has
+        // written and can't be killed; a script of the other kind is busy.
         let is = |wanted: Result<(), &'static str>| tried.contains(&wanted);
         if is(Ok(())) {
             Ok(())
@@ -333,7 +335,7 @@ impl Scripting {
         }
     }
 
-    /// Loads a library into this thread's Lua state. The text of an error has no error code.
+    /// Loads a library into this thread's Lua state. An error is a text without an error code.
     fn load_library(&self, draft: Draft) -> Result<Arc<Library>, Vec<u8>> {
         let mut state = take_state(Kind::Function);
         state.drop_old(&self.libraries);
@@ -342,8 +344,8 @@ impl Scripting {
         Ok(Arc::new(draft.with(functions?)))
     }
 
-    /// Publishes loaded libraries to all workers: either all of the libraries or none. The text of
-    /// an error has no error code.
+    /// Publishes loaded libraries to all workers, either all or none. An error is a text without an
+    /// error code.
     fn add_libraries(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
         let ids: Vec<u64> = added.iter().map(|library| library.id).collect();
         let is_added = self.libraries.add(added, existing, quote);
@@ -353,11 +355,11 @@ impl Scripting {
         is_added
     }
 
-    /// Loads the libraries of a dump. If one of them fails, keeps none. The text of an error has no
-    /// error code.
+    /// Loads the libraries of a dump. If one of them fails, keeps none. An error is a text without
+    /// an error code.
     fn load_all(&self, texts: &[Vec<u8>]) -> Result<Vec<Arc<Library>>, Vec<u8>> {
-        // Checks the libraries for conflicts with each other. Conflicts with existing libraries are
-        // checked when the caller adds them.
+        // Detects conflicts among the libraries of the dump. Conflicts with existing libraries are
+        // detected when the caller adds the libraries.
         let (apart, mut loaded) = (Libraries::default(), Vec::new());
         for text in texts {
             let one = Draft::new(text).and_then(|draft| self.load_library(draft));

@@ -73,8 +73,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let sandbox = settings.process.is_sandboxed.then(process::Sandbox::new).transpose()?;
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
-    // Apart from I/O workers, there are at most as many workers as shards: with `execution owner`,
-    // a worker without a shard would be idle.
+    // Workers other than I/O workers are limited to one per shard: with `execution owner`, a worker
+    // without a shard would be idle.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;

@@ -27,8 +27,8 @@ pub enum Outcome {
 pub struct CommandStats {
     /// Number of calls that ran.
     pub calls: Counter,
-    /// Time spent in these calls, ns. Some commands of a window are timed individually. The others
-    /// share the rest of the window's time evenly.
+    /// Time spent in these calls, ns. A few commands of a window are timed individually. The other
+    /// commands of the window get equal shares of its remaining time.
     pub time_ns: Counter,
     /// Number of calls that ran and failed.
     pub failed: Counter,
@@ -52,11 +52,12 @@ const ERROR_CODE_BYTES_MAX: usize = 30;
 /// scripts may invent more.
 const ERROR_CODES_MAX: usize = 128;
 
-/// Maximum number of counts that are held back during a script's run, which may be rolled back. The
-/// held counts occupy at most 32 KiB. Further counts are added at once.
+/// Maximum number of counts that are held back while a script runs, because the run may be rolled
+/// back. These counts occupy at most 32 KiB. Counts beyond this number are added at once, and
+/// remain even after a rollback.
 const HELD_MAX: usize = 1024;
 
-/// A count made in a script's run, which may be rolled back.
+/// A count that was made while a script ran, and that is dropped if the run is rolled back.
 enum HeldCount {
     /// A command that was called in the run, and its duration.
     Command(&'static Command, Outcome, Duration),
@@ -73,8 +74,8 @@ pub struct WorkerStats {
     pub turns: Counter,
     /// Number of windows that ran.
     pub windows: Counter,
-    /// Number of times that several consecutive commands of a connection were sent as one request,
-    /// because an earlier command of the connection had waited for its shards.
+    /// Number of requests that contain several consecutive commands of one connection. The commands
+    /// were joined because an earlier command of the connection was waiting for its shards.
     pub joined: Counter,
     /// Number of commands that ran.
     pub commands: Counter,
@@ -123,20 +124,19 @@ pub struct Tally<'s> {
     /// 0.
     window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
-    /// If the current command is a script: whether its error was already counted, as the error of a
-    /// command that the script has called.
+    /// Whether the error of the current command, a script, was already counted: as the error of a
+    /// command that the script has called. Meaningless for other commands.
     is_counted: bool,
-    /// Counts that are held back, because they were made in a script's run, which may be rolled
-    /// back.
+    /// Counts of the current run of a script, held back because the run may be rolled back.
     held: Vec<HeldCount>,
-    /// Whether a script's run, which may be rolled back, is in progress.
+    /// Whether counts are held back, because a script runs.
     is_holding: bool,
     /// Whether latencies are recorded (`latency-tracking`).
     pub tracks_latency: bool,
 }
 
 impl<'s> Tally<'s> {
-    /// Creates the only writer of a worker's statistics.
+    /// Creates the writer of a worker's statistics. There must be only one.
     pub fn new(stats: &'s WorkerStats) -> Self {
         Tally {
             stats,
@@ -192,8 +192,8 @@ impl<'s> Tally<'s> {
         &self.runs[self.last].1
     }
 
-    /// Excludes the call that was counted last from those that share the window's time. Returns the
-    /// index of its command.
+    /// Removes the call that was counted last from the calls that share the window's time. Returns
+    /// the index of its command.
     fn pop_call(&mut self) -> Option<usize> {
         let (index, count) = self.window_calls.last_mut()?;
         let index = *index;
@@ -204,8 +204,8 @@ impl<'s> Tally<'s> {
         Some(index)
     }
 
-    /// Counts a command that a script has called. The command was rejected, or ran for `took`. Its
-    /// time is also part of the time of the script's command.
+    /// Counts a command that a script has called. The command was rejected, or ran for `took`. The
+    /// statistics of the calling command (such as `EVAL`) include this time too.
     pub fn count_within(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
         if self.holds_next() {
             self.held.push(HeldCount::Command(command, outcome, took));
@@ -224,8 +224,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Returns the outcome of a command that a script has called, judging by its reply. If the
-    /// reply is an error, counts the error.
+    /// Returns the outcome of a command that a script has called, judged by the command's reply. If
+    /// the reply is an error, counts the error.
     pub fn outcome_within(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if reply.first() != Some(&b'-') || command.flags.contains(Flags::ANSWERS_ERRORS) {
             return Outcome::Ok;
@@ -251,15 +251,15 @@ impl<'s> Tally<'s> {
         self.is_holding = true;
     }
 
-    /// Returns whether to hold back the next count. After [`HELD_MAX`] counts, the others are added
-    /// at once.
+    /// Returns whether to hold back the next count. After [`HELD_MAX`] counts, further counts are
+    /// added at once.
     #[inline]
     fn holds_next(&self) -> bool {
         self.is_holding && self.held.len() < HELD_MAX
     }
 
-    /// Ends the run that [`Tally::hold`] has started. If the run was committed (`stands`), adds its
-    /// counts; otherwise drops them.
+    /// Ends the run that [`Tally::hold`] has started. If the run was committed (`stands` is true),
+    /// adds its counts. Otherwise drops them.
     pub fn commit_held(&mut self, stands: bool) {
         if !std::mem::take(&mut self.is_holding) {
             return;
@@ -277,8 +277,8 @@ impl<'s> Tally<'s> {
         self.held = held;
     }
 
-    /// Marks the error reply of the current command, a script, as already counted. It is the error
-    /// of a command that the script has called.
+    /// Notes that the error reply of the current command, a script, is the error of a command that
+    /// the script has called, and was already counted.
     pub fn expect_counted(&mut self) {
         self.is_counted = true;
     }
@@ -311,7 +311,7 @@ impl<'s> Tally<'s> {
     }
 
     /// Counts the error, if any, in the reply to a command that waited for its shards or was
-    /// blocked. The command itself was already counted before that.
+    /// blocked. The call was counted when the command started to wait.
     #[inline]
     pub fn count_late_reply(&mut self, command: &'static Command, reply: &[u8]) {
         if reply.first() == Some(&b'-') {
@@ -320,8 +320,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Counts the failure of a command that waited for its shards or was blocked. The command
-    /// itself was already counted before that.
+    /// Counts the failure of a command that waited for its shards or was blocked. The call was
+    /// counted when the command started to wait.
     #[cold]
     pub fn count_late_failure(&mut self, command: &'static Command) {
         let index = self.find(command);
@@ -369,22 +369,22 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Excludes the command that was counted last from those that share the window's time. The
-    /// command is in flight, and [`Tally::time_late`] will record its time.
+    /// Removes the call that was counted last from the calls that share the window's time. The
+    /// command is in flight; [`Tally::time_late`] will record its time.
     pub fn expect_time(&mut self) {
         self.pop_call();
     }
 
-    /// Records the time of a command that waited for its shards and may have run on another worker.
-    /// The command itself was already counted before that.
+    /// Records the time of a command that waited for its shards, and may have run on another
+    /// worker. The call was counted when the command started to wait.
     #[cold]
     pub fn time_late(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
         self.record(index, took);
     }
 
-    /// Records the time that a command ran before it blocked. As in Redis, the latency is recorded
-    /// only when the command is answered.
+    /// Records the time that a command ran before it blocked. As in Redis, its latency is recorded
+    /// later, when the command is answered.
     pub fn time_blocked(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
         self.runs[index].1.time_ns.add(took.as_nanos() as u64);
@@ -413,8 +413,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Ends a window that took `took_ns`. The commands that were not timed individually share the
-    /// time that the individually timed commands leave.
+    /// Ends a window that took `took_ns`. Divides the time among the commands that were not timed
+    /// individually, after the times of the individually timed commands have been subtracted.
     #[inline]
     pub fn end_window(&mut self, took_ns: u64) {
         let shared_ns = took_ns.saturating_sub(self.window_timed_ns);

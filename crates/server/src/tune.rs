@@ -12,10 +12,10 @@ use crate::process;
 use crate::snapshot;
 
 impl Server {
-    /// Applies the changes of settings that their readers don't notice by themselves. Applies all
-    /// of these changes or none. `names_appendonly` means that `CONFIG SET` names `appendonly`.
-    /// Then `appendonly yes` turns on an append-only file that is off, even if the setting was
-    /// `yes` before. (After a full sync, the server may have failed to open the file again.)
+    /// Applies the changed settings, or none of them if one can't be applied. `names_appendonly`
+    /// means that `CONFIG SET` names `appendonly`. `appendonly yes` then turns the append-only file
+    /// on if it is off, even if the setting was already `yes`. (The two can differ, because the
+    /// server may have failed to reopen the file after a full sync.)
     ///
     /// # Errors
     /// A setting can't be applied. The server continues to run with the old settings.
@@ -40,8 +40,7 @@ impl Server {
         } else {
             None
         };
-        // This is the last step that can fail. So no failure requires closing the new sockets
-        // again.
+        // This step is the last that can fail, so the new sockets never have to be closed again.
         if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
             let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
             let changed = self.listening().change(old, new);
@@ -114,7 +113,8 @@ impl Server {
         self.keyspace().journal().set_backlog(settings.repl_backlog_bytes);
         self.keyspace().journal().set_replica_bound(match settings.output_limit_replica.hard_bytes {
             0 => u64::MAX,
-            // As in Redis, the limit must not close a replica that is catching up from the backlog.
+            // As in Redis, the limit is at least the length of the backlog. A lower limit would
+            // close a replica that is catching up from the backlog.
             hard_bytes => hard_bytes.max(settings.repl_backlog_bytes),
         });
         tuning.times_all.store(settings.times_all(), Relaxed);

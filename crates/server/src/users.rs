@@ -61,7 +61,7 @@ pub fn write(path: &Path, text: &[u8]) -> bool {
     written.is_ok()
 }
 
-/// Fills `bytes` with random bytes from the system. Returns false if the system has none.
+/// Fills `bytes` with random bytes from the system. Returns false if the system can't provide any.
 pub fn fill_random(bytes: &mut [u8]) -> bool {
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes)).is_ok()
 }

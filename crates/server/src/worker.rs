@@ -1,6 +1,6 @@
-//! A worker: a thread with one event loop, the connections that it owns, and the shards whose home
-//! it is. The home of a shard does the shard's periodic work. Startup creates one worker per thread
-//! and calls [`Worker::run`].
+//! A worker: a thread with one event loop. It owns connections, and it is the *home* of some
+//! shards, whose periodic work it does. Startup creates one worker per thread and calls
+//! [`Worker::run`].
 //!
 //! | layer | owns | uses |
 //! | --- | --- | --- |
@@ -13,18 +13,17 @@
 //!
 //! A turn is one iteration of the event loop:
 //!
-//! 1. *poll*: submits the sends that the previous turn has left, and waits for events
-//!    ([`pantala_runtime`]);
-//! 2. *messages*: receives from other workers the replies to commands that waited for a shard,
-//!    shards that this worker has requested, and new sockets ([`pantala_engine::message`]);
-//! 3. *windows*: parses commands from all connections with input, prefetches the data that they
-//!    need, and runs them in order;
-//! 4. *finish*: sends the replies, with one send per connection. Input that is left stays for the
-//!    next turn.
+//! 1. *poll*: submits the sends of the previous turn, and waits for events ([`pantala_runtime`]);
+//! 2. *messages*: receives messages from other workers ([`pantala_engine::message`]): replies to
+//!    commands that waited for a shard, shards that this worker has requested, and new sockets;
+//! 3. *windows*: parses commands from all connections with input, prefetches the data that the
+//!    commands need, and runs the commands in order;
+//! 4. *finish*: sends the replies, with one send per connection. Unparsed input stays for the next
+//!    turn.
 //!
-//! A few times a second, the worker also handles timeouts, limits and expired keys. While a long
-//! script runs, the dispatcher runs turns within the script through [`Above`]. Events that such a
-//! turn can't handle are deferred to the end of the script.
+//! A few times a second, the worker also does periodic work: timeouts, limits and expired keys.
+//! While a long script runs, the dispatcher runs further turns from within the script ([`Above`]).
+//! Events that such a turn can't process are deferred to the end of the script.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,8 +54,8 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         Worker { dispatcher, windows: Windows::default(), control }
     }
 
-    /// Starts to accept connections from the server's current listening sockets, if this is the
-    /// worker that accepts connections.
+    /// Starts to accept connections from the server's current listening sockets. Does nothing if
+    /// another worker accepts the connections.
     ///
     /// # Errors
     /// The event loop rejects the sockets, or the process can't open more file descriptors.
@@ -130,7 +129,7 @@ fn wait_while_asleep<L: EventLoop>(dispatcher: &Dispatcher<'_, L>) {
 }
 
 /// Closes clients if the memory usage of all clients had reached its limit at the end of the
-/// previous turn.
+/// previous turn (`maxmemory-clients`).
 #[inline]
 fn evict_if_due<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     let Clients { limits, reactor, .. } = &mut dispatcher.clients;
@@ -176,8 +175,8 @@ struct TurnWithin {
 
 impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]) {
-        // If the event loop can't wait for events, it fails again after the script, and the error
-        // is handled then.
+        // If this poll fails, so does the poll after the script, and [`Worker::run`] returns its
+        // error.
         let mut events = Vec::new();
         if dispatcher.clients.reactor.poll(Some(Duration::ZERO), &mut events).is_err() {
             return;

@@ -23,7 +23,7 @@ const INPUT_BYTES: usize = 1024 * 1024;
 pub enum Repair {
     /// Only report errors.
     Nothing,
-    /// Truncate the file behind its last complete command, if the user confirms.
+    /// Truncate the file after its last complete command, if the user confirms.
     Fix,
     /// Truncate the file before the first effect that was written later than this Unix time in s.
     Until(i64),
@@ -115,11 +115,11 @@ fn check_path(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<()
     Ok(())
 }
 
-/// Returns whether a file is a manifest. A file whose name ends with `.manifest` is one. Otherwise,
-/// the first line that isn't a comment decides: `file` starts a line of a manifest, and `*` starts
-/// a command. If this line starts with neither, the line is damaged. The file is then a manifest if
-/// a later line starts with `file `. A manifest must never be truncated, because the files that it
-/// lists would no longer be loaded.
+/// Returns whether a file is a manifest. The name of a manifest ends with `.manifest`, or its first
+/// line that isn't a comment starts with `file`. If that line starts with `*`, it starts a command.
+/// If it starts with neither, the line is damaged, and the file counts as a manifest if a later
+/// line starts with `file `. The distinction matters because a truncated manifest would no longer
+/// list files that must be loaded.
 fn is_manifest(path: &Path, file: &mut File) -> bool {
     if path.extension().is_some_and(|extension| extension == "manifest") {
         return true;
@@ -165,8 +165,8 @@ fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(
     }
     for (index, increment) in manifest.increments().iter().enumerate() {
         let (name, path) = place(increment);
-        // A file may be truncated if all later files are empty. The server has the same rule when
-        // it loads the files.
+        // A file may be truncated if all later files are empty. The server follows the same rule
+        // when it loads the files.
         let size = |later: &Listed| std::fs::metadata(place(later).1).map_or(0, |metadata| metadata.len());
         let is_last = manifest.increments()[index + 1..].iter().all(|later| size(later) == 0);
         let part = Part { name: &name, path: &path, is_last, has_preamble: false };
@@ -240,7 +240,8 @@ fn check_single(report: &mut Report<'_>, part: &Part<'_>, repair: Repair) -> Res
     }
 }
 
-/// Checks the RDB data at the start of a file. Returns the offset behind this data.
+/// Checks the RDB data at the start of a file. Returns the offset of the first byte after this
+/// data.
 fn check_preamble(report: &mut Report<'_>, path: &Path) -> Result<u64, Stopped> {
     let (checked, text) = snapshot::check_start(path);
     let _ = report.0.write_all(text.as_bytes());
@@ -271,7 +272,7 @@ fn cut_to_time(file: &File, part: &Part<'_>, at: u64, time_s: i64) -> Result<Che
     }
 }
 
-/// Reports the offset up to which a file is valid. If requested, truncates the file there.
+/// Reports how far a file is valid. If requested, truncates the file there.
 fn settle(
     report: &mut Report<'_>,
     file: &File,

@@ -2,14 +2,14 @@
 //!
 //! 1. With `appendfsync always` or `CLIENT DURABILITY always`, a reply waits until all effects that
 //!    its commands have written or read are on disk.
-//! 2. While the disk is slower than the writers, the reply to a command that has written waits
-//!    until the disk has caught up.
+//! 2. While the disk is slower than the writers, replies to commands that have written wait until
+//!    the disk has caught up.
 //!
 //! The second rule bounds memory usage, because unwritten effects are kept in memory. Redis blocks
 //! the whole server while its disk is behind; Pantala still answers reads.
 //!
 //! The gate is *shut* while one of the rules applies. A *stamp* is a number that gives the position
-//! of effects in the order of commits. A reply is marked with the last stamp of the effects that
+//! of effects in the order of commits. The stamp of a reply is the last stamp of the effects that
 //! its commands have produced or seen. Under the first rule, a reply is sent once all effects up to
 //! its stamp are on disk.
 
@@ -30,19 +30,19 @@ const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX - 24 * 1024 * 1024;
 const ALWAYS: u8 = 1 << 0;
 /// Bit: the disk is behind the writers.
 const BEHIND: u8 = 1 << 1;
-/// Bit: the file is being written, so the disk will catch up. If this bit is 0, the file is off, or
-/// writing has failed and the server rejects writes.
+/// Bit: the file is being written, so a disk that is behind will catch up. If this bit is 0, the
+/// file is off, or writing has failed and the server rejects writes.
 const WRITES: u8 = 1 << 2;
 
 /// Bit: the file is on, and some clients ask for `CLIENT DURABILITY always`.
 const ASKED: u8 = 1 << 3;
-/// Bit: the stream of effects is kept for replicas. For `WAIT`, connections then note the last
-/// effect that their commands have produced or seen. No reply waits because of this bit. The bit is
-/// here because each command tests all bits of this byte at once.
+/// Bit: the stream of effects is kept for replicas, so connections note, for `WAIT`, the last
+/// effect that their commands have produced or seen. No reply waits because of this bit. It is
+/// stored here because each command tests all bits of this byte at once.
 const STREAMED: u8 = 1 << 4;
 
-/// The stamp below which replies are sent while the disk is behind. A reply to commands that have
-/// written nothing has stamp 0, so exactly these replies are sent.
+/// While the disk is behind, replies with smaller stamps are sent. These are exactly the replies to
+/// commands that have written nothing, whose stamp is 0.
 const NOTHING_WRITTEN: u64 = 1;
 
 /// The conditions under which replies wait, as bits; see the head of this module.
@@ -51,9 +51,10 @@ pub struct Gate(AtomicU8);
 
 impl Gate {
     /// Returns whether commands must note the effects that they have produced or seen. They must do
-    /// so while the stream is kept for replicas, and while the file is written. In the latter case,
-    /// the gate may shut between two commands of the same turn (an iteration of a worker's event
-    /// loop). Without the note, the effect of the first command would be attributed to the second.
+    /// so while the stream is kept for replicas, and while the file is written. While the file is
+    /// written, the gate may shut between two commands of the same turn (an iteration of a worker's
+    /// event loop). Without the note, the effect of the first command would then be attributed to
+    /// the second.
     #[inline]
     pub fn wants_notes(&self) -> bool {
         self.0.load(Relaxed) & (WRITES | ALWAYS | BEHIND | ASKED | STREAMED) != 0
@@ -65,9 +66,9 @@ impl Gate {
     }
 
     /// Sets whether the stream of effects is kept for replicas. Must be called before the first
-    /// snapshot for replicas starts. Relaxed suffices: the thread that starts the snapshot holds
-    /// all shards and releases them after this call. So a thread that then acquires a shard sees
-    /// the bit.
+    /// snapshot for replicas starts. Relaxed suffices, because the thread that starts the snapshot
+    /// holds all shards and releases them after this call. So a thread that acquires a shard later
+    /// sees the bit.
     pub fn set_streamed(&self, is_streamed: bool) {
         if is_streamed {
             self.0.fetch_or(STREAMED, Relaxed);
@@ -82,20 +83,20 @@ impl Gate {
         self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED) != 0
     }
 
-    /// Returns whether `appendfsync always` makes the replies to a client with this choice of
-    /// durability wait for syncs.
+    /// Returns whether replies to clients with this choice of durability wait for syncs under the
+    /// current `appendfsync`.
     pub fn awaits_syncs(&self, durability: Durability) -> bool {
         self.0.load(Relaxed) & ALWAYS != 0 && durability != Durability::EverySecond
     }
 
-    /// Returns whether replies wait for the disk to catch up. Returns `false` under `appendfsync
-    /// always`.
+    /// Returns whether replies wait for the disk to catch up. Under `appendfsync always`, they wait
+    /// for syncs instead, and this function returns `false`.
     pub fn is_behind(&self) -> bool {
         self.0.load(Relaxed) & (ALWAYS | BEHIND) == BEHIND
     }
 
-    /// Returns the stamp that the reply to a client's commands waits for; 0 if it need not wait.
-    /// `seen` describes the effects that these commands have produced or seen.
+    /// Returns the stamp that the reply to a client's commands waits for, or 0 if the reply need
+    /// not wait. `seen` describes the effects that these commands have produced or seen.
     pub fn awaited(&self, seen: Seen, durability: Durability) -> u64 {
         let bits = self.0.load(Relaxed);
         let for_sync = match durability {
@@ -137,8 +138,8 @@ impl Gate {
         before & ASKED != 0 && !is_asked
     }
 
-    /// Returns whether replies wait because clients ask for `CLIENT DURABILITY always`, and not
-    /// because of `appendfsync always`.
+    /// Returns whether replies wait for syncs only because clients ask for `CLIENT DURABILITY
+    /// always`.
     pub fn is_asked(&self) -> bool {
         self.0.load(SeqCst) & (ALWAYS | ASKED) == ASKED
     }
@@ -146,8 +147,7 @@ impl Gate {
     /// Notes that more than [`UNWRITTEN_BYTES_MAX`] bytes wait to be written.
     pub fn note_behind(&self) {
         if self.0.load(Relaxed) & (WRITES | BEHIND) == WRITES {
-            // Another thread may turn the file off at the same time. The bit `BEHIND` must then
-            // stay 0.
+            // If another thread turns the file off at the same time, the bit `BEHIND` must stay 0.
             let set = |before: u8| (before & WRITES != 0).then_some(before | BEHIND);
             let _ = self.0.fetch_update(SeqCst, SeqCst, set);
         }

@@ -89,8 +89,8 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     let count = files.manifest.to_load().count();
     for (index, listed) in files.manifest.to_load().enumerate() {
         let is_base = files.manifest.base() == Some(listed);
-        // If a write of the manifest has failed, the last increments of the manifest may be empty.
-        // So a file counts as the last if all later files are empty.
+        // After a failed write of the manifest, its last increments may be empty. So a file counts
+        // as the last one if all later files are empty.
         let is_last = index + 1 == count
             || !is_base && files.manifest.to_load().skip(index + 1).all(|later| directory.size_of(later) == 0);
         let file_began = Instant::now();
@@ -158,8 +158,8 @@ impl Single<'_> {
         let loading = &self.server.snapshots().loading;
         let loaded_bytes = loading.loaded_bytes();
         let offset = self.load_preamble(&mut file, target)?;
-        // The RDB part is read in large pieces. The last piece may contain commands too. These are
-        // read again below, so the count of loaded bytes is corrected.
+        // The RDB part is read in large pieces, of which the last may contain commands too. These
+        // commands are read again below, so the count of loaded bytes is corrected.
         loading.set_loaded_bytes(loaded_bytes + offset);
         file.seek(SeekFrom::Start(offset)).map_err(unread)?;
         let mut replay = Replay::new(self.server, target.executor, target.owned, self.now_ms);
@@ -191,8 +191,8 @@ impl Single<'_> {
         self.listed.name.escape_ascii().to_string()
     }
 
-    /// Loads the RDB data at the start of the file, if any. Returns the offset behind this data, or
-    /// 0.
+    /// Loads the RDB data at the start of the file, if any. Returns the offset of the first byte
+    /// after this data, or 0.
     fn load_preamble(&self, file: &mut File, target: &mut Target<'_, '_>) -> Result<u64, Failed> {
         let mut start = [0; RDB_SIGNATURE.len()];
         if file.read_exact(&mut start).is_err() || start != *RDB_SIGNATURE {
@@ -217,8 +217,8 @@ impl Single<'_> {
         Ok(end)
     }
 
-    /// Truncates the file at offset `at`, behind its last complete command or transaction, if
-    /// `aof-load-truncated` is set.
+    /// If `aof-load-truncated` is set, truncates the file at offset `at`, after its last complete
+    /// command or transaction.
     fn cut(&self, at: u64) -> Result<End, Failed> {
         let name = self.name();
         if !self.server.config().settings().aof.load_truncated {

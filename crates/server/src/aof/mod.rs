@@ -1,16 +1,20 @@
 //! The append-only file: writes effects to disk in the order in which they were committed, and
 //! loads them at startup.
 //!
-//! Terms: an *effect* is a command that repeats a committed change, as Redis propagates it. A
-//! *base* is a file with the dataset at one instant. An *increment* is a file with the effects
-//! since then. *History* is the set of files that a later base has replaced
-//! ([`pantala_persistence::aof`]). A *stamp* is a number that gives the position of effects in the
-//! order of commits ([`pantala_engine::effect`]). A *cut* is the point in the stream of effects at
-//! which a snapshot starts.
+//! Terms:
 //!
-//! The `writer` thread reads the journal, which is the ordered stream of all effects, and appends
-//! it to the newest increment. Workers only send orders to this thread. With `appendfsync always`,
-//! workers hold back replies until the thread has synced.
+//! - An *effect* is a command that repeats a committed change, as Redis propagates it.
+//! - A *base* is a file with the dataset at one instant.
+//! - An *increment* is a file with the effects since then.
+//! - The *history* is the set of files that a later base has replaced
+//!   ([`pantala_persistence::aof`]).
+//! - A *stamp* is a number that gives the position of effects in the order of commits
+//!   ([`pantala_engine::effect`]).
+//! - A *cut* is the point in the stream of effects at which a snapshot starts.
+//!
+//! The `writer` thread reads the journal, the ordered stream of all effects, and appends it to the
+//! newest increment. Workers send orders to this thread and never wait for it. With `appendfsync
+//! always`, they hold back replies until the thread has synced.
 //!
 //! | file | what |
 //! | --- | --- |

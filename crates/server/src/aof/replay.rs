@@ -1,9 +1,10 @@
 //! Runs the commands of a file on the dataset, at startup and for `DEBUG LOADAOF`. All shards are
 //! held meanwhile.
 //!
-//! The handler of each command runs directly on the held shards, as within a transaction. Nothing
-//! expires during the load, because the commands see a time before all deadlines. As in Redis,
-//! later commands may still need a key that has expired in the meantime. After the load, expired
+//! The handler of each command runs directly on the held shards, as within a transaction. The
+//! commands see a time before all deadlines, so nothing expires during the load. As in Redis, a key
+//! whose deadline has passed by now may still be needed by later commands of the file. After the
+//! load, expired
 //! keys are deleted as usual.
 
 use std::sync::Arc;
@@ -27,12 +28,12 @@ const ERRORS_LOGGED: u64 = 10;
 /// contains these effects.
 const EFFECTS_DROPPED_EVERY: u64 = 1024;
 
-/// A common multiple of the two periods of access words, ms. An entry stores the time of its last
-/// access in its access word. This time repeats every 2^24 s (LRU) or 2^16 min (LFU).
+/// A common multiple of the periods after which an entry's time of last access repeats, ms. The
+/// entry stores this time in its *access word*, with a period of 2^24 s (LRU) or 2^16 min (LFU).
 const ACCESS_PERIOD_MS: i64 = 15 * (1 << 24) * 1000;
 
-/// Returns a Unix time in the 1970s, in ms, at which no deadline has passed. At this time, access
-/// words have the same value as at `now_ms`.
+/// Returns a Unix time in the 1970s, in ms, before all deadlines. Access words have the same value
+/// at this time as at `now_ms`.
 pub fn time_before_deadlines(now_ms: i64) -> i64 {
     now_ms.rem_euclid(ACCESS_PERIOD_MS)
 }
@@ -44,8 +45,7 @@ pub enum Refused {
     Unknown(Vec<u8>),
     /// A nested `MULTI`, or an `EXEC` without `MULTI`.
     Unexpected(&'static str),
-    /// A command that runs a script. Redis has not written such commands to the file since version
-    /// 7.
+    /// A command that runs a script. Redis 7 and later do not write such commands to the file.
     Script(Vec<u8>),
 }
 

@@ -1,7 +1,7 @@
 //! Rewrites the append-only file: a snapshot becomes the new base, and the files with earlier
 //! effects are deleted.
 //!
-//! The *base* is a file with the dataset at one instant, an *increment* a file with the effects
+//! A *base* is a file with the dataset at one instant. An *increment* is a file with the effects
 //! since then. A *cut* is the point in the stream of effects at which the snapshot of a rewrite
 //! starts.
 
@@ -27,8 +27,8 @@ use crate::snapshot::{
     Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written, start as start_snapshot, with_all_shards,
 };
 
-/// A base is synced each time that this number of bytes has been written
-/// (`aof-rewrite-incremental-fsync`), as in Redis.
+/// With `aof-rewrite-incremental-fsync`, a base is synced each time that this number of bytes has
+/// been written, as in Redis.
 const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 /// Number of failures in a row after which automatic and scheduled rewrites are delayed, as in
 /// Redis.
@@ -55,7 +55,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Returns the description of this base that `Place::install` takes.
+    /// Returns this base in the form that `Place::install` takes.
     pub fn described(&self) -> NewBase<'_> {
         NewBase { path: &self.path, is_rdb: self.is_rdb, bytes: self.bytes }
     }
@@ -140,9 +140,9 @@ fn is_delayed(server: &Server) -> bool {
     server.monotonic_ms() - rewrites.failed_ms.load(Relaxed) < delay_ms
 }
 
-/// Starts a rewrite on a worker that holds all shards. Until this function returns, no other worker
-/// can run a command that needs a shard. So the function opens no file, and takes no lock that is
-/// held while a file is opened.
+/// Starts a rewrite on a worker that holds all shards. Until this function returns, no command that
+/// needs a shard can run. So the function opens no file, and takes no lock that is held while a
+/// file is opened.
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let Some(shared) = server.snapshots().background.server() else { return };
     let aof = &server.snapshots().aof;
@@ -150,8 +150,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let mut handle = lock(&aof.writer);
     let inbox = handle.as_ref().map_or_else(Arc::default, |handle| Arc::clone(&handle.inbox));
     let started = Arc::new(Mutex::new(()));
-    // The thread of the snapshot takes this lock before it ends the rewrite. So the rewrite can't
-    // end before the writer thread has received the cut.
+    // The thread of the snapshot takes this lock before it ends the rewrite. So the writer thread
+    // receives the cut before the rewrite can end.
     let starting = lock(&started);
     let uses_rdb = server.config().settings().aof.uses_rdb || whole.has_expiring_fields();
     let is_written = aof.state() != State::Off;
@@ -188,8 +188,8 @@ pub(super) fn fail(server: &Server) {
     server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
 }
 
-/// Returns the limit on the bytes that the writer thread may be behind. The limit is so high that
-/// it is never reached, because a slow disk may delay writes but must not lose effects.
+/// Returns the limit on the bytes that the writer thread may be behind: practically none, because a
+/// slow disk may delay writes but must not lose effects.
 pub fn unbounded() -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(u64::MAX))
 }
@@ -224,7 +224,7 @@ pub fn note_ended(server: &Server, outcome: &Result<(), Unfinished>) {
             rewrites.failed_ms.store(now_ms, Relaxed);
         }
     }
-    // Without a base, the increment that is being written can't be loaded. So the rewrite is
+    // Until there is a base, the increment that is being written can't be loaded. So the rewrite is
     // retried.
     if outcome.is_err() && aof.state() == State::AwaitsBase {
         rewrites.is_scheduled.store(true, Relaxed);
@@ -255,8 +255,8 @@ pub struct Rewriting {
     inbox: Arc<Inbox>,
     /// Locked by [`start`] until the writer thread has received the cut.
     started: Arc<Mutex<()>>,
-    /// Whether the append-only file was on at the start, so that the effects after the cut are
-    /// written to an increment.
+    /// Whether the append-only file was on when the rewrite started. If so, the effects after the
+    /// cut are written to an increment.
     has_cut: bool,
     /// The file of the base, once the thread of the snapshot has opened it.
     file: Option<(PathBuf, SequentialFile)>,
@@ -355,8 +355,8 @@ impl Consumer for Rewriting {
         let (server, aof) = (&self.server, &self.server.snapshots().aof);
         let handle = lock(&aof.writer);
         let is_written = aof.state() != State::Off;
-        // The order is added while the lock is held. So `Order::Stop`, which is sent under the same
-        // lock, can't arrive before it.
+        // The order is added while the lock is held. `Order::Stop` is sent under the same lock, so
+        // it can't arrive earlier.
         if is_written && handle.as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox)) {
             self.inbox.order(Order::Base(ended));
             return None;
@@ -364,9 +364,9 @@ impl Consumer for Rewriting {
         drop(handle);
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
-                // This call of `install` moves all increments to the history, so they will be
-                // deleted. If the stream was cut, one of these increments has the effects after the
-                // cut and must stay. So in that case the base is not installed but deleted.
+                // `install` would move all increments to the history, and they would be deleted. If
+                // the stream was cut, one of them has the effects after the cut, and must stay. In
+                // that case the base is deleted instead of installed.
                 (false, Some(place)) if !self.has_cut => {
                     place.install(base.described(), false, 0).map_err(|error| Unfinished::Failed(error.to_string()))
                 }

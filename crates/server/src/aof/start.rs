@@ -1,7 +1,7 @@
 //! Turns the append-only file on and off: at startup, by `CONFIG SET appendonly`, and at exit.
 //!
-//! A *base* is a file with the dataset at one instant, an *increment* a file with the effects since
-//! then.
+//! A *base* is a file with the dataset at one instant. An *increment* is a file with the effects
+//! since then.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,8 +46,8 @@ pub fn start(server: &Arc<Server>, owned: &mut Vec<Ownership>) -> Result<(), Str
     let now_ms = server.now_ms();
     let client = Client::new(0, 0, -1, Endpoint::Unix(String::new()), Endpoint::Unix(String::new()), now_ms);
     let view = Session::new(Arc::new(client), server.keyspace().users()).view();
-    // Worker 0 may already run with an executor of its own. The two executors don't conflict:
-    // worker 0 holds no shard yet, and the commands in the files wake no client.
+    // Worker 0 may already have another executor. The two don't conflict: worker 0 holds no shard
+    // yet, and the commands in the files wake no client.
     let mut executor = Executor::new(server.keyspace(), 0);
     let files = load::load(server, &mut Target { executor: &mut executor, owned, view })?;
     let failed = |error: io::Error| format!("Can't open the append-only file: {error}");
@@ -69,8 +69,8 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: &Files) -> io::Resul
     let len = opened.len;
     aof.written.current_bytes.store(place.others_bytes + len, Relaxed);
     // `auto-aof-rewrite-percentage` compares the current size with the size after the last rewrite.
-    // That size is unknown after a restart, so the size of the base is used. As in Redis, the first
-    // rewrite may therefore start early.
+    // That size is unknown after a restart, so the size of the base is used instead. The first
+    // rewrite may therefore start early, as in Redis.
     let base_bytes = if files.base_bytes > 0 { files.base_bytes } else { place.others_bytes };
     aof.written.base_bytes.store(base_bytes, Relaxed);
     *aof.place() = Some(place);
@@ -105,10 +105,12 @@ fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
 }
 
 /// Syncs the files, so that they contain all effects committed so far. Then deletes all keys and
-/// loads the files. `owned` must hold all shards. The sync waits until the journal ends its current
-/// epoch (a period of about a millisecond). The journal in turn waits for each worker that is
-/// awake. So the calling worker must count as asleep
-/// ([`Journal::rest`](pantala_engine::effect::Journal::rest)).
+/// loads the files. `owned` must hold all shards.
+///
+/// The calling worker must count as asleep
+/// ([`Journal::rest`](pantala_engine::effect::Journal::rest)). This is because the sync waits until
+/// the journal ends its current epoch (a period of about a millisecond), and the journal waits for
+/// each worker that is awake.
 ///
 /// # Errors
 /// Returns the error reply. If there are no files, or if the sync before the deletion has failed,
@@ -131,8 +133,8 @@ pub fn reload<'k>(
     let empty = |executor: &mut Executor<'k>, owned: &mut Vec<Ownership>| {
         executor.look(&view, owned, server.now_ms()).flush(databases.clone(), false);
     };
-    // The effects of the load are in the files already, so they must not be propagated. They are
-    // collected in a unit (a group of effects that are propagated together), and this unit is
+    // The effects of the load must not be propagated, because the files already contain them. So
+    // they are collected in a unit (a group of effects that are propagated together), which is
     // abandoned below.
     executor.begin_unit();
     empty(executor, owned);
@@ -159,8 +161,8 @@ pub fn reload<'k>(
 /// No file can be created, or the manifest is unreadable or invalid. The log has the reason.
 pub fn prepare(settings: &Settings) -> Result<Place, &'static str> {
     let place = rewrite::place_of(settings).and_then(|place| {
-        // Creates the file that the rewrite will create again. An existing file of this name is
-        // removed, not truncated, because an earlier writer thread may still write to it.
+        // Creates the file that the rewrite will create again. A file that already has this name is
+        // removed, not truncated, because an earlier writer thread may still be writing to it.
         let _ = place.directory.remove(&names::temporary_increment(place.directory.prefix()));
         place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)?;
         Ok(place)
@@ -195,7 +197,8 @@ pub fn turn_off(server: &Server) {
     aof.rewrites.is_scheduled.store(false, Relaxed);
     aof.set_write_error(server, 0);
     if aof.rewrites.is_running.load(Relaxed) {
-        // Tools and tests look for these words of Redis, where a rewrite is a child process.
+        // Tools and tests look for these words in Redis's log. In Redis, a rewrite is a child
+        // process.
         tracing::info!("Killing running AOF rewrite, which has no child process.");
     }
     server.snapshots().background.abort(|purpose| purpose == crate::snapshot::Purpose::Rewrite);
@@ -204,8 +207,8 @@ pub fn turn_off(server: &Server) {
     }
 }
 
-/// Returns whether the server may exit. With `how.force` it always may. Otherwise it must not exit
-/// while the first base is being written, because the files would lack the dataset.
+/// Returns whether the server may exit. While the first base is being written, it may exit only
+/// with `how.force`, because the files would lack the dataset.
 pub fn allows_exit(server: &Server, how: Shutdown) -> bool {
     if server.snapshots().aof.state() != State::AwaitsBase {
         return true;
@@ -247,9 +250,9 @@ fn sync(server: &Server) -> bool {
     synced.recv().unwrap_or(false)
 }
 
-/// Turns the append-only file off and on again if `appendonly` is set, so that a new base is
+/// If `appendonly` is set, turns the append-only file off and on again, so that a new base is
 /// written. Called after the dataset of a primary has replaced this server's dataset. As in Redis,
-/// retries after failures, and exits the process if all `RESTARTS_MAX` attempts fail: a replica
+/// retries after failures, and exits the process after `RESTARTS_MAX` failed attempts. A replica
 /// must not run without the file that its operator relies on.
 pub fn restart(server: &Server) {
     if server.snapshots().aof.state() != State::Off {

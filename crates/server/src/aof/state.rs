@@ -1,8 +1,7 @@
 //! The state of the append-only file that workers, commands and `INFO` see.
 //!
-//! A *base* is a file with the dataset at one instant, an *increment* a file with the effects of
-//! the commands since then. A *stamp* is a number that gives the position of effects in the order
-//! of commits.
+//! A *base* is a file with the dataset at one instant. An *increment* is a file with the effects
+//! since then. A *stamp* is a number that gives the position of effects in the order of commits.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -25,8 +24,7 @@ use crate::host::Server;
 pub enum State {
     /// The file is not written.
     Off,
-    /// Effects are written to an increment, but the base that precedes the increment is not
-    /// complete yet.
+    /// Effects are written to an increment, but its base is not complete yet.
     AwaitsBase,
     /// The file is written.
     On,
@@ -99,11 +97,11 @@ pub struct Aof {
     synced: AtomicU64,
     /// Decides which replies wait for the disk.
     gate: Arc<Gate>,
-    /// Held while a thread recomputes the gate.
+    /// Held while a thread sets the gate.
     gate_setter: Mutex<()>,
     /// Number of clients that ask for `CLIENT DURABILITY always`.
     asking: AtomicU64,
-    /// For each worker: whether it has replies that wait.
+    /// For each worker: whether it has waiting replies.
     waiting: Box<[AtomicBool]>,
     /// Rewrites.
     pub rewrites: Rewrites,
@@ -184,12 +182,12 @@ impl Aof {
         }
     }
 
-    /// Recomputes which replies wait, from the state of the file, its last error, `appendfsync` and
-    /// the number of clients that ask for `CLIENT DURABILITY always`.
+    /// Sets the gate according to the state of the file, its last error, `appendfsync`, and the
+    /// number of clients that ask for `CLIENT DURABILITY always`.
     fn set_gate(&self, server: &Server) {
         let releases = {
             // Threads set the gate one after another, so the last of them has seen the stores of
-            // the others.
+            // all others.
             let _setter = lock(&self.gate_setter);
             let writes = self.state() != State::Off && self.written.error.load(Relaxed) == 0;
             let awaits_syncs = self.state() == State::On && self.fsync() == AppendFsync::Always;
@@ -202,23 +200,24 @@ impl Aof {
         }
     }
 
-    /// Counts one more client that asks for `CLIENT DURABILITY always`, or one fewer if `asks` is
-    /// false.
+    /// Counts a client that now asks for `CLIENT DURABILITY always` (`asks` is true), or no longer
+    /// asks for it.
     pub fn note_asks_always(&self, server: &Server, asks: bool) {
         if asks {
             self.asking.fetch_add(1, SeqCst);
             return self.set_gates(server);
         }
-        // Replies to the client's earlier commands may still wait. So the client stays in the count
-        // until the effects committed so far have been synced.
+        // Replies to earlier commands of the client may still be waiting. So the client stays in
+        // the count until the effects committed so far have been synced.
         match &*lock(&self.writer) {
             Some(handle) => handle.inbox.order(Order::Unask),
             None => self.note_unasked(server),
         }
     }
 
-    /// Removes a client from the count of those that ask for `CLIENT DURABILITY always`. Unless the
-    /// file is off or the writer thread ends, all effects that the client has seen must be durable.
+    /// Removes a client from the count of those that ask for `CLIENT DURABILITY always`. By now all
+    /// effects that the client has seen must be durable, or the file is off, or the writer thread
+    /// is ending.
     pub(super) fn note_unasked(&self, server: &Server) {
         self.asking.fetch_sub(1, SeqCst);
         self.set_gate(server);
@@ -230,8 +229,9 @@ impl Aof {
         self.gate.is_asked() && self.waiting.iter().any(|waits| waits.load(SeqCst))
     }
 
-    /// Calls `confirm` with `true` once all effects committed so far are on disk. If the file is
-    /// off or the writer thread ends first, calls it with `false` ([`Order::Confirm`]).
+    /// Calls `confirm` with `true` once all effects committed so far are on disk
+    /// ([`Order::Confirm`]). Calls it with `false` if the file is off or the writer thread ends
+    /// before that.
     pub fn confirm(&self, confirm: Confirm) {
         match &*lock(&self.writer) {
             Some(handle) if self.state() != State::Off => return handle.inbox.order(Order::Confirm(confirm)),
@@ -269,15 +269,15 @@ impl Aof {
         &self.gate
     }
 
-    /// Returns the stamp below which replies may be sent ([`Gate::open_below`]). If replies wait
+    /// Returns the stamp below which replies may be sent ([`Gate::open_below`]). While replies wait
     /// for syncs, all effects with smaller stamps are on disk.
     pub fn synced(&self) -> u64 {
         self.gate.open_below(|| self.synced.load(SeqCst))
     }
 
-    /// Registers a worker whose replies wait for a sync. Afterwards the worker must check
-    /// [`Aof::synced`] once more. If the writer thread has synced before it saw the registration,
-    /// the worker sees the new stamp. Otherwise the writer thread notifies the worker.
+    /// Registers a worker whose replies wait for a sync. The worker must then check [`Aof::synced`]
+    /// once more. If the writer thread's latest sync has missed the registration, this check sees
+    /// the sync's stamp. The writer thread notifies the worker of all later syncs.
     pub fn await_sync(&self, worker: u32) {
         let waited = self.waiting[worker as usize].swap(true, SeqCst);
         // With `appendfsync always`, the writer thread syncs after each batch anyway.
@@ -336,8 +336,7 @@ pub fn tune(server: &Server, settings: &AofSettings) {
     aof.set_fsync(server, settings.fsync);
 }
 
-/// Makes the server reject writes while the last write or sync has failed, and accept writes
-/// otherwise.
+/// Makes the server reject writes if the last write or sync has failed, and accept them otherwise.
 fn reject_writes_on_error(server: &Server) {
     let number = server.snapshots().aof.written.error.load(Relaxed);
     let is_full = number == rustix::io::Errno::NOSPC.raw_os_error();

@@ -1,7 +1,8 @@
-//! The writer thread of the append-only file, which writes the increments. An *increment* is a file
-//! with the effects since a *base*; a base has the dataset at one instant. A *stamp* is a number
-//! that gives the position of effects in the order of commits. The journal merges the effects of
-//! all workers into one ordered stream in memory, the *log*.
+//! The writer thread of the append-only file, which writes the increments.
+//!
+//! A *base* is a file with the dataset at one instant. An *increment* is a file with the effects
+//! since then. A *stamp* is a number that gives the position of effects in the order of commits.
+//! The journal merges the effects of all workers into the *log*, an ordered stream in memory.
 //!
 //! ```text
 //! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► replies sent
@@ -16,9 +17,10 @@
 //! A rewrite *cuts* the stream: it chooses a position, and starts a snapshot of the dataset at that
 //! position. This thread writes the effects before the cut to the current increment. Then it opens
 //! the next increment and lists it in the manifest. When the snapshot is on disk, it becomes the
-//! base, and the increments before the cut become history: files that are no longer loaded. The
-//! worker that makes the cut holds all shards and must not wait for the disk. So only this thread
-//! and the snapshot's thread touch files.
+//! base. The increments before the cut then become history: files that are no longer loaded.
+//!
+//! The worker that makes the cut holds all shards and must not wait for the disk. So only this
+//! thread and the snapshot's thread access files.
 
 use std::collections::VecDeque;
 use std::io;
@@ -47,7 +49,7 @@ use crate::host::Server;
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Interval between the syncs of `everysec`, and between retries of a failed write.
 const PERIOD: Duration = Duration::from_secs(1);
-/// A sync that takes longer than this counts as delaying writes, as in Redis.
+/// A sync that takes longer than this counts as one that delays writes, as in Redis.
 const DELAY_MIN: Duration = Duration::from_secs(2);
 
 /// An order to the writer thread.
@@ -60,8 +62,8 @@ pub enum Order {
     /// Write and sync all effects committed so far. Then send whether that succeeded.
     Sync(Sender<bool>),
     /// Write and sync all effects committed so far, then call this function with `true`. If a write
-    /// or sync fails, call it later, once these effects are on disk. If the thread must end before
-    /// that, call it with `false`.
+    /// or sync fails, call the function later, once these effects are on disk. If the thread ends
+    /// before that, call it with `false`.
     Confirm(Confirm),
     /// Write and sync all effects committed so far, then note that a client no longer asks for
     /// `CLIENT DURABILITY always`.
@@ -161,8 +163,8 @@ impl Handle {
     }
 }
 
-/// Starts the thread. If `writing` has no output file, `reader` must start at the cut of a rewrite.
-/// The thread then opens the first increment.
+/// Starts the thread. If `writing` has no output file, `reader` must start at the cut of a rewrite,
+/// and the thread opens the first increment.
 ///
 /// # Errors
 /// The system's error, if it can't start a thread.
@@ -173,8 +175,8 @@ pub fn start(
     writing: Writing<SystemDisk>,
 ) -> io::Result<Handle> {
     let lag = reader.lag();
-    // The limit is on unwritten bytes, but the reader counts only unread bytes. Subtracting two
-    // batches leaves room for bytes that are read but not written.
+    // The limit applies to unwritten bytes, but the reader counts only unread bytes. Two batches
+    // are subtracted, as room for bytes that are read but not yet written.
     reader.warn_beyond(UNWRITTEN_BYTES_MAX - 2 * BATCH_BYTES as u64, &server.snapshots().aof.warning());
     let writer = Writer {
         server: Arc::downgrade(server),
@@ -188,8 +190,8 @@ pub fn start(
         awaited: Vec::new(),
         is_ending: false,
     };
-    // The [`Writer`] is sent to the thread after the thread has started. If the thread can't be
-    // started, this function still has the writer and can remove its reader from the journal.
+    // The [`Writer`] is sent to the thread once the thread has started. If the thread can't be
+    // started, the writer is still here, and its reader is removed from the journal.
     let (hand_over, taken) = channel::<Writer>();
     let run = move || {
         if let Ok(writer) = taken.recv() {
@@ -219,7 +221,7 @@ struct Writer {
     cut: Option<Reader>,
     /// The result of the last cut's snapshot, if it has ended.
     base: Option<Result<Base, Unfinished>>,
-    /// When the file was last synced, or when a due sync was last skipped.
+    /// When the file was last synced, or when a sync was last skipped because of the settings.
     synced_at: Instant,
     /// When the last write or sync failed.
     failed_at: Option<Instant>,
@@ -258,13 +260,13 @@ impl Writer {
                 for reader in [Some(self.reader), self.cut].into_iter().flatten() {
                     server.keyspace().leave_journal(&reader);
                 }
-                // This must follow the removal of the readers. Until then the journal could still
-                // report that the thread is behind, which shuts the gate.
+                // Must follow the removal of the readers. Until they are removed, the journal could
+                // report that the thread is behind, which would shut the gate again.
                 aof.written.pending_bytes.store(0, Relaxed);
                 aof.note_unwritten(&server, 0);
                 if aof.state() == State::Off {
-                    // The file is off, so its last error must no longer make the server reject
-                    // writes.
+                    // The file is off, so its last error must no longer cause writes to be
+                    // rejected.
                     aof.set_write_error(&server, 0);
                 }
                 if is_rewriting {
@@ -286,7 +288,7 @@ impl Writer {
     fn obey(&mut self, server: &Arc<Server>, order: Order) {
         match order {
             Order::Cut(reader) => {
-                // The previous cut was never reached, so its rewrite has ended without success.
+                // The previous cut was never reached, so its rewrite has ended without a new base.
                 if let Some(former) = self.cut.replace(reader) {
                     server.keyspace().leave_journal(&former);
                 }
@@ -304,9 +306,9 @@ impl Writer {
         }
     }
 
-    /// Registers a waiter for the sync of all effects committed so far. These effects belong to the
-    /// journal's current epoch (a period of about a millisecond) or to an earlier epoch. So the
-    /// waiter waits for all effects up to the end of the current epoch. Makes this epoch end soon.
+    /// Registers a waiter for the sync of all effects committed so far. They belong to the
+    /// journal's current epoch (a period of about a millisecond) or to earlier epochs. So the
+    /// waiter waits for all effects of the current epoch. Makes the current epoch end soon.
     fn await_epoch(&mut self, server: &Server, awaiting: Awaiting) {
         let journal = server.keyspace().journal();
         self.awaited.push((journal.epoch_end(), awaiting));
@@ -329,7 +331,7 @@ impl Writer {
         }
         loop {
             // If the batch still has unwritten effects, for example after the change to a new
-            // increment, they are written before more are read.
+            // increment, these are written before more effects are read.
             let has_more = if self.writing.is_written() { self.read(server) } else { true };
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             faults::hold(Fault::StuckDisk);
@@ -348,15 +350,15 @@ impl Writer {
                 Err((what, error)) => {
                     self.note_failed(server, what, &error);
                     if what == "write" && !self.writing.is_rotated() {
-                        // A rewrite is pending. It must continue, because its end may be the only
-                        // way to free space on the disk. The snapshot of the rewrite contains the
-                        // effects that are dropped here.
+                        // A rewrite is pending. The thread must continue, because the end of the
+                        // rewrite may be the only way to free space on the disk. The snapshot of
+                        // the rewrite contains the effects that are dropped here.
                         self.writing.abandon();
                         continue;
                     }
-                    // A file whose sync has failed must not be synced again. The next increment is
-                    // not affected. So if the reader has reached a cut, the thread continues with
-                    // the next increment.
+                    // A file whose sync has failed must not be synced again. This doesn't apply to
+                    // the next increment. So if the reader has reached a cut, the thread continues
+                    // with the next increment.
                     if self.writing.is_lost() && self.writing.is_written() && self.is_at_cut() {
                         self.rotate(server);
                     } else if self.writing.is_lost() && !self.writing.is_rotated() && has_more {
@@ -384,15 +386,15 @@ impl Writer {
         let mut parts = Vec::new();
         let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
         // [`Order::Cut`] is sent before any effect after the cut is committed. So if these parts
-        // extend beyond a cut, the order for this cut is in the inbox now, even if it was not there
-        // when this turn began.
+        // extend beyond a cut, its order is in the inbox by now, even if it was missing at the
+        // start of this turn.
         for order in self.inbox.take() {
             self.obey(server, order);
         }
         self.writing.take(Taken {
             parts,
             end: self.reader.position().unwrap_or_default(),
-            // The position of a cut is known before any byte after the cut can be read.
+            // A cut's position is known before any byte after the cut can be read.
             cut: self.cut.as_ref().and_then(Reader::position),
             before,
             now_s: annotated_s(server),
@@ -400,8 +402,8 @@ impl Writer {
         matches!(ahead, Ahead::More)
     }
 
-    /// Returns whether the reader started at a cut, and this thread has not tried yet to open the
-    /// increment for the effects after this cut.
+    /// Returns whether the reader started at a cut and this thread has not tried yet to open the
+    /// increment for the effects after the cut.
     fn is_at_start(&self) -> bool {
         self.cut.is_none() && !self.writing.is_rotated()
     }
@@ -416,8 +418,8 @@ impl Writer {
     /// always`, a waiter, or the end of the thread. Also calls `sync` for a lost file.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
-        // A file is lost if a sync of it has failed, or if it could not be written and was
-        // abandoned. For a lost file, `sync` returns an error without a system call. This error
+        // A file is *lost* if a sync of it has failed, or if it was abandoned because it could not
+        // be written. For a lost file, `sync` returns an error without a system call. This error
         // makes the server reject writes until there is a new base.
         let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked() || self.writing.is_lost();
         match aof.fsync() {
@@ -474,9 +476,8 @@ impl Writer {
         let number = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
         server.snapshots().aof.set_write_error(server, number);
         if self.writing.is_lost() && self.writing.is_rotated() {
-            // After the failed sync, the kernel may have dropped the unsynced pages, so a
-            // successful retry would prove nothing. The next base will contain the effects of these
-            // pages.
+            // After a failed sync, the kernel may have dropped the unsynced pages. So a successful
+            // retry would prove nothing. The next base will contain the effects of these pages.
             rewrite::request(server);
         }
     }
@@ -508,7 +509,7 @@ impl Writer {
         let aof = &server.snapshots().aof;
         let is_current = lock(&aof.writer).as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox));
         let installed = base.and_then(|base| {
-            // If this thread is ending, a later writer thread may own the files.
+            // If this thread is ending, the files may belong to a later writer thread.
             let installed = if is_current || aof.state() == State::Off {
                 self.writing.install(aof.place().as_mut(), base.described()).map_err(Unfinished::Failed)
             } else {
@@ -533,19 +534,20 @@ impl Writer {
         rewrite::note_ended(server, &installed.map(drop));
     }
 
-    /// Answers the waiters whose effects are on disk. After a failure, also answers all other
-    /// waiters with this failure, except [`Awaiting::Confirm`] and [`Awaiting::Unask`]: these keep
-    /// waiting unless the thread is ending. Returns [`Ended`] if the thread must end.
+    /// Notifies the waiters whose effects are on disk. If the last write or sync has failed, also
+    /// notifies the other waiters of the failure, except [`Awaiting::Confirm`] and
+    /// [`Awaiting::Unask`], which keep waiting until the thread ends. Returns [`Ended`] if the
+    /// thread must end.
     fn answer_awaited(&mut self, server: &Server) -> Result<(), Ended> {
         if self.awaited.is_empty() {
             return Ok(());
         }
         let is_failed = self.failed_at.is_some();
         let written_before = self.writing.written_before();
-        // An `Unask` releases replies that wait for a sync. So after a failure it keeps waiting
-        // until the effects are on disk. It also waits until the manifest lists the first base,
-        // because a restart before that would load none of the effects. The same holds for a
-        // `Confirm`.
+        // [`Awaiting::Unask`] releases replies that wait for a sync. So after a failure it keeps
+        // waiting until the effects are on disk. It also waits until the manifest lists the first
+        // base, because a server restarted before that would load none of the effects.
+        // [`Awaiting::Confirm`] waits in the same way.
         let awaits_base = self.writing.awaits_base() || server.snapshots().aof.state() == State::AwaitsBase;
         let keeps_asked = !self.is_ending && (is_failed || awaits_base);
         let is_over = |(stamp, awaiting): &mut (u64, Awaiting)| {

@@ -89,8 +89,8 @@ fn system_bytes() -> u64 {
 pub(super) fn persistence(text: &mut Text, server: &Server) {
     let (snapshots, running) = (server.snapshots(), server.snapshots().background.running());
     let saves = &snapshots.saves;
-    // Pantala doesn't fork. These fields show the number of bytes that commands had to encode for
-    // the snapshot before they changed values. A fork would have copied these values.
+    // Pantala doesn't fork. Instead of the memory that a fork would have copied, these fields show
+    // how many bytes commands had to encode for the snapshot before they changed values.
     let forced_bytes = running.as_ref().map_or(0, |running| running.forced_bytes());
     let (keys_done, keys) = running.as_ref().map_or((0, 0), |running| (running.keys_done.load(Relaxed), running.keys));
     text.field("loading", u8::from(snapshots.loading.progress(server.now_ms() / 1000).is_some()));
@@ -131,8 +131,8 @@ fn append_only_file(text: &mut Text, server: &Server) {
     let aof = &server.snapshots().aof;
     let (rewrites, written) = (&aof.rewrites, &aof.written);
     let is_on = aof.state() != State::Off;
-    // The snapshot of a rewrite may end later than the rewrite. Until then no other snapshot can
-    // start, so the rewrite is shown as running.
+    // The snapshot of a rewrite may end after the rewrite itself. No other snapshot can start until
+    // then, so the rewrite is shown as running.
     let running = server.snapshots().background.running();
     let is_rewriting = running.is_some_and(|running| running.purpose == Purpose::Rewrite);
     let is_running = rewrites.is_running.load(Relaxed) || is_rewriting;

@@ -74,9 +74,9 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
 }
 
 pub(super) fn replication(text: &mut Text, server: &Server) {
-    // A promotion makes this replica a primary with a new ID. `promoted` is read before `primary`.
-    // So if the promotion ends between the two reads, the IDs below are still those that result
-    // from it.
+    // During a promotion, this replica becomes a primary with a new ID. `promoted` must be read
+    // before `primary`: if the promotion ends between the two reads, the fields below still have
+    // the IDs that result from it.
     let promoted = server.replication().replica.former();
     let primary = server.replication().primary_info(server);
     let is_replica = super::replica::replica(text, server);
@@ -88,7 +88,7 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     text.field("master_failover_state", server.replication().failovers.state());
     let replica = &server.replication().replica;
     let (own, former, former_offset) = primary.ids;
-    // During a promotion, shows the IDs that will result from it.
+    // During a promotion, shows the IDs that the server will have afterwards.
     let (id, second, second_offset) = match promoted {
         Some((id, offset)) => (primary.next_id.unwrap_or(own), id.to_string(), offset as i64 + 1),
         None => (own, former, former_offset),

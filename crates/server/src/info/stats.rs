@@ -125,8 +125,8 @@ pub(super) fn errorstats(text: &mut Text, server: &Server) {
     }
 }
 
-/// Replaces characters of an error code that a field's name can't contain by `_`. A script may have
-/// chosen the code.
+/// Replaces characters that can't be part of a field's name by `_`. A script may have chosen the
+/// error code.
 fn safe(code: &[u8]) -> String {
     String::from_utf8_lossy(code).replace(['#', ':', '\n', '\r'], "_")
 }

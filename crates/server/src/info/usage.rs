@@ -1,8 +1,8 @@
 //! CPU time of the process in user mode and in system mode.
 //!
-//! `/proc` has both times, but only in ticks of usually 10 ms. A clock has their sum in
-//! nanoseconds. The sum is split in the ratio of the ticks, so that the two results add up to the
-//! time of the clock.
+//! `/proc` has both times, but only in ticks of usually 10 ms. The sum of both is available in
+//! nanoseconds, from a clock. This module divides the sum in the ratio of the ticks, so that the
+//! results add up to the time of the clock.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -18,7 +18,8 @@ use std::process::ExitCode;
 /// A process that is ready to serve.
 #[derive(Debug)]
 pub struct Boot {
-    /// The configuration. Its `maxclients` is lowered to what the limit on open files allows.
+    /// The configuration. `maxclients` may be lower than configured, because of the limit on open
+    /// files.
     pub loaded: Loaded,
     /// The listening sockets; never empty.
     pub listeners: Vec<Listener>,
@@ -66,8 +67,7 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
     };
     let mut host = Recorder { start_dir: System.current_dir(), stdin: None };
     let mut loaded = read(&sources, defaults, is_command, &mut host).map_err(|error| complain(&error))?;
-    // A daemon has no supervisor, because its parent starts a daemon only if there is no
-    // supervisor.
+    // A daemon has no supervisor: its parent has started it only after it found no supervisor.
     let is_supervised = !daemon::is_daemon() && is_supervised(&loaded.settings);
     if loaded.settings.daemonize && !is_supervised {
         if !daemon::is_daemon() {

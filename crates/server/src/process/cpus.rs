@@ -19,8 +19,8 @@ pub fn cpu_quota() -> Option<f64> {
 
 /// Returns the default number of workers: one per CPU, but at most the quota.
 ///
-/// The quota is rounded down. If it were rounded up, the workers would use up the quota before each
-/// period ends. The kernel would then stop all workers for the rest of the period, even workers
+/// The quota is rounded down. If it were rounded up, the workers could use up the quota before the
+/// end of a period. The kernel would then stop all workers until the period ends, including workers
 /// that hold shards.
 pub fn default_workers() -> usize {
     workers_for(allowed_cpus().len(), cpu_quota())
@@ -31,7 +31,7 @@ fn workers_for(cpus: usize, quota: Option<f64>) -> usize {
     cpus.min(fed).clamp(1, pantala_base::limits::WORKERS_MAX)
 }
 
-/// Returns the minimum quota of all groups in `groups` (the text of `/proc/self/cgroup`) and of
+/// Returns the lowest quota of the groups in `groups` (the text of `/proc/self/cgroup`) and of
 /// their ancestors up to `root`.
 fn quota_of(groups: &str, root: &Path) -> Option<f64> {
     let mut least: Option<f64> = None;

@@ -1,10 +1,10 @@
 //! Runs the server in the background, and writes the pid file.
 //!
 //! The daemon is a second process of the same program, in a new session and with `/dev/null` as its
-//! three standard streams. It is started by `exec`, because a mere `fork` would need `unsafe`. The
-//! parent passes its standard input on to the daemon only if it has read configuration from there.
-//! Both processes read the same configuration, so the parent has already reported any error in it
-//! on the terminal.
+//! three standard streams. It is started by `exec`, because `fork` alone would need `unsafe`. Both
+//! processes read the same configuration. So the parent reports any error in it on the terminal,
+//! and starts no daemon. If the parent has read configuration from its standard input, it passes
+//! that text on to the daemon.
 
 use crate::config::host::reason;
 use std::ffi::OsString;

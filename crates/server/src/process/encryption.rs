@@ -33,7 +33,7 @@ impl Encryption {
         }
         let read = || {
             let server = Server::new(&settings.options)?;
-            // As in Redis, an invalid client certificate is an error even if no link uses it.
+            // As in Redis, an invalid client certificate is an error even if no link would use it.
             Client::check_certificate(&settings.options)?;
             let links = settings.replication.then(|| Client::of_link(&settings.options)).transpose()?;
             Ok(Encryption { server, links })
@@ -47,7 +47,8 @@ impl Encryption {
     }
 
     /// Returns the state for the settings `new`. `current` is the state for the settings `old`. As
-    /// in Redis, reads no file again if only `tls-port` or `tls-auth-clients` has changed.
+    /// in Redis, the files are read again, unless only `tls-port` or `tls-auth-clients` has
+    /// changed.
     ///
     /// # Errors
     /// The files or the settings can't be used.

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Minimum number of files that are reserved for other uses than clients, as in Redis.
+/// Minimum number of files that are reserved for purposes other than clients, as in Redis.
 const RESERVED_FILES_MIN: u64 = 32;
 
 /// Maximum number of files that a worker opens: its event loop, its doorbell, and its share of
@@ -25,8 +25,8 @@ pub fn open_files_limit() -> u64 {
 }
 
 /// Raises the limit on open files to the number that `maxclients` clients and `workers` workers
-/// need, and logs the same lines as Redis. Returns the number of clients for which the files
-/// suffice, at most `maxclients`.
+/// need. Logs the same lines as Redis. Returns how many clients the limit allows, at most
+/// `maxclients`.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub fn raise_open_files(maxclients: u32, workers: usize) -> Result<u32, String> 
     Ok(clients)
 }
 
-/// Raises the limit for `maxclients` clients while the server runs.
+/// Raises the limit for `maxclients` clients, on a running server.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ pub fn allow_clients(maxclients: u32) -> Result<(), String> {
     })
 }
 
-/// Returns the number of clients for which the files suffice, or `None` if there is none.
+/// Returns how many clients the limit allows, or `None` if it allows none.
 fn clients_within(limit: u64, reserved: u64) -> Option<u32> {
     limit.checked_sub(reserved).filter(|clients| *clients > 0).map(|clients| u32::try_from(clients).unwrap_or(u32::MAX))
 }
@@ -88,7 +88,7 @@ fn raise_to(needed: u64) -> io::Result<()> {
         return Ok(());
     };
     if maximum > current {
-        // The error above is returned even if this succeeds.
+        // The error is returned even if this call succeeds.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     Err(error.into())

@@ -51,8 +51,8 @@ impl Kind {
 }
 
 impl Listener {
-    /// Shuts down the socket, including its copies. Another socket can then use the address at
-    /// once, even while copies are still open.
+    /// Shuts down the socket and all its copies. Another socket can then use the address at once,
+    /// even while copies are still open.
     fn shut_down(&self) {
         // Can't fail: the socket is listening.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -95,14 +95,14 @@ impl Listening {
         self.listeners().iter().map(|listener| Ok((listener.socket.try_clone()?, listener.kind))).collect()
     }
 
-    /// Listens on the addresses of `new` instead of those of `old`. If a port changes, the new
-    /// sockets are opened before the old sockets are closed. Otherwise the old sockets are closed
-    /// first, because old and new addresses may overlap.
+    /// Listens on the addresses of `new` instead of those of `old`. If the port of a kind changes,
+    /// the new sockets are opened before the old ones are closed. If only the addresses change, the
+    /// old sockets are closed first, because the old and the new addresses may overlap.
     ///
     /// # Errors
     ///
-    /// Returns the directive that can't be applied, and Redis's error text. The old addresses are
-    /// listened on again if they are still available.
+    /// Returns the directive that can't be applied, and Redis's error text. The server listens on
+    /// the old addresses again, if they are still available.
     pub fn change(&self, old: &Settings, new: &Settings) -> Result<(), (&'static str, &'static str)> {
         let mut listeners = self.listeners();
         let is_moved = |kind: &Kind| kind.port(old) != kind.port(new);
@@ -279,8 +279,8 @@ fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
         .map_err(|error| format!("creating socket: {}", reason(&error)))?;
     let mode = settings.unixsocketperm;
     if mode != 0 {
-        // Linux creates the file with the socket's mode, minus the umask. So the file never has
-        // more permissions than `unixsocketperm`.
+        // Linux creates the file with the socket's mode, minus the umask. So the file has at no
+        // time more permissions than `unixsocketperm`.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))
             .map_err(|error| format!("chmod: {}", reason(&error.into())))?;
     }

@@ -7,9 +7,9 @@
 //! | notice | `*` | `info!` |
 //! | warning | `#` | `warn!`, `error!` |
 //!
-//! As in Redis, the log file is opened for each line, so that it can be moved at any time. For a
-//! line below the configured level, the only cost is a check of a flag that `tracing` keeps at each
-//! call site.
+//! As in Redis, the log file is opened for each line, so that it can be moved at any time. A line
+//! below the configured level costs only the check of a flag, which `tracing` caches at each call
+//! site.
 //!
 //! With `syslog-enabled`, the lines are also sent to syslog.
 
@@ -29,8 +29,8 @@ use tracing_subscriber::registry::LookupSpan;
 /// The current level, as [`LogLevel`]. Relaxed: no other data depends on it.
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Notice as u8);
 
-/// Whether the server has read its configuration. Until then, lines show the role `C`, and
-/// afterwards `M` or `S`.
+/// Whether the server has read its configuration. Until then, lines show the role `C`. Later they
+/// show `M` (primary) or `S` (replica).
 static IS_SERVING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the server is a replica. Lines then show the role `S`.
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(words[3].as_bytes()[8], b'.', "{time}");
     }
 
-    /// One test covers all global state, because the tests share the process.
+    /// All global state is covered by one test, because the tests share the process.
     #[test]
     fn lines_follow_level_and_file() {
         let path = std::env::temp_dir().join(format!("pantala-log-{}", std::process::id()));

@@ -1,7 +1,7 @@
 //! The process and its surroundings: CPUs, limits, log, daemon, supervisor, sockets and signals.
 //!
-//! [`startup`](crate::startup) calls [`boot`](boot::boot) first. It calls [`watch_signals`] once
-//! the server can be stopped, and [`Cleanup::run`] at exit.
+//! [`startup`](crate::startup) calls three functions: [`boot`](boot::boot) first, [`watch_signals`]
+//! once the server can be stopped, and [`Cleanup::run`] at exit.
 
 pub mod boot;
 pub mod cpus;

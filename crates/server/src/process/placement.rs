@@ -1,9 +1,9 @@
 //! Places workers on the CPUs of a host with several NUMA nodes (`numa auto`).
 //!
-//! The *home* of a shard is the worker that does the shard's periodic work. Consecutive workers
-//! share a last-level cache, and the homes of consecutive shards are consecutive workers. With I/O
-//! workers, each cache gets its share of homes and of I/O workers. On a host with one node, workers
-//! are not placed by node. Only `pin-threads` then binds workers to CPUs.
+//! The *home* of a shard is the worker that does the shard's periodic work. Homes whose CPUs share
+//! a last-level cache have consecutive numbers, and the homes of consecutive shards are consecutive
+//! workers. With I/O workers, each cache gets the same mix of homes and I/O workers. On a host with
+//! one node, workers are not placed by node; only `pin-threads` binds them to CPUs.
 
 use std::io;
 
@@ -62,8 +62,8 @@ impl Placement {
         } else if !wanted.numa {
             Some("numa is off")
         } else if workers < cpus.div_ceil(2) {
-            // Another process probably uses the other CPUs. If it is another Pantala, both would
-            // place their workers on the same caches and leave other caches idle.
+            // Another process probably uses the other CPUs. If that process is another Pantala,
+            // both would place their workers on the same caches, and other caches would be idle.
             Some("there are fewer workers than half of the CPUs")
         } else {
             None
@@ -107,8 +107,8 @@ impl Placement {
         node.is_some() && node == self.topology.node_of(cpu)
     }
 
-    /// Returns one NUMA node for each of the first `homes` workers: the node on which the entries
-    /// of the worker's shards are to be allocated. Returns nothing if workers are not placed, or if
+    /// For each of the first `homes` workers, returns the NUMA node on which the entries of the
+    /// worker's shards are to be allocated. Returns no nodes if workers are not placed, or if
     /// memory can't be placed on all nodes.
     pub fn memory_nodes(&mut self, homes: u32) -> Vec<Node> {
         if self.unplaced.is_some() {
@@ -165,8 +165,8 @@ pub fn info_ranges(cpus: &[usize]) -> String {
     ranges(cpus).replace(',', "+")
 }
 
-/// Returns the workers in the order in which they get CPUs. Homes are in ascending order, and so
-/// are I/O workers. The two kinds are mixed evenly.
+/// Returns the workers in the order in which they get CPUs: homes in ascending order, and I/O
+/// workers in ascending order, evenly interleaved.
 fn order(homes: u32, io_workers: u32) -> impl Iterator<Item = usize> {
     let all = (homes + io_workers) as usize;
     let io_before = move |slot: usize| slot * io_workers as usize / all;
@@ -176,10 +176,10 @@ fn order(homes: u32, io_workers: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the worker for a new connection, as an index in `loads`, which has the number of
-/// connections of each worker. Without `is_near`, this is the least loaded worker. With `is_near`,
-/// it is the least loaded of the near workers, unless that worker's load exceeds the least load of
-/// all by more than an eighth.
+/// Returns the worker for a new connection, as an index in `loads`, the numbers of connections of
+/// the workers. Without `is_near`, chooses the least loaded worker. With `is_near`, chooses the
+/// least loaded of the near workers if its load exceeds the least load of all workers by at most an
+/// eighth. Otherwise chooses the least loaded of all.
 pub fn choose(loads: impl Iterator<Item = u64> + Clone, is_near: Option<impl Fn(usize) -> bool>) -> Option<usize> {
     let least = loads.clone().enumerate().min_by_key(|(_, load)| *load);
     let Some(is_near) = is_near else { return least.map(|(worker, _)| worker) };
@@ -266,7 +266,7 @@ mod tests {
         assert!(placement.memory_nodes(16).is_empty());
         let placement = Placement::new(two_sockets(), Wanted { homes: 7, ..AUTO });
         assert!(placement.describe(None).ends_with("not placed: there are fewer workers than half of the CPUs"));
-        // As without `numa`: one CPU per worker, ascending.
+        // The same placement as without `numa`: one CPU per worker, ascending.
         for topology in [one_socket(), two_sockets()] {
             let placement = Placement::new(topology, Wanted { homes: 3, pin_threads: true, ..AUTO });
             assert_eq!(cpus(&placement), ["0", "1", "2"]);
@@ -305,9 +305,9 @@ mod tests {
         assert_eq!(near(&[1, 0]), Some(1));
     }
 
-    /// First, the network queues of both nodes receive equally many connections: nearly all
-    /// connections stay on their node, and the loads differ by at most 2. Then one node's queue
-    /// receives all connections: the loads differ by at most about an eighth.
+    /// In the first part, the network queues of both nodes receive equally many connections: nearly
+    /// all connections stay on their node, and the loads differ by at most 2. In the second part,
+    /// one node's queue receives all connections: the loads differ by at most about an eighth.
     #[test]
     fn the_spread_stays_even() {
         let mut random = pantala_base::Random::from_seed(1);

@@ -10,9 +10,8 @@
 //! Hostile calls execute programs, access other processes, or change mounts, identity or the
 //! kernel.
 //!
-//! The kernel applies all filters and takes the strictest result. For calls that are allowed
-//! regardless of their arguments, it caches the result. So these calls cost no run of a filter
-//! (since Linux 5.11).
+//! The kernel applies all filters and takes the strictest result. It caches the result for calls
+//! that are allowed regardless of their arguments, so these calls run no filter (since Linux 5.11).
 
 use std::collections::BTreeMap;
 
@@ -24,7 +23,7 @@ use seccompiler::{
 /// Selects all bits of an argument, for [`when`].
 const WHOLE: u64 = u32::MAX as u64;
 
-/// Flags of `clone` that must not be set, because with them the call does more than create a
+/// Flags of `clone` that must not be set, because with these flags the call does more than create a
 /// thread.
 const NOT_A_THREAD: u64 = (libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWIPC
@@ -85,12 +84,12 @@ impl Sandbox {
         all().map_err(|error| format!("'sandbox yes': {error}"))
     }
 
-    /// Applies the filters to all threads, for the life of the process.
+    /// Applies the filters to all threads, until the process ends.
     ///
     /// # Errors
     /// The kernel doesn't support the filters.
     pub fn enter(&self) -> Result<(), String> {
-        // `needed` is last, because it doesn't allow the system call that adds a filter.
+        // `needed` comes last, because it denies the system call that adds a filter.
         for filter in [&self.hostile, &self.hidden, &self.needed] {
             apply_filter_all_threads(filter)
                 .map_err(|error| format!("The kernel doesn't support 'sandbox yes': {error}"))?;
@@ -118,13 +117,13 @@ fn needed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let own = u64::from(std::process::id());
     let words = |values: &[i32]| values.iter().map(|value| *value as u64).collect::<Vec<_>>();
     calls.extend([
-        // No memory becomes executable.
+        // Mappings can't be made executable.
         (libc::SYS_mmap, vec![when(2, libc::PROT_EXEC as u64, 0)?]),
         (libc::SYS_mprotect, vec![when(2, libc::PROT_EXEC as u64, 0)?]),
         (libc::SYS_clone, vec![when(0, THREAD | NOT_A_THREAD, THREAD)?]),
-        // Allowed here, so that the call gets the error of the filter `hidden`. If two filters
-        // returned an error, the kernel would take that of the filter added later, which is this
-        // one.
+        // This filter allows the call, so that the error of the filter `hidden` is returned. If
+        // both filters returned an error, the kernel would return the error of the filter that was
+        // added last, which is this one.
         (libc::SYS_clone3, vec![]),
         (libc::SYS_tgkill, vec![when(0, WHOLE, own)?]),
         (libc::SYS_prlimit64, is_one_of(0, [0, own])?),

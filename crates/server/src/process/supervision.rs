@@ -1,5 +1,5 @@
-//! The supervisor: systemd or upstart, if one of them has started the server and waits until the
-//! server is ready.
+//! The supervisor: systemd or upstart, if one of them has started the server and waits for it to be
+//! ready.
 //!
 //! The server sends datagrams to systemd's socket, which `$NOTIFY_SOCKET` names (`sd_notify`). A
 //! separate thread sends them, so that no worker waits for a slow systemd.
@@ -24,7 +24,7 @@ const SEND_MAX: Duration = Duration::from_secs(5);
 static SUPERVISOR: OnceLock<Supervisor> = OnceLock::new();
 
 enum Supervisor {
-    /// Upstart. It gets no further messages: the SIGSTOP of this process was the only one.
+    /// Upstart. It gets no messages after the SIGSTOP by which this process has reported its start.
     Upstart,
     /// Systemd, and how lines are sent to it.
     Systemd(Mutex<Way>),
@@ -32,18 +32,18 @@ enum Supervisor {
 
 /// How lines are sent to systemd.
 enum Way {
-    /// The socket. The sending thread has not been started yet, because the process may still have
-    /// to be single-threaded.
+    /// The socket. The sending thread has not been started, because the process may still need to
+    /// be single-threaded.
     Socket(Notifier),
     /// The sending thread.
     Thread(Sender<String>, JoinHandle<()>),
-    /// Lines are no longer sent, because the process ends.
+    /// Lines are no longer sent, because the process is ending or the thread could not be started.
     Closed,
 }
 
-/// Reports the start of the server to the supervisor that `wanted` names. Returns whether this
-/// supervisor exists. If so, the server stays in the foreground. With upstart, the call stops the
-/// process until upstart resumes it.
+/// Reports the start of the server to the supervisor that `wanted` names. With upstart, this stops
+/// the process until upstart resumes it. Returns whether the supervisor exists; if so, the server
+/// stays in the foreground.
 pub fn supervise(wanted: Supervised) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let supervisor = match wanted {
@@ -102,7 +102,7 @@ fn log_failure(error: &io::Error) {
     tracing::warn!("systemd supervision error: sd_notify: {}", reason(error));
 }
 
-/// Waits until all lines have been sent. Called when the process ends.
+/// Waits until all lines have been sent. Called at the end of the process.
 pub fn finish() {
     if let Some(Supervisor::Systemd(way)) = SUPERVISOR.get() {
         let ended = std::mem::replace(&mut *way.lock().unwrap_or_else(PoisonError::into_inner), Way::Closed);

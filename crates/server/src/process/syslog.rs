@@ -1,9 +1,9 @@
 //! Syslog: sends each line of the log as a datagram to `/dev/log`, in the format of libc's
 //! `syslog(3)`.
 //!
-//! Sending never blocks. If the receiver has no room for a line, the line is lost. libc's function
-//! would block the worker instead. Each datagram names the path of the receiver's socket. So a
-//! restarted receiver gets the next line, which it would not get over a connected socket.
+//! Sending never blocks: if the receiver has no room for a line, the line is lost. libc's function
+//! would block the worker instead. Each datagram is sent to the path of the receiver's socket. So
+//! if the receiver is restarted, it gets the next line; over a connected socket it would not.
 
 use crate::config::{LogLevel, SyslogSettings};
 use std::io;
@@ -78,7 +78,7 @@ mod tests {
         assert!(log.write(LogLevel::Notice, "lost").is_err());
     }
 
-    /// A receiver that reads nothing loses lines, but doesn't delay the sender.
+    /// If the receiver reads nothing, lines are lost, but the sender isn't delayed.
     #[test]
     fn a_full_queue_loses_lines_and_a_new_receiver_gets_the_next() {
         let path = std::env::temp_dir().join(format!("pantala-syslog-{}", std::process::id()));

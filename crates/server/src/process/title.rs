@@ -5,7 +5,7 @@ use pantala_base::title::Title;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
-/// The memory of the title and the current text. Also the two texts that the title may contain: the
+/// The memory of the title, its current text, and two texts that the title may contain: the
 /// program's name and the path of the configuration file.
 struct Shown {
     title: Title,
@@ -16,8 +16,8 @@ struct Shown {
 
 static SHOWN: Mutex<Option<Shown>> = Mutex::new(None);
 
-/// Sets the title, if the settings ask for one. The title overwrites the process's arguments, so
-/// the caller must not have started a thread yet, and must not use the arguments afterwards. `file`
+/// Sets the title, if the settings ask for one. The title overwrites the process's arguments. So
+/// the caller must not use the arguments afterwards, and must not have started a thread yet. `file`
 /// is the path of the configuration file, or empty.
 pub fn show_title(settings: &Settings, file: &[u8]) {
     if settings.process.title_template.is_none() {

@@ -1,11 +1,12 @@
 //! The time that commands see: read once per turn (iteration of the worker's event loop), and again
 //! after commands that took long.
 //!
-//! Within a turn, the time that a connection's commands see never decreases. It is not earlier than
-//! the time that the connection's earlier commands have seen on other workers. Nor is it earlier
-//! than the time of a command that has served the connection while the connection was blocked. So
-//! once a connection has found a key expired, it never finds a key with an earlier deadline alive.
-//! In the next turn the time follows the system's clock again, even if that clock was set back.
+//! Within a turn, the time that a connection's commands see never decreases. It is at least the
+//! time that earlier commands of the connection have seen on other workers. If another client's
+//! command has served the connection while it was blocked, it is also at least the time of that
+//! command. So once a connection has found a key expired, it finds all keys with earlier deadlines
+//! expired too. In the next turn the time follows the system's clock again, even if that clock was
+//! set back.
 //!
 //! All commands of a transaction or a script see the time when it started. Later commands see the
 //! time when it ended.
@@ -25,10 +26,10 @@ pub struct Clock {
     pub now_ms: i64,
     /// When the turn's commands ended, in ms of the monotonic clock. Set once per turn.
     pub turn_ran_ms: i64,
-    /// When the latest window of this turn ended; `None` if work that may have taken long has run
-    /// since.
+    /// When the latest window of this turn ended; `None` if other work, which may have taken long,
+    /// has run since.
     ran: Option<Moment>,
-    /// Upper bound of the run time of commands since the clock was read, ns.
+    /// Upper bound of the time for which commands have run since the clock was read, ns.
     age_ns: u64,
 }
 

@@ -14,14 +14,14 @@ pub struct Socket<H> {
     pub id: ConnId,
     /// The work that runs on the shards that the connection has requested.
     pub shard_work: Option<H>,
-    /// Whether receiving is paused until the pending input has run.
+    /// Whether receiving is paused until the commands in the pending input have run.
     pub is_receive_paused: bool,
     /// Whether the connection is in the list of those whose turn must be finished.
     pub is_touched: bool,
     /// Whether the connection is in the list of those that have only messages to be sent.
     pub is_listed: bool,
-    /// The latest stamp (position in the journal) of the effects that the connection's pending
-    /// replies reveal. It is 0 if none of the replies waits for a sync.
+    /// The latest stamp (position in the journal) of the effects (changes) that the connection's
+    /// pending replies reveal. It is 0 if no reply has to wait for a sync.
     pub unsynced: u64,
     /// Whether the connection is in the list of those whose replies wait for a sync.
     pub is_unsynced: bool,
@@ -57,14 +57,14 @@ pub fn via(kind: Kind) -> u32 {
     u32::from(kind == Kind::Tls)
 }
 
-/// Decodes the kind of a listener from a message: TLS, or TCP, which includes Unix sockets.
+/// Decodes the kind of a listener from a message: TLS, or TCP, which stands for Unix sockets too.
 #[inline]
 pub fn kind_of(via: u32) -> Kind {
     if via == self::via(Kind::Tls) { Kind::Tls } else { Kind::Tcp }
 }
 
-/// Returns the token of a connection: the loop's identifier as one word. A later connection at the
-/// same index has another token.
+/// Returns the token of a connection: the event loop's identifier as one word. If a later
+/// connection gets the same index, its token differs.
 #[inline]
 pub fn token(id: ConnId) -> u64 {
     u64::from(id.generation()) << 32 | id.index() as u64

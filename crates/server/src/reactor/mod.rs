@@ -2,9 +2,10 @@
 //! handled in a turn. A turn is one iteration of the event loop.
 //!
 //! The reactor doesn't interpret commands. It moves bytes between sockets and connections
-//! ([`pantala_session`]) and returns the outcome of each event ([`Happened`]) to the layer above
-//! ([`crate::clients`]). That layer closes connections, because other parts of the worker refer to
-//! them. The socket is closed last ([`Reactor::shut`]).
+//! ([`pantala_session`]), and returns the outcome of each event ([`Happened`]) to the layer above
+//! ([`crate::clients`]). That layer decides when a connection is closed. It first removes the
+//! references to the connection that other parts of the worker hold, and then closes the socket
+//! ([`Reactor::shut`]).
 //!
 //! | list | connections that | emptied |
 //! | --- | --- | --- |
@@ -45,12 +46,12 @@ const SPARE_BUFFERS_MAX: usize = 256;
 /// Maximum capacity of a reply buffer kept for reuse, bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// Maximum number of listed connections to which one turn sends. Sending to that many takes about a
-/// millisecond.
+/// Maximum number of listed connections to which one turn sends. Sending to this many connections
+/// takes about a millisecond.
 const SENT_TO_PER_TURN: usize = 128;
 
-/// When an item is handled, [`Reactor::fetch_ahead`] prefetches the connection of the item that is
-/// this number of places later. Handling that many items takes a few hundred nanoseconds.
+/// [`Reactor::fetch_ahead`] prefetches the connection of the item that is this number of places
+/// after the current item. Processing this many items takes a few hundred nanoseconds.
 const FETCHED_AHEAD: usize = 4;
 
 /// The outcome of an event, for the layer above.
@@ -146,9 +147,9 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Adds all open connections with input, except `but`, to the list of ready connections. Adds
-    /// them even if their flag `is_ready` is set, because a caller may have taken the list that
-    /// contained them.
+    /// Adds all open connections with input, except `but`, to the list of ready connections. The
+    /// flag `is_ready` is ignored: it is also set for connections in a list that a caller has
+    /// taken.
     pub fn make_others_ready(&mut self, but: u32) {
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -178,11 +179,11 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         true
     }
 
-    /// Keeps the memory of a list from [`Reactor::take_ready`] that is now empty, for reuse.
+    /// Keeps an empty list that [`Reactor::take_ready`] has returned, to reuse its memory.
     #[inline]
     pub fn keep_ready(&mut self, emptied: Vec<u32>) {
-        // Connections that have become ready meanwhile, for example by replies from other workers,
-        // are in the current list, which must stay.
+        // If the current list is not empty, it stays: it has the connections that have become ready
+        // meanwhile, for example by replies from other workers.
         if self.ready.is_empty() {
             self.ready = emptied;
         }
@@ -214,8 +215,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     pub fn touch_listed(&mut self) {
         for _ in 0..SENT_TO_PER_TURN {
             let Some(index) = self.listed.pop_front() else { return };
-            // Another connection may have taken the index since. Sending that connection's pending
-            // output does no harm.
+            // Another connection may have this index by now. Its pending output is then sent too,
+            // which does no harm.
             if let Some(connection) = &mut self.connections[index as usize] {
                 connection.socket.is_listed = false;
                 self.touch(index);
@@ -237,8 +238,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     /// Finishes the turn of a connection: keeps the rest of its input, pauses or resumes receiving,
     /// and sends its replies.
     ///
-    /// Returns whether the connection must be closed, because it runs no more commands and has sent
-    /// everything. Returns `None` if the connection is already closed.
+    /// Returns whether the connection must be closed: it runs no more commands, and all its output
+    /// has been sent. Returns `None` if the connection is already closed.
     #[inline]
     pub fn finish(&mut self, index: u32) -> Option<bool> {
         let connection = self.connections[index as usize].as_mut()?;
@@ -286,8 +287,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         Some(is_over(&mut self.io, self.connections[index as usize].as_ref()?))
     }
 
-    /// Makes the loop send a connection's next piece of output. If a send is in flight, only makes
-    /// the loop report the completion of that send.
+    /// Makes the loop send a connection's next piece of output. If a send is already in flight,
+    /// only makes the loop report its completion.
     #[cold]
     fn send_later(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
@@ -361,8 +362,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         if let Some(index) = following.get(FETCHED_AHEAD).and_then(&connection) {
             prefetch_all(self.connections.as_ptr().wrapping_add(index));
         }
-        // This connection was prefetched by an earlier call, so reading the pointer to its client
-        // is cheap.
+        // An earlier call has prefetched this connection, so reading its pointer to the client is
+        // cheap.
         if let Some(index) = following.get(FETCHED_AHEAD / 2).and_then(&connection)
             && let Some(Some(connection)) = self.connections.get(index)
         {

@@ -1,5 +1,5 @@
-//! The reactor's sockets: handles events of the loop, and adds new connections. One worker accepts
-//! all new connections and distributes them among the workers.
+//! The reactor's sockets: processes the events of the loop, and adds new connections. One worker
+//! accepts all new connections and distributes them among the workers.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::process::Kind;
 #[derive(Default)]
 pub struct Listeners {
     ids: Vec<(ListenerId, Kind)>,
-    /// The listeners before the last change. They may still report a connection.
+    /// The listeners that the last change has replaced. They may still report a connection.
     former: Vec<(ListenerId, Kind)>,
     /// The generation of the server's listening sockets when this reactor last copied them.
     generation: u64,
 }
 
 impl<L: EventLoop, H> Reactor<'_, L, H> {
-    /// Starts to accept from the server's current listening sockets, if this is the accepting
-    /// worker.
+    /// Starts to accept from the server's current listening sockets. Does nothing if another worker
+    /// accepts the connections.
     ///
     /// # Errors
     /// The loop rejects the sockets, or there are no file descriptors left.
@@ -83,7 +83,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                         link.receive(self.io.bytes(&chunk), self.clock.now_ms);
                     }
                     connection.input.receive(&mut self.io, chunk);
-                    // Does the same as `make_ready` and `touch`, without another lookup.
+                    // The same as `make_ready` and `touch`, without another lookup.
                     if !std::mem::replace(&mut connection.is_ready, true) {
                         self.ready.push(conn.index() as u32);
                     }

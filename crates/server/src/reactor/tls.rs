@@ -1,15 +1,17 @@
-//! TLS between the sockets and the connections that are encrypted.
+//! TLS, between the sockets and the encrypted connections.
 //!
 //! Received chunks are decrypted before the parser sees them, and output is encrypted when the turn
 //! (the iteration of the worker's event loop) ends. The layers above the reactor treat encrypted
 //! and plain connections alike. A plain connection pays three branches for this: one per chunk, one
 //! per send and one per turn.
 //!
-//! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn. The reply is therefore not
-//! in memory twice, and other connections are served between slices. Handshake messages that arrive
-//! in a turn are processed at its end, for at most [`HANDSHAKES_PER_TURN`]. The remaining messages
-//! wait for the next turn. An RSA signature takes longer than everything else in a turn. Without
-//! this limit, a thousand clients that connect at once would delay all others.
+//! A long reply is encrypted in slices of [`SLICE_BYTES`], one slice a turn. So the encrypted form
+//! of the whole reply is never in memory, and other connections are served between slices.
+//!
+//! Handshake messages that arrive in a turn are processed at its end, for at most
+//! [`HANDSHAKES_PER_TURN`]. The remaining messages wait for the next turn. An RSA signature takes
+//! longer than all other work of a turn, so without this limit a thousand clients that connect at
+//! once would delay all other clients.
 
 use std::time::Duration;
 
@@ -30,8 +32,8 @@ const SLICE_BYTES: usize = 256 * 1024;
 /// Time after which no further handshake is processed in a turn.
 const HANDSHAKES_PER_TURN: Duration = Duration::from_micros(300);
 
-/// Maximum size of a handshake's input that waits for the end of the turn, bytes. More input is
-/// processed at once, because a client may send any number of commands after the last handshake
+/// Maximum size of a handshake's input that waits for the end of the turn, bytes. Longer input is
+/// decrypted at once, because it may contain any number of commands after the last handshake
 /// message.
 const WAITING_BYTES_MAX: usize = 16 * 1024;
 
@@ -41,7 +43,7 @@ const HANDSHAKE_MS_MAX: i64 = 10_000;
 /// The TLS state of a connection.
 pub struct Layer {
     connection: pantala_tls::Connection,
-    /// Records to be sent before all others: parts of the handshake, alerts.
+    /// Records that are sent before all others: parts of the handshake, and alerts.
     reply: Vec<u8>,
     /// The output that is being sent, and the number of its bytes that are already encrypted.
     piece: Option<(Outgoing, usize)>,
@@ -133,9 +135,10 @@ impl Layer {
 /// The handshakes of a reactor.
 #[derive(Default)]
 pub struct Handshakes {
-    /// Decrypted bytes that are not yet passed to their connection. Empty between events.
+    /// Buffer for decrypted bytes until they are passed to their connection. Empty between events.
     plain: Vec<u8>,
-    /// The number of the last turn with handshakes, and the time that handshakes took in that turn.
+    /// The number of the last turn with handshakes, and the time that its handshakes have taken so
+    /// far.
     spent: (u64, Duration),
 }
 
@@ -283,7 +286,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         if !is_sent {
             return Happened::Failed(index);
         }
-        // The completion of the connection's send is noted only after the last slice of its output.
+        // The connection is told of the completion only after the last slice of its output.
         let is_awaited = if layer.piece.is_some() { true } else { connection.sent() };
         if has_more || is_awaited {
             self.touch(index);
@@ -291,7 +294,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         Happened::Changed(index)
     }
 
-    /// Logs why a connection fails, and sends the peer an alert if the socket takes it at once.
+    /// Logs why a connection has failed. Sends the peer an alert if the socket has room for it.
     fn alert(&mut self, index: u32, failure: &Failure) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let Some(layer) = connection.socket.tls.as_deref_mut() else { return };
@@ -300,12 +303,12 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             send_at_once(&self.io, connection.socket.id, &layer.reply);
         }
         layer.reply.clear();
-        // Mark a send as in flight, so that nothing more is sent.
+        // Marks a send as in flight, so that nothing else is sent.
         layer.in_flight_bytes = layer.in_flight_bytes.max(1);
     }
 
-    /// Sends a close notification to the peer of a connection that is being closed. Does so only if
-    /// all output was sent and the socket takes the notification at once.
+    /// Sends a close notification to the peer of a connection that is being closed, if all output
+    /// was sent and the socket has room.
     pub(super) fn notify_close(&self, id: ConnId, mut layer: Layer) {
         if layer.in_flight_bytes == 0 && layer.piece.is_none() && !layer.connection.is_handshaking() {
             send_at_once(&self.io, id, &layer.connection.close());

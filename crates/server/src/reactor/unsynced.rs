@@ -1,10 +1,11 @@
-//! Replies that wait until the effects (changes) that they reveal are on disk (`appendfsync
-//! always`), or until the disk has caught up with the writers ([`crate::aof`]).
+//! Replies that wait for the append-only file ([`crate::aof`]): until the effects (changes) that
+//! they reveal are on disk (`appendfsync always`), or until the disk has caught up with the
+//! writers.
 //!
 //! A connection records the latest stamp (position in the journal) of the effects that its commands
 //! have produced or seen. Until all effects up to that stamp are synced, the connection's output is
-//! not sent, and the connection runs no more commands. If it ran more commands, the stamp of an
-//! endless pipeline would keep growing, and the pipeline's replies would never be sent. Other
+//! not sent, and the connection runs no more commands. Further commands of an endless pipeline
+//! would raise the stamp again and again, so that its replies would never be sent. Other
 //! connections continue.
 
 use pantala_runtime::EventLoop;
@@ -13,16 +14,15 @@ use pantala_session::State;
 use super::Reactor;
 
 impl<L: EventLoop, H> Reactor<'_, L, H> {
-    /// Returns whether a connection that has recorded a stamp must wait for a sync. If so, adds it
-    /// to the list of waiting connections.
+    /// Returns whether a connection must wait for a sync, judged by the stamp that it has recorded.
+    /// If so, adds it to the list of waiting connections.
     #[cold]
     pub(super) fn waits_for_sync(&mut self, index: u32) -> bool {
         let aof = &self.server.snapshots().aof;
         let (synced, is_behind) = (aof.synced(), aof.gate().is_behind());
         let Some(connection) = &mut self.connections[index as usize] else { return false };
-        // While the disk is behind, even a client that receives no replies (CLIENT REPLY OFF)
-        // waits. Only the link to a primary passes, because the primary's writes can't be held
-        // back.
+        // While the disk is behind, even a client that receives no replies (`CLIENT REPLY OFF`)
+        // waits. Only the link to a primary passes, because the primary's writes can't be delayed.
         let may_pass = if is_behind { connection.session.primary.is_some() } else { !connection.has_output() };
         if connection.socket.unsynced < synced || may_pass {
             connection.socket.unsynced = 0;
@@ -43,7 +43,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         let mut released = false;
         for index in std::mem::take(&mut self.unsynced) {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
-            // Another connection may have taken the index since.
+            // The connection that waited may be closed, and another may have its index.
             if !connection.socket.is_unsynced {
                 continue;
             }
