@@ -1,10 +1,11 @@
 //! Blocks clients (`BLPOP` and other blocking commands), and unblocks them when they are served,
-//! time out or close.
+//! time out or disconnect.
 //!
-//! A *waiter* is a blocked command in the queues of its keys. The first party that *claims* the
-//! waiter (sets its flag) replies. That party is the thread that serves the waiter, this worker
-//! after a timeout, or `CLIENT UNBLOCK`. All later parties find the waiter claimed and do nothing.
-//! If the connection closes, this worker claims the waiter, and no reply is sent.
+//! A *waiter* is a blocked command in the queues of its keys. Several parties may try to end it:
+//! the thread that serves the waiter, this worker after a timeout, or `CLIENT UNBLOCK`. The first
+//! of them *claims* the waiter by setting its flag, and sends the reply. The others find the flag
+//! set and do nothing. If the connection closes, this worker claims the waiter, and no reply is
+//! sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +24,7 @@ use super::{Abandon, Blocked, Clients, State, note_unsynced_until, slow};
 use crate::reactor::hold_unsynced;
 use crate::stats::WorkerStats;
 
-/// The error of a command that `CLIENT UNBLOCK … ERROR` has unblocked.
+/// The error for a command that was unblocked by `CLIENT UNBLOCK … ERROR`.
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
@@ -46,17 +47,17 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.release_messages();
         }
         publish_blocked(self.reactor.stats, 1, self.deadlines.len());
-        // The peer may have disconnected already. The end of the turn then closes the connection.
+        // The peer may have disconnected already. If so, the end of the turn closes the connection.
         self.reactor.touch(index);
         if let Some(early) = early {
             self.woken(early);
         }
     }
 
-    /// Handles the reply to a blocked command.
+    /// Delivers the reply to a blocked command.
     pub fn woken(&mut self, woken: Woken) {
         self.executor.observe_clock(woken.effect_clock);
-        // If the connection has closed in the meantime, the reply is lost, as in Redis.
+        // If the connection has been closed in the meantime, the reply is dropped, as in Redis.
         let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
         let has_written = woken.waiter.command().flags.contains(Flags::WRITE);
         let seen = if has_written { Seen::written } else { Seen::read };
@@ -66,13 +67,13 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
                 self.unblock(index, false, &mut |output, _| output.extend_from_slice(&woken.reply));
             }
-            // The reply arrived before the client was registered as blocked. `block` handles it.
+            // The reply arrived before the client was registered as blocked. `block` delivers it.
             None if connection.state == State::Parked => connection.waits.woken_before_blocking = Some(woken),
             _ => {}
         }
     }
 
-    /// Handles a waiter claimed by `CLIENT UNBLOCK`.
+    /// Replies to a command whose waiter `CLIENT UNBLOCK` has claimed.
     pub fn unblocked(&mut self, unblock: &Unblock) {
         let Some(index) = self.reactor.find_token(unblock.waiter.connection) else { return };
         let is_its = self.reactor.connections[index as usize]
@@ -82,8 +83,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if is_its {
             let with_error = unblock.with_error;
             if !with_error {
-                // As in Redis, a command unblocked by `CLIENT UNBLOCK` counts as failed. If the
-                // reply is an error, `unblock` counts the failure.
+                // As in Redis, a command unblocked by `CLIENT UNBLOCK` counts as failed. For an
+                // error reply, `unblock` counts the failure.
                 self.tally.count_late_failure(unblock.waiter.command());
             }
             if with_error {
@@ -113,7 +114,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let waiter = self.reactor.connections[index as usize]
                 .as_ref()
                 .and_then(|connection| connection.waits.blocked.as_ref());
-            // If another party has claimed the waiter, that party's reply is in flight.
+            // If another party has claimed the waiter, it has also sent the reply.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
                 unblock_with_nothing(self, index, true);
             }
@@ -122,7 +123,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
     /// Replies to a connection whose waiter is claimed, and resumes the connection. As in Redis,
     /// the slow log and the latency histogram record the command only now, without the time for
-    /// which it was blocked. They don't record a command that timed out.
+    /// which it was blocked. If the command timed out, they don't record it.
     fn unblock(&mut self, index: u32, timed_out: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
         let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -153,7 +154,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.closed_over_limit(index, added_bytes) {
             return;
         }
-        // Runs the commands that the client has sent while it was blocked. Most clients have sent
+        // If the client has sent commands while it was blocked, runs them. Most clients have sent
         // none.
         if self.reactor.connections[index as usize]
             .as_ref()
@@ -169,8 +170,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if let Some(Some(connection)) = self.reactor.connections.get(index as usize)
             && let Some(blocked) = &connection.waits.blocked
         {
-            // If another thread has already claimed the waiter, that thread's reply finds no
-            // connection.
+            // If another thread has claimed the waiter, its reply will find no connection.
             let _ = blocked.waiter.claim();
             self.no_longer_blocked(index);
         }
@@ -191,8 +191,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Sends a connection the reply of a timeout. The reply is null or, for `WAIT` and `WAITAOF`, the
-/// counts reached so far.
+/// Sends a connection the reply of a timeout: null or, for `WAIT` and `WAITAOF`, the counts reached
+/// so far.
 fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, timed_out: bool) {
     let Some(connection) = &clients.reactor.connections[index as usize] else { return };
     let Some(blocked) = &connection.waits.blocked else { return };
@@ -211,7 +211,8 @@ pub(super) fn unblock_with<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L
     }
 }
 
-/// Adds `change` to the count of blocked clients, and sets the count of those with a deadline.
+/// Adds `change` to the count of blocked clients, and publishes the number of those with a
+/// deadline.
 fn publish_blocked(stats: &WorkerStats, change: i64, with_deadline: usize) {
     stats.blocked.set(stats.blocked.get().saturating_add_signed(change));
     stats.with_deadline.set(with_deadline as u64);

@@ -11,12 +11,12 @@ use pantala_session::output::Ahead;
 
 use super::{Abandon, Clients, primary};
 
-/// Maximum output of closed connections that is freed in one turn, bytes. Freeing that much takes a
-/// few tenths of a millisecond.
+/// Maximum output of closed connections that is freed in one turn, bytes. Freeing this amount takes
+/// a few tenths of a millisecond.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
 
-/// Pending output of closed connections. There may be gigabytes of it, and the kernel takes long to
-/// unmap that much, so each turn frees only a part.
+/// Pending output of closed connections. It may amount to gigabytes, and unmapping memory takes the
+/// kernel long, so each turn frees only a part.
 #[derive(Default)]
 pub struct Garbage {
     pieces: VecDeque<Outgoing>,
@@ -29,7 +29,8 @@ impl Garbage {
         self.pieces.is_empty()
     }
 
-    /// Frees the pending output of a closed connection, or keeps it for later turns if it is large.
+    /// Frees the pending output of a closed connection. If it is large, keeps it for later turns
+    /// instead.
     #[cold]
     fn add(&mut self, ahead: &mut Ahead) {
         let (pieces, own_bytes) = ahead.take();
@@ -50,8 +51,8 @@ impl Garbage {
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Closes a connection at once. The link to the primary is closed later if one of its commands
-    /// is in flight.
+    /// Closes a connection at once. If it is the link to the primary and one of its commands is in
+    /// flight, the link is closed later.
     pub fn close(&mut self, index: u32) {
         if self.has_primary && primary::is_kept(self, index) {
             return;
@@ -104,8 +105,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.reactor.touch_listed();
         finish_touched(self);
         // The connections in `unsynced` have replies that wait for a sync of the append-only file.
-        // The sync may end before this worker has registered for a notification. The connections
-        // are therefore checked again after the registration.
+        // A sync may end before this worker has registered for its notification. So the connections
+        // are checked again after the registration.
         while !self.reactor.unsynced.is_empty() {
             self.reactor.server.snapshots().aof.await_sync(self.reactor.number);
             if !self.reactor.release_synced() {

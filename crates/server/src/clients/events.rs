@@ -1,4 +1,4 @@
-//! Handles events of the event loop, and messages to a single connection.
+//! Processes the events of the event loop, and messages to a single connection.
 
 use pantala_runtime::{ConnId, Event, EventLoop};
 
@@ -12,8 +12,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     pub fn handle_all(&mut self, events: &mut Vec<Event>) {
         for at in 0..events.len() {
             self.reactor.fetch_ahead(&events[at + 1..], |event| event.conn().map(ConnId::index));
-            // Replacing each event costs less than `Vec::drain` if there are few events, as in most
-            // turns.
+            // Most turns have few events. Replacing each event then costs less than `Vec::drain`.
             self.handle(std::mem::replace(&mut events[at], Event::Woken));
         }
         events.clear();
@@ -26,7 +25,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.after(happened);
     }
 
-    /// Handles the outcome that the reactor has returned for an event.
+    /// Acts on the outcome that the reactor has returned for an event.
     #[inline]
     pub fn after(&mut self, happened: Happened) {
         match happened {

@@ -3,9 +3,9 @@
 //!
 //! A connection's output contains only a short part of the stream, at most about
 //! [`REFILL_BELOW_BYTES`]. The rest stays in the log, which all followers share
-//! ([`pantala_engine::effect`]). The next part is read once the earlier part has been sent. The
-//! memory cost of a slow replica is therefore the part of the log that is kept for it. When that
-//! part exceeds the `client-output-buffer-limit` of replicas, the replica's connection is closed.
+//! ([`pantala_engine::effect`]). Once a part has been sent, the next part is read. So the memory
+//! cost of a slow replica is the part of the log that is kept for it. When that part exceeds the
+//! `client-output-buffer-limit` of replicas, the connection is closed.
 
 use pantala_engine::client::Next;
 use pantala_engine::effect::log::{Ahead, CutOff};
@@ -16,15 +16,15 @@ use pantala_session::output::PIECE_BYTES_MIN;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Pending output below which a follower reads more of the log, bytes. It is twice what a socket
-/// accepts at a time. A larger value would only move more bytes from the shared log to the
-/// connection.
+/// If a follower has less pending output than this, more of the log is read, bytes. The value is
+/// twice what a socket accepts at a time. A larger value would only move more bytes from the shared
+/// log to the connection.
 const REFILL_BELOW_BYTES: usize = 1024 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Handles a message for the follower with this token (connection identifier). The message
-    /// means that the stream has more effects for the follower, or that the follower is cut off
-    /// because it is too far behind.
+    /// Reacts to a message for the follower with this token (connection identifier). The message
+    /// means either that the stream has more effects for the follower, or that the follower is cut
+    /// off because it is too far behind.
     pub fn follow(&mut self, wanted: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         if self.frozen.holds(index) {
@@ -35,8 +35,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Checks a follower periodically. If `timed_out` contains a reason, closes the follower's
-/// connection. Otherwise sends the follower more of the stream.
+/// Checks a follower periodically. If `timed_out` has a reason, closes the follower's connection.
+/// Otherwise sends the follower more of the stream.
 pub fn check_follower<L: EventLoop, H: Abandon>(
     clients: &mut Clients<'_, L, H>,
     index: u32,
@@ -61,10 +61,11 @@ pub(super) fn continue_stream_to_follower<L: EventLoop, H: Abandon>(clients: &mu
         return;
     }
     let mut parts = Vec::new();
-    // Without room, `read` reads nothing, but still returns whether the follower was cut off.
+    // If there is no room, `read` reads nothing, but still reports whether the follower was cut
+    // off.
     let next = loop {
-        // Read until there are at least two pieces (separately sent buffers). The loop reports the
-        // completion of a send only if more output follows, and that report triggers the next read.
+        // Read at least two pieces (separately sent buffers). The loop reports the completion of a
+        // send only if more output follows it, and this report triggers the next read.
         let has_two = connection.ahead.pieces() + parts.len() >= 2;
         let before = parts.len();
         let next = follower.read(if has_two { room } else { room.max(1) }, &mut parts);

@@ -1,15 +1,14 @@
 //! The frozen connection, whose script is busy.
 //!
 //! A script is *busy* when it has run for longer than `busy-reply-threshold`. The worker then runs
-//! turns of its event loop within the script. During these turns, the script's connection is
-//! *frozen*: its input is not parsed, its output is neither extended nor sent, and it is not
-//! closed. Events and messages for the frozen connection are kept as [`Deferred`] until the
-//! connection thaws (its script has ended) or another connection freezes.
+//! turns of its event loop within the script ([`crate::dispatch`]). During these turns, the
+//! script's connection is *frozen*: its input is not parsed, its output neither grows nor is
+//! sent, and it is not closed. Events and messages for the frozen connection are kept as
+//! [`Deferred`] until its script ends (the connection *thaws*) or another connection freezes.
 //!
-//! Output for the connection is deferred up to its hard output limit. If the limit is exceeded, the
-//! deferred output is dropped, and the connection will be closed. (The soft limit and
-//! `maxmemory-clients` apply again when the script has ended.) See [`crate::dispatch`] for the
-//! turns within a script.
+//! Output for the connection is deferred up to its hard output limit. If the output exceeds the
+//! limit, it is dropped, and the connection will be closed. The soft limit and `maxmemory-clients`
+//! apply again when the script has ended.
 
 use pantala_engine::tracking::Notification;
 use pantala_runtime::{Event, EventLoop, Outgoing};
@@ -21,14 +20,15 @@ use crate::scripting::Kind;
 
 /// A deferred event or message for a frozen connection.
 pub enum Deferred {
-    /// An event of the loop. There are few, because receiving from the connection is paused.
+    /// An event of the loop. There are few such events, because receiving from the connection is
+    /// paused.
     Event(Event),
     /// A message to be sent to the connection with this token (identifier).
     /// [`Clients::defer_output`] limits the total length of these messages and of invalidations.
     Output(u64, Outgoing),
     /// An invalidation.
     Notification(Notification),
-    /// Deferred output for the connection with this token has exceeded the output limit and was
+    /// The output deferred for the connection with this token has exceeded the limit and was
     /// dropped.
     OverLimit(u64),
     /// `CLIENT KILL`: the token, and the client's ID.
@@ -52,7 +52,7 @@ impl Deferred {
 struct FrozenScript {
     /// Index of the frozen connection.
     index: u32,
-    /// Whether the connection runs a script or a function.
+    /// Whether the connection runs a script or calls a function.
     kind: Kind,
     /// Output deferred for the connection, bytes.
     deferred_bytes: usize,
@@ -79,7 +79,7 @@ impl Frozen {
         self.script.is_some()
     }
 
-    /// Returns the busy error if this turn is within a script. The error is for clients that send
+    /// Returns the busy error if this turn is within a script. Clients get this error if they send
     /// another script or need the script's shards.
     pub fn reply(&self) -> Option<&'static str> {
         self.script.as_ref().map(|script| script.kind.busy())
@@ -90,8 +90,8 @@ impl Frozen {
         self.deferred.push(deferred);
     }
 
-    /// Defers an event of the frozen connection. Returns any other event, which the caller must
-    /// handle.
+    /// Defers an event if it is for the frozen connection. Otherwise returns it, and the caller
+    /// must process it.
     fn defer_event<L: EventLoop, H>(&mut self, reactor: &Reactor<'_, L, H>, event: Event) -> Option<Event> {
         let Some(script) = &self.script else { return Some(event) };
         let conn = match &event {
@@ -119,8 +119,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             self.reactor.io.pause_receive(connection.socket.id);
         }
         self.reactor.make_others_ready(index);
-        // Another connection may have been frozen earlier in this turn. Handle its deferred events
-        // now, before new ones arrive for it.
+        // Another connection may have been frozen until now. Its deferred events must be processed
+        // before new ones arrive.
         self.replay_deferred();
     }
 
@@ -134,7 +134,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Handles events in a turn within a script. Defers those of the frozen connection.
+    /// Processes events in a turn within a script. Defers the events of the frozen connection.
     pub fn handle_or_defer(&mut self, events: Vec<Event>) {
         for event in events {
             if let Some(event) = self.frozen.defer_event(&self.reactor, event) {
@@ -164,7 +164,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Handles deferred events and messages. Returns whether there were any.
+    /// Processes deferred events and messages. Returns whether there were any.
     #[inline]
     pub fn replay_deferred(&mut self) -> bool {
         let is_there = !self.frozen.deferred.is_empty();

@@ -3,12 +3,12 @@
 //! Client memory accounting updates the usage of a connection at three points: at the end of each
 //! turn (iteration of the worker's event loop) in which it took part, when one of its sends has
 //! completed, and when much of its output is pending. The change is added to a sum over all
-//! workers, so that all workers choose the same clients to close. If the sum has reached the limit
-//! at the end of a turn, the next turn starts at once. That turn first sends pending output, as in
-//! Redis. It then closes the clients with the highest usage, on any worker.
+//! workers. So all workers decide from the same sum which clients to close. If the sum has reached
+//! the limit at the end of a turn, the next turn starts at once. That turn first sends pending
+//! output, as in Redis. Then it closes the clients with the highest usage, on any worker.
 //!
-//! Within a turn, the sum is the one from the end of the last turn, except for connections with
-//! much output. The error per connection is at most the input that a turn receives plus
+//! During a turn, the sum is that of the end of the last turn, except for connections with much
+//! output. Per connection it lacks at most the input that a turn receives, and
 //! [`UNACCOUNTED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within the script
 //! accounts for all connections except the script's own.
 //!
@@ -27,15 +27,15 @@ use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
 use crate::host::Server;
 
-/// Maximum pending output of a connection that is accounted for only at the end of the turn, bytes.
-/// Applies while client memory is limited. Redis instead accounts before each command.
+/// Maximum pending output of a connection that may remain unaccounted until the end of the turn,
+/// bytes. Used only while client memory is limited. Redis accounts before each command instead.
 const UNACCOUNTED_OUTPUT_BYTES_MAX: u64 = 16 * 1024;
 
-/// Maximum change that this worker has not yet added to the sum, bytes. It is small compared with
-/// the lowest limit that can be configured.
+/// Maximum change that this worker need not add to the sum, bytes. Much less than the lowest limit
+/// that can be configured.
 const UNFLUSHED_BYTES_MAX: u64 = 1024;
 
-/// Minimum interval between warnings that memory exceeds the limit although no more clients can be
+/// Minimum interval between warnings that memory exceeds the limit and no more clients can be
 /// closed, ms.
 const WARN_EVERY_MS: i64 = 1000;
 
@@ -49,7 +49,7 @@ pub(super) struct MemoryAccounting {
     /// Whether a connection was accounted for in this turn.
     has_accounted: bool,
     /// Whether the sum was too large at the end of the last turn, and this worker accounted for a
-    /// connection in that turn. (If it did not, its part of the sum has not changed.)
+    /// connection in that turn. (Otherwise its part of the sum is unchanged.)
     is_due: bool,
     last_warning_ms: i64,
 }
@@ -66,8 +66,8 @@ impl MemoryAccounting {
     }
 }
 
-/// The amounts of pending output, in bytes and by class, above which a connection's limits are
-/// checked after each command.
+/// Amounts of pending output, bytes, one for each class of clients. When a connection exceeds the
+/// amount of its class, its limits are checked after each command.
 pub struct OutputAlarm {
     pub(super) normal_bytes: usize,
     pub(super) pubsub_bytes: usize,
@@ -77,17 +77,16 @@ pub struct OutputAlarm {
 
 impl OutputAlarm {
     /// Returns whether a connection has so much pending output that its limits must be checked, or
-    /// that the output may become a piece ([`PIECE_BYTES_MIN`]). A piece is a buffer that is sent
-    /// on its own.
+    /// that the output may become a piece: a buffer that is sent on its own ([`PIECE_BYTES_MIN`]).
     #[inline]
     pub fn is_reached<H>(&self, connection: &Connection<H>) -> bool {
         let is_listener = connection.session.subscriptions.is_some();
         connection.pending_bytes() > if is_listener { self.pubsub_bytes } else { self.normal_bytes }
     }
 
-    /// Returns the length of a connection's output buffer up to which [`OutputAlarm::is_reached`]
-    /// is false, bytes. The result holds as long as the connection's other pending output doesn't
-    /// change. The connection must not be a subscriber.
+    /// Returns the maximum length of a connection's output buffer for which
+    /// [`OutputAlarm::is_reached`] is false, bytes. The result is valid until the connection's
+    /// other pending output changes. The connection must not be a subscriber.
     #[inline]
     pub fn output_max<H>(&self, connection: &Connection<H>) -> usize {
         let other_bytes = connection.pending_bytes() - connection.output.len();
@@ -105,12 +104,12 @@ impl OutputAlarm {
         let normal_bytes = alarm(&settings.output_limit_normal);
         let pubsub_bytes = alarm(&settings.output_limit_pubsub);
         OutputAlarm {
-            // Longer output is checked even without a limit, because the check splits it into
+            // Even without a limit, longer output is checked, because the check splits it into
             // pieces.
             normal_bytes: normal_bytes.min(PIECE_BYTES_MIN),
             pubsub_bytes: pubsub_bytes.min(PIECE_BYTES_MIN),
-            // Messages are held back so that one send carries several. Holding back alone must not
-            // bring the output of a subscriber that reads fast enough near its limit.
+            // Messages are held back so that one send carries several of them. This alone must not
+            // bring a subscriber near its limit if it reads fast enough.
             waiting_bytes_max: (pubsub_bytes / 4).min(WAITING_OUTPUT_BYTES_MAX),
         }
     }
@@ -140,7 +139,7 @@ impl Limits {
     }
 
     /// Closes clients if the sum was too large at the end of the last turn, and is still too large
-    /// now that pending output was sent.
+    /// now that pending output has been sent.
     #[inline]
     pub fn evict_if_due(&mut self, server: &Server, now_ms: i64) {
         if self.accounting.is_due {
@@ -149,8 +148,8 @@ impl Limits {
         }
     }
 
-    /// Chooses clients to close until the remaining clients use less than the limit. Sends a
-    /// message to the worker of each chosen client. That worker closes the client.
+    /// Chooses clients to close until the remaining clients use less than the limit. The worker of
+    /// each chosen client receives a message and closes the client.
     #[cold]
     fn evict(&mut self, server: &Server, now_ms: i64) {
         let memory = server.keyspace().clients().memory();
@@ -178,8 +177,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let was_on = self.limits.accounting.is_on;
         self.limits.accounting.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
         if self.limits.accounting.is_on && !was_on {
-            // Account for all connections again. The sum was computed when the limit was set, from
-            // sizes that may have been a few hundred milliseconds old.
+            // The sum was computed when the limit was set, from sizes that may have been a few
+            // hundred milliseconds old. So all connections are accounted for again.
             (0..self.reactor.connections.len() as u32).for_each(|index| self.account(index));
         }
         self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.accounting.is_on);
@@ -204,7 +203,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.executor.keyspace().clients().memory().is_too_much(self.limits.accounting.unflushed_bytes) {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
-        // This call, or an earlier one on any worker, may have chosen the connection to be closed.
+        // This call may have chosen the connection to be closed, and so may an earlier call on any
+        // worker.
         self.reactor.connections[index as usize]
             .as_ref()
             .is_none_or(|connection| connection.session.client.killed.load(Relaxed))

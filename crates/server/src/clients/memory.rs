@@ -1,10 +1,10 @@
 //! A worker's part in enforcing `maxmemory`, before each command and between commands.
 //!
 //! Before a command runs, keys are evicted if memory exceeds its limit
-//! ([`pantala_engine::eviction`]). If no keys are left to evict, commands that may increase memory
-//! usage are rejected, as in Redis. If a command has waited for its shards, the worker that then
-//! runs the command checks again. A worker also evicts without a command: periodically, and in each
-//! turn (iteration of its event loop) while more keys must be evicted.
+//! ([`pantala_engine::eviction`]). If there is nothing left to evict, commands that may increase
+//! memory usage are rejected, as in Redis. If a command had to wait for its shards, the worker that
+//! runs it checks again. A worker also evicts without a command: periodically, and in each turn
+//! (iteration of its event loop) while more keys must be evicted.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,23 +16,22 @@ use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// The worker purges at once if a script has freed at least this much memory of its Lua state,
-/// bytes. To purge is to return unused memory to the kernel.
+/// If a script has freed at least this much memory of its Lua state, the worker purges at once,
+/// bytes. To *purge* is to return unused memory to the kernel.
 const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
 
 /// A worker's state for `maxmemory`.
 #[derive(Default)]
 pub struct EvictionState {
-    /// Whether memory was used up, with nothing to evict, when the last command arrived. If that
-    /// command runs a script, the script's commands use this value.
+    /// Whether memory exceeded its limit and there was nothing to evict when the last command
+    /// arrived. If that command runs a script, the script's commands use this value.
     is_out: bool,
     /// Whether the next turn must continue to evict.
     has_pending_work: bool,
-    /// Whether to call the allocator's purge again in the next round of periodic work
-    /// ([`EvictionState::purge`]).
+    /// Whether the next round of periodic work must purge again ([`EvictionState::purge`]).
     purges_again: bool,
-    /// This worker's part of the global memory counter, bytes: the memory of its connections. On
-    /// worker 0 it also includes the published messages that several subscribers share.
+    /// This worker's part of the global memory counter, bytes: the memory of its connections. The
+    /// part of worker 0 also includes published messages that several subscribers share.
     flushed_bytes: u64,
     /// When `flushed_bytes` was last updated, Unix time in ms.
     refreshed_ms: i64,
@@ -46,16 +45,16 @@ impl EvictionState {
     }
 
     /// Returns unused memory of this worker's heap to the kernel, now and again in the next round
-    /// of periodic work. The second purge is needed because the first may miss memory that another
-    /// heap frees at the same time.
+    /// of periodic work. The second purge returns memory that the first one has missed because
+    /// another heap freed it at the same time.
     #[cold]
     pub fn purge(&mut self) {
         allocator::purge();
         self.purges_again = true;
     }
 
-    /// Purges again if [`EvictionState::purge`] was called since the last call of this function.
-    /// Returns whether it purged.
+    /// Purges again if [`EvictionState::purge`] has run since the last call of this function.
+    /// Returns whether it has purged again.
     pub fn purge_again(&mut self) -> bool {
         let purges = std::mem::take(&mut self.purges_again);
         if purges {
@@ -71,12 +70,13 @@ impl EvictionState {
         }
     }
 
-    /// Returns whether memory was used up, with nothing to evict, when the current command arrived.
+    /// Returns whether memory exceeded its limit and there was nothing to evict when the current
+    /// command arrived.
     pub fn is_out(&self) -> bool {
         self.is_out
     }
 
-    /// Returns [`EvictionState::is_out`] if there is a limit, `false` otherwise.
+    /// Returns [`EvictionState::is_out`] if there is a limit, and `false` otherwise.
     pub fn is_out_now(&self, keyspace: &Keyspace) -> bool {
         keyspace.tuning.is_limited() && self.is_out
     }
@@ -91,14 +91,14 @@ impl EvictionState {
     pub fn make_room<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>, held: &mut [Ownership]) {
         let was_over = clients.executor.keyspace().memory().is_over();
         let mut room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
-        // Clients may have freed memory since they were last counted, for example at the end of a
+        // The counter may include memory that clients have freed since, for example at the end of a
         // transaction.
         if room == Room::None && self.refreshed_ms != clients.reactor.clock.now_ms {
             self.publish_client_memory(clients);
             room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
         }
         if was_over {
-            // Eviction may take long, so read the clock again.
+            // Eviction may have taken long, so the clock is read again.
             clients.reactor.read_clock();
         }
         self.is_out = room == Room::None;
@@ -119,9 +119,9 @@ impl EvictionState {
         clients.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(flushed_bytes) as i64);
     }
 
-    /// Updates this worker's part of the global memory counter at the end of a turn if memory
-    /// exceeds its limit. Otherwise commands might be rejected because of memory that clients have
-    /// already freed.
+    /// If memory exceeds its limit, updates this worker's part of the global memory counter at the
+    /// end of a turn. Without this update, commands could be rejected because of memory that
+    /// clients have already freed.
     #[inline]
     pub fn publish_client_memory_if_over<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let keyspace = clients.executor.keyspace();

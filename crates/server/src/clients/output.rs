@@ -14,13 +14,13 @@ use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
 use crate::host::Server;
 
-/// Maximum unsent output of a client that must authenticate and has not, bytes, as in Redis.
+/// Maximum unsent output of a client that must authenticate first, bytes, as in Redis.
 const STRANGER_OUTPUT_BYTES_MAX: usize = 1024;
 
 /// Returns the output limit of a connection's class.
 pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -> &'s OutputLimit {
     if connection.session.primary.is_some() {
-        // No limit, because replies to the primary are dropped at the end of the turn.
+        // There is no limit, because replies to the primary are dropped at the end of the turn.
         &OutputLimit { hard_bytes: 0, soft_bytes: 0, soft_seconds: 0 }
     } else if connection.session.follows.is_some() {
         &settings.output_limit_replica
@@ -37,8 +37,8 @@ fn is_over_limit<H>(connection: &Connection<H>, settings: &Settings) -> bool {
     hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes
 }
 
-/// Discards the replies of a running transaction, whose first byte is at `start`, if the
-/// connection's output exceeds the hard limit. Returns whether the limit is exceeded. The
+/// If a connection's output exceeds the hard limit, discards the replies of its running
+/// transaction, whose first byte is at `start`. Returns whether the limit was exceeded. The
 /// transaction continues, and the caller closes the connection after it.
 pub fn discard_over_limit<H>(connection: &mut Connection<H>, settings: &Settings, start: usize) -> bool {
     let is_over = is_over_limit(connection, settings);
@@ -48,21 +48,20 @@ pub fn discard_over_limit<H>(connection: &mut Connection<H>, settings: &Settings
     is_over
 }
 
-/// Returns the limit for a reply to this connection, in the form that
-/// [`pantala_resp::Reply::limited`] takes. Returns `None` (no limit) for the link to the primary,
-/// because replies to the primary are dropped.
+/// Returns the limit for a reply to this connection, for [`pantala_resp::Reply::limited`]. Returns
+/// `None` (no limit) for the link to the primary, because replies to the primary are dropped.
 #[inline]
 pub fn reply_limit<'k>(session: &Session, keyspace: &'k Keyspace) -> Option<&'k AtomicU64> {
     session.primary.is_none().then_some(&keyspace.tuning.reply_bytes_max)
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Closes a connection if its output exceeds the hard limit, or if the memory of all clients
-    /// reaches its limit and this connection is chosen to be closed. Returns whether the connection
+    /// Closes a connection if its output exceeds the hard limit. Also closes it if the memory of
+    /// all clients reaches its limit and this connection is chosen. Returns whether the connection
     /// was closed.
     ///
-    /// Output that is long enough becomes a piece: a buffer that is sent on its own (`end_piece`).
-    /// `added_bytes` is the size of the output that was just added.
+    /// Long output becomes a piece: a buffer that is sent on its own (`end_piece`). `added_bytes`
+    /// is the size of the output that was just added.
     #[inline]
     pub fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
         let Some(connection) = &self.reactor.connections[index as usize] else { return true };
@@ -78,10 +77,10 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Checks the limits after a command of the window (the list of parsed commands that the worker
-    /// runs together). The command's reply starts at `before`. If this reply ends a piece of the
-    /// connection's output, the connection yields: its later commands run in the next turn, after
-    /// the event loop has received the piece. This bounds the length of a connection's turn even if
-    /// the peer doesn't read.
+    /// runs together). The command's reply starts at `before`. If this reply completes a piece of
+    /// the connection's output, the connection yields: its later commands run in the next turn,
+    /// after the event loop has received the piece. So a connection's turn stays short even if the
+    /// peer doesn't read.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {
@@ -118,9 +117,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Drops the output from `before` on, because the reply that starts there was aborted, in whole or
-/// in part ([`pantala_resp::Reply::abort`]). The connection will be closed after the output before
-/// the reply is sent. Does nothing if the client wants no reply.
+/// Drops the output from `before` on. The reply that starts there was aborted
+/// ([`pantala_resp::Reply::abort`]), so it is incomplete. The connection will be closed once the
+/// output before the reply is sent. Does nothing if the client wants no reply.
 #[cold]
 pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, before: usize) {
     if connection.session.reply_mode == ReplyMode::On {
@@ -133,8 +132,9 @@ pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, befor
 /// Ends a piece of output ([`pantala_session::Connection::end_piece`]). Returns whether a piece has
 /// ended.
 ///
-/// Does nothing if the hard limit is at most the size of a piece. Such a limit already bounds the
-/// output of a turn. As in Redis, output that exceeds it is then not sent, not even in part.
+/// Does nothing if the hard limit is at most the size of a piece, because such a limit already
+/// bounds the output of a turn. Output that exceeds such a limit is not sent, not even in part, as
+/// in Redis.
 #[cold]
 fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes: usize) -> bool {
     let hard_bytes = output_limit(connection, settings).hard_bytes;
@@ -142,9 +142,9 @@ fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes
     !is_bounded && connection.end_piece(reply_bytes)
 }
 
-/// Limits the output of a client that has run a command before authentication. Output of more than
-/// [`STRANGER_OUTPUT_BYTES_MAX`] is sent first, and the connection's later commands run in the next
-/// turn. If an earlier send is still in flight, the connection is closed.
+/// Limits the output of a client that has run a command before authentication. If more than
+/// [`STRANGER_OUTPUT_BYTES_MAX`] is pending, it is sent first, and the connection's later commands
+/// run in the next turn. If an earlier send is still in flight, the connection is closed.
 #[cold]
 pub fn limit_stranger<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let users = clients.executor.keyspace().users();

@@ -1,17 +1,17 @@
 //! The connection to the primary that this replica follows.
 //!
-//! The commands of this connection, the *link*, run like those of any client: in order, and a
-//! transaction as a whole. This module implements the differences. Replies are dropped. Instead,
-//! the offset that the replica has reached in the primary's stream is sent to the primary once a
-//! second. Applied commands are counted, so that a later link can continue after the last of them.
-//! A link may end while one of its commands is in flight. It is then closed after that command has
-//! run, so that the offset includes the command.
+//! This connection is called the *link*. Its commands run like those of any client: in order, and a
+//! transaction as a whole. This module implements the differences:
 //!
-//! The link *rests* while other work of the server (such as a snapshot) holds all shards between
-//! two of the link's commands. While the link rests, its offset and its database don't change.
-//!
-//! A stream with a protocol error or a blocking command doesn't come from a primary. Such a stream
-//! is not continued: as in Redis, the next link starts with a full synchronization.
+//! - Replies are dropped. Once a second, the replica sends the primary the offset that it has
+//!   reached in the primary's stream.
+//! - Applied commands are counted, so that a later link can continue after the last of them.
+//! - If the link ends while one of its commands is in flight, it is closed after that command has
+//!   run, so that the offset includes the command.
+//! - The link *rests* while other work of the server (such as a snapshot) holds all shards between
+//!   two of the link's commands. While it rests, its offset and its database don't change.
+//! - A protocol error or a blocking command can't come from a primary. The stream is not continued
+//!   after it: as in Redis, the next link starts with a full synchronization.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,7 +46,7 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
     let NewPrimary { socket, rest, db, link, .. } = *new;
     let (number, offset) = (link.number, link.applied());
     if server.replication().replica.term() != number {
-        // The server now follows another primary, or none.
+        // By now the server follows another primary, or none.
         return server.replication().replica.link_ended(server, number, Some(offset), db);
     }
     let Some(index) = clients.reactor.add_socket(socket, Kind::Tcp) else {
@@ -117,19 +117,19 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
 }
 
 /// Returns the offset up to which the stream is known to be on disk, or `None` if the append-only
-/// file is off. Requests a sync if a report to the primary is due and some applied commands are not
-/// on disk yet. The offset is reported again when that sync has ended.
+/// file is off. If a report to the primary is due and some applied commands are not on disk yet,
+/// requests a sync. The offset is reported again after that sync.
 fn synced_offset(server: &Server, link: &mut PrimaryLink, worker: u32) -> Option<u64> {
     let aof = &server.snapshots().aof;
     if aof.state() == aof::State::Off {
         return None;
     }
-    // With `appendfsync no`, the kernel decides when to write.
+    // With `appendfsync no`, the kernel decides when data is written to disk.
     if aof.fsync() != AppendFsync::No && link.requests_sync() {
         let (progress, number, applied) = (Arc::clone(link.progress()), link.number, link.applied());
         let shared = server.replication().shared();
         aof.confirm(Box::new(move |is_synced| {
-            // If a later link has replaced this one, the offset may belong to another history, so
+            // If a later link has replaced this one, the offset may belong to another history. So
             // it isn't recorded.
             if is_synced && progress.link.load(Relaxed) == number {
                 progress.synced.fetch_max(applied, Relaxed);
@@ -142,8 +142,7 @@ fn synced_offset(server: &Server, link: &mut PrimaryLink, worker: u32) -> Option
     Some(link.progress().synced.load(Relaxed))
 }
 
-/// Makes the link report to the primary how much of the stream is on disk, because a sync has
-/// ended.
+/// Makes the link report to the primary how much of the stream is on disk. Called after a sync.
 #[cold]
 pub fn report_synced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
     for index in 0..clients.reactor.connections.len() {
@@ -165,7 +164,8 @@ pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, ind
     let silent_ms = now_ms - connection.session.client.active_ms.load(Relaxed);
     let Some(link) = &mut connection.session.primary else { return false };
     if link.number != term {
-        // The role changed while the link was being handed over, so the link was not closed then.
+        // The role changed while the link was being handed over to this worker, so nothing has
+        // closed the link yet.
         return true;
     }
     if silent_ms > i64::try_from(timeout_s).unwrap_or(i64::MAX).saturating_mul(1000) {
@@ -184,7 +184,7 @@ pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, ind
     false
 }
 
-/// Returns whether closing the link is deferred because one of its commands is in flight.
+/// Returns whether the link must stay open for now, because one of its commands is in flight.
 #[cold]
 pub(super) fn is_kept<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
     let Some(Some(connection)) = clients.reactor.connections.get_mut(index as usize) else { return false };
@@ -217,8 +217,7 @@ pub fn note_error(session: &Session, command: &Command, reply: &[u8]) {
     }
 }
 
-/// Does the same as [`note_error`] for the command `name` if the command was rejected before it
-/// ran.
+/// Does the same as [`note_error`] for a command named `name` that was rejected before it ran.
 #[cold]
 pub fn note_error_of(session: &Session, name: &str, reply: &[u8]) {
     let Some(link) = &session.primary else { return };
@@ -232,8 +231,7 @@ pub fn note_error_of(session: &Session, name: &str, reply: &[u8]) {
 }
 
 /// Counts as applied all bytes of the link's input before the command that starts at offset
-/// `begin`. Does nothing within a transaction, because the bytes of a transaction count as applied
-/// with its `EXEC`.
+/// `begin`. Does nothing within a transaction, whose bytes all count as applied with its `EXEC`.
 #[cold]
 pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, begin: usize) {
     let pending_bytes = connection.input.bytes(io).len() - begin;
@@ -243,14 +241,14 @@ pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, be
     }
 }
 
-/// Handles a protocol error in the stream of the link. The next link does not continue this stream.
+/// Records a protocol error in the stream of the link. The next link does not continue this stream.
 #[cold]
 pub fn break_off(link: &mut PrimaryLink, error: ProtocolError) {
     tracing::warn!("{error}: closing the link to the master, a full sync follows.");
     link.break_off();
 }
 
-/// Counts the commands of the link that have run. A transaction counts with its `EXEC`.
+/// Counts the link's commands that have run. The commands of a transaction count with its `EXEC`.
 fn note_applied<H>(connection: &mut Connection<H>) {
     let Session { primary, transaction, .. } = &mut connection.session;
     let is_between = !matches!(connection.state, State::Parked | State::Blocked) && transaction.is_none();
@@ -276,7 +274,7 @@ pub(super) fn end<H>(server: &Server, connection: &mut Connection<H>) {
     if let Some(link) = connection.session.primary.take() {
         server.replication().replica.link_worker.set(None);
         if link.wants_rest {
-            // The pending work now acquires the shards without the link.
+            // The pending work can now acquire the shards without the link.
             server.port(0).send(Message::Whole);
         }
         server.replication().replica.link_ended(server, link.number, link.continues_at(), db);

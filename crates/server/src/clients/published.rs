@@ -3,9 +3,9 @@
 //! A message is added to the output of all its subscribers in the turn (the iteration of the
 //! worker's event loop) in which it arrives. But each turn sends to a limited number of subscribers
 //! ([`crate::reactor`]), starting with those that have waited longest. A send takes far longer than
-//! appending to an output buffer. Without this limit, a message to ten thousand subscribers would
+//! appending to an output buffer, so without this limit a message to ten thousand subscribers would
 //! delay all other clients. If messages arrive faster than they are sent, one send carries several
-//! messages. If a subscriber also has pending replies, or much output, its output is sent in the
+//! of them. If a subscriber also has pending replies, or has much output, its output is sent in the
 //! same turn.
 
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use pantala_session::State;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Maximum pending output of a subscriber that waits for its send, bytes. Larger sends would cost
-/// hardly less per byte.
+/// Maximum pending output of a subscriber that waits for its turn to be sent to, bytes. Larger
+/// sends would hardly be cheaper per byte.
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
@@ -47,8 +47,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let deferred = Deferred::Output(connection.socket.token(), copy);
             return self.defer_output(deferred, message.bytes().len());
         }
-        // If a reply is pending, it must precede the message. The message is then copied, even if
-        // it is long, and added after the reply.
+        // A pending reply must precede the message. So the message, even a long one, is copied, and
+        // added after the reply.
         let awaits_answer = connection.awaits_answer();
         match message {
             message if awaits_answer => connection.push_message(message.bytes()),
@@ -75,7 +75,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     fn send_in_its_turn(&mut self, index: u32) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let has_much = connection.socket.is_listed && connection.pending_bytes() > self.limits.alarm.waiting_bytes_max;
-        // With a limit on clients' memory, each turn must account for the connections whose output
+        // If clients' memory is limited, each turn must account for the connections whose output
         // has grown.
         if has_much || self.limits.accounting.is_on {
             self.reactor.touch(index);
@@ -120,13 +120,12 @@ pub fn close_subscriber<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H
     }
 }
 
-/// Minimum length at which subscribers share one encoded message instead of copying it, bytes.
-/// Copying a shorter message costs no more than a separate send, and the copy is sent together with
-/// other output.
+/// Minimum length at which subscribers share one encoded message, bytes. Shorter messages are
+/// copied: a copy costs no more than a separate send would, and is sent together with other output.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// Cache of encoded messages, indexed by protocol version. The messages are encoded for the pattern
-/// of the last subscriber. `None` in `bytes` means not encoded yet.
+/// Cache of encoded messages, indexed by protocol version. They are encoded for the pattern of the
+/// last subscriber. `None` in `bytes` means that the message is not encoded yet.
 struct Encoded<'s> {
     pattern: Option<Vec<u8>>,
     bytes: [Option<Outgoing>; 2],
@@ -134,7 +133,7 @@ struct Encoded<'s> {
 }
 
 impl<'s> Encoded<'s> {
-    /// Creates an empty cache. The size of messages that are shared is added to `kept_messages`.
+    /// Creates an empty cache. The sizes of shared messages are added to `kept_messages`.
     fn new(kept_messages: &'s Arc<AtomicU64>) -> Self {
         Encoded { pattern: None, bytes: [None, None], kept_messages }
     }

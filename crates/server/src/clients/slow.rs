@@ -1,15 +1,16 @@
 //! Times commands, and records the slow ones: `SLOWLOG`, and the command events of `LATENCY`.
 //!
 //! Reading the clock twice costs about as much as a small `GET`, so not every command of a pipeline
-//! is timed individually:
+//! is timed individually. A *window* is a list of commands that a worker has parsed and runs
+//! together.
 //!
-//! * A command is timed individually if it isn't *plain* ([`Command::is_plain`]), or if its
+//! - A command is timed individually if it isn't *plain* ([`Command::is_plain`]), or if its
 //!   arguments and reply are large.
-//! * The plain commands of a window are timed together, as in `INFO commandstats`. If their time
-//!   exceeds the threshold, the one with the longest arguments is logged with this time. (A window
-//!   is a list of commands that a worker has parsed and runs together.)
-//! * If the threshold is below [`SLOWLOG_FINE_US`], every command is timed individually, because
-//!   the time of a whole window would not show which commands were slow.
+//! - The plain commands of a window are timed together, for `INFO commandstats` too. If their total
+//!   time exceeds the threshold, the command with the longest arguments is logged, with the total
+//!   time.
+//! - If the threshold is below [`SLOWLOG_FINE_US`], every command is timed individually, because
+//!   the total time of a window would not show which of its commands were slow.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use pantala_runtime::EventLoop;
 use super::{Abandon, Clients};
 use crate::config::{SLOWLOG_FINE_US, Settings};
 
-/// Minimum size of a command's arguments and reply together at which the command is timed
+/// Minimum size of a command's arguments and reply, added, for which the command is timed
 /// individually, bytes. Copying this amount takes longer than reading the clock.
 pub const LARGE_BYTES: usize = 16 * 1024;
 
@@ -50,7 +51,7 @@ fn slow_window_ns(settings: &Settings) -> u64 {
 /// The worker's stopwatch: decides which commands are timed, and times them.
 pub struct Stopwatch {
     times_all: bool,
-    /// Minimum total time of a window's plain commands at which one of them may be logged, ns.
+    /// Minimum total time of a window's plain commands for which one of them may be logged, ns.
     pub slow_window_ns: u64,
     /// The time at which the last timed command ended, or the window started.
     pub mark: Moment,
@@ -101,8 +102,8 @@ impl Stopwatch {
         WATCHING && (self.times_all || command.is_timed_individually(arguments))
     }
 
-    /// Returns the duration of the command that has just ended, measured from `began` or, if that
-    /// is `None`, from the end of the last timed command.
+    /// Returns the duration of the command that has just ended, measured from `began`. If `began`
+    /// is `None`, measures from the end of the last timed command.
     pub fn end(&mut self, began: Option<Moment>) -> Duration {
         let now = Moment::now();
         let took = now - began.unwrap_or(self.mark);
@@ -111,15 +112,15 @@ impl Stopwatch {
     }
 }
 
-/// Logs a command if it exceeds the threshold of the slow log. Records a `LATENCY` event if it
-/// exceeds the threshold of the latency monitor.
+/// Logs a command in the slow log, and records a `LATENCY` event for it, if it exceeds the
+/// threshold of each.
 pub fn note(keyspace: &Keyspace, sender: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
     note_cut(keyspace, sender, command, args, None, took, now_ms);
 }
 
-/// Records a command as [`note`] does. If a long value was handed over to the keyspace, `args` has
-/// only the start of the value. `cut` is then the value's index among the arguments and the number
-/// of missing bytes.
+/// Does the same as [`note`]. If a long value was handed over to the keyspace, `args` has only the
+/// start of the value, and `cut` has the value's index among the arguments and the number of
+/// missing bytes.
 pub fn note_cut(
     keyspace: &Keyspace,
     sender: Sender<'_>,
@@ -138,8 +139,8 @@ pub fn note_cut(
     note_latency(keyspace, client, command, took, now_ms);
 }
 
-/// Returns whether the slow log records a command. Uses the current threshold, so that, as in
-/// Redis, the `CONFIG SET` that raises it isn't logged.
+/// Returns whether the slow log records a command. Uses the current threshold. So a `CONFIG SET`
+/// that raises the threshold isn't logged, as in Redis.
 fn is_logged(keyspace: &Keyspace, command: &Command, took: Duration) -> bool {
     let slower_than_us = keyspace.tuning.slowlog_slower_than_us.load(Relaxed);
     slower_than_us >= 0 && took.as_micros() as i64 >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG)
@@ -151,9 +152,8 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Records the time of a connection's command that has waited for its shards. `took` is the run
-    /// time after the command had acquired the shards. `words` is called only if the command is
-    /// logged.
+    /// Records the time of a connection's command that had to wait for its shards. `took` is the
+    /// time for which it ran once it had them. `words` is called only if the command is logged.
     pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };

@@ -20,7 +20,8 @@ enum Form {
     Message,
 }
 
-/// Cache of the last encoded invalidation, because many connections may receive the same one.
+/// Cache of the last encoded invalidation. It helps because many connections may receive the same
+/// invalidation.
 #[derive(Default)]
 struct Encoded {
     of: Option<(Invalid, Form)>,
@@ -85,8 +86,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.is_some_and(|connection| connection.state != State::Closing)
         });
         let Some(index) = index else {
-            // If invalidations were redirected, the client that should receive them has
-            // disconnected in the meantime.
+            // If invalidations were redirected, the client that should have received them has
+            // disconnected.
             if matches!(subject, Subject::Redirected(_)) {
                 let (worker, connection) = (reader.client().worker, reader.client().connection.load(Relaxed));
                 let broken = vec![Notification { connection, subject: Subject::Broken, reader }];
@@ -113,7 +114,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             Subject::Redirected(what) if connection.session.subscriptions.is_some() => {
                 connection.push_message(encoded.of(&what, Form::Message));
             }
-            // In RESP2 the invalidation couldn't be distinguished from a reply, so it isn't sent.
+            // A RESP2 client could not distinguish the invalidation from a reply, so it isn't sent.
             Subject::Invalid(_) | Subject::Redirected(_) => return,
             Subject::Broken => {
                 if !connection.session.tracking.as_ref().is_some_and(|tracking| tracking.is_of(&reader)) {
@@ -139,12 +140,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Sends this worker's connections the invalidations caused by the worker's last command. If
-    /// the executor has pending replies, the invalidations are sent after the window (the list of
-    /// parsed commands that is running), so that they follow the replies.
+    /// the executor has pending replies, the invalidations must follow these replies. So they are
+    /// sent after the current window (the list of parsed commands that runs now).
     #[cold]
     pub fn send_own_invalidations(&mut self) {
         // The command may have served blocked clients, whose own commands may have read a later
-        // time. Read the clock again.
+        // time. So the clock is read again.
         if self.executor.take_served() {
             self.reactor.read_clock();
         }

@@ -1,5 +1,5 @@
-//! Notes the effects that must reach the disk before a connection's replies are sent
-//! ([`crate::aof`]), and the effects that a later `WAIT` of the connection waits for.
+//! Notes the effects that must be on disk before a connection's replies are sent ([`crate::aof`]),
+//! and the effects that a later `WAIT` of the connection waits for.
 
 use pantala_engine::effect::Seen;
 use pantala_runtime::EventLoop;
@@ -8,9 +8,9 @@ use super::{Abandon, Clients};
 
 /// Notes the effects that a connection's last commands have produced or seen.
 ///
-/// If replies must wait for the disk (the *gate* of the append-only file is shut), the replies to
+/// If the *gate* of the append-only file is shut (replies must wait for the disk), the replies to
 /// these commands wait until the noted effects are on disk. If the stream of effects is kept for
-/// replicas, also notes a stamp (stream position) after these effects, for `WAIT`.
+/// replicas, also notes, for `WAIT`, a stamp (stream position) after these effects.
 #[inline]
 pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     if clients.reactor.server.snapshots().aof.gate().wants_notes() {

@@ -43,14 +43,14 @@ impl Control {
             }
             self.work.borrow_mut().purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
         }
-        // A long script runs turns (iterations of the event loop) within itself. A Lua state is
-        // then in use, so flushed states are dropped later.
+        // A long script runs turns (iterations of the event loop) within itself. A Lua state is in
+        // use during these turns, so flushed states are dropped later.
         if !dispatcher.clients.frozen.is_within_script() {
             server.scripting().drop_flushed(number);
         }
         let now_ms = dispatcher.clients.reactor.clock.now_ms;
-        // As in Redis, nothing expires while writes are paused. A replica expires only keys to
-        // which its own clients have given a TTL. The primary deletes the other keys.
+        // As in Redis, nothing expires while writes are paused. On a replica, only keys with a TTL
+        // from its own clients expire. The primary deletes the other keys.
         let (tuning, executor) = (&server.keyspace().tuning, &mut dispatcher.clients.executor);
         if tuning.is_replica() {
             self.work.borrow_mut().expiry.turn_of_replica(executor, number, now_ms);
@@ -70,7 +70,7 @@ impl Control {
 fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     let mut has_followers = false;
     for index in 0..dispatcher.clients.reactor.connections.len() {
-        // The connection that runs a script is checked after the end of the script.
+        // The connection that runs the script is checked after the script has ended.
         if dispatcher.clients.frozen.holds(index as u32) {
             continue;
         }
@@ -109,8 +109,8 @@ fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
 }
 
 /// Returns whether a client has been unauthenticated for longer than `unauthenticated-timeout`,
-/// since it connected or was logged out. A client whose TLS handshake is not finished counts as
-/// unauthenticated.
+/// since it connected or was logged out. A client counts as unauthenticated until its TLS handshake
+/// is finished.
 fn unauthenticated_too_long(connection: &Connection, server: &Server, settings: &Settings, now_ms: i64) -> bool {
     let is_stranger = || {
         let is_handshaking = connection.socket.tls.as_ref().is_some_and(|layer| layer.is_handshaking());
@@ -121,7 +121,7 @@ fn unauthenticated_too_long(connection: &Connection, server: &Server, settings: 
         && is_stranger()
 }
 
-/// Returns the time at which a client was last logged out, or at which it connected, Unix time in
+/// Returns when a client was last logged out or, if it never was, when it connected, Unix time in
 /// ms.
 fn unauthenticated_since_ms(connection: &Connection) -> i64 {
     let client = &connection.session.client;
@@ -142,12 +142,13 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 
-/// Returns whether the output has exceeded the soft limit for too long. Records when the output
-/// began to exceed the limit. If no send is in flight, the output doesn't count. It then waits for
-/// the end of this turn or for the next turn, not for a slow peer.
+/// Returns whether the output has exceeded the soft limit for too long. Records when it began to
+/// exceed the limit. Output doesn't count while no send is in flight, because it is then waiting
+/// for the end of this turn or for the next turn, not for a slow peer.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
-    // Includes the part of the replication stream that is not in the replica's output yet.
+    // Includes the part of the replication stream that has not been added to the replica's output
+    // yet.
     let is_above = || {
         let lag_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.lag_bytes());
         connection.pending_bytes() as u64 + lag_bytes > limit.soft_bytes

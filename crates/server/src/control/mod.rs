@@ -2,8 +2,8 @@
 //! second.
 //!
 //! This module calls the [dispatcher](crate::dispatch), which doesn't refer to this module. Each
-//! turn of a worker (an iteration of its event loop) calls this module. That includes the turns
-//! that a worker runs within a long script.
+//! turn of a worker (an iteration of its event loop) calls this module, including turns that run
+//! within a long script.
 
 mod cron;
 mod purge;
@@ -69,7 +69,7 @@ impl Control {
     /// Applies the current settings, whose version is `generation` or later.
     #[cold]
     fn reload<L: EventLoop>(&self, generation: u64, dispatcher: &mut Dispatcher<'_, L>) {
-        // `generation` was read before the settings. So settings that change meanwhile may be
+        // The generation was read before the settings. So settings that change in between may be
         // applied twice, but are never missed.
         dispatcher.reload();
         self.settings_generation.set(generation);
@@ -82,7 +82,7 @@ impl Control {
     fn limit_tracked<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         if dispatcher.clients.executor.limit_tracked() {
             // One call could not evict enough tracked keys, so the next round of periodic work is
-            // due at once.
+            // made due at once.
             self.next_cron_ms.set(0);
         }
     }

@@ -1,15 +1,15 @@
 //! Returns freed memory to the kernel, on `MEMORY PURGE` and within a second after much memory was
 //! freed.
 //!
-//! The allocator keeps freed memory in a heap per thread. It returns this memory to the kernel only
-//! during later allocations of the same thread. So each thread must purge its own heap. A worker
-//! purges when it receives [`Message::Purge`](pantala_engine::message::Message::Purge). Other
-//! threads purge when [`pantala_base::purges`] requests it.
+//! The allocator keeps freed memory in a heap per thread, and returns it to the kernel only during
+//! later allocations of the same thread. So each thread must purge its own heap. Workers purge when
+//! they receive [`Message::Purge`](pantala_engine::message::Message::Purge). Other threads purge
+//! when [`pantala_base::purges`] requests it.
 //!
 //! A few times a second, worker 0 compares resident memory with accounted memory. If the difference
 //! exceeds 8 MiB plus 5 % of accounted memory, worker 0 makes all threads purge. If a purge changes
-//! little, the memory is probably fragmented. The interval to the next purge is then doubled, so
-//! that fragmentation costs little CPU time.
+//! little, the memory is probably fragmented, and another purge would not help. So the interval to
+//! the next purge is doubled, to save CPU time.
 //!
 //! All of this is periodic work. It adds nothing to the cost of a command.
 
@@ -19,23 +19,22 @@ use pantala_engine::client::Host;
 use crate::host::Server;
 use crate::process;
 
-/// Minimum resident memory, in bytes, for which the kernel is asked to use huge pages for the
-/// allocator's new arenas. The request is repeated whenever resident memory has doubled. Below this
-/// minimum there is only the first arena, of 1 GiB, and the request for this arena was made at
-/// startup.
+/// Resident memory above which the kernel is asked to use huge pages for the allocator's new
+/// arenas, bytes. The request is repeated whenever resident memory has doubled. Below this size
+/// there is only the first arena, of 1 GiB, for which the request was made at startup.
 const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
 
 /// Minimum interval between checks of resident memory, ms.
 const WATCH_MS: i64 = 200;
 
-/// Maximum difference between resident and accounted memory for which nothing is purged: this
-/// number of bytes, plus accounted memory divided by [`UNUSED_SHARE`].
+/// Maximum difference between resident and accounted memory without a purge: this number of bytes,
+/// plus accounted memory divided by [`UNUSED_SHARE`].
 const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// See [`UNUSED_BYTES_MAX`].
 const UNUSED_SHARE: u64 = 20;
 
-/// Maximum number of checks skipped in a row while a script runs or memory is being freed in the
-/// background. With `WATCH_MS`, a server that always runs scripts still checks every 600 ms.
+/// Maximum number of consecutive checks that are skipped because a script runs or memory is being
+/// freed in the background. So a server that always runs scripts still checks every 600 ms.
 const SKIPS_MAX: u32 = 2;
 
 /// Interval to the next purge after the first purge that changed little, ms.
@@ -47,15 +46,15 @@ const REPEAT_MS_MAX: i64 = 64_000;
 #[derive(Default)]
 pub(super) struct Watch {
     next_check_ms: i64,
-    /// Number of checks skipped in a row.
+    /// Number of consecutive checks skipped so far.
     skipped: u32,
     /// Difference between resident and accounted memory at the last purge, bytes; 0 if the last
     /// check found nothing to purge.
     level_bytes: u64,
     /// Time before which no purge is repeated, unless the difference has changed much.
     next_purge_ms: i64,
-    /// The next purge sets `next_purge_ms` to the time after this interval. Doubles with each purge
-    /// that changed little.
+    /// Interval from the next purge to the earliest repetition of it. Doubles with each purge that
+    /// changes little.
     repeat_ms: i64,
     /// Resident memory when the kernel was last asked to use huge pages, bytes.
     huge_pages_at_bytes: u64,
@@ -85,11 +84,11 @@ impl Watch {
     /// Returns whether to skip this check. `is_unsettled` is true if a script runs or memory is
     /// being freed in the background.
     ///
-    /// Resident and accounted memory are then hard to compare. Scripts publish their memory usage
-    /// only when they end, and memory that is being freed won't stay resident for long. But a
-    /// script may be running at every check, so only a few checks in a row are skipped. If this
-    /// causes a needless purge, that purge changes little, and further purges follow at growing
-    /// intervals.
+    /// In both cases resident and accounted memory are hard to compare. Scripts publish their
+    /// memory usage only when they end, and memory that is being freed will soon not be resident.
+    /// But a script may be running at every check, so only a few consecutive checks are skipped. If
+    /// this leads to a needless purge, the purge changes little, and further purges follow at
+    /// growing intervals.
     fn is_skipped(&mut self, is_unsettled: bool) -> bool {
         let is_skipped = is_unsettled && self.skipped < SKIPS_MAX;
         self.skipped = if is_skipped { self.skipped + 1 } else { 0 };

@@ -11,15 +11,15 @@ use super::Control;
 use crate::dispatch::Dispatcher;
 
 /// If a shard was held by another worker, or the snapshot's thread was too far behind, the walk
-/// pauses. A worker without other work tries to continue it after this time.
+/// pauses. A worker without other work retries after this time.
 const WAIT: Duration = Duration::from_millis(1);
 
 /// The state of a worker's walk.
 #[derive(Clone, Copy)]
 pub(super) struct Walk {
-    /// Number of the last snapshot for which the worker has walked or is walking.
+    /// Number of the last snapshot for which this worker has walked or is still walking.
     number: u64,
-    /// Whether the worker has more to walk, and whether it can do so at once.
+    /// Whether the worker must walk further, and whether it can do so at once.
     ahead: Ahead,
 }
 
@@ -47,8 +47,8 @@ impl Control {
         self.walk.set(Walk { number: walker.number(), ahead });
     }
 
-    /// Returns the maximum wait of the worker's next poll: `wait`, or less if the worker is
-    /// walking.
+    /// Returns how long the worker's next poll may wait: for `wait`, or less if the walk must
+    /// continue.
     #[inline]
     pub fn wait_for_walk(&self, wait: Duration) -> Duration {
         match self.walk.get().ahead {

@@ -1,35 +1,32 @@
 //! Serves other connections while a script is busy. A script is *busy* when it has run for longer
-//! than `busy-reply-threshold`. From then on, the worker runs a *turn within* the script every few
-//! milliseconds. Such a turn serves the other connections. It is started by the hook that Lua calls
-//! between instructions.
+//! than `busy-reply-threshold`. From then on, every few milliseconds, the hook that Lua calls
+//! between instructions runs a *turn within* the script. Such a turn is an iteration of the
+//! worker's event loop that serves the other connections.
 //!
 //! Why this is sound:
 //!
-//! * The connection that runs the script is *frozen*: its input is not parsed, its output is
-//!   neither extended nor sent, and it is not closed. Its events and messages wait in
-//!   `clients::frozen` until the script has ended and the worker has returned to its loop, or until
-//!   another script becomes busy. Output for the connection is deferred up to its hard output
-//!   limit. If the limit is exceeded, the deferred output is dropped, and the connection will be
-//!   closed. (The soft limit and `maxmemory-clients` apply again when the script has ended.)
+//! * The connection that runs the script is *frozen*: its input is not parsed, its output neither
+//!   grows nor is sent, and it is not closed. Its events and messages wait in `clients::frozen`,
+//!   which describes the limit on them, until the script has ended and the worker has returned to
+//!   its loop, or until another script becomes busy.
 //! * The window (list of parsed commands) that contains the script is abandoned. The commands after
-//!   the script are held back ([`pantala_session::Input::hold_back`]) and run later. Commands of
-//!   other connections run in the turn within. Commands of the script's own connection run when the
-//!   script has ended. So during a turn within, no earlier window refers to a position in an input,
-//!   except in the input of the frozen connection.
-//! * No script runs in a turn within: a client that calls a script receives `-BUSY`. So the Lua
-//!   state isn't re-entered. The hook is called between Lua instructions, never during a command.
-//!   So the executor isn't re-entered either.
+//!   the script are held back ([`pantala_session::Input::hold_back`]). Commands of other
+//!   connections run in the turn within; commands of the script's own connection run when the
+//!   script has ended. So during a turn within, earlier windows refer to no input except that of
+//!   the frozen connection.
+//! * No script runs in a turn within, because a client that calls a script receives `-BUSY`. So the
+//!   Lua state isn't re-entered. The executor isn't re-entered either, because the hook is called
+//!   between Lua instructions, never during a command.
 //! * A turn within does the usual periodic work, but skips the frozen connection and the Lua
 //!   states.
 //! * A request for a shard that the script holds is queued at the shard's gate (the word that says
-//!   whether the shard is held). The hook takes such requests from the gates, no matter which
-//!   worker has made them, and rejects them with `-BUSY`
-//!   ([`pantala_engine::executor::Executor::reject_waiting`]).
+//!   whether the shard is held). The hook takes such requests of all workers from the gates and
+//!   rejects them with `-BUSY` ([`pantala_engine::executor::Executor::reject_waiting`]).
 //!
-//! There are no turns within before the script has exceeded the threshold, and none at all if the
-//! threshold is 0. Instead, at the same interval, the hook hands over shards to other workers
+//! Before a script has exceeded the threshold, or if the threshold is 0, there are no turns within.
+//! Instead, the hook hands over shards to other workers at the same interval
 //! ([`Mail::pass_on_shards`](super::mail::Mail::pass_on_shards)). These are shards that the
-//! script's worker holds for other work than the script. This handover touches no connection. Other
+//! script's worker holds, but not for the script. The handover touches no connection. Other
 //! messages, replies, and requests that had to release their shards wait for the next turn, which
 //! may be a turn within the script.
 
@@ -40,8 +37,8 @@ use super::Dispatcher;
 use super::window::Window;
 use crate::scripting::Kind;
 
-/// Interval between turns within a script, ms. Until a script is busy, its worker hands shards over
-/// to other workers at this interval.
+/// Interval between turns within a script, ms. Before a script is busy, its worker hands over
+/// shards to other workers at this interval.
 pub(super) const TURN_EVERY_MS: i64 = 5;
 
 /// A window that is running a command that may be a script.
@@ -50,8 +47,8 @@ pub struct Suspended {
     pub window: Window,
     /// Index of the running command.
     pub at: usize,
-    /// Whether the window is abandoned. If so, the commands of other connections after the running
-    /// command have been held back.
+    /// Whether the window is abandoned. If so, the commands that follow the running command in the
+    /// window are held back, if they belong to other connections.
     pub is_abandoned: bool,
 }
 
@@ -59,9 +56,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Freezes the connection of a script that has become busy, and makes all other connections
     /// ready.
     pub(super) fn begin_busy(&mut self, index: u32, kind: Kind) {
-        // There is no window if the script has waited for its shards. If the script is being rerun,
-        // it may have been busy in its first run too. The window is then already abandoned, and its
-        // positions are stale.
+        // If the script had to wait for its shards, it has no window. If the script is being rerun
+        // and was busy in its first run too, its window is already abandoned, and the positions in
+        // it are stale.
         if let Some(suspended) = self.suspended.last_mut()
             && !std::mem::replace(&mut suspended.is_abandoned, true)
         {
@@ -80,13 +77,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Runs one turn within a script that holds the shards in `owned`.
     pub(super) fn turn_within(&mut self, owned: &mut [Ownership]) {
         let (Some(why), Some(mut above)) = (self.clients.frozen.reply(), self.above.take()) else { return };
-        // The effects of commands that run in this turn must not join the script's unit, which gets
-        // its stamp (position in the journal) when the script ends. (A unit is a group of effects
-        // that are propagated together.)
+        // Effects of commands that run in this turn must not join the script's unit (a group of
+        // effects that are propagated together). That unit gets its stamp (position in the journal)
+        // when the script ends.
         let unit = self.clients.executor.suspend_unit();
         // The journal ends an epoch (a section of its stream) when each worker has confirmed that
-        // it is between two turns. This worker confirms that here, although the script's unit is
-        // not committed yet.
+        // it is between two turns. This worker confirms it here, although the script's unit is not
+        // committed yet.
         self.clients.executor.flush_stream();
         self.clients.executor.keyspace().journal().attend(self.clients.reactor.number);
         self.clients.executor.reject_waiting(owned, why);

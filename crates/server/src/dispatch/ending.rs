@@ -1,9 +1,9 @@
 //! Runs a shutdown with a snapshot, after `SHUTDOWN` or a signal. Also runs `DEBUG LOADAOF`, which
 //! needs all shards too.
 //!
-//! A shutdown acquires all shards like any command that needs them all. It then saves the dataset
-//! and stops the workers. It releases the shards only if saving fails: a write acknowledged after
-//! the snapshot would be lost.
+//! A shutdown acquires all shards, like any command that needs them all. Then it saves the dataset
+//! and stops the workers. The shards are released only if saving fails. Otherwise a command could
+//! write after the snapshot, and its write would be lost although it was acknowledged.
 
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{AllShards, Shutdown};
@@ -19,8 +19,8 @@ use crate::aof::reload;
 use crate::clients::Clients;
 use crate::snapshot::{SHUTDOWN_FAILED, SHUTDOWN_FAILED_LINE, SIGNAL_FAILED, save_before_end};
 
-/// Used in place of a connection's token (identifier) in the requests for all shards made by
-/// [`acquire_all_for_end`]. No connection has this token.
+/// Stands for a connection's token (identifier) in the requests that [`acquire_all_for_end`] makes
+/// for all shards. No connection has this token.
 pub(super) const ENDING: u64 = u64::MAX;
 
 /// The session under which the server's own work runs.
@@ -56,16 +56,16 @@ pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work
     d.gather_for(index, Held::All(work), false)
 }
 
-/// Acquires all shards for a shutdown by a signal, or for a `SHUTDOWN` that has waited for replicas
-/// (on a replica, for the end of the link to its primary).
+/// Acquires all shards for a shutdown by a signal, or for a `SHUTDOWN` that has waited: for
+/// replicas or, on a replica, for the end of the link to its primary.
 pub(super) fn acquire_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
     d.clients.executor.gather_for(&d.shards, SERVER_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Saves the dataset and stops the server, for the `SHUTDOWN` of the connection at `index`. If
-/// `index` is `None`, does so for [`acquire_all_for_end`]. The caller holds all shards.
+/// Saves the dataset and stops the server, for the `SHUTDOWN` of the connection at `index` or, if
+/// `index` is `None`, for [`acquire_all_for_end`]. The caller holds all shards.
 pub(super) fn end<L: EventLoop>(
     d: &mut Dispatcher<'_, L>,
     index: Option<u32>,
@@ -88,9 +88,9 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
     let Clients { executor, reactor, .. } = &mut d.clients;
     let journal = reactor.server.keyspace().journal();
     executor.flush_stream();
-    // `reload` first syncs the file up to this point. For that, the journal must end its current
-    // epoch (a section of its stream), which waits for each worker that is awake. So this worker
-    // counts as asleep meanwhile.
+    // `reload` first syncs the file up to this point. The sync waits until the journal ends its
+    // current epoch (a section of its stream), and the journal waits for each worker that is awake.
+    // So this worker must count as asleep meanwhile.
     journal.rest(reactor.number);
     let loaded = reload(reactor.server, executor, &mut owned, SERVER_SESSION);
     journal.attend(reactor.number);
@@ -105,12 +105,12 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
     d.clients.executor.done()
 }
 
-/// Saves the dataset and stops the server. Returns whether the server stops. The server continues
-/// if saving has failed.
+/// Saves the dataset and stops the server. Returns whether the server stops. If saving fails, the
+/// server continues.
 fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown, mut owned: Vec<Ownership>) -> bool {
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
-    // A failed load leaves an empty dataset, which must not replace the last snapshot. The shutdown
-    // may have been requested before the load failed.
+    // If a load has failed since the shutdown was requested, the dataset is empty and must not
+    // replace the last snapshot.
     let is_over = if server.snapshots().loading.has_failed_since_shutdown() {
         tracing::warn!("Exiting without a final RDB snapshot: the dataset of the master could not be loaded");
         true

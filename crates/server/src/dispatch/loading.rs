@@ -16,7 +16,7 @@ use pantala_runtime::EventLoop;
 use super::Dispatcher;
 use super::ending::SERVER_SESSION;
 
-/// Used in place of a connection's token (identifier) in requests for all shards on behalf of the
+/// Stands for a connection's token (identifier) in the requests for all shards on behalf of the
 /// loading thread. No connection has this token.
 pub(super) const LOADING: u64 = u64::MAX - 2;
 

@@ -1,5 +1,5 @@
-//! Messages and requests that a worker has received but can't handle yet. Most are handled in the
-//! next turn, that is, the next iteration of the worker's event loop.
+//! Messages and requests that a worker has received but can't process yet. Most wait for the next
+//! turn, that is, the next iteration of the worker's event loop.
 
 use std::collections::VecDeque;
 
@@ -17,10 +17,10 @@ pub struct Mail {
     /// Requests that were reset during a script ([`Executor::reset_gathered`]). They have released
     /// their shards and request them again in the next turn.
     pub reset_gathered: Vec<RequestNode>,
-    /// Messages that were received during a turn and are handled in the next.
+    /// Messages that were received during a turn and are processed in the next turn.
     received: Vec<Message>,
-    /// Number of messages at the front of `received` that are known to carry no shards.
-    /// [`Mail::pass_on_shards`] skips them.
+    /// Number of messages at the front of `received` that are known to carry no shards, so that
+    /// [`Mail::pass_on_shards`] can skip them.
     without_shards: usize,
 }
 
@@ -49,16 +49,16 @@ impl Mail {
         self.received = messages;
     }
 
-    /// Hands shards over to the workers that have requested them. Called while this worker runs a
-    /// script that is not (yet) busy. The shards are those that this worker holds or receives in
-    /// messages, except the script's own. Messages that carry no shards are kept for the next turn.
+    /// Hands over shards to the workers that have requested them: the shards that this worker holds
+    /// or receives in messages, except those of the running script. Called while the script is not
+    /// busy (yet). Messages that carry no shards are kept for the next turn.
     pub fn pass_on_shards(&mut self, server: &Server, number: u32, executor: &mut Executor<'_>) {
         let unseen = self.received.split_off(self.without_shards).into_iter();
         for message in unseen.chain(server.port(number).mailbox().receive().map(|node| node.value)) {
             match message {
                 Message::Shard(ownership) => executor.adopt(ownership),
-                // With `--execution owner`, the request may already hold shards whose home (the
-                // worker that runs their commands) is another worker. It continues now, so that it
+                // With `--execution owner`, the request may hold shards whose home (the worker that
+                // runs their commands) is another worker. The request continues now, so that it
                 // doesn't hold these shards until the next turn.
                 Message::Run(node) => executor.resume(node),
                 Message::Gathered(node) => self.gathered.push_back(node),

@@ -1,4 +1,4 @@
-//! Handles messages from other workers, and the replies to requests that this worker ran itself.
+//! Processes messages from other workers, and the replies to requests that this worker ran itself.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::reactor::{index_of, kind_of};
 pub const SUBSCRIPTION_CHANGES: Flags = Flags::UNSUBSCRIBES.union(Flags::ANSWERS_MESSAGES);
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Handles messages from other workers and replies from this worker's executor.
+    /// Processes messages from other workers and replies from this worker's executor.
     #[inline(always)]
     pub fn receive_messages(&mut self) {
         let has_messages = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().wake();
@@ -35,15 +35,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     fn receive_all_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
-        // Reset requests have released their shards. They were admitted before a pause that this
-        // worker may confirm below, so they must queue for their shards again before the worker
-        // confirms (`super::pause`).
+        // Reset requests have released their shards. They must queue for their shards again before
+        // this worker confirms a pause below, because they were admitted before the pause
+        // (`super::pause`).
         self.mail.resume_reset(&mut self.clients.executor);
         let left = self.mail.take_received().into_iter();
         for message in left.chain(
             self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive().map(|node| node.value),
         ) {
-            // Consecutive messages on one channel are delivered to their subscribers together.
+            // Consecutive messages on one channel are delivered together.
             if let Message::Published(next) = message {
                 if published.last().is_some_and(|last: &Arc<Published>| !last.can_combine_with(&next)) {
                     self.clients.deliver(&mut published);
@@ -53,7 +53,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
             self.clients.deliver(&mut published);
             // This worker's clock must not be behind the clocks of the senders. All messages were
-            // sent before the first is handled, so one reading of the clock suffices.
+            // sent before the first of them is processed, so one reading of the clock suffices.
             if !is_late && matches!(message, Message::Answer(_) | Message::Gathered(_) | Message::Woken(_)) {
                 is_late = true;
                 self.clients.reactor.read_clock();
@@ -76,14 +76,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Effects(wanted) => self.clients.follow(wanted),
                 Message::Invalidations(notifications) => self.clients.send_invalidations(notifications),
                 Message::Kill(wanted, client) => self.clients.kill(wanted, client),
-                // This runs between two windows, so the worker has settled: it runs no command
-                // admitted earlier.
+                // At this point, between two windows, this worker has settled: it runs no command
+                // that was admitted earlier.
                 Message::Settle(to) => {
                     self.clients.reactor.server.port(to.worker).send(Message::Settled(to.connection));
                 }
                 Message::Settled(wanted) => self.settled(wanted),
-                // The message wakes this worker, and the next turn starts by loading the settings.
-                // The listening sockets may have changed even if the settings have not.
+                // The message only has to wake this worker, because each turn starts by loading
+                // changed settings. The listening sockets may have changed even if the settings
+                // have not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Synced => {
                     self.clients.reactor.release_synced();
@@ -113,7 +114,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Runs requests whose shards have arrived. Must be called after all messages have been taken
-    /// from the mailbox, because a script that one of these requests runs may become busy and take
+    /// from the mailbox: a script that one of these requests runs may become busy, and then takes
     /// further messages from the mailbox.
     fn run_gathered(&mut self) {
         while let Some(node) = self.mail.gathered.pop_front() {
@@ -121,7 +122,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Handles replies to requests of this worker's connections that this worker ran itself.
+    /// Processes the replies to requests of this worker's connections that this worker ran itself.
     #[inline]
     pub fn receive_own_replies(&mut self) {
         if self.clients.executor.has_answers() {
@@ -143,20 +144,21 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.clients.woken(next);
             }
             self.run_gathered();
-            // Invalidations follow all replies, because replies may contain values that have
-            // changed since.
+            // Invalidations must follow all replies, because the replies may contain values that
+            // have changed since.
             let notifications = self.clients.executor.take_invalidations();
             self.clients.send_invalidations(notifications);
         }
     }
 
-    /// Handles the reply to a request. When the last reply of a pipeline has arrived, the replies
-    /// are written in the order of the commands.
+    /// Processes the reply to a request. When the last reply of a pipeline has arrived, writes all
+    /// its replies in the order of the commands.
     fn answer(&mut self, mut node: RequestNode) {
         self.clients.executor.observe_clock(node.value.effect_clock);
-        // The connection may have closed meanwhile. As in Redis, its commands have run anyway.
+        // The connection may have been closed meanwhile. As in Redis, its commands have run
+        // nevertheless.
         let Some(index) = self.clients.reactor.find_token(node.value.connection) else {
-            // Elements must not be served to a client that has disconnected.
+            // A disconnected client must not be served elements, which would be lost.
             if let Some(waiter) = node.value.blocked.take().filter(|waiter| waiter.claim()) {
                 self.clients.executor.withdraw(&waiter);
             }
@@ -166,7 +168,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         debug_assert!(connection.waits.requests > 0, "an answer without a request");
         if let Some(waiter) = node.value.blocked.take() {
-            // A request with a command that may block has no other command.
+            // A request with a command that may block contains no other command.
             connection.waits.requests -= 1;
             let took = node.value.first_took().unwrap_or_default();
             self.clients.tally.time_blocked(waiter.command(), took);
@@ -175,8 +177,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         connection.waits.answers.push(node);
         connection.waits.requests -= 1;
         if connection.waits.requests > 0 {
-            // The arrived reply adds to the client's memory usage, which is updated when the turn
-            // is finished.
+            // The reply adds to the client's memory usage. The usage is updated when the turn of a
+            // touched connection is finished.
             return self.clients.reactor.touch(index);
         }
         let keyspace = self.clients.executor.keyspace();
@@ -245,12 +247,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Delivers all received pub/sub messages and `MONITOR` lines before a command of
-    /// [`SUBSCRIPTION_CHANGES`] runs, because they were published before the command. So a new
-    /// subscription does not receive them, not even those of its own connection. A subscription
-    /// that the command ends does receive them. Other messages wait for the next turn.
+    /// [`SUBSCRIPTION_CHANGES`] runs, because they were published before the command. So a
+    /// subscription that the command starts does not receive them, even if its own connection has
+    /// published them. A subscription that the command ends does receive them. Other messages wait
+    /// for the next turn.
     ///
     /// Does nothing if the command only ends subscriptions and the connection has none. May close
-    /// the connection for exceeding its output limit, but not within a transaction, because the
+    /// the connection for exceeding its output limit. Within a transaction it doesn't, because the
     /// transaction's reply must be sent first.
     #[cold]
     pub fn deliver_before(&mut self, index: u32, command: &Command) {
@@ -260,7 +263,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if !subscribes && !self.clients.reactor.connections[index as usize].as_ref().is_some_and(listens) {
             return;
         }
-        // Messages that a script has received are older than those in the mailbox.
+        // Messages received during a script are older than those in the mailbox.
         let (earlier, mut others) = (self.mail.take_received(), Vec::new());
         let later = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive();
         for message in earlier.into_iter().chain(later.map(|node| node.value)) {

@@ -1,14 +1,14 @@
 //! The dispatcher: runs the commands for which a window alone is not enough, such as transactions,
-//! scripts, `CLIENT PAUSE` and `SHUTDOWN`. (A window is a list of commands that a worker has parsed
-//! and runs together.)
+//! scripts, `CLIENT PAUSE` and `SHUTDOWN`. A *window* is a list of commands that a worker has
+//! parsed and runs together.
 //!
-//! The dispatcher acquires the shards that [`transactions`] and [`scripts`] need, and runs these
-//! commands. [Messages](messages) from other workers deliver the requested shards and the replies
-//! to requests. The dispatcher calls the [clients](crate::clients), which send the results.
+//! The dispatcher acquires the shards of [`transactions`] and [`scripts`], and runs them. The
+//! shards, and the replies to requests, arrive in [messages](messages) from other workers. The
+//! dispatcher sends results through the [clients](crate::clients).
 //!
-//! The layer above parses commands and [runs them in windows](crate::windows). While a script runs
-//! for long, the dispatcher calls that layer through the trait [`Above`] to run turns within the
-//! script.
+//! The layer above parses commands and [runs them in windows](crate::windows). While a script is
+//! busy (runs for long), the dispatcher calls that layer through the trait [`Above`], to run turns
+//! within the script.
 
 mod busy;
 pub mod ending;
@@ -39,14 +39,14 @@ pub use pause::PauseReply;
 pub use scripts::flags_of;
 pub use transactions::{Held, refusal};
 
-/// Maximum number of commands that one connection runs per turn, so that other connections run
-/// theirs too.
+/// Maximum number of commands that one connection runs per turn. The limit lets other connections
+/// run their commands too.
 pub const COMMANDS_PER_TURN_MAX: usize = 1024;
 
 /// A connection of this worker.
 pub type Connection = reactor::Connection<Held>;
 
-/// The layer that calls dispatchers.
+/// The layer above the dispatcher.
 pub trait Above<'s, L: EventLoop> {
     /// Runs a turn of the worker's loop within a script that holds the shards in `owned`.
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]);
@@ -65,7 +65,7 @@ pub struct Dispatcher<'s, L: EventLoop> {
     /// Scratch memory for the shards of a command.
     pub shards: Vec<u32>,
     /// Windows whose running command may be a script. There are at most two: the window of the
-    /// turn, and the window of a turn within a script.
+    /// turn, and that of a turn within a script.
     pub suspended: Vec<Suspended>,
     /// The layer that runs turns within scripts.
     above: Option<Box<dyn Above<'s, L> + 's>>,

@@ -1,9 +1,9 @@
 //! `CLIENT PAUSE`: holds back commands, and delays its own reply until the pause is in force.
 //!
-//! Every command is checked before it is admitted to run (`windows::run`). A failover relies on a
+//! Every command is checked before it is admitted to run (`windows::run`). A failover needs a
 //! stronger guarantee: after the reply to `CLIENT PAUSE WRITE`, nothing changes. Redis gives this
 //! guarantee because it runs one command at a time. In Pantala, the reply waits for all commands
-//! that were admitted before the pause started:
+//! that were admitted before the pause:
 //!
 //! 1. Each other worker is asked to settle, and replies between two windows. (A window is a list of
 //!    commands that a worker has parsed and runs together.) By then, each command that the worker
@@ -14,14 +14,15 @@
 //!    and queue again:
 //!    - requests whose shards a busy script has released
 //!      ([`pantala_engine::executor::Executor::reject_waiting`]): they change nothing or belong to
-//!      the work in 3;
+//!      the work in step 3;
 //!    - requests that a script has reset (`Executor::reset_gathered`): they return to their gates
 //!      before their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
-//! 3. Two kinds of work acquire shards again after releasing theirs. First, a script that is rerun
-//!    with all shards: its first run was rolled back, and the rerun is deferred if the pause holds
-//!    it back. Second, the command of a blocked client, such as `BLMOVE`, whose destination was
-//!    busy: it is served later. While there is such a command, `CLIENT PAUSE` releases all shards
-//!    and acquires them again.
+//! 3. Two kinds of work acquire shards again after they have released theirs:
+//!    - a script that is rerun with all shards: its first run was rolled back, and if the pause
+//!      holds back the script, the rerun is deferred;
+//!    - the command of a blocked client, such as `BLMOVE`, whose destination was busy: it is served
+//!      later. While there is such a command, `CLIENT PAUSE` releases all shards and acquires them
+//!      again.
 //!
 //! While a dataset is loaded, the reply waits only for 1: the load holds all shards, and replaces the
 //! dataset.
@@ -54,7 +55,8 @@ pub struct PauseReply {
     unsettled: usize,
     /// The reply.
     reply: Vec<u8>,
-    /// The command to be timed and its number of arguments, unless its time is already recorded.
+    /// The command whose time is to be recorded, and its number of arguments; `None` if its time is
+    /// already recorded.
     timed: Option<(&'static Command, usize)>,
     may_be_rejected: bool,
 }
@@ -76,8 +78,8 @@ impl PauseReply {
         wake_for_pause(server);
     }
 
-    /// Starts the duration of the pause. Called when the reply has been written, or when the client
-    /// has disconnected.
+    /// Starts the duration of the pause. Called when the reply has been written, or the client has
+    /// disconnected.
     pub(super) fn start_duration(&self, server: &Server) {
         server.keyspace().tuning.start_pause_time(&self.pause, server.now_ms());
         wake_for_pause(server);
@@ -91,7 +93,7 @@ fn wake_for_pause(server: &Server) {
 
 impl<L: EventLoop> Dispatcher<'_, L> {
     /// Holds back the reply to a pause until all commands admitted before the pause have run. The
-    /// reply is the output from `before` on.
+    /// reply is the output that starts at `before`.
     #[cold]
     pub fn hold_pause_reply(&mut self, index: u32, before: usize, mut answer: Box<PauseReply>) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -139,8 +141,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     pub(super) fn acquire_all_for_pause(&mut self, index: u32) {
-        // Reset requests have released their shards. They were admitted before the pause started,
-        // so they queue for their shards before this request does.
+        // Reset requests have released their shards. They were admitted before the pause, so they
+        // must queue for their shards before this request does.
         self.mail.resume_reset(&mut self.clients.executor);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.shard_work else { return };
@@ -155,9 +157,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
-    /// Writes the reply, unless a blocked client is still to be served later. If such a client
-    /// exists, parks the connection again (it waits for shards) and returns [`Ran::Parked`]. The
-    /// caller, which holds all shards, then releases them and acquires them again.
+    /// Writes the reply, unless the command of a blocked client must still be served. In that case
+    /// parks the connection again (it waits for shards) and returns [`Ran::Parked`]. The caller,
+    /// which holds all shards, then releases them and acquires them again.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
         let serves_later = self.clients.executor.keyspace().serves_later() && !self.is_loading();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -170,7 +172,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some((command, arguments)) = answer.timed
             && self.stopwatch.times(command, arguments)
         {
-            // The command has only waited for other commands, so its own run time is zero.
+            // The command has only waited for other commands, so its run time is zero.
             self.clients.tally.time_late(command, Duration::ZERO);
         }
         answer.start_duration(self.clients.reactor.server);
@@ -225,8 +227,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 }
 
-/// Returns when the held-back commands must be checked again. If a `CLIENT PAUSE` of all commands
-/// ends during a failover's pause of writes, reads must run again.
+/// Returns when the held-back commands must be checked again. This may be before the pause ends:
+/// during a failover's pause of writes, a `CLIENT PAUSE` of all commands may end, and reads must
+/// run again.
 #[cold]
 pub(super) fn resumes_at_ms<L: EventLoop>(d: &Dispatcher<'_, L>) -> i64 {
     let server = d.clients.reactor.server;

@@ -1,8 +1,8 @@
-//! The second permission check of commands that have waited before they run.
+//! The second permission check, of commands that have waited before they run.
 //!
-//! The engine repeats the check for the calls that it runs itself. This module does so for the
-//! queued commands of a transaction that runs on its client's worker, and for `WATCH` and scripts
-//! once their shards are held.
+//! For the calls that the engine runs itself, the engine repeats the check. This module repeats it
+//! for the queued commands of a transaction that runs on its client's worker, and for `WATCH` and
+//! scripts once their shards are held.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -48,7 +48,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let is_deleted = session.user().is_deleted();
         let checked = if is_deleted { Err(Denied::Command) } else { session.check(queued.command, &args) };
         let Err(denied) = checked else { return false };
-        // As in Redis, the log describes the client as it was when it sent `EXEC`.
+        // As in Redis, the log describes the client in its state at `EXEC`.
         let queued_count = transaction.queue().len() as i64;
         let shown = session.client.queued.swap(queued_count, Relaxed);
         keyspace.note_denied(&session.client, denied, Context::Multi, queued.command, &args, now_ms);
@@ -59,9 +59,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         true
     }
 
-    /// Updates the cached rules of a session. The caller does so at the start of a transaction, and
-    /// after each command of the transaction that may change users. Changes that other clients make
-    /// in between are ignored, so that they don't take effect in the middle of the transaction.
+    /// Updates the cached rules of a session. Called at the start of a transaction, and after each
+    /// of its commands that may change users. Changes by other clients in between are ignored, so
+    /// that they don't take effect in the middle of the transaction.
     pub(super) fn refresh_rules(&mut self, index: u32) {
         let users = self.clients.executor.keyspace().users();
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
@@ -69,7 +69,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Rejects a connection's command whose shards are now held if the client may no longer run it,
+    /// Rejects a connection's command whose shards are now held, if the client may no longer run it
     /// or if memory is used up (`has_room` is false). Returns whether it was rejected.
     pub(super) fn rejects_held(&mut self, index: u32, has_room: bool) -> bool {
         let why = if has_room { rejection_of_held(&mut self.clients, index) } else { Some(OUT_OF_MEMORY.to_owned()) };
@@ -81,22 +81,22 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 }
 
 /// Returns the error for a `WATCH` or a script whose permission was revoked while it waited for
-/// shards, or before it is rerun with all shards. Returns `None` for a transaction, whose commands
+/// shards, or before its rerun with all shards. Returns `None` for a transaction, whose commands
 /// are checked one by one as they run.
 fn rejection_of_held<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32) -> Option<String> {
     let (keyspace, now_ms) = (clients.executor.keyspace(), clients.reactor.clock.now_ms);
     let users = keyspace.users();
     let connection = clients.reactor.connections[index as usize].as_mut()?;
     let session = &mut connection.session;
-    // The session's rules are those of the earlier check, because no other command of the
-    // connection has run since. If the rules are current, that check is still valid.
+    // No other command of the connection has run since the earlier check, so the session still has
+    // the rules of that check. If these rules are current, the check is still valid.
     if session.has_followed(users.epoch()) {
         return None;
     }
     let (command, (bytes, ranges)): (&Command, _) = match &connection.socket.shard_work {
         Some(Held::Watch(command, words)) => (command, copied(words.iter().map(|word| &**word))),
         Some(Held::Script(call)) => (call.command(), call.words()),
-        // SHUTDOWN has already started: as in Redis, a change of rules doesn't stop it.
+        // SHUTDOWN has already started. A change of rules no longer stops it, as in Redis.
         Some(Held::Exec(..) | Held::Pause(_) | Held::All(_)) | None => return None,
     };
     let args = Args::new(&bytes, &ranges);

@@ -35,10 +35,10 @@ fn may_wait(queued: &Queued) -> bool {
 }
 
 /// A transaction's use of the lock of the function libraries ([`Journal::order_libraries`]). The
-/// transaction acquires the lock before its first change of the libraries and holds it until the
-/// effect of the change is committed. It releases the lock while a command runs that may wait.
-/// During that time, other connections may change the libraries. The effects of these other changes
-/// are then committed before the transaction's effects.
+/// transaction acquires the lock before it first changes the libraries, and holds it until the
+/// effect of the change is committed. It releases the lock while it runs a command that may wait.
+/// During that time, other connections may change the libraries, and the effects of their changes
+/// are committed before those of the transaction.
 struct LibraryOrder<'s> {
     journal: &'s Journal,
     libraries: &'s Libraries,
@@ -69,11 +69,11 @@ impl<'s> LibraryOrder<'s> {
         }
     }
 
-    /// Prepares the commit of the transaction's unit (the effects that it propagates together):
-    /// acquires the lock if the transaction has changed the libraries. If another connection has
-    /// changed the libraries while the lock was released, replicas would apply these changes in
-    /// another order. In this case, returns commands that set all libraries to their present state,
-    /// to be appended to the unit. Otherwise returns none.
+    /// Prepares the commit of the transaction's unit (the effects that it propagates together).
+    /// Acquires the lock if the transaction has changed the libraries. If another connection has
+    /// changed them while the lock was released, replicas would apply the changes in another order.
+    /// To correct this, returns commands that set all libraries to their present state. The caller
+    /// appends these commands to the unit. Otherwise returns no commands.
     fn end(&mut self) -> Vec<Words> {
         if self.released_at.is_some() {
             self.acquire();
@@ -89,7 +89,7 @@ impl<'s> LibraryOrder<'s> {
 }
 
 /// Returns whether a command without shards has succeeded, so that it must be propagated. An
-/// aborted reply means success, because error replies are never aborted.
+/// aborted reply counts as success, because error replies are never aborted.
 #[inline]
 pub fn has_succeeded(reply: &[u8]) -> bool {
     reply.first() != Some(&b'-') || is_aborted(reply)
@@ -158,9 +158,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Releases the shards in `owned`, handles this worker's messages, and then acquires the shards
-    /// in `needed` (ascending). Other requests have run on the shards in between. Only fault
-    /// injection calls this.
+    /// Releases the shards in `owned`, processes this worker's messages, and then acquires the
+    /// shards in `needed` (ascending). In between, other requests run on the shards. Only fault
+    /// injection calls this function.
     #[cold]
     pub(super) fn reacquire(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
         self.clients.executor.release_shards(std::mem::take(owned), self.clients.reactor.clock.now_ms);

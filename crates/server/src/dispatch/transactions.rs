@@ -2,10 +2,10 @@
 //! their keys.
 //!
 //! The connection's worker owns the session, so this worker acquires the shards of `EXEC` and
-//! `WATCH` and runs these commands. If another worker holds one of the shards, the connection is
-//! parked: its later commands wait. A transaction whose commands need only their keys then runs on
-//! the worker that releases the last missing shard. For any other transaction and for `WATCH`, the
-//! shards are handed over to the connection's worker.
+//! `WATCH`. If another worker holds one of the shards, the connection is parked: its later commands
+//! wait. Then there are two cases. A transaction whose commands need only their keys runs on the
+//! worker that releases the last missing shard. For `WATCH` and for other transactions, the shards
+//! are handed over to the connection's worker, which runs them.
 //!
 //! Other commands that run on requested shards (scripts, `CLIENT PAUSE`, `SHUTDOWN`) use the same
 //! path: see [`Held`] and [`Dispatcher::gather_for`].
@@ -44,7 +44,7 @@ use crate::reactor::Reactor;
 use crate::reactor::hold_unsynced;
 use crate::stats::Outcome;
 
-/// The work that a connection has requested shards for.
+/// The work for which a connection has requested shards.
 pub enum Held {
     /// `WATCH`: watches keys. The words include the command's name.
     Watch(&'static Command, Vec<Box<[u8]>>),
@@ -62,8 +62,8 @@ pub enum Held {
 type ExecName = [u8; 4];
 
 impl Held {
-    /// Returns the size of the arguments that this value keeps, bytes. This does not include the
-    /// arguments of a transaction, which the session keeps.
+    /// Returns the size of the arguments that this value keeps, bytes. Excludes those of a
+    /// transaction, which the session keeps.
     fn argument_bytes(&self) -> usize {
         match self {
             Held::Watch(_, words) => words.iter().map(|word| word.len()).sum(),
@@ -77,7 +77,7 @@ impl Held {
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 
 /// Returns the error for a rejected command. If the command is `EXEC`, also discards the
-/// transaction and says so in the error.
+/// transaction, and adds this fact to the error.
 pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> Cow<'a, [u8]> {
     if !matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) {
         return why.into();
@@ -87,9 +87,9 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Takes a connection's transaction from its session if any thread can run the transaction. This
-/// requires that its commands need only their keys, and that the user is unrestricted as of `epoch`
-/// (the version of the ACL users).
+/// Takes a connection's transaction from its session if any thread can run it. This requires that
+/// its commands need only their keys, and that the user is unrestricted as of `epoch` (the version
+/// of the ACL users).
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let Some(Held::Exec(command, name)) = connection.socket.shard_work else { return None };
     let session = &mut connection.session;
@@ -106,7 +106,7 @@ fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
 /// Takes from the session the pause that a finished transaction has started.
 fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: bool) -> Option<Box<PauseReply>> {
     let pause = connection.session.pause.take()?;
-    // If the transaction has waited, its time is already recorded.
+    // If the transaction had to wait, its time is already recorded.
     let timed = (!has_waited).then_some((exec, 1));
     Some(Box::new(PauseReply::new(*pause, timed, false)))
 }
@@ -234,11 +234,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Requests the shards in `self.shards`, and does the work of `held` once the connection has
-    /// them. `has_waited` says whether the command has already waited for shards, while the rest of
+    /// them. `has_waited` means that the command has already waited for shards, while the rest of
     /// its window ran.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
-        // A rejected `WATCH` would leave the following transaction unprotected, which is worse than
+        // If a `WATCH` were rejected, its transaction would run unprotected, which is worse than
         // waiting. Commands of the primary must not be lost.
         let may_be_rejected = !matches!(held, Held::Watch(..)) && connection.session.primary.is_none();
         let mut argument_bytes = held.argument_bytes();
@@ -267,7 +267,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Handles the replies of a transaction that ran on the thread that released the last missing
+    /// Writes the replies of a transaction that ran on the thread that released the last missing
     /// shard.
     pub(super) fn write_exec_replies(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
         self.clients.tally.begin_window();
@@ -298,7 +298,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 );
             }
         }
-        // A rejected transaction has a single reply and took no time.
+        // The only reply of a rejected transaction is an error, and the transaction took no time.
         self.clients.tally.count_late_reply(exec.command, reply);
         if !exec.took.is_zero() {
             self.clients.tally.end_window(exec.took.as_nanos() as u64);
@@ -317,7 +317,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Handles a request of this worker whose shards have arrived.
+    /// Processes a request of this worker whose shards have arrived.
     pub(super) fn gathered(&mut self, mut node: RequestNode) {
         let owned = node.value.take_owned();
         if node.value.connection == ENDING {
@@ -331,7 +331,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if node.value.connection == LOADING {
             return loading::hand_over(self, owned);
         }
-        // If the connection has closed, none of the queued commands runs, as if `EXEC` had not been
+        // If the connection has been closed, no queued command runs, as if `EXEC` had not been
         // sent.
         let Some(index) = self.clients.reactor.find_token(node.value.connection) else {
             return self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);
@@ -373,9 +373,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Does the work for which the shards were requested, and releases them. If the work has waited
-    /// for its shards (`has_waited`), its time is measured from here, because, as in Redis, the
-    /// wait does not count.
+    /// Does the work for which the shards were requested, and releases them. If the work had to
+    /// wait for its shards (`has_waited`), its time is measured from here, because the wait does
+    /// not count, as in Redis.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let before =
             self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
@@ -386,7 +386,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             reject_held(&mut self.clients.reactor, index, why);
             return Ran::Done;
         }
-        // A script that is rerun with more shards has not waited, but its permission may have been
+        // A script that is rerun with more shards has not waited. But its permission may have been
         // revoked during its first run.
         let has_room = !has_waited || self.make_room_for_held(index, &mut owned);
         if self.rejects_held(index, has_room) {
@@ -453,7 +453,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.execute_transaction(index, &mut owned, now_ms);
                 if let Some(began) = began {
                     self.clients.reactor.read_clock();
-                    // The commands of the transaction that weren't timed individually share the
+                    // Commands of the transaction that weren't timed individually share the
                     // remaining time.
                     self.clients.tally.end_window(began.elapsed().as_nanos() as u64);
                 }
@@ -470,8 +470,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.done()
     }
 
-    /// Shows the monitors a command while its shards are held. If the command has waited for its
-    /// shards, also records its time since `began`.
+    /// Sends a command to the monitors while its shards are held. If the command had to wait for
+    /// its shards, also records its time since `began`.
     fn end_held(&mut self, index: u32, command: &'static Command, words: impl Fn() -> Words, began: Option<Instant>) {
         let keyspace = self.clients.executor.keyspace();
         if began.is_none() && !keyspace.monitors().are_there() {
@@ -498,8 +498,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return true;
         }
         self.memory.make_room(&mut self.clients, held);
-        // Shards from which keys were evicted are released now rather than after the command,
-        // because a script may run for a long time.
+        // Shards from which keys were evicted are released now, not after the command, because a
+        // script may run for a long time.
         self.clients.executor.free_evicted();
         let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
         let flags = match &connection.socket.shard_work {

@@ -2,8 +2,8 @@
 //! ([`with_all_shards`](crate::snapshot::with_all_shards)).
 //!
 //! On a replica, the worker that has the link to the primary acquires the shards between two
-//! commands of the replication stream. The link rests (runs no command) until the work is done. The
-//! dataset therefore has a known replication offset during the work.
+//! commands of the replication stream. The link *rests* (runs no command) until the work is done,
+//! so the dataset has a known replication offset during the work.
 
 use pantala_engine::client::AllShards;
 use pantala_engine::executor::Ran;
@@ -16,7 +16,7 @@ use super::ending::SERVER_SESSION;
 use super::transactions::Held;
 use crate::clients::primary;
 
-/// Used in place of a connection's token (identifier) in requests for all shards that the server
+/// Stands for a connection's token (identifier) in the requests for all shards that the server
 /// makes for its own work. No connection has this token.
 pub(super) const WHOLE: u64 = u64::MAX - 1;
 
@@ -40,7 +40,7 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
 pub fn rest<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    // If the link is parked (waits for shards), the work runs when the shards have arrived. The
+    // If the link is parked (waits for shards), the work runs when the shards have arrived, and the
     // link continues after the work.
     let _ = d.gather_for(index, Held::All(AllShards::Pending), false);
 }

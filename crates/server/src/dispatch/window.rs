@@ -2,10 +2,10 @@
 //! [`crate::windows`] fills and runs the window.
 //!
 //! All commands of a window are parsed before the first of them runs, so that cache misses of
-//! different commands overlap. Stage one hashes each key and prefetches its bucket in the
-//! dictionary. Stage two, when the buckets have arrived, prefetches the entries. Members and fields
-//! that commands look up *inside* a set or hash are prefetched just before the commands run
-//! (`windows::ahead`).
+//! different commands overlap. The first stage hashes each key and prefetches its bucket in the
+//! dictionary. The second stage, when the buckets have arrived, prefetches the entries. If commands
+//! look up members or fields *inside* a set or hash, these are prefetched just before the commands
+//! run (`windows::ahead`).
 //!
 //! Commands of one connection are in the window in the order in which the client sent them, and
 //! they run in that order.
@@ -20,8 +20,8 @@ use pantala_session::{Parsed, Unrun};
 use crate::renames::Renames;
 
 /// Maximum number of commands in a window. Each command has about three cache lines in flight. The
-/// L1 cache holds 512 lines, and there are about a dozen line-fill buffers. More commands would
-/// only evict prefetched lines (`docs/decisions/0009-hot-path.md`).
+/// L1 cache holds 512 lines, and the CPU has about a dozen line-fill buffers. With more commands,
+/// prefetched lines would be evicted before they are used (`docs/decisions/0009-hot-path.md`).
 pub const WINDOW_COMMANDS_MAX: usize = 64;
 
 /// How to run a command of the window.
@@ -80,9 +80,10 @@ pub struct Window {
 /// Capacity of [`Recent`]: a power of two.
 const RECENT_MAX: usize = 8;
 
-/// A cache of resolved commands whose only key is their first argument, as in nearly all calls. The
-/// cache key is the name as the client spelled it and the number of arguments. Subcommands are not
-/// cached, because the first word alone does not determine the command.
+/// A cache of resolved commands. It contains only commands whose only key is their first argument,
+/// as in nearly all calls. It is indexed by the name, as the client spelled it, and the number of
+/// arguments. Subcommands are not cached, because the first word alone does not determine the
+/// command.
 #[derive(Default)]
 pub struct Recent {
     known: [Option<Known>; RECENT_MAX],
@@ -116,8 +117,8 @@ impl Recent {
         (known.name == name && known.args == args.len()).then_some(known.command)
     }
 
-    /// Caches a resolved command if its key is its first argument. Commands with subcommands never
-    /// qualify, because their first argument is the subcommand's name.
+    /// Caches a resolved command if its key is its first argument. This excludes commands with
+    /// subcommands, because their first argument is the subcommand's name.
     fn note(&mut self, args: &Args<'_>, command: &'static Command, key: usize) {
         if key == Self::KEY
             && let Some(name) = args.short_name()
@@ -127,7 +128,7 @@ impl Recent {
     }
 }
 
-/// Maximum number of argument ranges for which an empty window keeps memory.
+/// Maximum number of argument ranges whose memory an empty window keeps.
 const RANGES_KEPT_MAX: usize = 64 * 1024;
 
 impl Window {
@@ -142,7 +143,7 @@ impl Window {
         self.ranges.clear();
     }
 
-    /// Frees the memory of the argument ranges if there were very many. The window must be empty.
+    /// Frees the memory of the argument ranges if it is large. The window must be empty.
     #[inline]
     pub fn shrink(&mut self) {
         if self.ranges.capacity() > RANGES_KEPT_MAX {
@@ -156,9 +157,9 @@ impl Window {
         &self.ranges[entry.first_arg as usize..(entry.first_arg + entry.args) as usize]
     }
 
-    /// Iterates over the entries whose connection differs from that of the entry before them, with
-    /// their indexes. Most entries of a connection are adjacent, so callers handle most connections
-    /// once. A connection whose entries aren't adjacent appears more than once.
+    /// Iterates over the entries whose connection differs from that of the preceding entry, with
+    /// their indexes. Most entries of a connection are adjacent, so most connections appear once. A
+    /// connection whose entries aren't adjacent appears several times.
     #[inline]
     pub fn first_of_each(&self) -> impl Iterator<Item = (usize, &Entry)> {
         let mut last = None;
@@ -176,10 +177,11 @@ impl Window {
         })
     }
 
-    /// Compares tags in the prefetched buckets and prefetches the entries (stage two).
+    /// Second stage: finds the entries in the prefetched buckets by their tags, and prefetches
+    /// them.
     pub fn prefetch_entries(&self, keyspace: &Keyspace) {
-        // A single command has no other cache miss to overlap with, so prefetching would only
-        // repeat its lookup.
+        // A single command has no other cache miss to overlap with. Prefetching would only repeat
+        // its lookup.
         if self.entries.len() < 2 {
             return;
         }
@@ -191,7 +193,7 @@ impl Window {
     }
 }
 
-/// Resolves a command and prefetches its bucket (stage one).
+/// Resolves a command and prefetches its bucket (first stage).
 #[inline]
 pub fn classify(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     match recent.find(args) {
@@ -216,29 +218,28 @@ fn classify_uncached(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent
     }
     let command = match renames.resolve(args) {
         Ok(command) => command,
-        // As in Redis, detect HTTP requests, because a web page can post a form with commands in
-        // its body to this port. `POST` and `Host:` are the first words of such a request.
+        // As in Redis, HTTP requests are detected, because a web page can send a form to this port
+        // with commands in its body. `POST` and `Host:` are first words of lines in such a request.
         Err(_) if [&b"post"[..], b"host:"].iter().any(|word| args.at(0).eq_ignore_ascii_case(word)) => {
             return What::Browser;
         }
         Err(why) => return What::Unresolved(why),
     };
-    // Commands with exactly one key have one slot, so this closure isn't called for them.
+    // A command with exactly one key has one slot, so this closure isn't called for it.
     let crosses_slots = || keyspace.is_cluster() && Slots::of(command, args) == Slots::Several;
     match (command.handler, command.route) {
         (Handler::Local(_) | Handler::Transaction(_), _) if crosses_slots() => What::CrossSlot(command),
         (Handler::Local(_) | Handler::Transaction(_), _) => What::Local(command),
         (Handler::Container, _) => What::Unresolved(Unresolved::WrongArity(command)),
         (Handler::Keyed(_) | Handler::Undetermined(_), Route::Keys) => match command.single_key() {
-            // Protected commands are not cached, because their permission is checked each time they
-            // run.
+            // Protected commands are not cached, because each call needs a permission check.
             Some(index) if !command.flags.contains(Flags::PROTECTED) => {
                 recent.note(args, command, index);
                 single(keyspace, db, command, args.at(index))
             }
             _ if crosses_slots() => What::CrossSlot(command),
             _ => {
-                // The keys are hashed again when the command runs. That costs less than a cache
+                // The keys are hashed again when the command runs, which costs less than a cache
                 // miss per key.
                 let _ = for_each_key(command, args, |index, _| {
                     let place = keyspace.place(args.at(index));

@@ -1,4 +1,4 @@
-//! `FAILOVER`: hands the role of the primary over to a replica, without losing a write.
+//! `FAILOVER`: hands over the role of the primary to a replica, without losing a write.
 //!
 //! The *stream* is what replicas receive: the effects of this server's commands. A *unit* is the
 //! effects of one command or transaction in the stream. A *history* is the stream under one
@@ -14,11 +14,12 @@
 //!                                              rejected: the server is the primary again
 //! ```
 //!
-//! `FAILOVER ABORT` ends a failover in any state. The timeout of the command applies only to
-//! waiting-for-sync. When it passes, the failover is aborted or, with `FORCE`, enters the next
-//! state. In failover-in-progress the server retries, as in Redis, until it has sent `PSYNC` to the
-//! target. After that, a rejection, a lost connection or a timeout aborts the failover. While the
-//! target can't be reached, only `FAILOVER ABORT` ends the failover.
+//! `FAILOVER ABORT` ends a failover in any state. The timeout of the command applies only in the
+//! state waiting-for-sync. When it expires, the failover is aborted or, with `FORCE`, enters the
+//! next state. In failover-in-progress, the server retries until it has sent `PSYNC` to the target,
+//! as in Redis. So while the target can't be reached, only `FAILOVER ABORT` ends the failover.
+//! After the server has sent `PSYNC`, a rejection, a lost connection or a timeout aborts the
+//! failover.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,11 +49,11 @@ enum Stage {
     InProgress,
 }
 
-/// The current failover, if any, and the number of failovers so far.
+/// The current failover, if any, and the number of the last one.
 #[derive(Debug, Default)]
 struct Failover {
     stage: Stage,
-    /// The number of the last failover. This failover may still be running.
+    /// The number of the last failover, which may still be running.
     number: u64,
     target: Option<Address>,
 }
@@ -94,8 +95,8 @@ impl Failovers {
         self.lock().stage != Stage::None
     }
 
-    /// Returns the number of the current failover if that failover is in its last stage, in which
-    /// the target is asked to take over.
+    /// Returns the number of the current failover if it is in its last stage, in which the target
+    /// is asked to take over.
     pub(super) fn in_progress(&self) -> Option<u64> {
         let failover = self.lock();
         (failover.stage == Stage::InProgress).then_some(failover.number)
@@ -142,8 +143,8 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
         failover.target = target;
         failover.number
     };
-    // An abort releases the held writes. So they must be held back before another client can abort
-    // the failover.
+    // Writes must be held back before another client can abort the failover, because an abort
+    // releases them.
     hold_writes(server);
     drop(role);
     tracing::info!("FAILOVER requested{}.", replication.failovers.shown_target());
@@ -186,12 +187,12 @@ fn target_of(replication: &Replication, wanted: &Wanted<'_>) -> Result<Option<Ad
     }
 }
 
-/// Aborts the failover with this number, or any failover if `number` is `None`. The server is then
-/// the primary again.
+/// Aborts the failover with this number, or any failover if `number` is `None`. Afterwards, the
+/// server is the primary again.
 pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
     let replication = server.replication();
-    // The stage and the role change under this lock only. So the server follows the target if and
-    // only if the stage is [`Stage::InProgress`].
+    // The stage and the role change only under this lock. So the server follows the target exactly
+    // while the stage is [`Stage::InProgress`].
     let role = RoleLock::of(server);
     let (stage, number) = {
         let failover = replication.failovers.lock();
@@ -207,16 +208,16 @@ pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
     end(server, number);
 }
 
-/// Ends a failover whose target has accepted, unless the failover was aborted before.
+/// Ends a failover that its target has accepted. Does nothing if it was aborted before.
 pub(super) fn succeed(server: &Server, number: u64) {
-    // An abort takes this lock too. So an abort either has ended the failover before, or finds no
-    // failover afterwards.
+    // An abort takes this lock too. So it has either ended the failover already, or will find no
+    // failover.
     let _role = RoleLock::of(server);
     end(server, number);
 }
 
-/// Ends a failover and releases the held writes. The writes get an error if the server is a replica
-/// now.
+/// Ends a failover and releases the held writes. If the server is a replica now, the writes get an
+/// error.
 fn end(server: &Server, number: u64) {
     let replication = server.replication();
     {
@@ -269,8 +270,8 @@ impl Run {
         if !replication.failovers.enter_progress(self.number, &target) {
             return;
         }
-        // The server continues as a replica from the end of its own stream. While a write is in
-        // flight, that end is unknown, because the write will extend the stream.
+        // The server will continue as a replica from the end of its own stream. While a write is in
+        // flight, this end is unknown, because the write will extend the stream.
         let known = is_quiet.then(|| Known::at(replication.state().history.id(), hold_stream(server)));
         role.hand_over(target, known);
     }
@@ -337,7 +338,7 @@ fn hold_stream(server: &Server) -> u64 {
 
 /// Waits until no write is in flight, stops adding units to this server's stream, and records the
 /// stream's end. If the new primary was a replica of this server, this server can continue from
-/// that end without a full sync. Returns the end, or `None` if the primary has changed meanwhile,
+/// there without a full sync. Returns the end. Returns `None` if the primary has changed meanwhile,
 /// the server stops, or the journal doesn't record the stream.
 pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     let replication = server.replication();
@@ -347,8 +348,8 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
         return None;
     }
     let (sender, receiver) = mpsc::channel();
-    // Asks for no acknowledgements, because the request would be part of the stream, and the new
-    // primary can't have these bytes.
+    // Replicas are not asked for acknowledgements. The request would be part of the stream, and the
+    // new primary can't have it.
     quiesce(server, false, move |_| _ = sender.send(()));
     while receiver.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         if replica.term() != term || server.is_stopping() {
@@ -362,8 +363,8 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
         let state = replication.state();
         match state.history.second() {
             _ if !is_recorded || !state.has_backlog => None,
-            // Nothing was written since the ID changed, and no replica has received the current ID.
-            // So the new primary knows the history by its former ID.
+            // Since the ID changed, nothing was written, and no replica has received the current
+            // ID. So the new primary knows the history by its former ID.
             Some((former, end)) if end == held.end + 1 && !state.has_announced_id && !is_failover => {
                 Some((former, state.former_db))
             }

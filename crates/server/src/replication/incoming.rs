@@ -1,5 +1,5 @@
-//! A snapshot that is loaded directly from the link while it arrives, without a file
-//! (`repl-diskless-load on-empty-db`).
+//! A snapshot that is loaded from the link while it arrives, without a file (`repl-diskless-load
+//! on-empty-db`).
 
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use super::socket::Socket;
 use crate::host::Server;
 use crate::snapshot::load::{self, Duty, Loaded};
 
-/// Minimum interval between empty lines sent to the primary. Without them, the primary would time
-/// out a replica that is loading.
+/// Minimum interval between empty lines sent to the primary. They keep the primary from timing out
+/// a replica that is loading.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// A snapshot that is arriving. Reading from it blocks until more bytes have arrived.
@@ -23,7 +23,7 @@ pub(super) struct Incoming<'a, 's> {
     wire: &'a mut Wire,
     payload: Payload,
     total_bytes: Option<u64>,
-    /// The last received bytes of the snapshot. The first `at` of them have been read.
+    /// The latest received bytes of the snapshot. The first `at` of them have been read.
     part: Vec<u8>,
     at: usize,
     /// Number of bytes received before `part`.
@@ -37,7 +37,7 @@ pub(super) struct Incoming<'a, 's> {
 }
 
 impl<'a, 's> Incoming<'a, 's> {
-    /// Creates the state of a snapshot of which nothing has been read.
+    /// Creates the state of a snapshot from which nothing has been read yet.
     pub(super) fn new(attempt: &'a Attempt<'s>, wire: &'a mut Wire, payload: Payload) -> Self {
         let total_bytes = payload.length();
         Incoming {
@@ -64,8 +64,8 @@ impl<'a, 's> Incoming<'a, 's> {
         &mut self.wire.socket
     }
 
-    /// Returns the payload, so that the snapshot can be received in another way. Must be called
-    /// before anything has been read.
+    /// Returns the payload, for receiving the snapshot in another way. Must be called before
+    /// anything has been read.
     pub(super) fn into_payload(self) -> Payload {
         self.payload
     }
@@ -75,7 +75,7 @@ impl<'a, 's> Incoming<'a, 's> {
         self.end.take()
     }
 
-    /// Loads the snapshot. Checks that the snapshot ends where the primary has announced the end.
+    /// Loads the snapshot. Checks that it ends where the primary has announced its end.
     pub(super) fn load(&mut self, server: &Server, whole: &mut Whole<'_>) -> Result<Loaded, String> {
         let total_bytes = self.total_bytes;
         let loaded = load::load_from(server, &mut *self, total_bytes, whole, Duty::Store);
@@ -87,8 +87,8 @@ impl<'a, 's> Incoming<'a, 's> {
         Ok(loaded)
     }
 
-    /// Receives bytes, and replaces the content of `part` by those bytes that belong to the
-    /// snapshot. There may be none.
+    /// Receives bytes. Replaces the content of `part` by the received bytes that belong to the
+    /// snapshot, which may be none.
     fn receive(&mut self) -> Result<(), End> {
         self.earlier_bytes += self.part.len() as u64;
         self.part.clear();
@@ -100,7 +100,7 @@ impl<'a, 's> Incoming<'a, 's> {
         }
         if self.alive.elapsed() >= ALIVE_EVERY {
             self.alive = Instant::now();
-            // An error is ignored: a lost link is detected by the next read.
+            // The result is ignored, because the next read detects a lost link.
             let _ = self.wire.socket.write_all(b"\n");
         }
         let transfer =

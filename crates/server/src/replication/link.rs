@@ -1,12 +1,12 @@
 //! The link thread of a replica. It connects to the primary, performs the handshake and receives a
-//! snapshot. When the stream starts, it hands the socket over to a worker. When the link is lost,
-//! it starts again.
+//! snapshot. When the stream starts, it hands over the socket to a worker. When the link is lost,
+//! it connects again.
 //!
 //! With `repl-diskless-load on-empty-db` and an empty dataset, a snapshot is loaded while it
 //! arrives (`incoming.rs`). Otherwise it is first received to a file.
 //!
-//! Unlike a worker, this thread may block, so an attempt is plain sequential code. The stream,
-//! which is most of the work, is processed by the worker.
+//! An attempt is plain sequential code, because this thread may block. The stream itself, which is
+//! most of the work, is processed by the worker.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
@@ -40,7 +40,7 @@ const SHORT_LINKS_MAX: u32 = 20;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Time between two attempts to connect to the target of a failover, as in Redis.
 const FAILOVER_RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Maximum wait of a read, after which the thread checks whether the attempt is still wanted.
+/// Maximum wait of a read. After it, the thread checks whether the attempt is still wanted.
 const READ_WAIT: Duration = Duration::from_millis(100);
 /// Maximum length of a line of the handshake, bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -69,7 +69,7 @@ pub(super) fn run(server: &Weak<Server>) {
         let Some(strong) = server.upgrade() else { return };
         let Some(wanted) = strong.replication().replica.next_attempt(server) else { return };
         let Wanted { primary: address, term, mut known, is_own } = wanted;
-        // A lost link is retried at once. After too many short links in a row, the thread waits
+        // A lost link is retried at once. After too many consecutive short links, the thread waits
         // before each attempt.
         short_links = if linked.elapsed() < SHORT_LINK { short_links + 1 } else { 0 };
         if short_links > SHORT_LINKS_MAX {
@@ -100,8 +100,8 @@ pub(super) struct Attempt<'s> {
     server: &'s Arc<Server>,
     term: u64,
     known: Option<Known>,
-    /// The number of the failover whose target is this primary; `None` if the attempt doesn't
-    /// belong to a failover.
+    /// The number of the failover whose target is this primary; `None` if there is no such
+    /// failover.
     failover: Option<u64>,
     settings: Arc<Settings>,
 }
@@ -143,8 +143,7 @@ impl Attempt<'_> {
                 self.enter(Phase::Sync)?;
                 let payload = self.wait_for_payload(&mut wire)?;
                 let stream_db = self.load(&mut wire, payload, position)?;
-                // A primary that doesn't support PSYNC sends no offset. The offset is then counted
-                // from 0.
+                // A primary without PSYNC sends no offset, so the offset is counted from 0.
                 let offset = position.map_or(0, |position| position.offset);
                 let known = position.map(|position| Known { position, db: stream_db });
                 tracing::info!("MASTER <-> REPLICA sync: Finished with success");
@@ -180,7 +179,7 @@ impl Attempt<'_> {
             }
             match loaded.map_err(failed)? {
                 Direct::Loaded(stream_db) => return Ok(stream_db),
-                // This replica is writable, and a client has written to it after the check above.
+                // This replica is writable, and a client has written since the check above.
                 Direct::HasKeys => payload = incoming.into_payload(),
             }
         }
@@ -199,9 +198,9 @@ impl Attempt<'_> {
         self.server.snapshots().loading.add_loaded_bytes(bytes);
     }
 
-    /// Checks a snapshot if `replica-refuse-empty-primary` is set. Returns an error if the snapshot
-    /// would replace this server's keys by an empty dataset with another history (another
-    /// replication ID). The primary may then have restarted without its data.
+    /// If `replica-refuse-empty-primary` is set, checks a snapshot. Returns an error if it is
+    /// empty, has another history (another replication ID) than this server's dataset, and this
+    /// server has keys. In this case, the primary may have restarted without its data.
     fn refuse_empty(&self, received: &Received, position: Option<Position>) -> Result<(), End> {
         if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
             return Ok(());
@@ -254,8 +253,8 @@ impl Attempt<'_> {
         })
     }
 
-    /// Performs the handshake. In a failover, the reply to `PSYNC` ends the failover. So does an
-    /// error after `PSYNC` was sent.
+    /// Performs the handshake. In a failover, the reply to `PSYNC` ends the failover, and so does
+    /// an error after `PSYNC` was sent.
     fn perform_handshake_or_abort(&self, wire: &mut Wire) -> Result<Outcome, End> {
         let mut handshake = self.handshake();
         let outcome = self.perform_handshake(wire, &mut handshake);
@@ -389,7 +388,7 @@ pub(super) struct Received {
 
 impl Received {
     fn create(settings: &Settings) -> io::Result<Self> {
-        // As in Redis, the file is in `dir`, because this directory is on the file system for data.
+        // As in Redis, the file is in `dir`, which is on the file system for data.
         let path = settings.dir.join(format!("temp-repl-{}.rdb", std::process::id()));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).mode(NEW_FILE_MODE);
@@ -400,7 +399,7 @@ impl Received {
 
 impl Drop for Received {
     fn drop(&mut self) {
-        // An error is ignored, because the file may have been deleted already.
+        // The result is ignored, because the file may have been deleted already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -409,14 +408,14 @@ impl Drop for Received {
 pub(super) struct Wire {
     pub(super) socket: Socket,
     buffer: Vec<u8>,
-    /// Number of bytes of the buffer that have been consumed.
+    /// Number of bytes at the start of the buffer that have been consumed.
     at: usize,
     received_at: Instant,
 }
 
 impl Wire {
-    /// Reads more bytes from the socket. Fails if the attempt is no longer wanted or the primary is
-    /// silent for too long.
+    /// Reads more bytes from the socket. Fails if the attempt is no longer wanted, or if the
+    /// primary is silent for too long.
     pub(super) fn read(&mut self, attempt: &Attempt<'_>) -> Result<(), End> {
         self.buffer.drain(..self.at);
         self.at = 0;
@@ -460,8 +459,8 @@ impl Wire {
         }
     }
 
-    /// Passes the unread bytes of the buffer to `payload`, which appends to `into` the bytes that
-    /// belong to the snapshot. Returns whether the snapshot is complete.
+    /// Passes the unread bytes of the buffer to `payload`, which appends those of the snapshot to
+    /// `into`. Returns whether the snapshot is complete.
     pub(super) fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
         let (taken, is_over) = payload.feed(&self.buffer[self.at..], into);
         self.at += taken;

@@ -1,6 +1,6 @@
-//! Replaces the dataset by the dataset of a primary. The link thread holds all shards during the
-//! load. Meanwhile the workers serve clients. A command that needs the dataset gets `-LOADING`. A
-//! command that was checked before the load started waits for its shards.
+//! Replaces the dataset by that of a primary. The link thread holds all shards during the load, and
+//! the workers serve clients. Commands that need the dataset get `-LOADING`. A command that passed
+//! this check before the load waits for its shards.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ const SESSION: SessionView = SessionView {
     permit: Permit::new(0, true),
 };
 
-/// Interval between empty lines sent to the primary. Without them, the primary would time out a
+/// Interval between empty lines sent to the primary. They keep the primary from timing out a
 /// replica that is loading.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -50,8 +50,8 @@ pub(super) fn limits(server: &Server) -> Limits {
 /// at the snapshot's offset.
 ///
 /// # Errors
-/// Returns the reason why the load has failed. The dataset is then empty, unless a shutdown
-/// prevented the load. Returns `None` if the load is no longer wanted; the dataset is then
+/// Returns the reason why the load has failed. The dataset is then empty, unless a pending shutdown
+/// has prevented the load. Returns `None` if the load is no longer wanted; the dataset is then
 /// unchanged.
 pub(super) fn load(
     server: &Server,
@@ -107,7 +107,7 @@ pub(super) fn load_directly(
     loaded
 }
 
-/// Performs [`load_directly`] for a caller that holds all shards.
+/// Does the work of [`load_directly`] for a caller that holds all shards.
 fn load_into_empty(
     server: &Server,
     term: u64,
@@ -126,8 +126,8 @@ fn load_into_empty(
     server.snapshots().loading.note_total_bytes(incoming.total_bytes().unwrap_or(0));
     let replaced = replace(server, owned, "socket", |whole| incoming.load(server, whole));
     if !server.is_stopping() {
-        // Necessary even after a failure: the append-only file still contains the former function
-        // libraries, which were deleted.
+        // Also needed after a failure, because the append-only file still contains the former
+        // function libraries, which were deleted.
         while_alive(incoming.socket(), || aof::restart(server));
     }
     let counts = replaced.map_err(Some)?;
@@ -141,8 +141,8 @@ pub(super) fn has_keys(server: &Server) -> bool {
 }
 
 /// Starts a load and acquires all shards for it. Until [`release_dataset`], commands that need the
-/// dataset get `-LOADING`. While the function waits, it sends empty lines to the primary, because a
-/// script may hold a shard for long.
+/// dataset get `-LOADING`. A script may hold a shard for long, so the function sends empty lines to
+/// the primary while it waits.
 ///
 /// # Errors
 /// The server stops.
@@ -164,8 +164,8 @@ fn release_dataset(server: &Server, owned: Vec<Ownership>) {
     loading::end(server);
 }
 
-/// Ends the former history (the stream under one replication ID). Returns `false` if the term (the
-/// time between two changes of the primary) is no longer the current one.
+/// Ends the former history (the stream under one replication ID). Returns `false` if `term` is
+/// over. A term is the time between two changes of the primary.
 fn forget(server: &Server, term: u64) -> bool {
     let is_current = server.replication().replica.forget(server, term);
     if is_current {
@@ -174,8 +174,8 @@ fn forget(server: &Server, term: u64) -> bool {
     is_current
 }
 
-/// Replaces the dataset by a snapshot, which `read` loads. `source` names the snapshot's source in
-/// the log. After a failure, there are no keys and no function libraries.
+/// Replaces the dataset by a snapshot, which `read` loads. `source` names the origin of the
+/// snapshot in the log. After a failure, there are no keys and no function libraries.
 fn replace(
     server: &Server,
     owned: &mut [Ownership],
@@ -187,8 +187,8 @@ fn replace(
     let mut access = keyspace.access(&SESSION, owned, server.now_ms());
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data");
     access.flush(0..keyspace.databases(), settings.replica.flushes_lazily);
-    // Can't fail: changes of libraries are rejected only during a shutdown that holds all shards,
-    // and this thread holds them now.
+    // Can't fail. Changes of libraries are rejected only by a shutdown that holds all shards, and
+    // this thread holds them now.
     let _ = server.scripting().libraries.flush();
     tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
     let loaded = read(&mut access.whole())
@@ -203,7 +203,7 @@ fn replace(
         server.snapshots().loading.note_failure();
     }
     access.whole().measure();
-    // The server's replicas were disconnected, so the load is not propagated.
+    // The load is not propagated, because the server's replicas were disconnected.
     access.propagate_nothing(Omission::Loaded);
     if let Ok(counts) = &loaded {
         server.snapshots().note_loaded(counts);
@@ -212,9 +212,9 @@ fn replace(
     loaded
 }
 
-/// Deletes the server's own RDB file if `rdb-del-sync-files` is set and the server saves no
-/// snapshots and no append-only file. As in Redis, the file is deleted even if the load has failed.
-/// The received snapshot is in another file.
+/// Deletes the server's own RDB file if `rdb-del-sync-files` is set and persistence is off (no save
+/// points, no append-only file). As in Redis, the file is deleted even if the load has failed. The
+/// received snapshot is in another file.
 fn delete_former_file(server: &Server) {
     let settings = server.config().settings();
     let saves = !settings.save_points.is_empty() || server.snapshots().aof.state() != aof::State::Off;
@@ -237,7 +237,7 @@ fn while_alive<R>(socket: &mut Socket, work: impl FnOnce() -> R) -> R {
         let (over, is_over) = mpsc::channel::<()>();
         let keep = move || {
             while is_over.recv_timeout(ALIVE_EVERY) == Err(RecvTimeoutError::Timeout) {
-                // An error is ignored: a lost link is detected by the next read.
+                // The result is ignored, because the next read detects a lost link.
                 let _ = socket.write_all(b"\n");
             }
         };

@@ -48,19 +48,19 @@
 //! | the right to change the role ([`replica`]) | a lock of its own |
 //!
 //! A thread that holds one of these locks may take another only in this order: the right to change
-//! the role, the lock of [`Replica`], the lock of [`Replication`], then the lock of the log or of a
-//! failover.
+//! the role, the lock of [`Replica`], the lock of [`Replication`], and last the lock of the log or
+//! of a failover.
 //!
 //! # Offsets
 //!
-//! An offset of the history is an offset of the stream. On a primary, the stream consists of the
-//! server's own units. On a replica, the stream consists of the bytes of its primary (`relay`). A
-//! promotion or a demotion switches between these two sources at the end of the stream. The log
-//! keeps the part of the stream that it held before the switch.
+//! Offsets in the history are offsets in the stream. On a primary, the stream consists of the
+//! server's own units. On a replica, it consists of the primary's bytes (`relay`). A promotion or a
+//! demotion switches between these two sources at the end of the stream. The log keeps the part of
+//! the stream from before the switch.
 //!
-//! When the stream of a primary starts, the link thread hands the socket over to a worker. The
-//! worker runs the commands of the stream like those of a client
-//! ([`pantala_engine::client::PrimaryLink`], `clients/primary.rs`).
+//! When the primary's stream starts, the link thread hands over the socket to a worker. The worker
+//! runs the commands of the stream like those of a client ([`pantala_engine::client::PrimaryLink`],
+//! `clients/primary.rs`).
 
 mod failover;
 mod incoming;
@@ -124,21 +124,21 @@ pub struct State {
     links: Vec<Arc<Link>>,
     waits: Vec<PendingWait>,
     promotions: Promotions,
-    /// Requests for data that have arrived during a promotion and wait for its end.
+    /// Requests for data that have arrived during a promotion, and wait until it ends.
     deferred: Vec<Asker>,
-    /// Whether a replica has attached, and so received the ID, since the history got its current
-    /// ID.
+    /// Whether any replica has received the history's current ID, by attaching after the history
+    /// got it.
     has_announced_id: bool,
     /// The ID that the history gets at the end of a promotion.
     next_id: Option<ReplId>,
-    /// The database that the stream had selected at the end of the history with the former ID.
+    /// The database that the stream had selected where the history with the former ID ended.
     former_db: u32,
     /// Whether the stream is kept for replicas, attached or not.
     has_backlog: bool,
     /// The pending shutdown, if any.
     pub draining: Draining,
-    /// Since when no replica has been attached, in ms of the monotonic clock. `None` if
-    /// `repl-backlog-ttl` does not apply.
+    /// When the last replica left, in ms of the monotonic clock. `None` if `repl-backlog-ttl` does
+    /// not apply.
     alone_since_ms: Option<i64>,
     random: Random,
 }
@@ -149,8 +149,8 @@ impl State {
         ReplId::random(&mut self.random)
     }
 
-    /// Continues the history under another ID, starting at `offset`. The stream has selected the
-    /// database `db` at this offset.
+    /// Continues the history under another ID from `offset` on. At this offset, the stream has
+    /// selected the database `db`.
     fn continue_as(&mut self, own: ReplId, offset: u64, db: u32) {
         self.history.continue_as(own, offset);
         self.former_db = db;
@@ -212,7 +212,7 @@ impl Replication {
     }
 
     /// Returns the range of the stream's offsets that the log holds, and whether the stream is
-    /// recorded, that is, has readers.
+    /// recorded (has readers).
     pub fn held(&self, server: &Server) -> (Range<u64>, bool) {
         server.keyspace().journal().held()
     }

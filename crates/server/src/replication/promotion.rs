@@ -1,4 +1,4 @@
-//! The promotion of a replica to a primary. The server's stream continues the stream of its former
+//! The promotion of a replica to a primary. The server's stream continues that of its former
 //! primary under another ID. Other replicas continue without a full sync if the backlog has the
 //! bytes that they lack.
 //!
@@ -15,9 +15,8 @@
 //! ```
 //!
 //! Writes are held back until the stream consists of the server's own units (the effects of its own
-//! commands). The stream would lack the effects of a write that ran before that. As in Redis, the
-//! server's replicas are disconnected. They learn the new ID when they attach again, without a full
-//! sync.
+//! commands). If a write ran earlier, the stream would lack its effects. As in Redis, the server's
+//! replicas are disconnected. They learn the new ID when they attach again, and need no full sync.
 
 use std::io;
 use std::time::Duration;
@@ -37,7 +36,7 @@ const LOOK: Duration = Duration::from_micros(500);
 /// Time between two attempts to start the journal's thread.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// Handles `PSYNC … FAILOVER`, with which the primary asks this server to take over.
+/// Runs `PSYNC … FAILOVER`, with which the primary asks this server to take over.
 ///
 /// # Errors
 /// Returns the error reply, if the server is no replica or follows another stream than `id`.
@@ -64,8 +63,8 @@ pub(super) fn begin(server: &Server) {
         state.promotions.running += 1;
         state.next_id = Some(state.new_id());
     }
-    // The history of the former primary must end at the current end of the stream, which a `PING`
-    // would move.
+    // The history of the former primary must end at the current end of the stream. A `PING` would
+    // move this end.
     server.replication().update_pings(server);
     hold_writes(server);
 }
@@ -89,7 +88,7 @@ pub(super) fn retry(server: &Server) {
     }
 }
 
-/// Starts the thread of a promotion. After an error, [`retry`] tries again, because writes stay
+/// Starts the thread of a promotion. If this fails, [`retry`] must try again, because writes are
 /// held back until the promotion has ended.
 fn start(server: &Server, term: u64) -> io::Result<()> {
     let Some(shared) = server.replication().server() else {
@@ -115,7 +114,7 @@ fn start(server: &Server, term: u64) -> io::Result<()> {
     started
 }
 
-/// Defers a request for data while a promotion is in progress. Otherwise returns the request.
+/// Defers a request for data if a promotion is in progress. Otherwise returns the request.
 pub(super) fn defer(replication: &Replication, asker: Asker) -> Option<Asker> {
     let mut state = replication.state();
     if state.promotions.running == 0 {
@@ -125,7 +124,7 @@ pub(super) fn defer(replication: &Replication, asker: Asker) -> Option<Asker> {
     None
 }
 
-/// Ends a promotion: releases the held writes, and attaches the connections whose requests for data
+/// Ends a promotion: releases the held writes, and attaches the replicas whose requests for data
 /// were deferred.
 fn end(server: &Server) {
     let replication = server.replication();
@@ -146,14 +145,14 @@ fn end(server: &Server) {
     replication.sync_if_due(server);
 }
 
-/// Returns whether the server has followed no primary since it was last a primary. If so, the
-/// stream still consists of its own units.
+/// Returns whether the server has followed no primary since it was last a primary itself. If so,
+/// the stream still consists of its own units.
 fn is_unchanged(server: &Server) -> bool {
     server.replication().replica.former().is_none() && server.keyspace().journal().has_own_stream()
 }
 
-/// Makes the stream consist of this server's own units, and waits until it does. Returns `false` if
-/// the role has changed meanwhile or the server stops.
+/// Makes the stream consist of this server's own units, and waits until this is so. Returns `false`
+/// if the role has changed meanwhile or the server stops.
 fn resume(server: &Server, term: u64) -> bool {
     let (replica, journal) = (&server.replication().replica, server.keyspace().journal());
     loop {
@@ -176,7 +175,7 @@ fn resume(server: &Server, term: u64) -> bool {
     true
 }
 
-/// Holds back writes until [`release_writes`], independently of a `CLIENT PAUSE`.
+/// Holds back writes until [`release_writes`]. This is independent of `CLIENT PAUSE`.
 pub(super) fn hold_writes(server: &Server) {
     server.keyspace().tuning.hold_lasting_pause();
     wake_for_pause(server);

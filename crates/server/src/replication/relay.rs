@@ -2,9 +2,9 @@
 //! ID.
 //!
 //! The worker that owns the link appends the bytes that it has applied (`clients/primary.rs`). So
-//! the end of the stream is the position of the dataset, and the server's own replicas get the same
-//! bytes as the server. If the server is promoted, the backlog has the bytes that other replicas
-//! may lack. A *history* is the stream under one replication ID.
+//! the end of the stream is the position of the dataset, and the server's own replicas get the
+//! bytes that the server itself has got. If the server is promoted, its backlog has the bytes that
+//! other replicas may lack. A *history* is the stream under one replication ID.
 
 use pantala_replication::ReplId;
 
@@ -15,18 +15,18 @@ use crate::host::Server;
 /// The position at which a link starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
-    /// The position of the dataset in the primary's stream. `None` if the position is unknown, so
-    /// that a later link can't continue from it.
+    /// The position of the dataset in the primary's stream. If it is `None`, a later link can't
+    /// continue the stream.
     pub(super) known: Option<Known>,
     /// The offset at which the link's stream starts.
     pub(super) offset: u64,
-    /// The ID with which a `PSYNC` has continued the stream; `None` after a full sync.
+    /// The ID with which a `PSYNC` has continued the stream. `None` after a full sync.
     pub(super) asked: Option<ReplId>,
 }
 
 impl Replication {
     /// Makes the stream of this server continue with the bytes of its primary. Returns whether
-    /// `term` is still current, that is, whether the server still follows the same primary.
+    /// `term` is still current: whether the server has followed the same primary all along.
     pub(super) fn relay(&self, server: &Server, term: u64, origin: Origin) -> bool {
         let Some(has_changed) = self.replica.follow_stream(server, term, origin) else { return false };
         if has_changed {
@@ -35,7 +35,7 @@ impl Replication {
         true
     }
 
-    /// Makes the history of this server the primary's history. Returns whether the ID has changed.
+    /// Makes the primary's history the history of this server. Returns whether the ID has changed.
     /// The caller must hold the lock under which the term changes (`Replica::in_term`).
     pub(super) fn follow_history(&self, server: &Server, Origin { known, offset, asked }: Origin) -> bool {
         let mut state = self.state();
@@ -51,9 +51,9 @@ impl Replication {
         }
     }
 
-    /// Gives the history its new ID after a promotion. If the dataset has reached the end of the
-    /// former primary's history, the new ID continues that history; otherwise a new history starts.
-    /// The caller must hold the lock under which the term changes (`Replica::in_term`).
+    /// Gives the history its new ID after a promotion. If the dataset is at the end of the former
+    /// primary's history, the new ID continues that history. Otherwise, a new history starts. The
+    /// caller must hold the lock under which the term changes (`Replica::in_term`).
     pub(super) fn own_history(&self, server: &Server, former: Option<Known>) {
         let end = self.held(server).0.end;
         let mut state = self.state();

@@ -1,10 +1,10 @@
 //! The state of a replica: the primary that it follows, and how much of the stream it has applied.
-//! `REPLICAOF` changes the primary. The offset up to which the stream was applied is set by the
-//! link thread (`link.rs`), and later by the worker that runs the stream's commands.
+//! `REPLICAOF` changes the primary. The applied offset is set by the link thread (`link.rs`), and
+//! later by the worker that runs the commands of the stream.
 //!
 //! A *term* is the time between two changes of the primary. A connection attempt, a load or a link
-//! that belongs to an earlier term must not change the state. It ends as soon as it detects that
-//! its term is over.
+//! of an earlier term must not change the state, and ends as soon as it finds that its term is
+//! over.
 
 mod shards;
 mod stream;
@@ -98,8 +98,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns a position at which another server takes over as the primary. The database doesn't
-    /// matter, because the new primary's stream starts by selecting a database.
+    /// Returns the position at which another server takes over as the primary. The database of the
+    /// position doesn't matter, because the new primary's stream starts by selecting a database.
     pub(super) fn at(id: ReplId, offset: u64) -> Known {
         Known { position: Position { id, offset }, db: 0 }
     }
@@ -110,8 +110,8 @@ pub(super) struct Wanted {
     pub(super) primary: Address,
     pub(super) term: u64,
     pub(super) known: Option<Known>,
-    /// Whether the dataset is the result of this server's own stream, and the end of this stream
-    /// has not been recorded yet.
+    /// Whether the dataset results from this server's own stream, whose end has not been recorded
+    /// yet.
     pub(super) is_own: bool,
 }
 
@@ -120,11 +120,11 @@ struct State {
     phase: Phase,
     transfer: Option<Transfer>,
     known: Option<Known>,
-    /// Whether the dataset is the result of this server's own stream, and the end of this stream
-    /// has not been recorded yet.
+    /// Whether the dataset results from this server's own stream, whose end has not been recorded
+    /// yet.
     is_own: bool,
     down_since: Instant,
-    /// During a promotion: the end of the former primary's stream. The dataset has reached it.
+    /// During a promotion: the end of the former primary's stream, which the dataset has reached.
     former: Option<Known>,
     has_thread: bool,
     /// Whether no link may be established, because the server is about to stop.
@@ -134,8 +134,8 @@ struct State {
 }
 
 /// The right to change the role of this server. A thread acquires it before it checks whether the
-/// role may change. It keeps the right until it has changed the state and the setting `replicaof`.
-/// The right is taken before any other lock, and its owner waits for nothing but locks.
+/// role may change, and keeps it until it has changed the state and the setting `replicaof`. It
+/// must be acquired before any other lock. Its owner waits for nothing except locks.
 pub(super) struct RoleLock<'s> {
     server: &'s Server,
     _guard: MutexGuard<'s, ()>,
@@ -154,7 +154,7 @@ pub struct Replica {
     pub link_worker: LinkWorker,
     /// All shards, while a worker passes them to the link thread.
     pub shards: Shards,
-    /// Held while the role is published, so that the last change of the role is published last.
+    /// Held while the role is published, so that the role that was set last is published last.
     publishing: Mutex<()>,
     server: OnceLock<Weak<Server>>,
 }
@@ -189,7 +189,7 @@ impl Default for Replica {
 
 impl Replica {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic leaves no invalid state, because each field is valid on its own.
+        // A poisoned lock doesn't matter, because each field is valid on its own.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -215,14 +215,14 @@ impl Replica {
     }
 
     /// Returns the replication ID of the stream that this replica applies. Returns `None` if the
-    /// server is no replica, or has no dataset of the primary yet.
+    /// server is no replica, or does not have the primary's dataset yet.
     pub fn followed_id(&self) -> Option<ReplId> {
         let state = self.lock();
         state.primary.as_ref().and(state.known).map(|known| known.position.id)
     }
 
-    /// Returns the ID of the former primary's stream and the offset at which this stream ended.
-    /// Returns `None` if no promotion is in progress.
+    /// If a promotion is in progress, returns the ID of the former primary's stream and the offset
+    /// at which this stream ended. Otherwise returns `None`.
     pub fn former(&self) -> Option<(ReplId, u64)> {
         self.lock().former.map(|Known { position, .. }| (position.id, position.offset))
     }
@@ -283,9 +283,9 @@ impl Replica {
         Followed::Changed
     }
 
-    /// Starts to follow another primary, or none, if `check` finds no error in the current state.
-    /// `own` is the end of this server's own stream, if known. The caller must own the
-    /// [`RoleLock`].
+    /// Starts to follow another primary, or none. Does so only if `check` finds no error in the
+    /// current state. `own` is the end of this server's own stream, if known. The caller must own
+    /// the [`RoleLock`].
     fn change<E>(
         &self,
         server: &Server,
@@ -314,8 +314,8 @@ impl Replica {
                 log_promotion(state.former);
                 is_promoted = true;
             } else if !was_replica {
-                // If a promotion is in progress, writes were held back, and the dataset is still at
-                // `former`. Otherwise clients may have written, and the dataset is at the end of
+                // If a promotion is in progress, writes are held back, so the dataset is still at
+                // `former`. If none is, clients may have written, so the dataset is at the end of
                 // this server's own stream.
                 state.known = own.or(state.former.take());
                 state.is_own = state.known.is_none();
@@ -327,8 +327,8 @@ impl Replica {
         }
         server.config().note_replica_of(setting.as_ref().map(|it| (it.host.as_str(), it.port)));
         process::set_log_role(is_replica);
-        // The result is ignored: a failure was logged and, as in Redis, doesn't prevent the change
-        // of role.
+        // The result is ignored. As in Redis, a failure is logged and doesn't prevent the change of
+        // role.
         process::adjust_oom_score(&server.config().settings().process, is_replica);
         if is_promoted {
             promotion::begin(server);
@@ -336,8 +336,8 @@ impl Replica {
         self.publish_role(server);
         self.end_link(server);
         if is_promoted {
-            // In a failover, the thread of the promotion answers the former primary's `PSYNC`. So
-            // it is started only after the role has changed.
+            // In a failover, the thread of the promotion replies to the former primary's `PSYNC`.
+            // So it must start only after the role has changed.
             promotion::run(server, term);
         }
         if is_replica {
@@ -398,8 +398,8 @@ impl Replica {
         let mut state = self.lock();
         loop {
             let server = server.upgrade().filter(|server| !server.is_stopping())?;
-            // An earlier link must have ended, because its end determines from where the stream
-            // continues.
+            // The stream continues from where an earlier link has ended. So that link must have
+            // ended.
             let is_free = state.link.is_none() && !state.is_held && !server.snapshots().loading.is_startup();
             drop(server);
             if let (Some(primary), Phase::Connect, true) = (&state.primary, state.phase, is_free) {
@@ -417,7 +417,7 @@ impl Replica {
         drop(self.changed.wait_timeout_while(state, after, is_same).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Changes the state if `term` is still the current term. Returns whether it is.
+    /// Changes the state if `term` is the current term. Returns whether it is.
     fn in_term(&self, term: u64, change: impl FnOnce(&mut State)) -> bool {
         let mut state = self.lock();
         let is_current = self.term() == term;
@@ -472,8 +472,8 @@ impl Replica {
         true
     }
 
-    /// Records that the link has ended. The stream was applied up to `offset`, where it had
-    /// selected database `db`. If `offset` is `None`, the stream can't be continued.
+    /// Records that the link has ended. It has applied the stream up to `offset`, where the stream
+    /// had selected database `db`. If `offset` is `None`, the stream can't be continued.
     pub fn link_ended(&self, server: &Server, term: u64, offset: Option<u64>, db: u32) {
         let was_lost = {
             let mut locked = self.lock();
@@ -492,7 +492,7 @@ impl Replica {
                 (Some(offset), None) => {
                     if let (None, Some(former)) = (&state.primary, &mut state.former) {
                         // The server was promoted while a command of the stream was running. The
-                        // former stream ends after that command.
+                        // former primary's stream ends after that command.
                         *former = Known { position: Position { offset, ..former.position }, db };
                     }
                 }
@@ -524,17 +524,16 @@ impl<'s> RoleLock<'s> {
         let Ok(()) = self.replica().change(self.server, primary, None, |_| Ok::<(), Infallible>(()));
     }
 
-    /// Follows a replica that takes over as the primary. `end` is the position at which this
-    /// server's own stream ends, if known.
+    /// Follows a replica of this server, which takes over as the primary. `end` is the position at
+    /// which this server's own stream ends, if known.
     pub(super) fn hand_over(&self, primary: Address, end: Option<Known>) {
         let Ok(()) = self.replica().change(self.server, Some(primary), end, |_| Ok::<(), Infallible>(()));
     }
 
-    /// Stops following the primary, if the server is a replica that applies the stream `id`.
+    /// If the server is a replica that applies the stream `id`, stops following the primary.
     ///
     /// # Errors
-    /// Returns the complete error reply, if the server is no replica or applies another stream than
-    /// `id`.
+    /// The server is no replica or applies another stream. Returns the complete error reply.
     pub(super) fn take_over(&self, id: Option<ReplId>) -> Result<(), &'static str> {
         self.replica().change(self.server, None, None, |state| {
             if state.primary.is_none() {

@@ -1,7 +1,7 @@
 //! The socket of the link thread, which connects a replica to its primary. With `tls-replication`,
 //! the link is encrypted.
 //!
-//! The thread blocks in reads and writes, at most for the timeouts of the socket. When the stream
+//! The thread blocks in reads and writes, for at most the timeouts of the socket. When the stream
 //! starts, a worker takes over the socket and the state of the TLS connection.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -28,8 +28,8 @@ impl Socket {
         Socket { stream, tls: None, records: Vec::new() }
     }
 
-    /// Wraps a socket and performs the TLS handshake. Before each read, calls `may_wait`, which
-    /// returns whether to continue. Each read waits at most for the socket's timeout.
+    /// Wraps a socket and performs the TLS handshake. Calls `may_wait` before each read, to find
+    /// out whether to continue. Each read waits for at most the socket's timeout.
     ///
     /// # Errors
     /// The handshake fails, or `may_wait` returns `false`.
@@ -39,12 +39,12 @@ impl Socket {
         let mut records = vec![0; READ_BYTES];
         let mut shaken = connection.perform_handshake(&mut Out { plain: &mut plain, reply: &mut reply });
         loop {
-            // After a failure, the reply is an alert, which must be sent too.
+            // After a failure, the reply is an alert, which must be sent as well.
             stream.write_all(&reply)?;
             reply.clear();
             shaken.map_err(|failure| other(&failure))?;
-            // `plain` is dropped here. It is empty, because a primary sends its first data only
-            // after a command.
+            // `plain` is dropped here. It is empty, because the primary sends data only in reply to
+            // a command.
             if !connection.is_handshaking() {
                 return Ok(Socket { stream, tls: Some(connection), records });
             }
@@ -116,7 +116,7 @@ fn other(failure: &Failure) -> io::Error {
 }
 
 /// The TLS state of a link that is being handed over to a worker. The socket itself is sent in a
-/// message of the engine crate, which doesn't know TLS.
+/// message. Messages are defined in the engine crate, which doesn't know TLS.
 #[derive(Default)]
 pub struct Handover(Mutex<Option<(u64, Connection)>>);
 

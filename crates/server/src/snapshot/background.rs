@@ -1,7 +1,7 @@
-//! Background snapshots. A thread that holds all shards starts the snapshot. Then the snapshot's
-//! own thread passes the encoded bytes to a [`Consumer`], which writes them to a file or sends them
-//! to replicas. A *part* is a group of encoded entries. In the *walk*, the workers visit all shards
-//! and encode the parts.
+//! Background snapshots. A thread that holds all shards starts the snapshot. Then the workers
+//! *walk* all shards and encode their entries, in groups called *parts*. The snapshot's own thread
+//! passes the encoded bytes to a [`Consumer`], which writes them to a file or sends them to
+//! replicas.
 //!
 //! ```text
 //! holder of all shards     workers              pantala-snapshot (the snapshot's own thread)
@@ -34,7 +34,8 @@ use super::save::snapshot_header;
 use crate::host::Server;
 use crate::process::yield_to_workers;
 
-/// Interval at which a snapshot delayed by `rdb-key-save-delay` checks whether it was aborted.
+/// While `rdb-key-save-delay` delays a snapshot, interval at which it checks whether it was
+/// aborted.
 const KEY_DELAY_STEP: Duration = Duration::from_millis(5);
 /// Maximum time for which a shutdown waits for an aborted snapshot.
 const EXIT_MAX: Duration = Duration::from_secs(2);
@@ -68,17 +69,17 @@ pub trait Consumer: Send {
     /// The consumer can't receive more.
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()>;
 
-    /// Called last, and exactly once if the snapshot was started. Returns a function that records
-    /// the outcome. This function is called once all shards have been walked and the next snapshot
-    /// may start. So a client that sees the outcome can start the next snapshot.
+    /// Called last, exactly once for each snapshot that was started. Returns a function that
+    /// records the outcome. The function is called when all shards have been walked and the next
+    /// snapshot may start, so a client that sees the outcome can start the next snapshot.
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) -> Option<Record>;
 }
 
-/// Records the outcome of a snapshot. Called while the state of the running snapshot is locked, so
-/// the function must not use [`Background`].
+/// Records the outcome of a snapshot. Called under the lock of the running snapshot's state, so the
+/// function must not use [`Background`].
 pub type Record = Box<dyn FnOnce()>;
 
-/// Describes a snapshot whose bytes the consumer has received completely.
+/// A snapshot whose bytes the consumer has received completely.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// Length of the file, bytes.
@@ -105,13 +106,14 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Parameters of the journal's reader that [`start`] creates. This reader starts with the first
-/// effect that the snapshot does not contain.
+/// Parameters of the journal's reader that [`start`] creates. The first effect for this reader is
+/// the first one that the snapshot does not contain.
 pub struct JournalStart {
     /// Which of the journal's logs to read: the effects of this server's commands, or the bytes for
     /// replicas.
     pub which: Which,
-    /// Maximum number of bytes that the reader may be behind. A reader further behind is cut off.
+    /// Maximum number of bytes that the reader may be behind. If it is further behind, it is cut
+    /// off.
     pub bytes_max: Arc<AtomicU64>,
     /// Called when the reader has more to read.
     pub wake: Wake,
@@ -144,9 +146,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns the number of bytes that commands have encoded because they were about to change the
-    /// values. With a forked process, as in Redis, the kernel would have copied the memory of these
-    /// values.
+    /// Returns how many bytes commands have encoded because they were about to change the values. A
+    /// forked process, as in Redis, would have made the kernel copy the memory of these values.
     pub fn forced_bytes(&self) -> u64 {
         self.progress.get().map_or(0, |progress| progress.forced_bytes())
     }
@@ -186,7 +187,7 @@ impl Background {
     }
 
     /// Delays the snapshot's thread for `keys` keys, according to `rdb-key-save-delay`. The delay
-    /// ends early if the setting is reset to 0 or the snapshot is aborted.
+    /// ends early if the setting becomes 0 or the snapshot is aborted.
     fn delay_keys(&self, running: &Running, keys: u64) {
         let (began, keys) = (Instant::now(), i64::try_from(keys).unwrap_or(i64::MAX));
         let left = || {
@@ -239,7 +240,7 @@ impl Background {
         self.abort(|_| true);
         let running = lock(&self.running);
         running.iter().filter_map(|running| running.progress.get()).for_each(|progress| progress.abandon());
-        // A poisoned lock doesn't matter: the process ends.
+        // A poisoned lock doesn't matter, because the process is ending.
         drop(self.ended.wait_timeout_while(running, EXIT_MAX, |running| running.is_some()));
     }
 
@@ -282,8 +283,8 @@ impl Background {
     }
 }
 
-/// Queues a job that a worker runs as soon as it holds all shards. This is for the server's
-/// internal work. Commands acquire shards in another way.
+/// Queues a job that a worker runs as soon as it holds all shards. Used for the server's own work,
+/// not for commands.
 pub fn with_all_shards(server: &Server, job: Job) {
     let mut jobs = lock(&server.snapshots().background.jobs);
     jobs.push(job);
@@ -293,8 +294,8 @@ pub fn with_all_shards(server: &Server, job: Job) {
 }
 
 /// Starts a snapshot of the current dataset and passes it to a consumer. If `journal` is given,
-/// also returns a reader of the stream of effects. This reader starts with the first effect that
-/// the snapshot does not contain.
+/// also returns a reader of the stream of effects, which starts with the first effect that the
+/// snapshot does not contain.
 ///
 /// # Errors
 /// Another snapshot is running, or the thread of this snapshot or of the journal can't be created.
@@ -308,8 +309,8 @@ pub fn start(
     start_filtered(server, whole, purpose, Filter::default(), journal, consumer)
 }
 
-/// Starts a snapshot like [`start`], but without the content that the filter excludes. The walk
-/// visits excluded keys too, because it must end the snapshot that each dictionary has started.
+/// Does the same as [`start`], but leaves out the content that the filter excludes. Excluded keys
+/// are walked too, because the walk must end the snapshot that each dictionary has started.
 ///
 /// # Errors
 /// As [`start`].
@@ -325,8 +326,8 @@ pub fn start_filtered(
     let Some(shared) = background.server() else {
         return Err(NotStarted::Thread(io::ErrorKind::Other.into()));
     };
-    // The copy of the libraries and the journal's position must belong to the same instant. So this
-    // lock keeps the libraries from changing until the position has been determined.
+    // This lock keeps the libraries from changing until the journal's position has been determined.
+    // So the copy of the libraries belongs to the same instant as that position.
     let order = server.keyspace().journal().order_libraries();
     let mut header = snapshot_header(server, purpose == Purpose::Rewrite);
     if filter.without_functions {
@@ -341,7 +342,7 @@ pub fn start_filtered(
     let reader = journal.map(|start| whole.cut_journal(&order, start.which, start.bytes_max, start.wake));
     let reader = reader.transpose().map_err(failed)?;
     drop(order);
-    // The creation of a thread can fail, and a started snapshot must be read to its end. So the
+    // Creating a thread can fail, and a snapshot, once started, must be read to its end. So the
     // thread is created first.
     let (hand_over, work) = mpsc::sync_channel::<Work>(1);
     let run = move || {
@@ -354,8 +355,8 @@ pub fn start_filtered(
         reader.iter().for_each(|reader| server.keyspace().leave_journal(reader));
         return Err(failed(error));
     }
-    // On a replica, the snapshot contains expired keys too. The primary may already have sent
-    // commands that use these keys, and the `DEL` follows later.
+    // On a replica, the snapshot contains expired keys too. Commands that the primary has already
+    // sent may use them, and their `DEL` follows later.
     let tuning = &whole.keyspace().tuning;
     let keeps_expired = tuning.is_replica();
     let form = |compresses| EntryForm::new(tuning, compresses, whole.now_ms()).keeping_expired(keeps_expired);
@@ -375,8 +376,8 @@ pub fn start_filtered(
 struct Parts {
     /// How the walk of the shards encodes values.
     walked: EntryForm,
-    /// How a command encodes a value that it is about to change: without compression, because the
-    /// command waits for the encoding.
+    /// How a command encodes a value that it is about to change. There is no compression, because
+    /// the command waits for the encoding.
     forced: EntryForm,
 }
 
@@ -403,7 +404,7 @@ impl Encoder for Parts {
     }
 }
 
-/// Encodes no keys, for a snapshot without keys.
+/// Encodes nothing, for a snapshot without keys.
 struct NoKeys;
 
 impl Encoder for NoKeys {
@@ -434,8 +435,8 @@ struct Work {
 
 impl Work {
     /// Passes the file to a consumer, and returns the result of [`Consumer::finished`]. Returns
-    /// only when the walk of the shards has ended, even if the consumer has failed earlier, because
-    /// the next snapshot can't start before that.
+    /// only when the walk of the shards has ended, because the next snapshot can't start before
+    /// that. This holds even if the consumer fails earlier.
     fn run(self, mut consumer: Box<dyn Consumer>, background: &Background) -> Option<Record> {
         let Work { head, tail, input, running } = self;
         let outcome = write(&head, tail, &input, (&running, background), &mut *consumer);

@@ -1,5 +1,5 @@
-//! Background snapshots to the file: `BGSAVE` and the `save` setting. Each *save point* of this
-//! setting is a time and a number of changes, after which a snapshot starts.
+//! Background snapshots to the file: `BGSAVE` and the `save` setting. This setting consists of
+//! *save points*. A save point is a time and a number of changes, after which a snapshot starts.
 
 use std::io;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use super::save::note_version;
 use crate::config::Settings;
 use crate::host::Server;
 
-/// Time after the start of a failed snapshot during which neither a save point nor a scheduled
-/// `BGSAVE` starts the next snapshot, as in Redis.
+/// For this time after the start of a failed snapshot, neither a save point nor a scheduled
+/// `BGSAVE` starts the next one, as in Redis.
 const RETRY_AFTER_S: i64 = 5;
 
 /// The error reply to `SAVE` and `BGSAVE` while a snapshot to the file or for replicas is running.
@@ -29,8 +29,8 @@ const OTHER_CHILD: &str = "ERR Another child process is active (AOF?): can't BGS
 /// Times and results of snapshots to the file (`INFO persistence`).
 #[derive(Debug)]
 pub struct Saves {
-    /// When the last snapshot was saved, or when the server started if there was none; Unix time in
-    /// s.
+    /// When the last snapshot was saved, Unix time in s. If there was none, the start of the
+    /// server.
     last_save_s: AtomicI64,
     /// When the server last tried to start a background snapshot, Unix time in s.
     last_try_s: AtomicI64,
@@ -38,7 +38,7 @@ pub struct Saves {
     has_failed: AtomicBool,
     /// Duration of the last background snapshot, s; -1 if there was none.
     last_took_s: AtomicI64,
-    /// Number of bytes of the last background snapshot that commands had to encode before they
+    /// Number of bytes that commands had to encode for the last background snapshot before they
     /// changed values.
     last_forced_bytes: AtomicU64,
     /// Number of changes since startup that the last saved snapshot contains.
@@ -68,8 +68,8 @@ impl Saves {
         }
     }
 
-    /// Returns when the last snapshot was saved, or when the server started if there was none; Unix
-    /// time in s.
+    /// Returns when the last snapshot was saved, Unix time in s. If there was none, returns the
+    /// start of the server.
     pub fn last_save_s(&self) -> i64 {
         self.last_save_s.load(Relaxed)
     }
@@ -84,7 +84,7 @@ impl Saves {
         self.last_took_s.load(Relaxed)
     }
 
-    /// Returns the number of bytes of the last background snapshot that commands had to encode
+    /// Returns the number of bytes that commands had to encode for the last background snapshot
     /// before they changed values. A fork would have copied these values.
     pub fn last_forced_bytes(&self) -> u64 {
         self.last_forced_bytes.load(Relaxed)
@@ -110,8 +110,7 @@ impl Saves {
         self.saved_changes.store(changes, Relaxed);
     }
 
-    /// Records that a snapshot was saved. The snapshot contains this number of changes since
-    /// startup.
+    /// Records that a snapshot with this number of changes since startup was saved.
     pub(super) fn note_saved(&self, server: &Server, changes: u64) {
         self.saved_changes.store(changes, Relaxed);
         self.last_save_s.store(server.now_ms() / 1000, Relaxed);
@@ -120,8 +119,8 @@ impl Saves {
     }
 }
 
-/// Makes the server reject writes if the last background snapshot failed and the settings require
-/// this (`stop-writes-on-bgsave-error`). Otherwise makes it accept writes.
+/// Makes the server reject writes if the last background snapshot failed and
+/// `stop-writes-on-bgsave-error` is set. Otherwise makes it accept writes.
 pub fn reject_writes_on_error(server: &Server, settings: &Settings) {
     let is_expected = settings.stop_writes_on_bgsave_error && !settings.save_points.is_empty();
     let is_unsaved = is_expected && server.snapshots().saves.has_failed();
@@ -138,7 +137,7 @@ pub(super) fn run(
     schedules: bool,
 ) -> Result<whole::Background, &'static str> {
     let snapshots = server.snapshots();
-    // A snapshot contains all changes of a transaction or none. So it can't start within a
+    // A snapshot contains either all changes of a transaction or none, so it can't start within a
     // transaction.
     let is_in_exec = !access.may_block();
     match snapshots.background.running().map(|running| running.purpose) {
@@ -157,10 +156,10 @@ pub(super) fn run(
     }
 }
 
-/// Handles `FLUSHALL`. As in Redis, aborts a running snapshot to the file. If there are save
-/// points, also replaces the file by a file without keys. Otherwise the deleted keys would reappear
-/// after a crash. If a snapshot is running, only schedules the replacement, because the aborted
-/// snapshot may be about to rename its file.
+/// Runs the snapshots' part of `FLUSHALL`. As in Redis, aborts a running snapshot to the file. If
+/// there are save points, also replaces the file by a file without keys. Without this, the deleted
+/// keys would reappear after a crash. If a snapshot is still running, the replacement is only
+/// scheduled, because the aborted snapshot may be about to rename its file.
 pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     let snapshots = server.snapshots();
     snapshots.background.abort(|purpose| purpose == Purpose::Save);
@@ -170,7 +169,7 @@ pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     if snapshots.background.running().is_some() {
         snapshots.saves.is_scheduled.store(true, Relaxed);
     } else {
-        // `save` logs a failure. The next save point that is reached starts another snapshot.
+        // `save` logs a failure. Another snapshot then starts at the next save point.
         let _ = super::save::save(server, whole);
     }
 }
@@ -211,8 +210,8 @@ pub fn save_if_due(server: &Server, now_ms: i64) {
         Box::new(|server, whole| {
             let saves = &server.snapshots().saves;
             saves.is_requested.store(false, Relaxed);
-            // After a failure, the snapshot stays scheduled. `start_now` logs the failure unless
-            // another snapshot is running.
+            // After a failure, the snapshot stays scheduled. `start_now` logs any failure other
+            // than a running snapshot.
             if start_now(server, whole).is_ok() {
                 saves.is_scheduled.store(false, Relaxed);
             }
@@ -235,8 +234,8 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     let passed_s = now_s - saves.last_save_s();
     let settings = server.config().settings();
     let points = settings.save_points();
-    // The number of changes is a sum over all partitions (parts of shards). The sum is computed
-    // only once the shortest time of all save points has passed.
+    // The number of changes is a sum over all partitions (parts of shards). It is computed only
+    // once the shortest time of all save points has passed.
     let shortest_s = points.clone().map(|(seconds, _)| seconds).min();
     if shortest_s.is_none_or(|seconds| passed_s <= seconds) {
         return false;
@@ -256,7 +255,8 @@ struct Saving {
     server: Arc<Server>,
     /// Number of changes since startup that the snapshot contains.
     changes: u64,
-    /// Auxiliary fields with the dataset's place in a replication history; empty if it has none.
+    /// Auxiliary fields with the dataset's place in a replication history. Empty if the dataset has
+    /// none.
     place: Vec<(&'static str, String)>,
     target: Target,
     file: Option<Unfinished>,
@@ -275,7 +275,7 @@ impl Consumer for Saving {
 
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) -> Option<Record> {
         let Saving { server, changes, target, file, .. } = *self;
-        // Until this method returns, `running` is the snapshot of this consumer.
+        // Until this method returns, `running` is this consumer's snapshot.
         let running = server.snapshots().background.running();
         let forced_bytes = running.map_or(0, |running| running.forced_bytes());
         let finished = outcome.and_then(|written| {

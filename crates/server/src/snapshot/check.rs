@@ -60,8 +60,8 @@ fn check(path: &Path) -> (bool, String) {
     (end.is_some(), report)
 }
 
-/// Checks the RDB data at the start of a file. Returns the offset of the end of this data if the
-/// data is valid, and the text of the report.
+/// Checks the RDB data at the start of a file. Returns the offset of the data's end (`None` if the
+/// data is invalid), and the text of the report.
 pub fn check_start(path: &Path) -> (Option<u64>, String) {
     let mut lines = String::new();
     let mut report = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");

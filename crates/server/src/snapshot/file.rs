@@ -13,8 +13,8 @@ use pantala_runtime::SequentialFile;
 
 use crate::config::{NEW_FILE_MODE, Settings};
 
-/// The file is synced each time that this number of bytes has been written
-/// (`rdb-save-incremental-fsync`), as in Redis.
+/// With `rdb-save-incremental-fsync`, the file is synced each time that this number of bytes has
+/// been written, as in Redis.
 const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The failed step of writing a file, and its error.
@@ -63,8 +63,8 @@ pub struct Unfinished {
 
 impl Target {
     /// Returns the target of a snapshot. The paths are absolute, because `CONFIG SET dir` may
-    /// change the working directory. Snapshots that are written at the same time must have
-    /// different `number`s, so that their temporary paths differ.
+    /// change the working directory. Snapshots that are written at the same time need different
+    /// `number`s, so that their temporary paths differ.
     pub fn of(settings: &Settings, number: u32) -> Self {
         let path = super::path_of(settings);
         let temporary = path.with_file_name(match number {
@@ -114,8 +114,8 @@ impl Unfinished {
         self.file.sync().map_err(|error| Failed::during("syncing", error))?;
         fs::rename(temporary, path).map_err(|error| Failed::during("renaming", error))?;
         self.is_finished = true;
-        // A failure is only logged: the new file is already synced and renamed, and some file
-        // systems can't sync a directory.
+        // A failure is only logged: the new file is already synced and renamed, and on some file
+        // systems directories can't be synced.
         let dir = path.parent().unwrap_or(Path::new("."));
         if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {
             tracing::warn!("Syncing the directory '{}' failed: {error}", dir.display());

@@ -31,7 +31,7 @@ use crate::host::Server;
 const INPUT_BYTES: usize = 1024 * 1024;
 /// Size at which a batch is sent, bytes.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Maximum number of batches that wait for one loader.
+/// Maximum number of batches queued for one loader.
 const BATCHES_MAX: usize = 4;
 /// Maximum number of loaders. More loaders would only wait for the thread that reads.
 const LOADERS_MAX: usize = 8;
@@ -70,7 +70,7 @@ impl From<Error> for LoadError {
     }
 }
 
-/// The treatment of the entries of a file by a loader.
+/// What a loader does with the entries of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
     /// Store them. An existing key is an error.
@@ -95,9 +95,8 @@ pub struct Counts {
     /// Number of expired keys, which are not loaded.
     pub expired: AtomicU64,
     empty: AtomicU64,
-    /// Whether the file states its place in a replication history. If so, its expired keys are
-    /// loaded, because the replicas of this history have not received the deletions of these keys
-    /// yet.
+    /// Whether the file states its place in a replication history. If so, expired keys are loaded
+    /// too, because the history's replicas have not received the deletions of these keys yet.
     continues: AtomicBool,
     /// The file's place in a replication history.
     place: Mutex<Place>,
@@ -109,19 +108,18 @@ pub struct Counts {
 struct Place {
     id: Option<ReplId>,
     offset: Option<u64>,
-    /// The database that the stream has selected (`repl-stream-db`).
+    /// The database that the replication stream has selected (`repl-stream-db`).
     db: Option<u32>,
 }
 
 impl Counts {
     /// Returns the database that the replication stream has selected at the snapshot's offset, if
-    /// the snapshot states it.
+    /// the file states it.
     pub fn stream_db(&self) -> Option<u32> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).db
     }
 
-    /// Records the value of the auxiliary field `name`, if this field is a part of the file's
-    /// place.
+    /// If the auxiliary field `name` is a part of the file's place, records its value.
     fn note_place(&self, name: &[u8], value: &[u8]) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match name {
@@ -175,7 +173,7 @@ pub fn load_at_start(server: &Server, owned: &mut [Ownership]) -> Result<(), Str
     Ok(())
 }
 
-/// Restores the libraries of a file. According to `policy`, they are added to the server's
+/// Restores the libraries of a file. `policy` decides whether they are added to the server's
 /// libraries or replace them.
 ///
 /// # Errors
@@ -205,7 +203,7 @@ pub struct Loaded {
     pub end: u64,
 }
 
-/// Reads a file and handles its entries according to `duty`.
+/// Reads a file and processes its entries according to `duty`.
 ///
 /// # Errors
 /// The file can't be read or is damaged. Some of its entries may have been stored.
@@ -214,8 +212,8 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
     load_from(server, Watched { file, server }, Some(file_bytes), whole, duty)
 }
 
-/// Reads a snapshot from a source and handles its entries according to `duty`. `total_bytes` is the
-/// snapshot's length, if known.
+/// Reads a snapshot from a source and processes its entries according to `duty`. `total_bytes` is
+/// the snapshot's length, if known.
 ///
 /// # Errors
 /// The source fails, or the snapshot is damaged. Some of its entries may have been stored.
@@ -256,7 +254,7 @@ pub fn load_from(
         let stored = loaders
             .into_iter()
             .map(|loader| loader.join().unwrap_or(Err(Error { offset: 0, fault: Fault::OutOfMemory })));
-        // Returns the error with the lowest offset, since the other errors may be its consequences.
+        // Returns the error with the lowest offset, because the others may be consequences of it.
         match stored.filter_map(Result::err).min_by_key(|error| error.offset) {
             Some(error) => Err(LoadError::Wrong(error)),
             None => read,
@@ -302,8 +300,7 @@ fn read_all(
             Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
             Next::Piece(_, Piece::Entry(entry)) => {
                 if !queues[part_of(entry.key)].add(&entry) {
-                    // The loader of this entry has failed. The loader returns the reason to
-                    // `load_from`.
+                    // The loader of this entry has failed. `load_from` receives the reason from it.
                     return Ok((libraries, reader.offset()));
                 }
             }
@@ -437,7 +434,7 @@ impl Loader<'_> {
             }
             return Ok(());
         };
-        // As in Redis, a key whose deadline is the current millisecond is loaded.
+        // As in Redis, a key that expires in the current millisecond is loaded.
         let has_expired = entry.expire_at_ms.is_some_and(|at_ms| at_ms < self.now_ms);
         if has_expired && !self.counts.continues.load(Relaxed) {
             self.counts.expired.fetch_add(1, Relaxed);

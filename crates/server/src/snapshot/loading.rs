@@ -1,5 +1,5 @@
-//! The progress of loading a dataset, at startup or from a primary. Workers already serve
-//! connections meanwhile, and reply `-LOADING` to commands that need the dataset.
+//! The progress of loading a dataset, at startup or from a primary. During the load, workers serve
+//! connections, and reply `-LOADING` to commands that need the dataset.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,12 +10,12 @@ use pantala_engine::tuning::refusal::Refusals;
 
 use crate::host::Server;
 
-/// A load at startup counts as short until it has read this number of bytes, which is the default
-/// of Redis's `loading-process-events-interval-bytes`.
+/// A load at startup counts as *short* until it has read this number of bytes. It is the default of
+/// Redis's `loading-process-events-interval-bytes`.
 const SHORT_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Number of pauses after which [`wait_while_short`] returns even if the load still counts as
-/// short. The pauses take one second in all.
+/// Number of pauses after which [`wait_while_short`] stops waiting, even if the load still counts
+/// as short. This number of pauses takes one second.
 const SHORT_PAUSES_MAX: u32 = 4000;
 
 /// Pause between two checks of whether the load still counts as short.
@@ -28,8 +28,8 @@ pub struct Loading {
     started_s: AtomicI64,
     /// Whether the running load is that at startup.
     is_startup: AtomicBool,
-    /// Whether the running load comes from a primary and holds the shards whose dataset it
-    /// replaces.
+    /// Whether the running load comes from a primary and has begun to replace the dataset. It then
+    /// holds all shards.
     is_replacing: AtomicBool,
     /// Number of loads that have failed and left an empty dataset.
     failures: AtomicU64,
@@ -41,12 +41,12 @@ pub struct Loading {
     used_bytes: AtomicU64,
     /// `key-load-delay`.
     delay: AtomicI64,
-    /// Number of keys loaded while the delay was negative. With a delay of -n, the load sleeps
-    /// before each n-th of these keys.
+    /// Number of keys loaded under a negative delay. With a delay of -n, the load sleeps before
+    /// each n-th of them.
     delayed: AtomicU64,
 }
 
-/// The fields of `INFO` while a dataset is loaded.
+/// The fields that `INFO` shows while a dataset is loaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
     /// Start of the load, Unix time in seconds.
@@ -73,8 +73,8 @@ impl Loading {
         let (total_bytes, loaded_bytes) = (self.total_bytes.load(Relaxed), self.loaded_bytes.load(Relaxed));
         let passed_s = u64::try_from(now_s - started_s).unwrap_or(0);
         let used_bytes = self.used_bytes.load(Relaxed);
-        // If the total length is unknown, the stated memory usage serves as a rough estimate, as in
-        // Redis.
+        // If the total length is unknown, the memory usage that the file states is used as a rough
+        // estimate, as in Redis.
         let (percent, left_bytes) = match (total_bytes, used_bytes) {
             (0, 0) => (0.0, 1),
             (0, used) => (percentage(loaded_bytes, used).min(99.99), used.saturating_sub(loaded_bytes).max(1)),
@@ -113,8 +113,8 @@ impl Loading {
         self.failures_at_shutdown.store(self.failures.load(Relaxed), Relaxed);
     }
 
-    /// Returns whether a load has failed since the last shutdown was requested. That shutdown must
-    /// not replace the snapshot file by an empty one.
+    /// Returns whether a load has failed since the last shutdown was requested. If so, the shutdown
+    /// must not replace the snapshot file by one without keys.
     pub fn has_failed_since_shutdown(&self) -> bool {
         self.failures.load(Relaxed) != self.failures_at_shutdown.load(Relaxed)
     }
@@ -124,8 +124,8 @@ impl Loading {
         self.is_startup.load(Relaxed)
     }
 
-    /// Returns whether the load at startup is running and has read little so far. A load that is
-    /// delayed by `key-load-delay` is never short.
+    /// Returns whether a load at startup is running and counts as short. A load that is delayed by
+    /// `key-load-delay` never does.
     fn is_short(&self) -> bool {
         self.is_startup() && self.delay.load(Relaxed) == 0 && self.loaded_bytes() < SHORT_BYTES
     }
@@ -206,8 +206,8 @@ pub fn end(server: &Server) {
 }
 
 /// Waits until the load at startup has ended or no longer counts as short. So clients that connect
-/// while a small dataset is loaded never get `-LOADING`. Redis, too, serves no client before it has
-/// loaded that much.
+/// while a small dataset is loaded never get `-LOADING`. Redis behaves in the same way: it serves
+/// no client until it has loaded [`SHORT_BYTES`].
 pub fn wait_while_short(server: &Server) {
     let loading = &server.snapshots().loading;
     for _ in 0..SHORT_PAUSES_MAX {
@@ -218,8 +218,8 @@ pub fn wait_while_short(server: &Server) {
     }
 }
 
-/// A file that is being loaded. Counts the bytes that are read. Reading fails once the server is
-/// stopping.
+/// A file that is being loaded. Counts the bytes that are read. Once the server is stopping,
+/// reading fails.
 pub struct Watched<'f> {
     /// The file.
     pub file: &'f File,

@@ -14,9 +14,9 @@
 //! | `check` | `pantala check-rdb` |
 //!
 //! Threads that hold shards encode the entries of these shards. A separate thread writes the
-//! encoded entries, because it may wait for the disk. `SAVE` holds all shards from its first key to
-//! its last byte. Meanwhile no key can be read or changed, but other workers serve commands without
-//! keys.
+//! encoded entries, because it may have to wait for the disk. `SAVE` holds all shards until the
+//! last byte is written. Meanwhile no key can be read or changed, but other workers serve commands
+//! without keys.
 
 mod background;
 mod bgsave;
@@ -69,8 +69,8 @@ pub struct Snapshots {
     keys_expired: AtomicU64,
     /// Number of keys loaded from this RDB file.
     keys_loaded: AtomicU64,
-    /// Options of the last shutdown that was requested by a signal, or by a `SHUTDOWN` that waited
-    /// for replicas or for the end of the link to the primary.
+    /// Options of the last shutdown that was requested by a signal, or that had to wait for
+    /// replicas or for the end of the link to the primary.
     shutdown_options: Mutex<Shutdown>,
 }
 
@@ -126,7 +126,7 @@ impl Snapshots {
         *self.shutdown_options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the options of a shutdown by a signal, or by a `SHUTDOWN` that waits for replicas or
+    /// Records the options of a shutdown by a signal, or of a `SHUTDOWN` that waits for replicas or
     /// for the end of the link to the primary.
     pub fn set_shutdown_options(&self, how: Shutdown) {
         self.loading.note_shutdown();
@@ -135,8 +135,8 @@ impl Snapshots {
 }
 
 impl Server {
-    /// Returns whether the server saves a snapshot before a shutdown with these options. As in
-    /// Redis, it saves none while a load replaces the dataset.
+    /// Returns whether the server must save a snapshot before a shutdown with these options. While
+    /// a load replaces the dataset, the server saves none, as in Redis.
     pub fn saves_before(&self, how: Shutdown) -> bool {
         let is_wanted = how.save || !how.no_save && !self.config().settings().save_points.is_empty();
         is_wanted && !how.abort && !self.snapshots().loading.is_incomplete()
@@ -158,12 +158,12 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
     }
     tracing::info!("Saving the final RDB snapshot before exiting.");
     process::notify("STATUS=Saving the final RDB snapshot");
-    // Libraries belong to no shard, so they could still change while all shards are held. From here
+    // Libraries belong to no shard, so they could change even while all shards are held. From here
     // on, changes of libraries are rejected.
     let libraries = &server.scripting().libraries;
     libraries.set_final(true);
-    // Aborts a running background snapshot, as Redis kills its child process. If that snapshot has
-    // already replaced the file, the file written below replaces it again.
+    // Aborts a running background snapshot, as Redis kills its child process. If the aborted
+    // snapshot has already replaced the file, the file is replaced again below.
     let background = &server.snapshots().background;
     background.abort(|_| true);
     background.wait_until_finished(|purpose| purpose == Purpose::Save);

@@ -1,13 +1,13 @@
-//! Pauses of the snapshot's thread, so that workers that share its CPU can run.
+//! Pauses of the snapshot's thread. They let workers run that share a CPU with this thread.
 //!
 //! When a worker becomes ready to run, the kernel first lets the running thread finish its time
-//! slice of some milliseconds, whatever that thread's priority. So the snapshot's thread sleeps
-//! after each part if it shares its CPU. The thread detects this by the time for which it has
-//! waited for a CPU. A thread with a CPU of its own never pauses.
+//! slice of some milliseconds, regardless of that thread's priority. So the snapshot's thread
+//! sleeps after each part if it shares its CPU. It measures for how long it has had to wait for a
+//! CPU. If it never has to wait, it has a CPU of its own, and doesn't pause.
 //!
-//! While the thread sleeps, encoded parts queue up. The walk of the shards, which encodes the
-//! entries, pauses when more than `QUEUED_BYTES_MAX` bytes are queued. But commands must still
-//! encode the entries that they change. So the thread doesn't pause while more than twice
+//! While the thread sleeps, encoded parts queue up. When more than `QUEUED_BYTES_MAX` bytes are
+//! queued, the walk of the shards, which encodes the entries, pauses. But commands must encode the
+//! entries that they change even then. So the thread doesn't pause while more than twice
 //! `QUEUED_BYTES_MAX` bytes are queued.
 
 use std::time::{Duration, Instant};
@@ -19,14 +19,15 @@ use crate::process::RunQueueWait;
 /// Interval between two measurements of the time for which the thread has waited for a CPU.
 const CHECK: Duration = Duration::from_millis(5);
 
-/// The thread counts as sharing its CPU if it has waited for a CPU for more than 1/20 of the time
-/// since the last check.
+/// The thread counts as sharing its CPU if it has waited for a CPU during more than 1/20 of the
+/// time since the last check.
 const WAIT_PER_CHECK: u32 = 20;
 
 /// Duration of a pause, as a multiple of the duration of the work before it.
 const PAUSE_PER_WORK: u32 = 2;
 
-/// Maximum duration of a pause. Work that takes long has probably waited for the disk.
+/// Maximum duration of a pause. It applies after work that took long, which has probably waited for
+/// the disk.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 /// Decides when the snapshot's thread pauses.

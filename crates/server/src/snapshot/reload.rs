@@ -13,14 +13,13 @@ use crate::host::Server;
 
 const FAILED: &str = "ERR Error trying to load the RDB dump, check server logs.";
 
-/// Saves the dataset, deletes all keys and loads the file. `how` may exclude the save and the
+/// Saves the dataset, deletes all keys and loads the file. `how` may exclude the save or the
 /// deletion. The whole file is checked before the dataset is changed.
 ///
 /// # Errors
 /// Returns the error reply.
 pub fn reload(server: &Server, access: &mut Access<'_>, how: Reload) -> Result<(), String> {
-    // As in Redis, a reload is not propagated. Unless options say otherwise, the dataset stays the
-    // same.
+    // As in Redis, a reload is not propagated, because it normally leaves the dataset as it was.
     access.propagate_nothing(Omission::Loaded);
     if !how.no_save && save::save(server, &mut access.whole()).is_err() {
         return Err("ERR".to_owned());
@@ -55,14 +54,14 @@ fn load_checked(server: &Server, access: &mut Access<'_>, how: Reload) -> Result
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
     }
-    // A key that occurs twice in the file is detected only when it is stored the second time. After
-    // the deletion of all keys, an error at this point would lose the dataset. So the last value of
-    // such a key is kept instead.
+    // If a key occurs twice in the file, this is detected only when the key is stored the second
+    // time. When all keys have been deleted, an error at that point would lose the dataset. So the
+    // last value of such a key is kept instead.
     let duty = if how.merge || !how.no_flush { Duty::Replace } else { Duty::Store };
     let loaded = load::load(server, &File::open(&path)?, &mut access.whole(), duty);
     if loaded.is_err() && !how.no_flush {
-        // Unexpected, because the same file has passed the check. The dataset is incomplete now and
-        // must not be served.
+        // This is unexpected, because the same file has passed the check. The dataset is now
+        // incomplete and must not be served.
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
         tracing::warn!("The dataset is empty now.");

@@ -29,7 +29,7 @@ pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
     let path = target.path().to_owned();
     let snapshots = server.snapshots();
     // Counted before the libraries are copied. Libraries belong to no shard, so they may change at
-    // any time, and a later change may be missing in the file.
+    // any time, and the file may lack a change that happens after the copy.
     let changes = snapshots.all_changes(server.keyspace());
     match write(server, whole, target) {
         Ok(version) => {
@@ -74,7 +74,7 @@ fn write_chunks(
     for mut chunk in chunks {
         file.write(&chunk)?;
         chunk.clear();
-        // An error is ignored: the encoder may have finished and no longer needs buffers.
+        // An error means that the encoder has finished and needs no more buffers.
         let _ = recycled.send(chunk);
     }
     Ok(file)
@@ -87,7 +87,7 @@ pub(super) fn note_version(version: Version) {
     }
 }
 
-/// Returns the content of a snapshot besides its keys, and the options for writing it.
+/// Returns the content of a snapshot except its keys, and the options for writing the snapshot.
 pub fn snapshot_header(server: &Server, is_aof_base: bool) -> HeadFields {
     let settings = server.config().settings();
     HeadFields {

@@ -1,5 +1,5 @@
-//! Prefetches members of a large value that several commands of a window (a list of parsed
-//! commands) look up, before the first of these commands runs.
+//! Prefetches members of a large value. If several commands of a window (a list of parsed commands)
+//! look up members of the same value, this happens before the first of these commands runs.
 
 use pantala_engine::access::{Key, KeyPlace};
 use pantala_engine::command::Command;
@@ -15,13 +15,13 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 
 /// Minimum number of consecutive commands on one key for which members are prefetched. Prefetching
-/// acquires the shard and finds the key once more. For fewer commands this costs more than it
-/// saves, because a few cache misses overlap little.
+/// acquires the shard and finds the key one more time. For fewer commands this costs more than it
+/// saves, because only a few cache misses overlap.
 const PREFETCH_RUN_MIN: usize = 4;
 
 impl Runner {
     /// Prefetches the members or fields that consecutive commands on one key look up. Returns the
-    /// number of these commands, which is at least one even if there is nothing to prefetch.
+    /// number of these commands: at least one, even if there is nothing to prefetch.
     #[inline]
     pub(super) fn look_ahead<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) -> usize {
         match &window.entries[at..] {
@@ -34,7 +34,7 @@ impl Runner {
         }
     }
 
-    /// Prefetches members or fields for `entries`, of which at least the first two have the key at
+    /// Prefetches members or fields for `entries`. At least the first two entries have the key at
     /// `place`. Returns the number of consecutive entries with this key.
     // Not inlined: inlined code would take registers from commands with nothing to prefetch.
     #[inline(never)]
@@ -56,7 +56,7 @@ impl Runner {
             let What::Single(command, _) = entry.what else { return None };
             let index = command.member_argument()?;
             let connection = connections[entry.connection as usize].as_ref()?;
-            // A connection that isn't open may have dropped its input.
+            // The input may be gone if the connection isn't open.
             let bytes = connection.input.bytes(io).get(entry.begin..entry.end)?;
             let args = Args::new(bytes, window.ranges_of(entry));
             (connection.state == State::Open).then(|| (args.at(1), args.at(index)))
@@ -68,8 +68,7 @@ impl Runner {
         count
     }
 
-    /// Injects [`Fault::Overtaking`]: runs the command after the one at `at`, while the command at
-    /// `at` waits.
+    /// Injects [`Fault::Overtaking`]: while the command at `at` waits, runs the command after it.
     #[cold]
     pub(super) fn overtake<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) {
         let Some(next) = window.entries.get(at + 1) else { return };

@@ -1,5 +1,5 @@
-//! Stores a large value in the buffer in which it was received, as Redis does. Such a value isn't
-//! copied and is never in memory twice. In all other respects its command runs like any other.
+//! Stores a large value in the buffer in which it was received, as Redis does. So the value isn't
+//! copied and is never in memory twice. Apart from that, its command runs like any other.
 
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ pub(super) const HANDED_BYTES_MIN: usize = 32 * 1024;
 pub(super) struct Handed {
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
-    /// The index of the value among the arguments, and the number of its missing bytes.
+    /// The index of the value among the arguments, and the number of bytes that are missing from
+    /// it.
     cut: (usize, usize),
 }
 
@@ -50,8 +51,8 @@ impl Handed {
 
 impl Runner {
     /// Runs a command and hands its value over to the keyspace, in the buffer in which the value
-    /// was received. Does nothing and returns `None` if the command can't take over a value, if the
-    /// value shares its buffer with other input, or if the shard is busy.
+    /// was received. Returns `None` and does nothing in three cases: the command can't take over a
+    /// value, the value shares its buffer with other input, or the shard is busy.
     #[cold]
     pub(super) fn call_handing_over<L: EventLoop>(
         &mut self,
@@ -86,7 +87,7 @@ impl Runner {
         Some(ran)
     }
 
-    /// Records a command that has just run, as [`slow::note`] does.
+    /// Records a command that has just run, in the same way as [`slow::note`].
     #[cold]
     pub(super) fn note_slow<L: EventLoop>(
         &mut self,

@@ -1,7 +1,7 @@
 //! Sends consecutive single-key commands of a pipeline together. With `--execution owner` this is
-//! always done, because the commands of a shard run on its *home*, the worker that the shard is
-//! assigned to. With `--execution inline` it is done only while long scripts hold all shards. If
-//! the commands were then sent one by one, each of them would wait for another script.
+//! always done: the commands of a shard run on its *home*, the worker to which the shard is
+//! assigned. With `--execution inline` it is done only while long scripts hold all shards. Without
+//! it, each command would be sent alone, and would wait for another script.
 
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::{RequestNode, Step};
@@ -21,9 +21,9 @@ use crate::stats::Outcome;
 
 impl Runner {
     /// Runs a window (a list of parsed commands) with `--execution owner`. Sends each connection's
-    /// consecutive single-key commands to the homes of their shards, one request per home. The
-    /// replies keep the order of the commands. Returns the window, or `None` if the window was
-    /// abandoned because a script became busy ([`Runner::run_suspended`]).
+    /// consecutive single-key commands to the homes of their shards, in one request per home. The
+    /// replies keep the order of the commands. Returns the window, or `None` if a script became
+    /// busy and the window was abandoned ([`Runner::run_suspended`]).
     pub(super) fn run_for_homes<L: EventLoop>(
         &mut self,
         d: &mut Dispatcher<'_, L>,
@@ -51,7 +51,7 @@ impl Runner {
 
     /// Sends consecutive single-key commands of one connection, starting with the entry `at`, as
     /// one request. Does so only if an earlier command of the connection had to wait for its
-    /// shards. Returns the number of commands sent, or 0 if they must run one by one.
+    /// shards. Returns the number of commands sent; if it is 0, the commands must run one by one.
     #[cold]
     pub(super) fn wait_together<L: EventLoop>(
         &mut self,
@@ -61,8 +61,8 @@ impl Runner {
     ) -> usize {
         let entries = &window.entries[at..];
         let Some(connection) = &mut d.clients.reactor.connections[entries[0].connection as usize] else { return 0 };
-        // If a command of the connection is still waiting, the commands after it are held back, so
-        // there is nothing to send.
+        // While a command of the connection waits, the commands after it are held back, so there is
+        // nothing to send.
         if connection.state != State::Open || !connection.waits.has_waited {
             return 0;
         }
@@ -76,9 +76,9 @@ impl Runner {
         if is_joined { alike } else { 0 }
     }
 
-    /// Sends single-key commands of a connection to the homes of their shards or, with `--execution
-    /// inline`, as one request to the owners of the shards. Returns `false` if a special case
-    /// requires that the commands run one by one.
+    /// Sends single-key commands of a connection to the homes of their shards. With `--execution
+    /// inline`, sends them as one request to the owners of the shards. Returns `false` if the
+    /// commands must run one by one, because of a special case.
     fn send_to_homes<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entries: &[Entry], window: &Window) -> bool {
         let index = entries[0].connection;
         let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return true };
@@ -125,8 +125,8 @@ impl Runner {
         }
         let end = entries[entries.len() - 1].end;
         connection.input.done(end);
-        // Includes the `Step` that the request stores for each command. A `Step` may be larger than
-        // the command.
+        // Includes the `Step` that the request stores for each command, because it may be larger
+        // than the command itself.
         let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.waits.has_waited = !has_homes;
@@ -137,8 +137,7 @@ impl Runner {
     }
 }
 
-/// Counts the entries before the first that isn't a single-key command of the first entry's
-/// connection.
+/// Counts the leading entries that are single-key commands of the first entry's connection.
 fn alike(entries: &[Entry]) -> usize {
     let is_alike = |next: &&Entry| next.connection == entries[0].connection && matches!(next.what, What::Single(..));
     entries.iter().take_while(is_alike).count()

@@ -2,8 +2,8 @@
 //! the commands in order. A [window](Window) is a list of parsed commands, possibly of many
 //! connections.
 //!
-//! This layer calls the [dispatcher](crate::dispatch) for commands that a window cannot finish in
-//! one step: transactions, scripts, and requests to other workers.
+//! This layer calls the [dispatcher](crate::dispatch) for transactions, scripts and requests to
+//! other workers, because a window cannot finish these in one step.
 
 mod ahead;
 mod caching;
@@ -21,7 +21,7 @@ mod waits;
 use crate::dispatch::window::Window;
 use hand_over::Handed;
 
-/// A worker's window and its runner. A turn within a script uses another window and runner.
+/// A worker's window and its runner. Turns within a script use another window and runner.
 #[derive(Default)]
 pub struct Windows {
     window: Window,
@@ -31,6 +31,7 @@ pub struct Windows {
 /// Runs the commands of a window.
 #[derive(Default)]
 struct Runner {
-    /// The arguments of the command that has just run, if its value was handed over.
+    /// The arguments of the command that has just run, if its value was handed over to the
+    /// keyspace.
     handed: Option<Handed>,
 }

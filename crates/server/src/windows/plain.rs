@@ -1,4 +1,4 @@
-//! Runs plain commands, which are nearly all commands, on a fast path.
+//! Runs plain commands on a fast path. Nearly all commands are plain.
 //!
 //! A command is *plain* if only its shard affects how it runs. This requires that:
 //!
@@ -7,8 +7,8 @@
 //! - the server currently has no reason to evict keys, to reject or pause commands, or to time
 //!   every command.
 //!
-//! One check of the session and of the turn (the present iteration of the event loop) replaces the
-//! decisions that [`super::run`] makes for every other kind of command. The check covers a whole
+//! For every other command, [`super::run`] makes several decisions. Here, one check of the session
+//! and of the turn (the present iteration of the event loop) replaces them. It covers a whole
 //! sequence of plain commands, because a plain command changes neither the session nor the turn.
 
 use std::ops::Range;
@@ -27,13 +27,13 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 use crate::reactor::token;
 
-/// Returns which plain commands need no individual check. There are none while memory is limited,
-/// or while the server pauses commands or times every command. While the server rejects writes, at
-/// most reads need no check.
+/// Returns which plain commands need no individual check. While memory is limited, or the server
+/// pauses commands or times every command, there are none. While the server rejects writes, these
+/// are at most reads.
 #[inline]
 fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
     let server = d.clients.reactor.server;
-    // A pause that has expired stays set until the next pause starts.
+    // The end of the last pause stays set until the next pause starts, even after it has passed.
     let is_paused = server.paused_until_ms() > d.clients.reactor.clock.now_ms;
     if is_paused || d.stopwatch.times_all() || faults::is_set(Fault::Overtaking) {
         return Unchecked::None;
@@ -42,11 +42,11 @@ fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
 }
 
 impl Runner {
-    /// Runs the plain commands of one connection, from the entry at `at` up to the first that isn't
-    /// plain or to `end`. Returns the number of commands run. From the entry `looked_ahead` on,
-    /// stops before an entry if the next one has the same key: [`Runner::look_ahead`] must handle
-    /// such entries first.
-    // Not inlined, so that the values that each command needs stay in registers.
+    /// Runs the plain commands of one connection, from the entry at `at` up to `end` or to the
+    /// first command that isn't plain. Returns the number of commands run. From the entry
+    /// `looked_ahead` on, stops at an entry if the next entry has the same key, because
+    /// [`Runner::look_ahead`] must process both first.
+    // Not inlined, so that the values that every command needs stay in registers.
     #[inline(never)]
     pub(super) fn run_plain<L: EventLoop>(
         &mut self,
@@ -72,7 +72,7 @@ impl Runner {
         {
             return 0;
         }
-        // Commands of a replica's primary are never rejected.
+        // Commands from this replica's primary are never rejected.
         let reads_only = unchecked == Unchecked::Reads && connection.session.primary.is_none();
         if reads_only && counted.flags.contains(Flags::WRITE) {
             return 0;
@@ -91,7 +91,7 @@ impl Runner {
             connection: token(connection.socket.id),
             now_ms: d.clients.reactor.clock.now_ms,
         };
-        // While these commands run, the connection's other pending output stays the same.
+        // The connection's other pending output doesn't change while these commands run.
         let output_max = d.clients.limits.alarm.output_max(connection);
         let (mut next, mut calls, mut before) = (at, 0, 0);
         let mut unsettled = None;
@@ -106,16 +106,16 @@ impl Runner {
                 if next >= looked_ahead && *following == place {
                     break;
                 }
-                // Another worker may have been the last to write the next shard's gate (the word
-                // that says whether the shard is held). Prefetch its cache line while this command
-                // runs.
+                // Another worker may have last written the next shard's gate (the word that says
+                // whether the shard is held). So the gate's cache line is prefetched while this
+                // command runs.
                 if is_shared {
                     keyspace.prefetch_gate(following.shard);
                 }
             }
             let args = Args::new(&bytes[entry.begin..entry.end], ranges);
-            // The general path ([`Runner::run_entry`]) rejects and logs a command that the user may
-            // not run.
+            // If the user may not run the command, the general path ([`Runner::run_entry`]) rejects
+            // and logs it.
             if !is_unrestricted && connection.session.check(command, &args).is_err() {
                 break;
             }
@@ -137,7 +137,7 @@ impl Runner {
             let reply_bytes = connection.output.len() - before;
             let is_error = connection.output.get(before) == Some(&b'-');
             if ran != Ran::Done || reply_bytes + length_bytes >= LARGE_BYTES || is_error {
-                // Let the general path end this command.
+                // The general path ends this command.
                 unsettled = Some(ran);
                 break;
             }

@@ -1,4 +1,4 @@
-//! `MULTI`: queues the commands of a window (a list of parsed commands) that belong to a
+//! `MULTI`: queues commands of a window (a list of parsed commands) in their connection's
 //! transaction.
 
 use pantala_engine::command::Command;

@@ -88,8 +88,8 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
             }
-            // An unauthenticated client receives the authentication error for any command that
-            // exists in Redis.
+            // An unauthenticated client receives the authentication error for every command of
+            // Redis, implemented or not.
             What::Unresolved(Unresolved::Unimplemented(_)) if !session.is_authenticated() => {
                 Reply::new(output, session.version).error(NO_AUTH);
             }
@@ -100,7 +100,7 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
                 Reply::new(output, session.version).error_bytes(&message);
-                // `CLIENT CACHING` applied to this unknown command and now ends.
+                // `CLIENT CACHING` applied to this unknown command, so its effect ends.
                 let keeps_caching = || {
                     d.clients
                         .reactor
@@ -145,7 +145,7 @@ impl Runner {
         }
         d.clients.tally.count_reply(&output[before..]);
         connection.end_reply(before);
-        // A protocol error is not marked as run, because it has no end in the input.
+        // A protocol error can't be marked as run, because it has no end in the input.
         if !matches!(entry.what, What::Broken(_)) {
             connection.input.done(entry.end);
         }

@@ -14,13 +14,13 @@ use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
 
-/// Minimum size of an input buffer at which the memory check before a command includes the buffer,
-/// bytes. The memory counter includes buffers only after the next periodic update.
+/// Minimum size of an input buffer that the memory check before a command counts separately, bytes.
+/// The memory counter includes input buffers only after its next periodic update.
 const COUNTED_INPUT_BYTES_MIN: usize = 64 * 1024;
 
 impl Runner {
     /// Evicts keys before a command runs. If memory still exceeds the limit and the command needs
-    /// memory, rejects the command, writes its error and returns `false`. Otherwise returns `true`,
+    /// memory, rejects the command with an error and returns `false`. Otherwise returns `true`,
     /// even if the command will be rejected for another reason.
     #[inline(never)]
     pub(super) fn has_room<L: EventLoop>(
@@ -34,8 +34,8 @@ impl Runner {
             return true;
         }
         // Redis counts a command's arguments before the command runs. Here the memory counter
-        // includes them only after the next periodic update, so they are added to the counter
-        // during this check.
+        // includes them only after its next periodic update, so they are added to it for the time
+        // of this check.
         let uncounted_bytes = uncounted_input_bytes(d, entry.connection, ranges);
         let count = |d: &Dispatcher<'_, L>, bytes: i64| d.clients.executor.keyspace().memory().add_other(bytes);
         if uncounted_bytes > 0 {
@@ -45,7 +45,7 @@ impl Runner {
         if uncounted_bytes > 0 {
             count(d, -uncounted_bytes);
         }
-        // Send the invalidations of evicted keys before the reply.
+        // The invalidations of evicted keys must precede the reply.
         d.clients.send_own_invalidations();
         if !d.memory.is_out() {
             return true;
@@ -60,7 +60,7 @@ impl Runner {
             Some(transaction) if matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) => {
                 transaction.flags().contains(Flags::DENYOOM)
             }
-            // Queuing takes memory, no matter what the command does later.
+            // Queuing takes memory, regardless of the command.
             Some(transaction) => {
                 let needs_memory = !command.flags.contains(Flags::DISCARDS);
                 transaction.aborted |= needs_memory;
@@ -81,7 +81,8 @@ impl Runner {
         false
     }
 
-    /// Returns whether the command would run if there were enough memory.
+    /// Returns whether the command would run if there were enough memory, so that a check makes
+    /// sense.
     fn may_run<L: EventLoop>(
         &self,
         d: &Dispatcher<'_, L>,
@@ -99,13 +100,13 @@ impl Runner {
         connection.state == State::Open
             && !(is_watched_over && is_forbidden())
             && !(connection.session.transaction.is_some() && command.flags.contains(Flags::NO_MULTI))
-            // Nothing is evicted while writes are paused.
+            // While writes are paused, nothing is evicted.
             && d.clients.reactor.server.paused_until_ms() <= d.clients.reactor.clock.now_ms
     }
 }
 
-/// Returns the memory of a command's arguments and of its connection's own input buffer that is
-/// missing from the memory counter, bytes. Returns 0 for small buffers.
+/// Returns how many bytes of a command's arguments and of its connection's own input buffer are
+/// missing from the memory counter. Returns 0 if the buffers are small.
 fn uncounted_input_bytes<L: EventLoop>(d: &Dispatcher<'_, L>, index: u32, ranges: &[ArgRange]) -> i64 {
     let Some(connection) = &d.clients.reactor.connections[index as usize] else { return 0 };
     let capacity_bytes = connection.input.capacity_bytes();

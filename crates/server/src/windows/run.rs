@@ -1,9 +1,9 @@
 //! Parses commands into windows (lists of commands) and runs them. Each turn of the worker's event
 //! loop calls [`Windows::run_ready`].
 //!
-//! If a command waits (for shards, a key, or the end of a pause), the commands after it are held
-//! back in the connection's input. A connection's commands therefore run in the order in which they
-//! were sent.
+//! If a command waits (for shards, a key, or the end of a pause), the connection's later commands
+//! are held back in its input. So the commands of a connection run in the order in which they were
+//! sent.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ enum Fill {
     TooMuch,
     /// The window is full and must run.
     Window,
-    /// The window must run before more is parsed, because its client has not authenticated.
+    /// The window must run before more is parsed, because the client has not authenticated.
     Stranger,
     /// The connection has used up its commands for this turn.
     TurnOver,
@@ -55,8 +55,8 @@ enum Fill {
     Blocked,
     /// The connection is closed, or runs no commands for another reason.
     NotOpen,
-    /// The connection is the link to the primary. The server's own work needs all shards before the
-    /// link's next command, so the link must not run commands now.
+    /// The connection is the link to the primary, and work of the server needs all shards before
+    /// the link's next command. So the link must not run commands now.
     Rest,
 }
 
@@ -68,7 +68,7 @@ impl Windows {
         let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
-            // `begin` adds the connection to the touched list, even if it runs no command.
+            // `begin` adds the connection to the touched list, even if none of its commands runs.
             if d.clients.reactor.begin(index) && self.parse(d, index) {
                 again.push(index);
             }
@@ -93,9 +93,8 @@ impl Windows {
                 Fill::Window => {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
-                    // If the window ran a script that became busy, the worker has run another turn
-                    // within the script. That turn may have finished this connection and removed it
-                    // from the touched list, so add it again.
+                    // If a script of the window was busy, turns within the script may have finished
+                    // this connection and removed it from the touched list. So it is added again.
                     d.clients.reactor.touch(index);
                 }
                 Fill::Stranger => {
@@ -135,8 +134,8 @@ impl Windows {
             State::Blocked => return Fill::Blocked,
             _ => return Fill::NotOpen,
         }
-        // The limits on the input of a client that has not authenticated depend on the previous
-        // command, so each command must run before the next is parsed.
+        // The input limits of an unauthenticated client depend on the outcome of its previous
+        // command. So each command must run before the next is parsed.
         let is_alone = !connection.session.is_authenticated();
         let (keyspace, renames, db) = (reactor.server.keyspace(), reactor.server.renames(), connection.session.db);
         let mut max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
@@ -144,7 +143,7 @@ impl Windows {
             if std::mem::take(&mut link.wants_rest) {
                 return Fill::Rest;
             }
-            // The primary's limit may differ from this server's.
+            // The primary's limit may be higher than this server's.
             max_bulk_len = Limits::PRIMARY_BULK_LEN;
         }
         loop {
@@ -199,8 +198,8 @@ impl Windows {
     }
 
     /// Runs all commands of the window in order, and empties the window. Returns the time by which
-    /// the caller must advance the clock, ns. If the window was not timed, returns `u64::MAX`,
-    /// which makes the caller read the clock.
+    /// the caller must advance the clock, ns. For a window that was not timed, returns `u64::MAX`,
+    /// and the caller then reads the clock.
     fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> u64 {
         if self.window.entries.is_empty() {
             return 0;
@@ -254,9 +253,9 @@ impl Windows {
                         continue;
                     }
                 }
-                // Another worker may have been the last to write the next shard's gate (the word
-                // that says whether the shard is held). Prefetch its cache line while this command
-                // runs.
+                // Another worker may have last written the next shard's gate (the word that says
+                // whether the shard is held). So the gate's cache line is prefetched while this
+                // command runs.
                 if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
                     keyspace.prefetch_gate(next.shard);
                 }
@@ -291,13 +290,13 @@ impl Runner {
     }
 
     /// Runs one command, if its connection is still open. Returns whether `CLIENT CACHING` may have
-    /// applied to the command.
+    /// applied to it.
     #[inline(always)]
     fn run_one<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) -> bool {
         let users = d.clients.executor.keyspace().users();
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return false };
         if connection.state == State::Open && !connection.session.refresh_rules(users) {
-            // The connection's user was deleted: no more of its commands run.
+            // The connection's user was deleted, so no more of its commands run.
             connection.state = State::Closing;
             return false;
         }
@@ -325,11 +324,10 @@ impl Runner {
         }
         let session = &connection.session;
         session.client.set_command(command);
-        // A transaction may contain `CLIENT CACHING`, which is only known once the transaction has
-        // run.
+        // Whether a transaction contains `CLIENT CACHING` is known only once it has run.
         let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
         let is_cached = session.caching || is_exec;
-        // For almost all clients this check is five loads. Restricted clients need the full check.
+        // For almost all clients, these five loads suffice. Restricted clients need the full check.
         if is_restricted(session, users) || command.flags.contains(Flags::PROTECTED) {
             let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
             if forbidden(command, &args, session, users, d.clients.reactor.server).is_some() {
@@ -374,7 +372,7 @@ impl Runner {
         is_cached
     }
 
-    /// Ends a command: counts it and, if it has run, settles its reply ([`Runner::settle`]).
+    /// Ends a command: counts it. If it has run, also settles its reply ([`Runner::settle`]).
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "inlined: it ends the two ways of a command")]
     pub(super) fn end_entry<L: EventLoop>(
@@ -428,8 +426,8 @@ impl Runner {
                 let (keyspace, host) = (d.clients.executor.keyspace(), d.clients.reactor.server);
                 let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
-                // This lock orders changes of the function libraries. It is held until the effect
-                // of this command is committed.
+                // This lock orders changes of the function libraries. It is held until this
+                // command's effect is committed.
                 let is_ordered = command.flags.contains(Flags::WRITE);
                 let _order = is_ordered.then(|| keyspace.journal().order_libraries());
                 let limit = reply_limit(context.session, keyspace);
@@ -444,7 +442,7 @@ impl Runner {
                 }
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);
-                    // A pause of 0 ms is that of `REPLICAOF`. It can't be rejected, because the
+                    // A pause of 0 ms belongs to `REPLICAOF`. It can't be rejected, because the
                     // server has already changed its role.
                     let may_be_rejected = pause.lasts();
                     let answer = PauseReply::new(*pause, Some((command, ranges.len())), may_be_rejected);
@@ -479,7 +477,8 @@ impl Runner {
         };
         connection.input.done(entry.end);
         if ran == Ran::Parked {
-            // An upper bound of the arguments' size: the raw command is slightly longer.
+            // This is an upper bound of the arguments' size, because the raw command is slightly
+            // longer.
             connection.park(1, entry.end - entry.begin);
             connection.waits.has_waited = true;
         }
@@ -538,7 +537,8 @@ impl Runner {
     }
 }
 
-/// Returns whether a connection's pending input exceeds `client-query-buffer-limit`, and logs that.
+/// Returns whether a connection's pending input exceeds `client-query-buffer-limit`. If so, logs
+/// this.
 #[inline]
 fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     #[cold]
@@ -553,8 +553,8 @@ fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     has
 }
 
-/// Holds back the parsed commands of connections that wait. These commands run after the command
-/// that waits has been answered.
+/// Holds back the parsed commands of connections that have a waiting command. They run once that
+/// command has been answered.
 #[inline]
 fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     for (at, entry) in window.first_of_each() {
@@ -566,7 +566,7 @@ fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     }
 }
 
-/// Returns the command if it may be a script. `EXEC` counts, because it may run one.
+/// Returns the command if it may run a script, as `EXEC` may.
 #[inline]
 pub(super) fn may_be_script(entry: &Entry) -> Option<&'static Command> {
     let What::Local(command) = entry.what else { return None };

@@ -1,5 +1,6 @@
 //! Records a window (a list of parsed commands) whose plain commands together took long
-//! ([`crate::clients::slow`]). All calls of a plain command take about the same short time.
+//! ([`crate::clients::slow`]). All calls of a plain command take about the same short time, so the
+//! total time shows whether plain commands were slow.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{What, Window};
 
 impl Runner {
-    /// Logs one of a window's plain commands if together they took long.
+    /// Logs one of a window's plain commands if they took long together.
     #[inline]
     pub(super) fn end_watch<L: EventLoop>(
         &mut self,
@@ -23,8 +24,8 @@ impl Runner {
         began: Moment,
         ended: Moment,
     ) {
-        // The rest is the time of the commands that were not timed individually. In most windows no
-        // command was timed individually, so the rest is the whole time.
+        // The rest of the time belongs to the commands that were not timed individually. In most
+        // windows, no command was timed individually, so the rest is the whole time.
         let timed_ns = d.stopwatch.mark.ns_since(began);
         let rest_ns = ended.ns_since(began).saturating_sub(timed_ns);
         if rest_ns >= d.stopwatch.slow_window_ns {

@@ -1,6 +1,6 @@
-//! Runs commands of a window (a list of parsed commands) that may be scripts. If a script becomes
-//! *busy* (runs for long), the worker abandons the window and serves its other connections
-//! meanwhile (`dispatch::busy`).
+//! Runs commands of a window (a list of parsed commands) that may run scripts. If a script becomes
+//! *busy* (runs for long), the worker abandons the window and serves its other connections during
+//! the script (`dispatch::busy`).
 
 use pantala_engine::command::Command;
 use pantala_resp::ArgRange;
@@ -11,8 +11,8 @@ use crate::dispatch::window::{Entry, What, Window};
 use crate::dispatch::{Dispatcher, Suspended};
 
 impl Runner {
-    /// Runs a command of the window that may be a script. Returns the window, or `None` if the
-    /// window was abandoned because the script became busy.
+    /// Runs a command of the window that may run a script. Returns the window, or `None` if the
+    /// script became busy and the window was abandoned.
     #[cold]
     pub(super) fn run_suspended<L: EventLoop>(
         &mut self,
@@ -30,8 +30,8 @@ impl Runner {
         if !is_abandoned {
             return Some(window);
         }
-        // The commands of other connections are already held back. Hold back those of the script's
-        // connection too.
+        // Commands of other connections are already held back. Those of the script's connection
+        // must be held back too.
         let is_own = |later: &Entry| later.connection == entry.connection;
         if window.entries[at + 1..].iter().any(is_own)
             && let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize]

@@ -7,8 +7,8 @@ use pantala_engine::executor::{Call, Executor};
 
 use crate::host::Server;
 
-/// Blocks the client of a `WAIT` or `WAITAOF` until its condition holds or its timeout expires.
-/// Blocks the client of a `SHUTDOWN` until the server stops, or until the shutdown fails or is
+/// Blocks a client. A `WAIT` or `WAITAOF` is unblocked when its condition holds or its timeout
+/// expires. A `SHUTDOWN` stays blocked until the server stops, or until the shutdown fails or is
 /// aborted.
 #[cold]
 pub(super) fn wait_for_replicas(server: &Server, executor: &mut Executor<'_>, call: &Call<'_>, awaited: Awaited) {

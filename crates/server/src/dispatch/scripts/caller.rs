@@ -1,8 +1,8 @@
-//! Implements [`Caller`], through which a running script calls the server. Runs the script's
-//! commands on the shards that the script holds.
+//! Implements [`Caller`], the interface by which a running script calls the server. Runs the
+//! script's commands on the shards that the script holds.
 //!
-//! Invariant: while `undo` is present, the run may be rolled back, so none of its changes may be
-//! visible to others. Such a run halts ([`Halt`]) at a command that needs more than the shards of
+//! Invariant: while `undo` is present, the run may be rolled back, so other clients must not see
+//! any of its changes. Such a run halts ([`Halt`]) at a command that needs more than the shards of
 //! the declared keys.
 
 use std::borrow::Cow;
@@ -38,7 +38,7 @@ use crate::clients::slow;
 use crate::scripting::Running;
 use crate::stats::Outcome;
 
-/// Run time of a script's commands after which the worker hands shards over to other workers, even
+/// After this run time of a script's commands, the worker hands over shards to other workers, even
 /// if Lua has not called its hook.
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
 
@@ -61,27 +61,27 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     /// Unix time, ms. All commands of the script see this time, even if the worker's clock advances
     /// meanwhile.
     pub(super) now_ms: i64,
-    /// The reader that client-side caching (tracking) records for keys that the script reads;
+    /// The reader that client-side caching (tracking) records for the keys that the script reads;
     /// `None` if the client does not track keys.
     pub(super) reads_as: Option<Arc<Reader>>,
     pub(super) token: u64,
     /// The undo log; `None` if the script holds all shards.
     pub(super) undo: Option<Undo>,
-    /// In a cluster, the slot that the declared keys and the keys accessed so far share.
+    /// In a cluster: the slot of the declared keys and of all keys accessed so far.
     pub(super) slots: Slots,
     /// Index of the script's connection in the worker's table.
     pub(super) index: u32,
     pub(super) call: &'c ScriptCall,
-    /// Whether commands that may increase memory usage are rejected. This is so if memory was used
-    /// up when the run started and the script has not written yet.
+    /// Whether commands that may increase memory usage are rejected: memory was used up when the
+    /// run started, and the script has not written yet.
     pub(super) is_out_of_memory: bool,
-    /// Whether the run was abandoned because its changes are too large for the undo log (and not
-    /// because of undeclared keys).
+    /// Whether the run was abandoned because its changes are too large for the undo log. It is
+    /// false if the reason was an undeclared key.
     pub(super) is_large: bool,
     pub(super) pace: Pace,
 }
 
-/// The times at which the worker next serves its other connections and next hands shards over to
+/// The times at which the worker next serves its other connections, and next hands over shards to
 /// other workers.
 #[derive(Default)]
 pub(super) struct Pace {
@@ -89,16 +89,15 @@ pub(super) struct Pace {
     next_turn_ms: i64,
     /// When the worker next hands shards over to other workers, in ms of the monotonic clock.
     next_check_ms: i64,
-    /// Time spent in commands since shards were last handed over. Lua calls its hook after a number
-    /// of instructions. Because a few instructions may call long commands, the hook alone is not
-    /// enough.
+    /// Time spent in commands since shards were last handed over. It is needed because Lua calls
+    /// its hook after a number of instructions, and a few instructions may call long commands.
     called: Duration,
     /// Whether the script's name and command are published.
     is_published: bool,
 }
 
-/// Returns the slot of the declared keys. In a cluster, a call whose keys have several slots is
-/// rejected earlier; without a cluster, the slot is unused.
+/// Returns the slot of the declared keys. In a cluster, calls whose keys have several slots have
+/// been rejected already. Without a cluster, the slot is unused.
 pub(super) fn slots_of_keys(keys: &Args<'_>) -> Slots {
     keys.get(0).map_or(Slots::None, |key| Slots::One(key_slot(key)))
 }
@@ -125,12 +124,12 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
                 self.run_with_undo(command, args, reply)
             }
             Handler::Keyed(_) | Handler::Undetermined(_) => self.run_keyed(command, args, reply),
-            // Rejected by `resolve`.
+            // `resolve` has rejected these.
             Handler::Transaction(_) | Handler::Container => Ok(()),
         };
         if let Err(why) = ran {
-            // If `SCRIPT KILL` has already replied OK, the script has changed nothing and is not
-            // rerun. After the call of `end`, no `SCRIPT KILL` reaches the script.
+            // `SCRIPT KILL` may have replied OK. The script has then changed nothing, and is not
+            // rerun. After this call of `end`, `SCRIPT KILL` can no longer reach the script.
             if self.running().end() {
                 return Called::Killed;
             }
@@ -153,7 +152,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     fn may_run(&mut self, args: &Args<'_>) -> Option<bool> {
         match self.dispatcher.clients.reactor.server.renames().resolve(args) {
             Ok(command) | Err(Unresolved::WrongArity(command)) => Some(self.check(command, args).is_ok()),
-            // A command that is not implemented needs no permission.
+            // An unimplemented command needs no permission.
             Err(Unresolved::Unimplemented(_)) => Some(true),
             Err(_) => None,
         }
@@ -167,8 +166,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         if self.running().is_killed() {
             return Interrupt::Kill;
         }
-        // To stop, the worker must return to its loop. Therefore even a script that has written is
-        // killed. The end of the process would end it anyway.
+        // To stop the server, the worker must return to its loop. So even a script that has written
+        // is killed. The end of the process would end it anyway.
         if self.dispatcher.clients.reactor.server.is_stopping() {
             return Interrupt::Kill;
         }
@@ -181,7 +180,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         {
             self.turn_within(runs_ms);
             self.pace.next_turn_ms = self.dispatcher.clients.reactor.server.monotonic_ms() + TURN_EVERY_MS;
-            // A client of this worker may have killed the script during the turn.
+            // During the turn, a client of this worker may have killed the script.
             if self.running().is_killed() {
                 return Interrupt::Kill;
             }
@@ -220,7 +219,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         self.dispatcher.clients.reactor.server.scripting().running(self.dispatcher.clients.reactor.number)
     }
 
-    /// Publishes the script's name and command shortly before other clients may see them.
+    /// Publishes the script's name and command shortly before other clients are allowed to see
+    /// them.
     fn publish_if_due(&mut self, now_ms: i64) {
         let from_ms = self.dispatcher.clients.reactor.server.script_thresholds().visible_ms / 2;
         if !self.pace.is_published && self.running().runs_ms(now_ms).is_some_and(|runs_ms| runs_ms >= from_ms) {
@@ -229,7 +229,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// Serves the worker's other connections during a script that has run for too long.
+    /// Serves the worker's other connections while a script is busy.
     #[cold]
     fn turn_within(&mut self, runs_ms: i64) {
         let (dispatcher, kind) = (&mut *self.dispatcher, self.call.program.kind());
@@ -254,14 +254,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// Hands over shards that other workers have requested and that the script does not hold. Also
-    /// lets the journal end its epoch (a section of its stream), because the effects and replies of
-    /// all workers may wait for that.
+    /// lets the journal end its epoch (a section of its stream), because effects and replies of all
+    /// workers may be waiting for that.
     #[cold]
     fn pass_on_shards(&mut self) {
         let Dispatcher { mail, clients, .. } = &mut *self.dispatcher;
         mail.pass_on_shards(clients.reactor.server, clients.reactor.number, &mut clients.executor);
-        // As in `Dispatcher::turn_within`, the script's unit (its group of effects) must get its
-        // stamp (position in the journal) when the script ends.
+        // As in `Dispatcher::turn_within`, the script's unit (a group of effects) must get its
+        // stamp (position in the journal) only when the script ends.
         let unit = clients.executor.suspend_unit();
         clients.executor.flush_stream();
         clients.executor.keyspace().journal().attend(clients.reactor.number);
@@ -315,7 +315,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 Err(why.as_bytes().into())
             }
             None => {
-                // As in Redis, a script that has started to write may continue.
+                // As in Redis, a script that has started to write may continue to write.
                 self.is_out_of_memory &= !command.flags.contains(Flags::WRITE);
                 Ok(command)
             }
@@ -328,8 +328,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// Returns the error for a call that the slots of the cluster forbid. All keys of a call must
-    /// belong to one slot. Unless the script allows several slots, all earlier keys must belong to
-    /// that slot too.
+    /// belong to one slot. All earlier keys of the script must belong to that slot too, unless the
+    /// script allows several slots.
     #[cold]
     fn crossing(&mut self, command: &Command, args: &Args<'_>) -> Option<&'static str> {
         let slots = Slots::of(command, args);
@@ -372,7 +372,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// Runs a keyed command in a run that may be rolled back. Its keyspace events are held until
+    /// Runs a keyed command in a run that may be rolled back. Holds its keyspace events back until
     /// the run is committed.
     fn run_with_undo(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
         let (ran, events) = defer_events(|| self.run_keyed(command, args, reply));
@@ -406,8 +406,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 None
             }
         };
-        // Note the write before the undo log grows, so that a killed script has nothing to roll
-        // back.
+        // The write is noted before the undo log grows. So if the script has been killed, there is
+        // nothing to roll back.
         self.note_write(command)?;
         if self.undo.is_some() {
             self.record_undo(command, args, first_key)?;
@@ -423,25 +423,25 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             now_ms: self.now_ms,
         };
         dispatcher.clients.executor.run_held(&call, &dispatcher.shards, self.owned, reply);
-        // As in Redis, tracking counts all keys that the script declares as read by the client.
+        // As in Redis, tracking treats all keys that the script declares as read by the client.
         if let Some(reader) = &self.reads_as {
             dispatcher.clients.executor.remember_for_script(command, reader, self.owned, self.call.keys().iter());
         }
         Ok(())
     }
 
-    /// Determines the shards of a command that has its own routing, no key, or several keys.
+    /// Determines the shards of a command that has several keys, no key, or its own routing.
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
-        // For routes other than `Keys`, the arguments do not determine which shards are needed and
-        // which keys change.
+        // Only for the route `Keys` do the arguments determine which shards are needed and which
+        // keys change.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
             return Err(Halt::Undeclared);
         }
         add_shards(keyspace, &self.view, command, args, shards);
         if shards.is_empty() {
-            // The handler will reply with an error, so any held shard will do.
+            // The handler will reply with an error, so it can run on any held shard.
             match self.owned.first() {
                 Some(ownership) => shards.push(ownership.shard()),
                 None => return Err(Halt::Undeclared),
@@ -452,8 +452,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// Checks that the shards of a command are held. If the command writes, adds the values of its
-    /// keys to the undo log.
+    /// Checks that the shards of a command are held. If the command writes, records the values of
+    /// its keys in the undo log.
     fn record_undo(
         &mut self,
         command: &'static Command,
@@ -487,8 +487,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(is_noted?)
     }
 
-    /// Shows the monitors a command that ran without a shard, unless the run may be rolled back.
-    /// (There were no monitors when such a run started.)
+    /// Sends a command that ran without a shard to the monitors. Does nothing if the run may be
+    /// rolled back: there were no monitors when such a run started.
     fn show(&self, command: &Command, args: &Args<'_>) {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         if self.undo.is_none() && keyspace.monitors().are_there() {
@@ -496,8 +496,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// Marks the script as having written, if the command writes. Once marked, the script can't be
-    /// killed. Fails if the script was already killed.
+    /// If the command writes, marks the script as having written, so that it can't be killed any
+    /// more. Fails if the script was killed before.
     fn note_write(&self, command: &Command) -> Result<(), Halt> {
         if command.flags.contains(Flags::WRITE) && !self.running().write() {
             return Err(Halt::Killed);

@@ -1,10 +1,10 @@
 //! `EVAL`, `FCALL` and the other commands that run scripts. The client's worker acquires the shards
 //! of the declared keys, runs the script and releases the shards.
 //!
-//! A script may access a key that it has not declared and whose shard it does not hold. Its changes
-//! are then rolled back, and the script is marked *wide*: the rerun and every later call hold all
-//! shards. A call whose changes are too large for the undo log is also rerun with all shards, but
-//! its script is not marked. See docs/decisions/0006-scripts.md.
+//! If a script accesses an undeclared key whose shard it does not hold, its changes are rolled
+//! back, and the script is marked *wide*: the rerun and every later call hold all shards. A call
+//! whose changes are too large for the undo log is also rerun with all shards, but its script is
+//! not marked. See docs/decisions/0006-scripts.md.
 
 mod caller;
 
@@ -34,9 +34,9 @@ use caller::{Pace, ScriptCaller, slots_of_keys};
 /// The error of `EVALSHA` for an unknown script.
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
-/// The error for a script that may increase memory usage when memory is used up. Most such calls
-/// are rejected earlier, like any other command. This error is for scripts whose flags were unknown
-/// when the call was queued.
+/// The error for a script that may increase memory usage while memory is used up. Most such calls
+/// are rejected before they are queued, like any other command. This error is for scripts whose
+/// flags were unknown at that time.
 const SCRIPT_OUT_OF_MEMORY: &str =
     "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
 
@@ -71,7 +71,8 @@ impl Program {
         }
     }
 
-    /// Returns whether the program is known to access undeclared keys.
+    /// Returns whether the program is known to access undeclared keys, so that its calls hold all
+    /// shards.
     fn is_wide(&self) -> bool {
         match self {
             Program::Script(script) => script.is_wide(),
@@ -109,8 +110,8 @@ impl ScriptCall {
         self.bytes.len() + self.shown.as_ref().map_or(0, |(bytes, _)| bytes.len())
     }
 
-    /// Returns the call's flags: those that its script declares, or those of its command if the
-    /// script declares none.
+    /// Returns the call's flags: those that its script declares or, if it declares none, those of
+    /// its command.
     pub(super) fn flags(&self) -> Flags {
         of_declared(self.command, self.program.flags())
     }
@@ -149,8 +150,8 @@ fn number_of_keys(args: &Args<'_>, wrong: &'static str) -> Result<usize, &'stati
     usize::try_from(keys).map_err(|_| "ERR Number of keys can't be negative")
 }
 
-/// Returns the flags of a call. A script's declared flags override those of its command, so
-/// `CLIENT PAUSE WRITE` doesn't hold back a script that declares no writes.
+/// Returns the flags of a call. Flags declared by a script override those of its command. So
+/// `CLIENT PAUSE WRITE` doesn't hold back a script that declares that it doesn't write.
 pub fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
     let Handler::Transaction(TransactionPart::Script(form)) = command.handler else { return command.flags };
     let scripting = server.scripting();
@@ -180,8 +181,8 @@ fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     }
 }
 
-/// Compiles a script that this worker's Lua state lacks. The call contains the script's text, or
-/// another worker has loaded the script.
+/// Compiles a script that this worker's Lua state lacks. Its text is in the call, or another worker
+/// has loaded it.
 fn compile(state: &mut State, scripts: &Scripts, named: ScriptReference, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
     let is_text = named == ScriptReference::Text;
     let sha = if is_text { Some(sha_of(name)) } else { sha_from(name) };
@@ -237,8 +238,8 @@ fn find_call(
     args: &Args<'_>,
 ) -> Result<Box<ScriptCall>, Vec<u8>> {
     let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
-    // As in Redis, a function is looked up before the number of keys is checked, and a script is
-    // looked up after that check.
+    // As in Redis, a function is looked up before the number of keys is checked, and a script after
+    // that.
     let (program, keys) = if form.named == ScriptReference::Function {
         let program = find_function(server, args.at(1))?;
         (program, count("ERR Bad number of keys provided")?)
@@ -315,7 +316,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
         let (reads_as, rules) = (session.reads_as.clone(), session.restricting_rules());
         // Monitors see the call before the commands that the script runs. A run that may be rolled
-        // back isn't shown: there were no monitors when it started.
+        // back isn't shown, because there were no monitors when it started.
         if call.is_wide && self.clients.executor.keyspace().monitors().are_there() {
             let shown = call.shown.as_ref().map_or_else(|| Cow::Owned(call.words()), Cow::Borrowed);
             show_script(&self.clients.reactor, index, call.command, &Args::new(&shown.0, &shown.1));
@@ -323,7 +324,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let kind = call.program.kind();
         let mut state = take_state(kind);
         // Another connection may have flushed scripts or functions since this program was found.
-        // The program runs nevertheless. If memory does not suffice to compile it, the run below
+        // The program runs nevertheless. If there is too little memory to compile it, the run below
         // reports the error.
         match &call.program {
             Program::Script(script) => _ = state.compile(script),
@@ -380,15 +381,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             tracing::warn!("Lua script killed by user with SCRIPT KILL.");
         }
         self.clients.thaw();
-        // The next command, of any client, must not see a time before the script's end.
+        // The next command, of any client, must see a time that is not before the script's end.
         self.clients.reactor.read_clock();
         if let Some(connection) = &self.clients.reactor.connections[index as usize] {
-            // `SELECT` within a script doesn't affect its client.
+            // A `SELECT` within a script doesn't affect its client.
             connection.session.select_shown();
         }
         if ended == Ended::Abandoned {
             return_state(kind, state);
-            // A script that needs too large an undo log isn't marked wide, because its next call
+            // A script isn't marked wide for needing too large an undo log, because its next call
             // may change smaller values.
             if !is_large {
                 call.program.set_wide();
@@ -456,7 +457,7 @@ impl ScriptCall {
         copied([own.at(0), named, keys.as_bytes()].into_iter().chain(own.iter().skip(1)))
     }
 
-    /// Returns the command whose statistics count the call.
+    /// Returns the command in whose statistics the call is counted.
     pub(super) fn command(&self) -> &'static Command {
         self.command
     }
@@ -477,9 +478,9 @@ impl ScriptCall {
         }
     }
 
-    /// Returns whether the call now needs all shards because a monitor was added after the call had
-    /// requested fewer. Commands shown to monitors can't be rolled back. While there are monitors,
-    /// every script therefore holds all shards.
+    /// Returns whether the call needs all shards but has requested fewer, because a monitor has
+    /// been added since. Commands shown to monitors can't be rolled back, so while there are
+    /// monitors, every script holds all shards.
     pub(super) fn is_too_narrow(&self, keyspace: &Keyspace) -> bool {
         !self.is_wide && keyspace.monitors().are_there()
     }
@@ -494,7 +495,7 @@ impl ScriptCall {
 /// The result of a script that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scripted {
-    /// Whether the script's reply is the error of a command that the script ran. The error
-    /// statistics already include that error.
+    /// Whether the script's reply is the error of a command that the script ran, and that the error
+    /// statistics already include.
     pub is_counted: bool,
 }

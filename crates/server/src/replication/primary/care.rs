@@ -1,6 +1,6 @@
-//! Maintains the table of replicas, and frees the backlog, which is the part of the stream that is
-//! kept for replicas. Decides whether there are enough good replicas for writes. A replica is good
-//! if it has sent an acknowledgement recently (`min-replicas-max-lag`).
+//! Maintains the table of replicas. Frees the backlog, the part of the stream that is kept for
+//! replicas. Decides whether there are enough good replicas for writes; a replica is *good* if it
+//! has sent an acknowledgement recently (`min-replicas-max-lag`).
 //!
 //! A *history* is the stream under one replication ID.
 
@@ -24,9 +24,9 @@ impl State {
 }
 
 impl Replication {
-    /// Adds a replica. If there is no backlog, the stream was not kept so far, so a new history
-    /// starts. `at` is the place from which the replica continues. Returns `false` if the history
-    /// of this place is no longer the current one.
+    /// Adds a replica. If there is no backlog, the stream was not kept, so a new history starts.
+    /// `at` is the place from which the replica continues. Returns `false` if the history has
+    /// another ID than this place.
     pub(super) fn added(&self, server: &Server, replica: Replica, link: Arc<Link>, at: Option<Place>) -> bool {
         {
             let mut state = self.state();
@@ -56,14 +56,14 @@ impl Replication {
     /// stream must not grow: during a failover, a promotion, and a shutdown that waits for
     /// replicas.
     pub(in crate::replication) fn update_pings(&self, server: &Server) {
-        // The lock is held until the decision is stored, so that the latest decision is stored
-        // last.
+        // The lock is held while the decision is stored, so that the last decision made is the last
+        // stored.
         let state = self.state();
         let is_closing = self.failovers.is_running() || state.draining.holds_writes() || state.promotions.running > 0;
         server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
     }
 
-    /// Records that a replica was sent its whole snapshot.
+    /// Records that the whole snapshot was sent to a replica.
     pub(super) fn set_online(&self, server: &Server, client: u64) {
         if let Some(replica) = self.state().replicas.find(client) {
             replica.state = ReplicaState::Online;
@@ -72,8 +72,7 @@ impl Replication {
         self.check_good_replicas(server);
     }
 
-    /// Records that a replica has sent an empty line, which means that the replica is alive and
-    /// still loads its snapshot.
+    /// Records that a replica has sent an empty line: it is alive and still loads its snapshot.
     pub(crate) fn note_alive(&self, client: u64, now_ms: i64) {
         self.state().replicas.note_alive(client, now_ms);
     }
@@ -92,15 +91,15 @@ impl Replication {
         self.check_good_replicas(server);
     }
 
-    /// Frees the backlog if there was no replica for the time `repl-backlog-ttl`. The history then
-    /// gets another ID, so that no replica can continue it.
+    /// Frees the backlog if there has been no replica for the time `repl-backlog-ttl`. The history
+    /// then gets another ID, so that no replica tries to continue it.
     fn end_backlog_if_due(&self, server: &Server) {
         let ttl_ms = server.config().settings().primary.backlog_ttl_s.saturating_mul(1000) as i64;
         {
             let mut state = self.state();
             let is_due = |since_ms: i64| server.monotonic_ms() - since_ms > ttl_ms;
-            // A server that is a replica keeps its backlog. If the server is promoted, other
-            // replicas of its primary may need the backlog.
+            // A replica keeps its backlog. If it is promoted, other replicas of its primary may
+            // need the backlog.
             let is_kept = ttl_ms == 0 || !state.has_backlog || server.keyspace().tuning.is_replica();
             if is_kept || !state.alone_since_ms.is_some_and(is_due) {
                 return;
@@ -109,8 +108,8 @@ impl Replication {
             state.history.change(id);
             state.set_backlog(server, false);
             state.alone_since_ms = None;
-            // The lock prevents a replica from attaching at this moment and losing the stream.
-            // `keep_journal` can fail only when it starts a thread, and with `false` it starts
+            // Without the lock, a replica could attach at this moment and lose the stream.
+            // `keep_journal` can't fail here: only starting a thread can fail, and `false` starts
             // none.
             let _ = server.keyspace().keep_journal(false);
         }
@@ -142,15 +141,15 @@ impl Replication {
         links.iter().for_each(|link| link.fail(why));
     }
 
-    /// Makes the server reject or accept writes, depending on the number of good replicas.
+    /// Makes the server reject or accept writes, according to the number of good replicas.
     pub fn check_good_replicas(&self, server: &Server) {
         self.require_good_replicas(server, server.config().settings().primary);
     }
 
-    /// Does the same as [`Replication::check_good_replicas`], but with settings that are about to
-    /// be applied.
+    /// Does the same as [`Replication::check_good_replicas`], with settings that are about to be
+    /// applied.
     pub fn require_good_replicas(&self, server: &Server, settings: PrimarySettings) {
-        // A replica skips this check, because its primary has accepted the writes.
+        // A replica skips this check: its writes come from its primary, which has accepted them.
         let lacks = settings.requires_replicas() && !server.keyspace().tuning.is_replica() && {
             let good = self.state().replicas.good(settings.lag_s_max, server.monotonic_ms());
             (good as u64) < settings.replicas_min

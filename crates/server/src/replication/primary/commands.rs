@@ -32,8 +32,8 @@ fn handshake_of(session: &mut Session) -> &mut Handshake {
 }
 
 impl Asker {
-    /// Creates the request of a connection that has sent `PSYNC` with the arguments `psync`, or
-    /// `SYNC` if there are none. An error is the complete error reply.
+    /// Creates the request of a connection that has sent `PSYNC` (with the arguments `psync`) or
+    /// `SYNC` (if `psync` is `None`). An error is the complete error reply.
     fn new(server: &Server, session: &mut Session, psync: Option<&[&[u8]]>) -> Result<Asker, &'static str> {
         let handshake = handshake_of(session).clone();
         if handshake.filter.is_any() && !handshake.finds_mark {
@@ -79,8 +79,8 @@ impl Replicator for Server {
         tracing::info!("Replica {} asks for synchronization", asker.name);
         let wants_no_stream = asker.replica.handshake.wants_no_stream;
         let link = Arc::clone(&asker.link);
-        // A promotion in progress will change the replication ID, so the request waits for the end
-        // of the promotion.
+        // A promotion in progress will change the replication ID, so the request must wait for its
+        // end.
         let deferred = promotion::defer(self.replication(), asker);
         if let Some(asker) = deferred
             && let Err(error) = self.replication().attach(self, asker)
@@ -157,9 +157,8 @@ impl Replicator for Server {
         let offset = offset_after(self, stamp);
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
-            // The reply to `WAITAOF` may be held back until the effects of its client's commands
-            // are on disk. These effects then count as on disk already, because the client gets no
-            // reply earlier.
+            // With this durability, the reply to `WAITAOF` waits until the effects of the client's
+            // commands are on disk. So the effects count as on disk already.
             local: aof.gate().awaits_syncs(durability),
             replicas: offset.map(|offset| self.replication().state().replicas.synced(offset) as u64),
         }
@@ -204,7 +203,7 @@ impl Replication {
         self.syncs.partial_err.fetch_add(1, Relaxed);
     }
 
-    /// Attaches a replica. The replica continues the stream if possible, and otherwise waits for a
+    /// Attaches a replica. If possible, the replica continues the stream; otherwise it waits for a
     /// snapshot.
     ///
     /// # Errors
@@ -234,15 +233,15 @@ impl Replication {
         Ok(())
     }
 
-    /// Removes a replica whose connection was closed before the replica was added.
+    /// Removes a replica if its connection was closed before the replica was added.
     fn remove_if_closed(&self, server: &Server, link: &Link) {
         if link.part().is_disconnected {
             self.removed(server, link.client);
         }
     }
 
-    /// Adds a replica that continues from `place`. Returns `false` if the stream from this place is
-    /// no longer in memory, or if the history has another ID by now.
+    /// Adds a replica that continues from `place`. Returns `false` if the stream from there on is
+    /// no longer in memory, or if the history's ID has changed.
     fn continue_at(&self, server: &Server, link: &Arc<Link>, replica: Replica, place: Place) -> bool {
         let Place { offset, id } = place;
         let bound = server.keyspace().journal().replica_bound();
@@ -279,8 +278,8 @@ impl Replication {
     /// Records a replica's acknowledgement.
     fn acked(&self, server: &Server, client: u64, offset: i64, synced: i64) {
         let now_ms = server.monotonic_ms();
-        // Read before the lock is taken. A correct replica acknowledges only received bytes, which
-        // lie before the end of the stream.
+        // Read before the lock is taken. A correct replica acknowledges only bytes that it has
+        // received, and these precede the end of the stream.
         let end = server.keyspace().journal().held().0.end;
         let link = {
             let mut state = self.state();

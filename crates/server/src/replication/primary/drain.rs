@@ -1,9 +1,9 @@
-//! Before a shutdown, holds back writes until replicas have the whole stream. After a restart, also
-//! continues the history of the loaded snapshot (the stream under its replication ID).
+//! Holds back writes before a shutdown, until replicas have the whole stream. At startup, continues
+//! the history of the loaded snapshot (the stream under the snapshot's replication ID).
 //!
-//! A pause holds back the commands that are checked after its start. Commands that were checked
-//! earlier are *admitted*. Their effects are in the stream after three steps. For the first and the
-//! last step, the journal sets a *mark*. The journal reaches a mark once each worker has ended its
+//! A pause holds back commands that are checked after its start. Commands that were checked before
+//! are *admitted*. After the three steps below, their effects are in the stream. In the first and
+//! the last step, the journal sets a *mark*. It reaches a mark once each worker has ended its
 //! current turn (iteration of its event loop), and the stream contains all effects committed until
 //! then.
 //!
@@ -29,12 +29,11 @@ use crate::replication::replica::Known;
 use crate::replication::{Replication, State};
 use crate::snapshot;
 
-/// Maximum time for which a replica waits, before it shuts down, for the last command of its link.
+/// Maximum time for which a replica that shuts down waits for the last command of its link.
 const LINK_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Minimum time that a shutdown waits for admitted commands to end. Until they have ended, the end
-/// of the stream is unknown. So this time applies even to `SHUTDOWN NOW`, which waits for no
-/// replica.
+/// Time that even `SHUTDOWN NOW` gives admitted commands to end, although it waits for no replica.
+/// Until these commands have ended, the end of the stream is unknown.
 const COMMANDS_END_WITHIN: Duration = Duration::from_secs(1);
 
 /// Interval at which acknowledgements are checked.
@@ -50,13 +49,13 @@ pub(in crate::replication) struct PendingShutdown {
     clients: Vec<BlockedShutdown>,
     /// When the wait for replicas ends at the latest.
     until: Instant,
-    /// Whether the shutdown no longer waits. It can't be aborted any more.
+    /// Whether the shutdown no longer waits, so that it can't be aborted any more.
     is_ending: bool,
 }
 
 /// Calls `done` with the offset of the stream's end, once the stream contains the effects of all
-/// admitted commands. The caller must hold back new commands. If `asks` is true, the stream then
-/// asks the replicas for acknowledgements.
+/// admitted commands. The caller must hold back new commands. If `asks` is true, a request for the
+/// replicas' acknowledgements is then added to the stream.
 pub(in crate::replication) fn quiesce(server: &Arc<Server>, asks: bool, done: impl FnOnce(u64) + Send + 'static) {
     let weak = Arc::downgrade(server);
     let journal = server.keyspace().journal();
@@ -97,7 +96,7 @@ pub struct Draining {
     shutdowns: u64,
     /// Whether a shutdown holds back writes.
     holds_writes: bool,
-    /// Whether no more writes run, so that the stream is complete.
+    /// Whether no more writes can run, so that the stream is complete.
     is_drained: bool,
 }
 
@@ -107,8 +106,8 @@ impl Draining {
         self.holds_writes
     }
 
-    /// Returns how long the pending shutdown will wait for replicas at most; `None` if no shutdown
-    /// is pending.
+    /// Returns how long the pending shutdown will wait for replicas at most. Returns `None` if no
+    /// shutdown is pending.
     pub fn remaining(&self) -> Option<Duration> {
         self.shutdown.as_ref().map(|shutdown| shutdown.until.saturating_duration_since(Instant::now()))
     }
@@ -141,7 +140,7 @@ impl Draining {
         self.shutdown.take()
     }
 
-    /// Makes the thread of the pending shutdown end, unless it no longer waits. Returns whether
+    /// Tells the thread of the pending shutdown to end, unless it no longer waits. Returns whether
     /// there was such a shutdown. The shutdown stays pending until [`Draining::stop`].
     fn abort(&mut self) -> bool {
         let Some(shutdown) = self.shutdown.as_mut().filter(|shutdown| !shutdown.is_ending) else { return false };
@@ -153,8 +152,8 @@ impl Draining {
 }
 
 impl State {
-    /// Returns whether an online replica has not acknowledged the stream up to `offset`. Ignores
-    /// replicas that have sent `SYNC`, because they send no acknowledgements.
+    /// Returns whether any online replica has not acknowledged the stream up to `offset`. Ignores
+    /// replicas that have attached by `SYNC`, because they send no acknowledgements.
     fn is_behind(&self, offset: u64) -> bool {
         let mut online = self.replicas.iter().filter(|replica| replica.state == ReplicaState::Online);
         let old = |client| self.links.iter().any(|link| link.client == client && link.is_old);
@@ -163,8 +162,8 @@ impl State {
 }
 
 impl Replication {
-    /// Holds back writes and waits until replicas have the whole stream. Ends at `until` at the
-    /// latest, or when the shutdown is aborted. Blocks, so a worker must not call it.
+    /// Holds back writes and waits until replicas have the whole stream, at most until `until` or
+    /// until the shutdown is aborted. Blocks, so a worker must not call it.
     fn drain(&self, server: &Arc<Server>, number: u64, until: Instant) {
         let quiet_until = until.max(Instant::now() + COMMANDS_END_WITHIN);
         {
@@ -178,8 +177,8 @@ impl Replication {
         }
         self.update_pings(server);
         let (sender, receiver) = mpsc::channel();
-        // A shutdown that waits for no replica adds no request for acknowledgements to the stream.
-        // An error of `send` is ignored, because the receiver may have stopped waiting.
+        // If a shutdown doesn't wait for replicas, it adds no request for acknowledgements to the
+        // stream. An error of `send` means that the receiver has stopped waiting.
         let asks = Instant::now() < until;
         quiesce(server, asks, move |offset| _ = sender.send(offset));
         let offset = loop {
@@ -228,9 +227,9 @@ impl Replication {
         }
     }
 
-    /// Undoes the preparations of a shutdown that has failed or was aborted: accepts writes again,
-    /// allows links to the primary again, and sends an error to the clients whose `SHUTDOWN`
-    /// blocks.
+    /// Undoes the preparations of a shutdown that has failed or was aborted. Accepts writes again,
+    /// allows links to the primary again, and sends an error to the clients whose `SHUTDOWN` is
+    /// blocked.
     pub fn resume_writes(&self, server: &Server) {
         self.replica.resume_following();
         let shutdown = self.state().draining.stop(server);
@@ -243,15 +242,15 @@ impl Replication {
         }
     }
 
-    /// Returns whether a shutdown must first determine the end of the stream, by waiting for
-    /// replicas or, on a replica, for the end of the link. Also returns `true` if another shutdown
-    /// is pending, because the new shutdown then joins it.
+    /// Returns whether a shutdown must wait: for replicas or, on a replica, for the end of the
+    /// link. Both determine the end of the stream. Also returns `true` if another shutdown is
+    /// pending, which the new one then joins.
     pub fn drains_before(&self, server: &Server) -> bool {
         self.state().draining.shutdown.is_some() || server.keyspace().tuning.is_replica() || self.held(server).1
     }
 
-    /// Stops the server once replicas have the whole stream, at the latest after
-    /// `shutdown-timeout`. A replica instead closes its link, because its stream consists of its
+    /// Stops the server once replicas have the whole stream, but at the latest after
+    /// `shutdown-timeout`. A replica closes its link instead, because its stream consists of its
     /// primary's bytes. `client` is the client that has sent `SHUTDOWN`, if any.
     pub fn drain_and_end(&self, server: &Server, how: Shutdown, client: Option<BlockedShutdown>) {
         let waits = self.drains_before(server);
@@ -272,7 +271,7 @@ impl Replication {
             number
         };
         server.snapshots().set_shutdown_options(how);
-        // A load that starts now would replace the dataset before it is saved.
+        // A load must not start now, because it would replace the dataset before it is saved.
         self.replica.hold();
         if let (true, Some(shared)) = (waits, self.server()) {
             let run = move || {
@@ -290,7 +289,8 @@ impl Replication {
                     end(&shared);
                 } else {
                     // The shutdown was aborted. The abort has allowed links, but `stop_following`
-                    // may have run later and prevented them again. So they are allowed once more.
+                    // may have run after it and prevented links again. So they are allowed once
+                    // more.
                     replication.replica.resume_following();
                 }
             };
@@ -314,10 +314,10 @@ impl Replication {
         true
     }
 
-    /// Returns the auxiliary fields with which a server that loads the snapshot can continue this
+    /// Returns auxiliary fields for a snapshot, with which a server that loads it can continue this
     /// history. Returns no fields if the offset of the dataset is unknown. A primary knows the
-    /// offset once the stream is complete. A replica knows the offset while no command of its link
-    /// is running, or once the link is closed.
+    /// offset once the stream is complete. A replica knows it while no command of its link is
+    /// running, or once the link is closed.
     pub fn saved_position(&self, server: &Server) -> Vec<(&'static str, String)> {
         let fields = |id: ReplId, offset: u64, db: u32| {
             vec![("repl-stream-db", db.to_string()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())]
@@ -326,7 +326,7 @@ impl Replication {
             return fields(position.id, position.offset, db);
         }
         let state = self.state();
-        // A `REPLICAOF` may have made this server a replica after the stream was complete.
+        // After the stream was complete, a `REPLICAOF` may have made this server a replica.
         if !state.draining.is_drained || server.keyspace().tuning.is_replica() {
             return Vec::new();
         }
@@ -334,17 +334,15 @@ impl Replication {
         fields(state.history.id(), offset, 0)
     }
 
-    /// Continues the history of the snapshot that was loaded at startup. Then replicas that have
-    /// all of this history need no full sync. If this server is a replica, it also needs no full
-    /// sync. `db` is the database that the stream has selected. Must be called before any worker
-    /// runs.
+    /// Continues the history of the snapshot that was loaded at startup. So replicas that have all
+    /// of this history need no full sync. If this server is a replica itself, it needs none either.
+    /// `db` is the database that the stream has selected. Must be called before any worker runs.
     pub fn continue_saved_history(&self, server: &Server, id: ReplId, offset: u64, db: u32) {
         server.keyspace().journal().continue_at(offset);
         if server.keyspace().keep_journal(true).is_err() {
             return;
         }
-        // Waits until the journal records the stream. Effects that are produced earlier would be
-        // missing in the stream.
+        // Waits until the journal records the stream, which would otherwise lack the first effects.
         while !server.keyspace().journal().held().1 {
             std::thread::sleep(LOOK);
         }

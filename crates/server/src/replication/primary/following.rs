@@ -11,8 +11,8 @@ use pantala_replication::{FeedAhead, ReplicaState};
 use super::{Link, Part, Phase};
 use crate::host::Server;
 
-/// Interval between empty lines sent to a replica that waits for a snapshot, ms. Without these
-/// lines, the replica would time out and close the connection.
+/// Interval between empty lines sent to a replica that waits for a snapshot, ms. Without them, the
+/// replica would time out and close the connection.
 const EMPTY_LINE_MS: i64 = 1000;
 
 /// The source of the bytes for one replica.
@@ -25,8 +25,8 @@ pub(super) struct LinkReader {
     sent_ms: i64,
 }
 
-/// Enters the phase after a snapshot, once all bytes of the snapshot were read. Returns
-/// [`Next::End`] if the replica wants no stream.
+/// Enters the phase that follows the snapshot, once all bytes of the snapshot have been read.
+/// Returns [`Next::End`] if the replica wants no stream.
 fn after_bulk(part: &mut Part, wants_no_stream: bool, into: &mut Vec<Outgoing>) -> Option<Next> {
     let Phase::Bulk { feed, reader, trailer } = &mut part.phase else { return None };
     feed.leave(*reader);

@@ -10,11 +10,12 @@
 //! ```
 //!
 //! A *feed* ([`Feed`]) keeps the snapshot's bytes until all its replicas have read them. A snapshot
-//! is written to an unnamed file first if `repl-diskless-sync` is off, or if a replica can't find
-//! the end of a snapshot of unknown length. A separate thread then reads this file into the feed.
+//! is first written to an unnamed file in two cases: `repl-diskless-sync` is off, or a replica
+//! can't find the end of a snapshot of unknown length. A separate thread then reads this file into
+//! the feed.
 //!
-//! The slowest replica limits the speed of the feed. A replica that reads nothing for the time
-//! `repl-timeout` is disconnected.
+//! The slowest replica limits the speed of the feed. A replica is disconnected if it reads nothing
+//! for the time `repl-timeout`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -60,14 +61,14 @@ impl SharedFeed {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads like [`Feed::read`], and wakes the writer.
+    /// Does the same as [`Feed::read`], and wakes the writer.
     pub(super) fn read(&self, reader: FeedReader, bytes: usize, into: &mut Vec<Outgoing>) -> FeedAhead {
         let ahead = self.lock().read(reader, bytes, into);
         self.room.notify_one();
         ahead
     }
 
-    /// Removes a reader like [`Feed::leave`], and wakes the writer.
+    /// Does the same as [`Feed::leave`], and wakes the writer.
     pub(super) fn leave(&self, reader: FeedReader) {
         self.lock().leave(reader);
         self.room.notify_one();
@@ -175,8 +176,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let replication = server.replication();
     let Some(shared) = replication.server() else { return };
     let Some(stream_db) = replication.replica.stream_db_at_rest() else {
-        // The offset of the dataset is unknown, because the link to the primary was established
-        // while the shards were being acquired. `sync_if_due` retries.
+        // The offset of the dataset is unknown: a link to the primary was established while the
+        // shards were being acquired. `sync_if_due` retries.
         return replication.is_syncing.store(false, Relaxed);
     };
     let now_ms = server.monotonic_ms();
@@ -184,8 +185,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         let mut state = replication.state();
         let waiting = state.replicas.waiting(now_ms);
         let waits = |replica: &&Replica| matches!(replica.state, ReplicaState::WaitStart(_));
-        // The filter of the first waiting replica is used. Replicas with another filter wait for
-        // the next full sync.
+        // The snapshot has the filter of the first waiting replica. Replicas with other filters
+        // wait for the next full sync.
         let filter = state.replicas.iter().find(waits).map_or(Filter::default(), |first| first.handshake.filter);
         let schedule = server.config().settings().primary.schedule;
         let is_direct = schedule.is_direct(&waiting, filter.is_any());
@@ -245,7 +246,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     }
 }
 
-/// Opens a temporary file and removes its name. So the system frees the file when it is closed.
+/// Opens a temporary file and removes its name, so that the system frees it when it is closed.
 fn unnamed_file(server: &Server) -> io::Result<File> {
     let path: PathBuf =
         server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));
@@ -316,8 +317,8 @@ impl Consumer for FullSync {
     }
 }
 
-/// Sends a file to replicas. Uses a separate thread, so that the next snapshot need not wait for
-/// these replicas.
+/// Sends a file to replicas, on a separate thread, so that the next snapshot need not wait for
+/// them.
 fn send_file(server: &Arc<Server>, mut file: File, file_bytes: u64, links: &[Arc<Link>]) {
     let feed = Arc::new(SharedFeed::new());
     feed.send_to(server, links, &Framing::Length(file_bytes));

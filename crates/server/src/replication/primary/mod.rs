@@ -1,4 +1,4 @@
-//! The primary's side of replication. Workers own the connections of replicas, like those of
+//! The primary's side of replication. The connections of replicas belong to workers, like those of
 //! clients.
 
 mod care;
@@ -28,8 +28,8 @@ enum Phase {
     Wait,
     /// The bytes of a snapshot.
     Bulk { feed: Arc<SharedFeed>, reader: FeedReader, trailer: Vec<u8> },
-    /// Nothing until the replica has acknowledged the snapshot. The replica finds the end of the
-    /// snapshot by a mark, and must not read bytes of the stream together with this mark.
+    /// Nothing until the replica has acknowledged the snapshot. The replica recognizes the end of
+    /// the snapshot by a mark, and must not receive bytes of the stream together with it.
     UntilAck,
     /// The stream.
     Stream,
@@ -37,13 +37,13 @@ enum Phase {
     Failed(String),
 }
 
-/// The request for data of a connection that has sent `SYNC` or `PSYNC`.
+/// A request for data: `SYNC` or `PSYNC`, and the connection that has sent it.
 pub(super) struct Asker {
     link: Arc<Link>,
     replica: Replica,
     /// The connection's name in the log.
     name: String,
-    /// The ID and the offset in the `PSYNC`; `None` for `SYNC`.
+    /// The ID and the offset of the `PSYNC`; `None` for `SYNC`.
     asked: Option<(Vec<u8>, i64)>,
 }
 
@@ -59,9 +59,8 @@ struct Part {
     phase: Phase,
     /// Lines to send before the bytes of the phase.
     lines: Vec<u8>,
-    /// The replica's reader of the stream. It starts at the snapshot's offset or, for a partial
-    /// resync, at the offset from which the replica continues. `None` until one of these offsets is
-    /// known.
+    /// The replica's reader of the stream. It starts at the snapshot's offset or, in a partial
+    /// resync, at the offset from which the replica continues. `None` until this offset is known.
     stream: Option<Reader>,
     /// Whether the connection has closed.
     is_disconnected: bool,

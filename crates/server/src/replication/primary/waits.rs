@@ -1,16 +1,16 @@
 //! `WAIT` blocks a client until replicas have acknowledged the stream up to the client's last
-//! command. `WAITAOF` blocks a client until the effects of its commands are on disk in the
-//! append-only files of this server, of replicas, or both. For this server's file, it requests a
-//! sync.
+//! command. `WAITAOF` blocks a client until the effects of its commands are on disk: in the
+//! append-only file of this server, in those of replicas, or both. If it waits for this server's
+//! file, it requests a sync.
 //!
 //! A *stamp* is a position in the journal. While the stream is kept for replicas, each connection
-//! notes the last stamp of its commands. A `WAIT` must find the offset of the stream at which all
-//! effects up to this stamp have been appended. The offset is known once the journal's thread has
-//! merged the stamp's *epoch*, which has the effects of about a millisecond
+//! notes the last stamp of its commands. A `WAIT` must find the offset at which the stream contains
+//! all effects up to this stamp. The offset is known once the journal's thread has merged the
+//! stamp's *epoch*, which has the effects of about a millisecond
 //! ([`offset_after`](pantala_engine::effect::Journal::offset_after)). Before that, the `WAIT` gets
 //! the offset at which the current epoch ends ([`mark`](pantala_engine::effect::Journal::mark)). At
-//! the end of the epoch, the stream also asks replicas for acknowledgements, if the wait needs
-//! replicas and no failover is in progress.
+//! the end of the epoch, a request for the replicas' acknowledgements is added to the stream, if
+//! the wait needs replicas and no failover is in progress.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(in crate::replication) struct PendingWait {
     offset: Option<u64>,
 }
 
-/// The local part of a `WAITAOF`: the state of the client's effects on this server's disk.
+/// The local part of a `WAITAOF`: whether the client's effects are on this server's disk.
 #[derive(Clone, Copy)]
 struct Local {
     is_wanted: bool,
@@ -43,8 +43,8 @@ struct Local {
 }
 
 impl PendingWait {
-    /// Returns how many replicas have acknowledged the offset or, for `WAITAOF`, have synced the
-    /// stream up to the offset. Returns `None` until the offset is known.
+    /// Returns how many replicas have acknowledged the stream up to the offset or, for `WAITAOF`,
+    /// have synced it up to there. Returns `None` until the offset is known.
     fn acked(&self, replicas: &Replicas) -> Option<u64> {
         let count = |offset| if self.local.is_some() { replicas.synced(offset) } else { replicas.acked(offset) };
         self.offset.map(|offset| count(offset) as u64)
@@ -66,11 +66,11 @@ impl PendingWait {
     }
 }
 
-/// Returns an offset before which the stream has all effects of a connection's commands. `stamp` is
+/// Returns an offset up to which the stream has all effects of a connection's commands. `stamp` is
 /// the last stamp of these commands. Returns `None` if some effects may not be in the stream yet.
 pub(super) fn offset_after(server: &Server, stamp: u64) -> Option<u64> {
     if stamp == 0 {
-        // The connection has run no command while the stream was kept.
+        // The connection has run no command since the stream is kept.
         return Some(0);
     }
     server.keyspace().journal().offset_after(stamp)
@@ -83,9 +83,9 @@ impl Replication {
         let offset = offset_after(server, wait.stamp);
         {
             let mut state = self.state();
-            // If only this list refers to a waiter, the connection of the waiter is closed.
+            // If nothing else refers to a waiter, its connection is closed.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
-            // If the reply is held back until the effects are on disk, the effects count as synced
+            // If the reply is held back until the effects are on disk, they count as synced
             // already.
             let is_synced = server.snapshots().aof.gate().awaits_syncs(wait.durability);
             let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced });
@@ -99,8 +99,8 @@ impl Replication {
                 server.replication().note_local(&server, ticket, is_synced);
             }));
         }
-        // A request would move the end of the stream, which the target of a failover must reach.
-        // Without a request, replicas still send an acknowledgement once a second.
+        // In a failover, a request would move the end of the stream, which the target must reach.
+        // Even without a request, replicas send an acknowledgement once a second.
         let asks = wait.replicas > 0 && !self.failovers.is_running();
         server.keyspace().journal().mark(
             asks,
@@ -116,9 +116,9 @@ impl Replication {
         );
     }
 
-    /// Handles the outcome of the sync for a `WAITAOF`. If `is_synced` is true, the effects of its
-    /// client are on disk. Otherwise the append-only file was turned off, and the wait ends with an
-    /// error.
+    /// Records the outcome of the sync for a `WAITAOF`. If `is_synced` is true, the effects of its
+    /// client are on disk. If it is false, the append-only file was turned off, and the wait ends
+    /// with an error.
     fn note_local(&self, server: &Server, ticket: u64, is_synced: bool) {
         let ended = {
             let mut state = self.state();
@@ -166,8 +166,7 @@ impl Replication {
     }
 }
 
-/// Sends a reply to the client of a wait that has ended, unless another thread has already
-/// answered.
+/// Sends a reply to the client of a wait that has ended, unless another thread has replied before.
 fn answer(server: &Server, PendingWait { waiter, worker, .. }: PendingWait, reply: Vec<u8>) {
     if waiter.claim() {
         server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0 }));

@@ -34,8 +34,8 @@ impl LinkWorker {
     }
 }
 
-/// Passes all shards from the worker that has acquired them to the link thread. Its lock is the
-/// last in the order of locks.
+/// Passes all shards from the worker that has acquired them to the link thread. In the order of
+/// locks, its lock is the last.
 #[derive(Default)]
 pub struct Shards {
     owned: Mutex<Option<Vec<Ownership>>>,

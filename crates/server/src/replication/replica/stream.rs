@@ -2,8 +2,8 @@
 //! primary's bytes or of the server's own units (the effects of its own commands).
 //!
 //! A *term* is the time between two changes of the primary. A *history* is the stream under one
-//! replication ID. All changes are made under the lock of [`Replica`]'s state. The term changes
-//! under the same lock, so a thread of an earlier term can't change anything.
+//! replication ID. The functions here make all changes under the lock of [`Replica`]'s state. The
+//! term changes under the same lock, so a thread of an earlier term can't change anything.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,22 +18,22 @@ use crate::replication::relay::Origin;
 
 impl Replica {
     /// Returns the database that the stream has selected at its end. Returns `None` while a command
-    /// of the link may be running, because the dataset may then not be at the end of the stream.
+    /// of the link may be running, because the dataset may not be at the end of the stream then.
     /// Must be called while all shards are held.
     pub(in crate::replication) fn stream_db_at_rest(&self) -> Option<u32> {
         let state = self.lock();
         match (&state.primary, state.link) {
             (_, Some(_)) => self.progress.is_resting.load(Relaxed).then(|| self.progress.db.load(Relaxed)),
             (Some(_), None) => Some(state.known.map_or(0, |known| known.db)),
-            // A primary's stream selects a database for each reader that starts, so the value
-            // doesn't matter.
+            // The value doesn't matter: for each reader that starts, a primary's stream selects a
+            // database.
             (None, None) => Some(0),
         }
     }
 
-    /// Makes the stream and the history those of the primary. Records the position from which they
-    /// can be continued, if any. Returns whether the ID has changed, or `None` if `term` is no
-    /// longer the current term.
+    /// Replaces this server's stream and history by those of the primary. Records the position from
+    /// which they can be continued, if any. Returns whether the ID has changed, or `None` if `term`
+    /// is no longer the current term.
     pub(in crate::replication) fn follow_stream(&self, server: &Server, term: u64, origin: Origin) -> Option<bool> {
         let (keyspace, mut has_changed) = (server.keyspace(), None);
         self.in_term(term, |state| {
@@ -56,7 +56,7 @@ impl Replica {
     }
 
     /// Records the end of this server's own stream, which is also the position of the dataset.
-    /// Returns the end if `term` is still the current term.
+    /// Returns the end, or `None` if the end is unknown or `term` is over.
     pub(in crate::replication) fn record_own_end(
         &self,
         term: u64,
@@ -76,8 +76,8 @@ impl Replica {
         let keyspace = server.keyspace();
         self.in_term(term, |state| {
             (state.known, state.is_own) = (None, false);
-            // Sentinel prefers the replica with the highest offset. Until the snapshot is loaded,
-            // this replica's offset is 0, so that Sentinel doesn't prefer it.
+            // Until the snapshot is loaded, this replica reports the offset 0. Sentinel prefers the
+            // replica with the highest offset, so it does not choose this one.
             self.progress.applied.store(0, Relaxed);
             self.progress.received.store(0, Relaxed);
             keyspace.journal().hold_stream(&keyspace.tuning);
@@ -101,9 +101,9 @@ impl Replica {
         self.in_term(term, |state| server.replication().own_history(server, state.former.take()))
     }
 
-    /// Closes the link, and prevents another link until [`Replica::resume_following`]. Waits for
-    /// the end of the link, at most until `until`. After that end, the position of the dataset is
-    /// known.
+    /// Closes the link, and prevents another link until [`Replica::resume_following`]. Waits until
+    /// the link has ended, but at most until `until`. Once it has ended, the position of the
+    /// dataset is known.
     pub(in crate::replication) fn stop_following(&self, server: &Server, until: Instant) {
         self.lock().is_held = true;
         self.end_link(server);
@@ -114,15 +114,15 @@ impl Replica {
     }
 
     /// Prevents new links until [`Replica::resume_following`]. Also prevents loads that have not
-    /// begun to replace the dataset.
+    /// begun to replace the dataset yet.
     pub(in crate::replication) fn hold(&self) {
         self.lock().is_held = true;
     }
 
-    /// Records that the load, which holds all shards, begins to replace the dataset. Returns
-    /// `false` if a shutdown is pending; the load must then not start, because the shutdown saves
-    /// the dataset. [`Replica::hold`] takes the same lock. So a shutdown that calls it too late to
-    /// prevent the load sees that the dataset is incomplete.
+    /// Records that the load, which holds all shards, begins to replace the dataset. If a shutdown
+    /// is pending, returns `false`, and the load must not start, because the shutdown saves the
+    /// dataset. [`Replica::hold`] takes the same lock. So if a shutdown calls it too late to
+    /// prevent the load, the shutdown sees that the dataset is incomplete.
     pub(in crate::replication) fn begin_replacing(&self, server: &Server) -> bool {
         let state = self.lock();
         if !state.is_held {
