@@ -1,5 +1,5 @@
 //! The files of a dataset. State machines without I/O translate bytes to entries and entries to
-//! bytes. The server runs them on files and shards.
+//! bytes. The server applies them to files and shards.
 //!
 //! # Words
 //!
@@ -18,17 +18,17 @@
 //!
 //! # Who owns what
 //!
-//! A [`rdb::Reader`] owns the bytes that it was fed. The next feed drops the bytes that the reader
-//! has consumed. An entry borrows the reader, so it must be dropped before the next call. A
+//! A [`rdb::Reader`] owns the bytes that it was fed. The next feed drops those that the reader has
+//! consumed. An entry borrows the reader, so it must be dropped before the next call. A
 //! [`rdb::Writer`] owns the bytes that its [`rdb::Sink`] hasn't taken yet. Readers and writers are
 //! independent of files and threads.
 //!
 //! # What it costs
 //!
-//! Reading buffers up to about twice the largest entry, and one feed of input. Writing needs memory
-//! for the largest string and one chunk, because collections are written in pieces. A length in a
-//! file reserves memory only in proportion to the bytes that are present. For a compressed string,
-//! the reserved memory is at most the size to which the present bytes can expand.
+//! Reading needs memory for one feed of input, and for up to about twice the largest entry. Writing
+//! needs memory for the largest string and one chunk, because collections are written in pieces. A
+//! length in a file reserves memory only in proportion to the bytes that are present. For a
+//! compressed string, it reserves at most the size to which the present bytes can expand.
 #![forbid(unsafe_code)]
 
 pub mod aof;

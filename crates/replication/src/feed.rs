@@ -1,8 +1,8 @@
 //! The bytes of one snapshot in flight to several replicas, each at its own position.
 //!
 //! The readers share the feed's chunks. The feed holds all bytes that its slowest reader hasn't
-//! read. The writer of the snapshot pauses while the feed holds as many bytes as its limit. So the
-//! limit bounds the memory of a snapshot.
+//! read. When it holds as many bytes as its limit, the writer of the snapshot pauses. So the limit
+//! bounds the memory of a snapshot.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedReader(u64);
 
-/// The state of a feed after the bytes that a reader has taken.
+/// The state of a feed after a reader has taken bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedAhead {
     /// No bytes yet. The reader is woken when the feed receives more bytes, or when it ends.
@@ -93,7 +93,7 @@ impl Feed {
         self.end - start >= self.bytes_max
     }
 
-    /// Appends a chunk. Returns the functions that wake the readers that waited for a chunk.
+    /// Appends a chunk. Returns functions that wake the readers that were waiting for it.
     pub fn push(&mut self, bytes: Vec<u8>) -> Vec<Wake> {
         let start = self.end;
         self.end += bytes.len() as u64;
@@ -102,7 +102,7 @@ impl Feed {
         self.waiting()
     }
 
-    /// Ends the snapshot. Returns the functions that wake the readers that waited for a chunk.
+    /// Ends the snapshot. Returns functions that wake the readers that were waiting for a chunk.
     pub fn end(&mut self, is_complete: bool) -> Vec<Wake> {
         self.ended.get_or_insert(is_complete);
         self.waiting()
@@ -114,7 +114,7 @@ impl Feed {
     }
 
     /// Appends a reader's next chunks to `into`, until at least `bytes` bytes are appended or there
-    /// are no more. Returns the state of the feed after these chunks.
+    /// are no more. Returns the feed's state after these chunks.
     pub fn read(&mut self, reader: FeedReader, bytes: usize, into: &mut Vec<Outgoing>) -> FeedAhead {
         if self.ended == Some(false) {
             return FeedAhead::Failed;

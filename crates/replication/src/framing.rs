@@ -1,5 +1,5 @@
-//! The framing of a snapshot on a replica's connection: how the replica detects the end of the
-//! snapshot.
+//! The framing of a snapshot on a replica's connection. By the framing, the replica detects the end
+//! of the snapshot.
 
 /// Length of the mark after a snapshot of unknown length, bytes.
 const MARK_BYTES: usize = 40;
@@ -9,8 +9,8 @@ const MARK_BYTES: usize = 40;
 pub enum Framing {
     /// The length precedes the snapshot.
     Length(u64),
-    /// This mark precedes and follows the snapshot, because the snapshot's length is unknown at its
-    /// start.
+    /// This mark precedes and follows the snapshot. Used if the length is unknown when the snapshot
+    /// starts.
     Mark([u8; MARK_BYTES]),
 }
 

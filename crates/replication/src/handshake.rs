@@ -1,7 +1,7 @@
 //! `REPLCONF` on a primary: the options that a connection sets before it asks for data, and the
 //! acknowledgements that it sends afterwards.
 
-/// An announced address must be shorter than this, bytes, as in Redis.
+/// Lengths of announced addresses must be below this, bytes, as in Redis.
 const ADDRESS_BYTES_MAX: usize = 46;
 
 /// The parts of the dataset that a connection wants.
@@ -26,25 +26,25 @@ impl Filter {
 pub struct Handshake {
     /// The port at which the replica accepts clients; 0 if the replica hasn't announced one.
     pub port: i64,
-    /// The address that it announces instead of its peer address.
+    /// The address that the replica announces instead of its peer address.
     pub address: Option<Vec<u8>>,
-    /// Whether it can detect the end of a snapshot by a mark (`capa eof`).
+    /// Whether the replica can detect the end of a snapshot by a mark (`capa eof`).
     pub finds_mark: bool,
-    /// Whether it supports histories that continue under another ID (`capa psync2`).
+    /// Whether the replica supports histories that continue under another ID (`capa psync2`).
     pub supports_psync2: bool,
-    /// Whether it wants only the snapshot and no stream (`rdb-only`).
+    /// Whether the replica wants only the snapshot and no stream (`rdb-only`).
     pub wants_no_stream: bool,
-    /// The parts of the dataset that it wants (`rdb-filter-only`).
+    /// The parts of the dataset that the replica wants (`rdb-filter-only`).
     pub filter: Filter,
 }
 
-/// The primary's reaction to a `REPLCONF`.
+/// The reaction of the primary to a `REPLCONF`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplconfAction {
     /// Replies `OK`.
     Ok,
-    /// Records two offsets: the number of bytes of the stream that the replica has, and the number
-    /// of these bytes that it has on disk. No reply.
+    /// Records how many bytes of the stream the replica has, and how many of these bytes it has on
+    /// disk. No reply.
     Ack(i64, i64),
     /// Sends this server's offset to its primary, if the server is a replica. No reply.
     GetAck,
@@ -65,8 +65,8 @@ fn number(text: &[u8]) -> Option<i64> {
 }
 
 impl Handshake {
-    /// Handles the arguments of a `REPLCONF`, without its name. Options before an invalid one
-    /// remain set, as in Redis.
+    /// Processes the arguments of a `REPLCONF`, without its name. If an option is invalid, the
+    /// options before it remain set, as in Redis.
     ///
     /// # Errors
     /// An option or its value is invalid.
@@ -103,7 +103,7 @@ impl Handshake {
                     None => return Err(error("ERR value is not an integer or out of range", b"")),
                 },
                 b"rdb-filter-only" => self.set_filter(value)?,
-                // Sent by later versions of Redis for information; has no effect.
+                // Later versions of Redis send this for information. It has no effect.
                 b"version" => {}
                 _ => return Err(error("ERR Unrecognized REPLCONF option: ", name)),
             }

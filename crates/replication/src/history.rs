@@ -1,5 +1,5 @@
-//! The replication history of a dataset: the ID of its stream. If the stream continues a former
-//! stream, also the ID and the end of the former stream.
+//! The replication history of a dataset: the ID of its stream. If this stream continues a former
+//! one, also the former ID and the end of the stream under it.
 
 use std::ops::Range;
 
@@ -30,11 +30,11 @@ pub enum NotContinued {
     Wanted,
     /// The replica's history is a different one.
     OtherHistory,
-    /// The replica asked with the former ID for an offset beyond the end of that history. The
-    /// number is the highest offset that a `PSYNC` with the former ID may ask for.
+    /// The replica has sent the former ID and an offset after the end of that history. The number
+    /// is the highest offset that a `PSYNC` with the former ID may ask for.
     BeyondSecondId(u64),
     /// The backlog doesn't hold the requested offset. The range has the first and the last offset
-    /// that `PSYNC` may ask for, both inclusive; `0..0` if there is no backlog.
+    /// that a `PSYNC` may ask for, both inclusive. It is `0..0` if there is no backlog.
     NotHeld(Range<u64>),
 }
 
@@ -58,7 +58,7 @@ impl History {
         self.second
     }
 
-    /// Starts another history, which no replica of the current one can continue. Returns whether
+    /// Starts another history, which replicas of the current one can't continue. Returns whether
     /// the ID has changed.
     pub fn change(&mut self, id: ReplId) -> bool {
         let former = std::mem::replace(self, History::new(id));
@@ -71,8 +71,8 @@ impl History {
     pub fn follow(&mut self, asked: ReplId, id: ReplId, offset: u64) -> bool {
         let current = self.id;
         if asked != current {
-            // `asked` is the former ID. The primary has accepted it, so the dataset has not changed
-            // since the former history ended.
+            // `asked` is the former ID. Since the primary has accepted it, the dataset has not
+            // changed after the former history ended.
             *self = History::new(asked);
         }
         if id != self.id {
@@ -81,16 +81,16 @@ impl History {
         self.id != current
     }
 
-    /// Continues the current history under another ID, because a replica was promoted. `offset` is
-    /// the number of known bytes of the current history.
+    /// Continues the current history under another ID, because a replica was promoted. The
+    /// current history ends at `offset`.
     pub fn continue_as(&mut self, id: ReplId, offset: u64) {
         self.second = Some((self.id, offset + 1));
         self.id = id;
     }
 
-    /// Returns the number of bytes of the stream that a replica has, if the replica may continue
-    /// there. `held` is the range of such numbers (both ends inclusive) for which the backlog has
-    /// the rest of the stream; `None` if there is no backlog.
+    /// If a replica may continue the stream, returns how many bytes of the stream it has. `held` is
+    /// the range of such numbers (both ends inclusive) for which the backlog has the rest of the
+    /// stream; `None` if there is no backlog.
     ///
     /// # Errors
     /// The reason why the replica needs a full sync.

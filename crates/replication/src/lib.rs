@@ -23,9 +23,9 @@
 //!     └──────────────────────────── PSYNC, partial ─────────────────────────────────┘
 //! ```
 //!
-//! A replica that announced `capa eof` receives the stream only after its first `REPLCONF ACK`.
-//! Such a replica detects the end of the snapshot by a mark of 40 bytes, and other bytes must not
-//! directly follow the mark.
+//! If a replica has announced `capa eof`, it receives the stream only after its first `REPLCONF
+//! ACK`. Such a replica detects the end of the snapshot by a mark of 40 bytes, and no other bytes
+//! may directly follow the mark.
 #![forbid(unsafe_code)]
 
 mod feed;

@@ -41,14 +41,14 @@ pub struct Replica {
     pub handshake: Handshake,
     /// The replica's state.
     pub state: ReplicaState,
-    /// The number of bytes of the stream that it has acknowledged.
+    /// The number of bytes of the stream that the replica has acknowledged.
     pub acked: u64,
-    /// The number of bytes of the stream that it has on disk.
+    /// The number of bytes of the stream that the replica has on disk.
     pub synced: u64,
     /// When the replica last acknowledged, sent an empty line or became online, in ms of the
     /// monotonic clock.
     pub acked_ms: i64,
-    /// Whether it has acknowledged bytes that the stream doesn't have.
+    /// Whether the replica has acknowledged bytes that the stream doesn't have.
     pub has_acked_beyond_end: bool,
 }
 
@@ -68,7 +68,7 @@ impl Replica {
         }
     }
 
-    /// Returns the address that clients should use: the announced address or, without one, the
+    /// Returns the address that clients should use: the announced address or, if there is none, the
     /// peer's.
     #[must_use]
     pub fn address(&self) -> String {
@@ -78,7 +78,7 @@ impl Replica {
         }
     }
 
-    /// Returns the time since the replica's last acknowledgement, s; 0 unless the replica is
+    /// Returns the time since the replica's last acknowledgement, s. Returns 0 if the replica isn't
     /// online.
     #[must_use]
     pub fn lag_s(&self, now_ms: i64) -> i64 {
@@ -128,10 +128,10 @@ impl Replicas {
         self.all.is_empty()
     }
 
-    /// Records a replica's acknowledgement: it has `offset` bytes, and `synced` of them on disk.
-    /// Acknowledged offsets never decrease. An offset beyond `end`, the end of the stream, is
-    /// ignored, because no replica can have such bytes. Returns `false` for the first such offset
-    /// on a replica's link, otherwise `true`.
+    /// Records a replica's acknowledgement: the replica has `offset` bytes, and `synced` of them on
+    /// disk. Acknowledged offsets never decrease. An offset after `end`, the end of the stream, is
+    /// ignored, because no replica can have such bytes. Returns `false` if this is the first such
+    /// offset on the replica's link, and `true` otherwise.
     pub fn ack(&mut self, client: u64, (offset, synced): (i64, i64), end: u64, now_ms: i64) -> bool {
         let Some(replica) = self.find(client) else { return true };
         let possible = |bytes: i64| u64::try_from(bytes).ok().filter(|bytes| *bytes <= end).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! Decides when a full sync starts: replicas that ask within a short time share one snapshot.
+//! Decides when a full sync starts. Replicas that ask for data within a short time share one
+//! snapshot.
 
 /// Settings of full syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,10 +7,10 @@ pub struct Schedule {
     /// Whether snapshots are sent to replicas without being written to a file first
     /// (`repl-diskless-sync`).
     pub is_diskless: bool,
-    /// Time that a diskless snapshot waits for more replicas (`repl-diskless-sync-delay`), s.
+    /// Time for which a diskless snapshot waits for more replicas (`repl-diskless-sync-delay`), s.
     pub delay_s: u64,
-    /// The number of waiting replicas that ends the wait (`repl-diskless-sync-max-replicas`); 0
-    /// means no limit.
+    /// When this number of replicas wait, the snapshot starts at once
+    /// (`repl-diskless-sync-max-replicas`). 0 means no limit.
     pub replicas_max: u64,
 }
 
@@ -23,10 +24,10 @@ pub struct Waiting {
 }
 
 impl Schedule {
-    /// Returns whether the snapshot for these replicas is sent without being written to a file
-    /// first. Two conditions must hold. First, `repl-diskless-sync` is set, or the snapshot has
-    /// only a part of the dataset (`is_filtered`). Second, all replicas can detect the snapshot's
-    /// end by a mark.
+    /// Returns whether the snapshot for these replicas is sent directly, without being written to a
+    /// file first. Two conditions must hold. First, `repl-diskless-sync` is set, or the snapshot
+    /// has only a part of the dataset (`is_filtered`). Second, all replicas can detect the
+    /// snapshot's end by a mark.
     #[must_use]
     pub fn is_direct(&self, waiting: &[Waiting], is_filtered: bool) -> bool {
         (self.is_diskless || is_filtered) && waiting.iter().all(|replica| replica.finds_mark)

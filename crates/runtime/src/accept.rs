@@ -1,13 +1,13 @@
 //! Accepts connections from listeners, for both backends.
 //!
 //! A backend watches its listeners in an epoll instance. The watch is level-triggered. It is also
-//! exclusive: a new connection need not wake all loops that share a listener.
+//! exclusive, so that a new connection does not wake all loops that share a listener.
 //!
-//! The io_uring backend also uses an epoll instance, and does not accept through its ring. An
+//! The io_uring backend uses an epoll instance too, and does not accept through its ring. An
 //! operation in a ring keeps its socket open until the kernel has torn down the ring, some time
 //! after the process has ended. Until then, a listening socket would keep its address in use, and a
-//! server restarted after `kill -9` could not bind the address. An epoll instance holds no
-//! reference to the sockets that it watches, so these are closed with the process.
+//! server restarted after `kill -9` could not bind the address. An epoll instance, by contrast,
+//! holds no reference to the sockets that it watches, so these are closed with the process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use crate::ACCEPT_REST_MS;
 use crate::event::{Event, ListenerId};
 use crate::slots::{Slots, Token};
 
-/// Maximum wait that is passed to the kernel: a century, which is practically unlimited.
+/// Maximum wait that is passed to the kernel: a century, in practice no limit.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Maximum number of connections accepted from one listener in one turn (iteration of the loop).
@@ -33,7 +33,7 @@ const LISTENER_BIT: u64 = 1 << 63;
 /// The listeners of one loop. All calls must pass the same epoll instance.
 pub(crate) struct Listeners {
     slots: Slots<Listener>,
-    /// Time at which the first resting listener accepts again. `None` while no listener rests (see
+    /// When the first of the resting listeners accepts again. `None` if no listener rests (see
     /// [`ACCEPT_REST_MS`]).
     rest_until: Option<Instant>,
 }

@@ -54,9 +54,9 @@ impl FromStr for Choice {
     }
 }
 
-/// Environment variable that makes [`probe`] reject io_uring. The value of the variable is the
-/// reason. The variable serves tests of the automatic choice, and operators who cannot change the
-/// command line.
+/// Environment variable that makes [`probe`] reject io_uring, with the variable's value as the
+/// reason. It is for tests of the automatic choice, and for operators who cannot change the command
+/// line.
 pub const REFUSE_ENV: &str = "PANTALA_REFUSE_IO_URING";
 
 /// Checks that io_uring works on this host, with all features that [`crate::EventLoop`] needs.
@@ -82,7 +82,7 @@ pub fn probe() -> Result<(), String> {
 }
 
 /// Receives a byte through a loop. This proves that set-up, buffer ring, multishot receive and
-/// waiting work. Feature flags and version numbers prove nothing, because a seccomp filter may
+/// waiting work. Feature flags and version numbers would not prove it, because a seccomp filter may
 /// forbid any of io_uring's three system calls.
 fn try_out() -> io::Result<()> {
     let mut event_loop = UringLoop::new(Doorbell::new()?)?;

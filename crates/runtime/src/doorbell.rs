@@ -7,10 +7,9 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// A handle by which any thread wakes the `poll` of one loop: a Linux eventfd.
-///
-/// If the doorbell rings while the loop is awake, the loop's next `poll` reports
-/// [`crate::Event::Woken`], so no ring is lost. Each ring costs a system call (about half a
-/// microsecond, more if it wakes a thread), so callers should ring only for a sleeping worker.
+/// If the doorbell rings while the loop is awake, the next `poll` reports [`crate::Event::Woken`],
+/// so no ring is lost. Each ring costs a system call (about half a microsecond, or more if it wakes
+/// a thread). So callers should ring only for a sleeping worker.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     descriptor: Arc<OwnedFd>,

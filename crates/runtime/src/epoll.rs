@@ -1,10 +1,10 @@
 //! The backend for all kernels: epoll reports readiness, and `recv` and `send` then move the bytes.
 //!
-//! Connections are watched edge-triggered, so the kernel doesn't check idle connections in every
-//! wait. The kernel reports new bytes only once. This report is called an *edge*. After an edge,
-//! the loop receives from the connection, in this turn (iteration of the loop) and the next ones,
-//! until a receive returns fewer bytes than it had room for. The socket's queue is then empty, and
-//! later bytes cause a new edge. For listeners, see `accept.rs`.
+//! Connections are watched edge-triggered, so that a wait doesn't check idle connections. The
+//! kernel reports new bytes only once; this report is an *edge*. After an edge, the loop receives
+//! from the connection, in this turn (iteration of the loop) and the next ones, until a receive
+//! returns fewer bytes than it had room for. The socket's queue is then empty, and later bytes
+//! cause a new edge. For listeners, see `accept.rs`.
 //!
 //! A reply is usually sent at the end of its connection's turn, without an entry in `unsent` and
 //! without an event ([`EventLoop::send_at_once`]). Such an entry and event would cost a tenth of
@@ -41,7 +41,7 @@ pub struct EpollLoop {
     listeners: Listeners,
     connections: Slots<Connection>,
     pool: Pool,
-    /// Connections that have, or may have, bytes to receive after an edge.
+    /// Connections that may have bytes to receive, because of an edge.
     ready: VecDeque<Token>,
     /// Connections that found no receive buffer, because the caller held chunks of all buffers.
     starved: Vec<Token>,
@@ -59,8 +59,8 @@ struct Connection {
     /// Whether the connection is in `ready` or `starved`.
     listed: bool,
     /// Whether the peer has closed its sending half, or the connection has failed. No further edge
-    /// follows. The loop therefore continues to receive, even after a receive that did not fill its
-    /// room, until it has received the end or the error.
+    /// follows. So the loop continues to receive until it gets the end or the error, even after a
+    /// receive that did not fill its room.
     hung_up: bool,
     /// Whether `Eof` or `Failed` was reported.
     ended: bool,
@@ -70,7 +70,7 @@ struct Connection {
 struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
-    /// Whether the success of the send does not end a wait ([`EventLoop::send_quiet`]).
+    /// Whether the success of the send lets a wait continue ([`EventLoop::send_quiet`]).
     quiet: bool,
     /// Whether the send waits until epoll reports room in the socket.
     blocked: bool,
@@ -85,7 +85,7 @@ impl EpollLoop {
     }
 
     /// Keeps the bytes that [`EventLoop::send_at_once`] couldn't send. If the socket has no room,
-    /// watches for room.
+    /// watches the socket for room.
     #[cold]
     fn keep_rest(&mut self, conn: ConnId, buffer: Vec<u8>, sent: rustix::io::Result<usize>) {
         let connection = self.connections.value_mut(conn.0).expect("a send has just used it");

@@ -10,22 +10,22 @@ use crate::doorbell::Doorbell;
 use crate::slots::Token;
 use crate::{Backend, RECEIVE_BYTES_MAX};
 
-/// Identifies a connection of one loop. Once the connection is closed, the loop's methods find
-/// nothing for its ID. This holds even if a new connection has the same position in the loop's
-/// table (until the 24-bit generation wraps).
+/// Identifies a connection of one loop. Once the connection is closed, its ID refers to nothing,
+/// even if a new connection has the same position in the loop's table (until the 24-bit generation
+/// wraps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub(crate) Token);
 
 impl ConnId {
     /// Returns the position in the loop's table. It is less than the maximum number of connections
-    /// that were open at the same time. Callers may use the position as an index into a table of
-    /// their own if they compare [`generation`](Self::generation).
+    /// that were ever open at the same time. Callers may use it as an index into a table of their
+    /// own, if they also compare [`generation`](Self::generation).
     #[inline]
     pub fn index(self) -> usize {
         self.0.index as usize
     }
 
-    /// Returns how many earlier connections had this position, modulo 2^24.
+    /// Returns how many connections had this position before, modulo 2^24.
     #[inline]
     pub fn generation(self) -> u32 {
         self.0.generation
@@ -138,15 +138,15 @@ impl Event {
 
 /// An event loop. Only the thread that created the loop uses it.
 ///
-/// A turn of a worker is [`poll`](Self::poll), the handling of its events, and the resulting sends.
-/// The next `poll` submits these sends together, except those done at once
-/// ([`send_at_once`](Self::send_at_once)). Only `poll` produces events.
+/// A turn of a worker consists of [`poll`](Self::poll), the handling of its events, and the
+/// resulting sends. The next `poll` submits these sends together, except those that are sent at
+/// once ([`send_at_once`](Self::send_at_once)). Only `poll` produces events.
 pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// Creates a loop that `doorbell` wakes. Each doorbell belongs to one loop.
     ///
     /// # Errors
-    /// If descriptors or memory are exhausted. With io_uring, also for each reason that
-    /// [`crate::probe`] names.
+    /// Descriptors or memory are exhausted. With io_uring, also each reason that [`crate::probe`]
+    /// returns.
     fn new(doorbell: Doorbell) -> io::Result<Self>;
 
     /// Returns the backend of this loop.
@@ -156,8 +156,8 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     fn doorbell(&self) -> Doorbell;
 
     /// Starts to accept from a listening socket, and makes the socket non-blocking. Several loops
-    /// may share one socket. Exactly one of them then accepts each connection. Alternatively, each
-    /// loop has its own socket, with `SO_REUSEPORT`.
+    /// may share one socket; exactly one of them then accepts each connection. Or each loop may
+    /// have its own socket, with `SO_REUSEPORT`.
     ///
     /// If descriptors or memory are exhausted, or the kernel cannot watch the socket, accepting
     /// pauses for [`crate::ACCEPT_REST_MS`] and is then retried.
@@ -204,21 +204,20 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// previous send has not been reported.
     fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
-    /// Sends as [`send`](Self::send) does, but success does not end a wait: `Sent` is reported
-    /// together with the next event that does. Servers send their replies in this way. If the
-    /// completion of a reply ended the wait, each turn would receive too few requests.
+    /// Does the same as [`send`](Self::send), except that success does not end a wait: `Sent` is
+    /// reported together with the next event that ends one. Servers send their replies in this way.
+    /// If the completion of each reply ended the wait, a turn would receive too few requests.
     ///
-    /// If more output is queued after this send, call [`expect_sent`](Self::expect_sent) before the
-    /// next poll. Otherwise that output waits for an event that ends a wait.
+    /// If more output is queued after this send, [`expect_sent`](Self::expect_sent) must be called
+    /// before the next poll. Otherwise that output waits for an event that ends a wait.
     ///
     /// # Panics
     /// As `send`.
     fn send_quiet(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
-    /// Sends the whole buffer at once, if the backend supports this (epoll) and the socket has
-    /// room. If the kernel took all bytes, returns the emptied buffer, and no [`Event::Sent`]
-    /// follows. Otherwise sends the remaining bytes as [`send_quiet`](Self::send_quiet) does, and
-    /// returns `None`.
+    /// If the backend is epoll and the socket has room, sends the whole buffer at once. If the
+    /// kernel took all bytes, returns the emptied buffer, and no [`Event::Sent`] follows. Otherwise
+    /// sends the remaining bytes like [`send_quiet`](Self::send_quiet), and returns `None`.
     ///
     /// # Panics
     /// As `send`.
@@ -239,9 +238,9 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
 
     /// Submits all queued operations, waits for events and appends them to `events`.
     ///
-    /// A `timeout` of `None` waits without limit, `Some(ZERO)` does not wait. A poll may return
-    /// early without any event, after a signal or when a listener resumes. The number of events per
-    /// poll is bounded, so more events may be available.
+    /// With the `timeout` `None`, waits without limit; with `Some(ZERO)`, does not wait. A poll may
+    /// return early without any event, after a signal or when a listener resumes. The number of
+    /// events per poll is bounded, so more events may be available.
     ///
     /// # Errors
     /// If the kernel cannot wait, because of a programming error or a lack of memory. Failures of

@@ -1,10 +1,10 @@
 //! Files that are written only at their end, such as an append-only file or a snapshot.
 //!
 //! Large amounts of data bypass the page cache (`O_DIRECT`). These files are not read soon, so a
-//! copy in the page cache would waste time, and memory that other programs could use. Small amounts
-//! are written through the cache, because a direct write has to wait for the device. The incomplete
-//! last block of a large amount is also written through the cache, because a direct write consists
-//! of whole blocks.
+//! copy in the page cache would cost time, and memory that other programs could use. Small amounts
+//! are written through the cache, because a direct write has to wait for the device. A direct write
+//! consists of whole blocks, so the incomplete last block of a large amount is written through the
+//! cache too.
 //!
 //! ```text
 //! file    ……│ block │ block │ bl              the last block is incomplete
@@ -45,7 +45,7 @@ pub struct SequentialFile {
     len: u64,
     /// Buffer of the *staged* bytes: first the incomplete last block of the file, then the
     /// *gathered* bytes, which are not written yet. The staged bytes start at [`Self::aligned_at`].
-    /// The buffer is allocated when the first bytes are gathered.
+    /// The buffer is allocated when bytes are first gathered.
     stage: Vec<u8>,
     /// Index of the first byte of `stage` whose address is a multiple of [`BLOCK_BYTES`].
     aligned_at: usize,
@@ -53,7 +53,7 @@ pub struct SequentialFile {
     gathered: usize,
     /// Whether to try direct writes. True until the file system rejects one.
     can_bypass: bool,
-    /// Offset from which on the bytes of the file may be only in the page cache.
+    /// Offset in the file. Bytes after it may be only in the page cache.
     cached_from: u64,
     /// Whether the kernel has failed to write back cached pages. It reports such a failure only
     /// once.
@@ -105,7 +105,7 @@ impl SequentialFile {
     }
 
     /// Writes bytes at the end of the file, possibly not all of them. Returns the number of bytes
-    /// written. No gathered bytes may be pending.
+    /// written. There must be no gathered bytes.
     ///
     /// # Errors
     /// The system's error, if nothing was written. If a part was written before the error, the
@@ -170,7 +170,7 @@ impl SequentialFile {
         Ok(())
     }
 
-    /// Makes the content durable. If a call has failed, a later call may succeed although the
+    /// Makes the content durable. Once a call has failed, later calls may succeed although the
     /// content isn't durable.
     ///
     /// # Errors

@@ -25,18 +25,18 @@
 //! The caller may read and change the bytes of a [`Chunk`] until it releases the chunk. The loop
 //! owns the buffer of a send because the kernel may be reading the buffer. If the connection is
 //! closed or the loop is dropped before `Sent`, the buffer is kept until the kernel has finished
-//! with it. A send of shared bytes keeps its reference for as long as it would keep a buffer.
-//! `send_at_once` may return the buffer at once.
+//! with it. If shared bytes are sent, a reference to them is kept for the same time. `send_at_once`
+//! may return the buffer at once.
 //!
 //! # Backends
 //!
-//! [`UringLoop`]: multishot receive into a ring of provided buffers. The sends of a turn are
-//! submitted by the system call that waits for the next events. While the loop is mostly idle, they
-//! are sent directly instead.
+//! [`UringLoop`]: multishot receive into a ring of provided buffers. The system call that waits for
+//! the next events also submits the sends of a turn. While the loop is mostly idle, sends are made
+//! directly instead.
 //!
-//! [`EpollLoop`]: edge-triggered readiness. Each readable connection costs one `recv` per turn,
-//! into a pool of packed buffers, and each sending connection one `send`. With epoll, a caller that
-//! needs no event can send at once ([`EventLoop::send_at_once`]).
+//! [`EpollLoop`]: edge-triggered readiness. In each turn, each readable connection costs one
+//! `recv`, into a pool of packed buffers, and each sending connection costs one `send`. A caller
+//! that needs no event can send at once ([`EventLoop::send_at_once`]).
 //!
 //! [`choose`] picks a backend that the kernel allows.
 //!
@@ -70,11 +70,11 @@ pub use uring::UringLoop;
 /// Maximum bytes of one [`Chunk`].
 pub const RECEIVE_BYTES_MAX: usize = 64 * 1024;
 
-/// Duration of a listener's *rest*, ms. A listener stops accepting for this time when the process
-/// or the host has run out of descriptors or memory.
+/// Duration of a listener's *rest*, ms. When the process or the host has run out of descriptors or
+/// memory, a listener stops accepting for this time.
 pub const ACCEPT_REST_MS: u64 = 100;
 
 /// Maximum bytes of one send operation. Without this limit, a huge reply to a fast reader would
-/// keep the worker from other connections. A stored value of 1 MiB fits into one operation,
+/// keep the worker from serving other connections. A stored value of 1 MiB fits into one operation,
 /// together with its header and some short replies before it.
 const SEND_BYTES_MAX: usize = (1024 + 128) * 1024;

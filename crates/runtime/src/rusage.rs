@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-/// Returns the number of voluntary context switches of the thread since its start, which is how
-/// often the thread slept. Costs a system call.
+/// Returns how often the thread has slept since its start (its voluntary context switches). Costs a
+/// system call.
 pub(crate) fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to memory of the structure's size, which lives through the call.

@@ -1,7 +1,7 @@
 //! A table of values with reusable positions, in which each value has a unique token.
 
-/// Maximum generation, after which the next one is 0. The kernel stores a 64-bit number with each
-/// registration and operation. The index takes 32 bits of the number and the generation 24. The
+/// Maximum generation. The generation after it is 0. The kernel stores a 64-bit number with each
+/// registration and operation. The index takes 32 bits of this number, and the generation 24. The
 /// remaining 8 bits are for the kind of operation.
 pub(crate) const GENERATION_MAX: u32 = (1 << 24) - 1;
 
@@ -30,8 +30,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// The table. The position that became free last is reused first. This keeps the table small and in
-/// the CPU caches.
+/// The table. The position that became free last is reused first, which keeps the table small and
+/// in the CPU caches.
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,

@@ -47,7 +47,7 @@ fn serves_two_thousand_connections<L: EventLoop>() {
     raise_descriptor_limit();
     let server = EchoServer::<L>::on_tcp();
     let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
-    // All clients write before any client reads. A turn then has more ready connections, and needs
+    // All clients write before any client reads. So a turn has more ready connections, and needs
     // more buffers, than the initial arrays hold.
     for round in 0..3 {
         for (number, client) in clients.iter_mut().enumerate() {
@@ -349,7 +349,7 @@ fn keeps_to_its_timeout<L: EventLoop>() {
     }
 }
 
-/// One turn has more sends and receives than the queues of either backend hold. Each of them is
+/// One turn has more sends and receives than the queues of either backend can hold. Each of them is
 /// reported once.
 fn carries_more_than_the_queues_hold<L: EventLoop>() {
     const PAIRS: usize = 3000;

@@ -46,7 +46,7 @@ fn reports_a_reset<L: EventLoop>() {
     assert!(event_loop.socket(conn).is_none());
 }
 
-/// A send that the peer does not read stays in flight and ends no wait. It completes when the peer
+/// If the peer does not read, a send stays in flight and ends no wait. It completes when the peer
 /// reads.
 fn waits_for_a_peer_that_never_reads<L: EventLoop>() {
     const LEN_BYTES: usize = 32 << 20;

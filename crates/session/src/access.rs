@@ -1,7 +1,7 @@
-//! Decides whether a connection may run a command. The decision depends on authentication, the
-//! user's permissions, protected commands, `CLIENT PAUSE`, and the restrictions on subscribers. The
-//! *owner* (the thread that drives the connection) asks before it runs or queues a command. No
-//! other module makes this decision.
+//! Decides whether a connection may run a command. No other module makes this decision. It depends
+//! on authentication, the user's permissions, protected commands, `CLIENT PAUSE`, and the
+//! restrictions on subscribers. The *owner* (the thread that drives the connection) asks this
+//! module before it runs or queues a command.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +19,7 @@ const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-de
 /// The error for `MODULE LOAD`, `LOADEX` and `UNLOAD` unless `enable-module-command` allows them.
 const MODULE_NOT_ALLOWED: &str = "ERR MODULE command not allowed. If the enable-module-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
-/// The error for a write while too few replicas acknowledge.
+/// The error for a write while there are too few good replicas.
 const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
 
 /// The error for a command before authentication.
@@ -65,8 +65,8 @@ pub fn forbidden(
     if !passes_password(command, session, users) {
         return Some(NO_AUTH.into());
     }
-    // As in Redis, permissions aren't checked for a command that the open transaction will reject.
-    // Its client gets the error of the transaction instead.
+    // As in Redis, permissions aren't checked for a command that the open transaction rejects
+    // anyway. The client gets the error of the transaction instead.
     let is_refused_anyway = session.transaction.is_some()
         && command.flags.contains(Flags::NO_MULTI)
         && !command.flags.contains(Flags::UNQUEUED);
@@ -101,7 +101,7 @@ pub fn passes_password(command: &Command, session: &Session, users: &Users) -> b
 
 /// Returns whether a client must authenticate and has not.
 pub fn must_log_in(session: &Session, users: &Users) -> bool {
-    // Removing the default user's password ends the requirement for all connections.
+    // If the default user's password is removed, no connection needs to authenticate any more.
     !session.is_authenticated() && users.requires_login()
 }
 
@@ -118,8 +118,8 @@ const UNSAVED: &str = "MISCONF Redis is configured to save RDB snapshots, but it
 const DISK_FULL: &str = "MISCONF Errors writing to the AOF file: No space left on device";
 const DISK_ERROR: &str = "MISCONF Errors writing to the AOF file: Input/output error";
 
-/// Returns why the server currently rejects a command, checking the reasons in Redis's order.
-/// Commands from the server's primary always run. `flags` returns the flags of the call.
+/// Returns why the server currently rejects a command. Checks the reasons in Redis's order.
+/// Commands from the server's primary are never rejected. `flags` returns the flags of the call.
 pub fn refused(
     refusals: Refusals,
     session: &Session,
@@ -156,15 +156,15 @@ pub fn refused(
 }
 
 /// Returns whether a command may be needed to end a running script. Such a command must run even
-/// during a load, because the load may wait for the script. (In Redis, no script runs during a
-/// load.) Of these commands, `SCRIPT KILL`, `FUNCTION KILL` and `FUNCTION STATS` lack
-/// [`Flags::LOADING`].
+/// during a load, because the load may be waiting for the script. (In Redis, no script runs during
+/// a load.) Three of these commands lack [`Flags::LOADING`]: `SCRIPT KILL`, `FUNCTION KILL` and
+/// `FUNCTION STATS`.
 fn ends_script(command: &Command) -> bool {
     command.flags.contains(Flags::ALLOW_BUSY)
 }
 
-/// Returns whether a command needs shards, although Redis serves it during a load (`WATCH`). The
-/// load holds the shards, so the command would wait for the end of the load.
+/// Returns whether a command needs shards, although Redis runs it during a load (`WATCH`). The load
+/// holds the shards, so the command would have to wait until the load has ended.
 fn needs_shards(command: &Command) -> bool {
     matches!(command.handler, Handler::Transaction(TransactionPart::Watch))
 }
@@ -180,7 +180,8 @@ fn misconfigured(refusals: Refusals) -> Option<&'static str> {
     }
 }
 
-/// Returns why the server currently rejects a script's call, as [`refused`] does for a client's.
+/// Returns why the server currently rejects a script's call. [`refused`] does this for a client's
+/// command.
 pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'static str> {
     let is_write = command.flags.contains(Flags::WRITE);
     if is_write && refusals.contains(Refusals::READ_ONLY) {
@@ -198,10 +199,10 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
 
 /// Returns whether a pause delays this command. `flags` returns the flags of the call.
 ///
-/// Connections of replicas are never paused. As in Redis, `CLIENT PAUSE` also delays the commands
-/// that this server receives from its primary. A failover, a promotion or a shutdown also causes a
-/// pause, which delays only writes of clients, not the primary's commands. The pause of a promotion
-/// lasts until the link to the primary has ended.
+/// Connections of replicas are never paused. `CLIENT PAUSE` also delays the commands that this
+/// server receives from its primary, as in Redis. A failover, a promotion or a shutdown causes a
+/// pause too, which delays only writes of clients, not commands from the primary. The pause of a
+/// promotion lasts until the link to the primary has ended.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,

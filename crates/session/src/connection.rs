@@ -1,7 +1,7 @@
 //! A connection without its socket: its input, its session and its output.
 //!
-//! The owner (the thread that drives the connection) creates the connection after accepting the
-//! socket. It drops the connection once [`Connection::fate`] returns that the connection has ended.
+//! The owner (the thread that drives the connection) creates the connection once it has accepted
+//! the socket, and drops it once [`Connection::fate`] says that the connection has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,8 +21,8 @@ use crate::output::{Ahead, PIECE_BYTES_MIN, Sending};
 pub enum State {
     /// It runs commands as they arrive.
     Open,
-    /// It runs no commands while requests with its commands are in flight to shards. The replies
-    /// arrive as messages.
+    /// It runs no commands until the replies to its requests in flight have arrived from the
+    /// shards, as messages.
     Parked,
     /// Its command is blocked until a message brings a reply or the timeout expires.
     Blocked,
@@ -31,8 +31,8 @@ pub enum State {
     /// Its replies have reached the limit for one turn. At the end of the turn it becomes open and
     /// ready again.
     Yielding,
-    /// Its replies are held until the effects that they reveal are synced to the append-only file.
-    /// After the sync it becomes open and ready again.
+    /// Its replies are held until the effects (changes) that they reveal are synced to the
+    /// append-only file. After the sync it becomes open and ready again.
     Syncing,
     /// It runs no more commands, and closes once its replies are sent.
     Closing,
@@ -53,16 +53,16 @@ pub struct Blocked {
 pub struct Waits {
     /// Requests that are in flight.
     pub requests: u32,
-    /// Replies that have arrived, but are sent only when all replies of their pipeline have
-    /// arrived.
+    /// Replies that have arrived but are not sent yet, because replies of the same pipeline are
+    /// missing.
     pub answers: Vec<RequestNode>,
     /// The blocked command of the connection.
     pub blocked: Option<Blocked>,
     /// A reply that arrived before the connection was registered as blocked.
     pub woken_before_blocking: Option<Woken>,
-    /// Whether a command has waited for its shards. If so, the owner sends the next consecutive
-    /// single-key commands together, in one request. Doing so clears this flag, unless this request
-    /// also waits for its shards.
+    /// Whether a command had to wait for its shards. If so, the owner sends the next consecutive
+    /// single-key commands in one request. The flag stays set until such commands must run one by
+    /// one.
     pub has_waited: bool,
 }
 
@@ -81,18 +81,18 @@ pub struct Connection<C, S> {
     pub input: Input<C>,
     /// Whether the peer has closed its sending side.
     pub eof: bool,
-    /// Whether there may be input to parse. If so, the connection is in its owner's list of ready
-    /// connections.
+    /// Whether there may be input to parse. If there may be, the connection is in its owner's list
+    /// of ready connections.
     pub is_ready: bool,
     /// Pending replies.
     pub output: Vec<u8>,
     /// Output that precedes `output`.
     pub ahead: Ahead,
-    /// Encoded messages and invalidations, held until the replies in flight before them have
-    /// arrived.
+    /// Encoded messages and invalidations that must follow replies in flight. They are held until
+    /// these replies have arrived.
     pub held_messages: Vec<u8>,
-    /// Confirmations of subscriptions by the running transaction. They are sent even if replies are
-    /// suppressed.
+    /// Confirmations of subscriptions that the running transaction has started or ended. They are
+    /// sent even if replies are suppressed.
     pub confirmed: Vec<u8>,
     /// The send in flight.
     pub sending: Sending,
@@ -136,17 +136,16 @@ impl<C: Lent, S> Connection<C, S> {
         self.input.parse(memory, ranges, &limits)
     }
 
-    /// Returns the size of received commands that haven't run, including those queued since
-    /// `MULTI`, bytes. `client-query-buffer-limit` limits this size.
+    /// Returns the size of received commands that haven't run, bytes. It includes those queued
+    /// since `MULTI`, and is limited by `client-query-buffer-limit`.
     #[inline]
     pub fn unrun_bytes(&self) -> usize {
         let queued_bytes = self.session.transaction.as_ref().map_or(0, |queue| queue.bytes());
         self.input.query_buffer_bytes() + queued_bytes
     }
 
-    /// Sets the next output buffer after the former one was taken. If the former buffer became a
-    /// piece, [`Ahead`] supplies the next one. Otherwise the next buffer is a spare one, if there
-    /// is any.
+    /// Supplies the next output buffer after the former one was taken. If the former buffer became
+    /// a piece, the next one comes from [`Ahead`]. Otherwise it is a spare one, if there is any.
     #[inline(always)]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
         if self.ahead.supplies_buffer() {
@@ -200,16 +199,15 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.end_piece(&mut self.output, reply_bytes)
     }
 
-    /// Parks the connection until this number of requests is answered. Publishes the size of their
-    /// arguments, bytes, for client memory accounting.
+    /// Parks the connection until this number of requests is answered. Publishes the size of the
+    /// requests' arguments, bytes, for client memory accounting.
     pub fn park(&mut self, requests: u32, argument_bytes: usize) {
         self.state = State::Parked;
         self.waits.requests = requests;
         self.session.client.argument_bytes.store(argument_bytes as u64, Relaxed);
     }
 
-    /// Ends the wait of a parked connection, because all replies, or the requested shards, have
-    /// arrived.
+    /// Ends the wait of a parked connection. All its replies or the requested shards have arrived.
     pub fn unpark(&mut self) {
         if self.state == State::Parked {
             self.state = State::Open;
@@ -218,8 +216,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.session.client.argument_bytes.store(0, Relaxed);
     }
 
-    /// Publishes the sizes of the buffers for client memory accounting and `CLIENT LIST`. As in
-    /// Redis, the bytes of the running command count as pending input.
+    /// Publishes the sizes of the buffers for client memory accounting and `CLIENT LIST`. The bytes
+    /// of the running command count as pending input, as in Redis.
     #[inline]
     pub fn publish_buffers<M: Lender<Chunk = C>>(&self, memory: &M) {
         let (session, client) = (&self.session, &self.session.client);

@@ -6,16 +6,16 @@
 //! │           │  be run       │  part of a command  │
 //! ```
 //!
-//! The bytes are either in the event loop's memory, where they arrived (a *chunk*), or in the
-//! connection's own buffer (`rest`), never in both. Usually a turn (one round of the owner's loop)
-//! runs all commands of a chunk, and copies nothing.
+//! The bytes are in one of two places, never in both: in the event loop's memory, where they
+//! arrived (a *chunk*), or in the connection's own buffer (`rest`). Usually a turn (one round of
+//! the owner's loop) runs all commands of a chunk and copies nothing.
 
 use pantala_base::block::MAPPED_BYTES_MIN;
 use pantala_base::{Lender, Lent};
 use pantala_resp::{ArgRange, Limits, Parser, ProtocolError};
 
-/// Maximum capacity of an empty buffer that a connection keeps, bytes. Without a limit, ten
-/// thousand idle connections would each keep the memory of their largest request.
+/// Maximum capacity of an empty buffer that a connection keeps, bytes. Without this limit, each of
+/// ten thousand idle connections would keep the memory of its largest request.
 const REST_KEPT_BYTES_MAX: usize = 16 * 1024;
 
 /// A complete command.
@@ -38,17 +38,18 @@ pub struct Unrun<'w> {
     pub ranges: &'w [ArgRange],
 }
 
-/// Parsed commands that may not run yet, in order. An `Input` without such commands has no list.
+/// Parsed commands that may not run yet, in order. If there are none, an `Input` has no list.
 #[derive(Default)]
 struct Held {
     /// The commands, each with its number of arguments.
     commands: Vec<(Parsed, usize)>,
     /// The arguments of all commands.
     ranges: Vec<ArgRange>,
-    /// Indexes of the next command in `commands` and of its first argument in `ranges`. The
-    /// commands before the next one have been taken.
+    /// Indexes of the next command in `commands`, and of its first argument in `ranges`. All
+    /// commands before it have been taken.
     next: (usize, usize),
-    /// The distance that the bytes have moved towards the start since the commands were parsed.
+    /// The number of bytes by which the input has moved towards the start since the commands were
+    /// parsed.
     moved: usize,
 }
 
@@ -96,7 +97,7 @@ pub struct Input<C> {
     rest: Vec<u8>,
     start: usize,
     parsed: usize,
-    /// Number of bytes received since the parser last returned that it needs more.
+    /// Number of bytes received since the parser last returned that it needs more input.
     unseen: usize,
     /// Commands between `start` and `parsed` that aren't in the owner's current window (the
     /// commands that the owner has parsed and runs together).
@@ -110,8 +111,8 @@ impl<C> Default for Input<C> {
 }
 
 impl<C: Lent> Input<C> {
-    /// Takes a chunk. If other bytes are pending, the chunk's bytes are appended to them; otherwise
-    /// the chunk stays in place.
+    /// Takes a chunk. If other bytes are pending, appends the chunk's bytes to them. Otherwise the
+    /// chunk stays in place.
     #[inline]
     pub fn receive<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         if self.chunk.is_none() && self.rest.is_empty() {
@@ -121,14 +122,14 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Takes bytes that were read from the socket before the event loop owned it.
+    /// Takes bytes that were read from the socket before the event loop owned the socket.
     pub fn preload(&mut self, bytes: Vec<u8>) {
         debug_assert!(self.chunk.is_none() && self.rest.is_empty(), "input was already received");
         self.unseen += bytes.len();
         self.rest = bytes;
     }
 
-    /// Takes a chunk when other bytes are pending, as [`Input::receive`] does.
+    /// Does the work of [`Input::receive`] when other bytes are pending.
     #[inline(never)]
     fn receive_after<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         self.keep(memory);
@@ -149,16 +150,16 @@ impl<C: Lent> Input<C> {
 
     /// Appends bytes to the connection's own buffer.
     fn append(&mut self, bytes: &[u8]) {
-        // If the parser knows the length of an incomplete bulk, reserve memory up to its end.
-        // Announcing a length costs the sender nothing, so this reserves at most a multiple of the
-        // bytes received so far.
+        // If the parser knows the length of an incomplete bulk, memory is reserved up to its end. A
+        // sender can announce any length at no cost. So at most a multiple of the bytes received so
+        // far is reserved.
         let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
         let room = self.rest.capacity() - self.rest.len();
         if room < bytes.len() {
             let wanted = bytes.len().max(announced).max(growth(self.rest.len()));
             if self.rest.try_reserve_exact(wanted).is_err() {
-                // The announced length may exceed available memory, but the received bytes must be
-                // kept.
+                // There may be too little memory for the announced length, but the received bytes
+                // must be kept.
                 self.rest.reserve_exact(bytes.len());
             }
         }
@@ -226,8 +227,8 @@ impl<C: Lent> Input<C> {
                 Ok(None)
             }
             Err(error) => {
-                // Commands before the error may have to wait, and then these bytes are parsed again
-                // in a later turn. So the parser must start over.
+                // If commands before the error must wait, these bytes are parsed again in a later
+                // turn. So the parser must start over.
                 self.parser.reset();
                 Err(error)
             }
@@ -250,8 +251,8 @@ impl<C: Lent> Input<C> {
     }
 
     /// Holds back parsed commands that may not run yet. [`Input::parse`] returns them before all
-    /// others, without parsing them again. Ignores commands in `unrun` that have run or are already
-    /// held back.
+    /// others, and does not parse them again. Ignores commands in `unrun` that have run or are held
+    /// back already.
     pub fn hold_back<'w>(&mut self, unrun: impl Iterator<Item = Unrun<'w>>) {
         let held = self.held.take();
         let (begin, end) = held.as_ref().map_or((usize::MAX, usize::MAX), |held| (held.begin(), held.end()));
@@ -283,18 +284,19 @@ impl<C: Lent> Input<C> {
         Some(parsed)
     }
 
-    /// Returns whether an argument's range fills the connection's own buffer, except for a small
-    /// part. Returns `false` if bytes follow the argument's command, which ends at `end`.
+    /// Returns whether an argument fills the connection's own buffer, except for a small part.
+    /// `range` is the argument's range, and `end` the end of its command. Returns `false` if bytes
+    /// follow the command.
     pub fn is_buffer_of(&self, range: ArgRange, end: usize) -> bool {
         self.chunk.is_none()
             && end == self.rest.len()
             && self.rest.capacity() - range.len() <= HANDED_WASTE_BYTES_MAX + range.len() / HANDED_WASTE_SHARE
     }
 
-    /// Takes the connection's own buffer and reduces it to a range for which
-    /// [`Input::is_buffer_of`] returned true. So the value of a large SET needs no buffer of its
-    /// own. The input is empty afterwards: the range belongs to the last received command, and all
-    /// earlier commands have run.
+    /// Takes the connection's own buffer and reduces it to `range`, for which
+    /// [`Input::is_buffer_of`] must have returned true. So the value of a large SET needs no buffer
+    /// of its own. Afterwards the input is empty, because the range belongs to the last received
+    /// command, and all earlier commands have run.
     pub fn hand_over(&mut self, range: ArgRange) -> Vec<u8> {
         debug_assert!(self.held.is_none(), "there is input behind the last command");
         let mut rest = std::mem::take(&mut self.rest);
@@ -309,9 +311,9 @@ impl<C: Lent> Input<C> {
         self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes) - self.start
     }
 
-    /// Returns the size of what Redis calls the query buffer, bytes. If commands are held back,
-    /// these are all bytes from the first of them to the end. Otherwise they are the bytes that
-    /// have not been parsed, such as an incomplete argument.
+    /// Returns the size of what Redis calls the query buffer, bytes. If commands are held back, it
+    /// counts all bytes from the first of them to the end. Otherwise it counts the bytes that have
+    /// not been parsed, such as an incomplete argument.
     pub fn query_buffer_bytes(&self) -> usize {
         let end = self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes);
         match &self.held {
@@ -328,7 +330,7 @@ impl<C: Lent> Input<C> {
         })
     }
 
-    /// Returns the free space behind the received bytes in their buffer, bytes.
+    /// Returns the free space after the received bytes in their buffer, bytes.
     pub fn free_bytes<M: Lender<Chunk = C>>(&self, memory: &M) -> usize {
         match &self.chunk {
             Some(chunk) => memory.room_after(chunk),
@@ -341,8 +343,9 @@ impl<C: Lent> Input<C> {
         self.rest.capacity()
     }
 
-    /// Drops the bytes of commands that have run, and frees a large buffer that is empty. Does
-    /// nothing if more bytes would be moved than dropped, so that each byte is moved about once.
+    /// Drops the bytes of commands that have run. Does nothing if it would have to move more bytes
+    /// than it drops, so that each byte is moved about once. Also frees a large buffer that is
+    /// empty.
     pub fn compact(&mut self) {
         if self.chunk.is_some() || self.start == 0 || self.start * 2 < self.rest.len() {
             return;
@@ -368,14 +371,14 @@ impl<C: Lent> Input<C> {
 }
 
 /// Maximum number of unused bytes in a buffer that becomes the buffer of a value
-/// ([`Input::hand_over`]), in addition to the value's length divided by [`HANDED_WASTE_SHARE`].
+/// ([`Input::hand_over`]). The value's length divided by [`HANDED_WASTE_SHARE`] is added to it.
 const HANDED_WASTE_BYTES_MAX: usize = 512;
 const HANDED_WASTE_SHARE: usize = 64;
 
-/// Divisor of a buffer's length: the buffer grows by at least a quarter of its length.
+/// A buffer grows by at least its length divided by this number.
 const GROWTH_SHARE: usize = 4;
 
-/// Minimum length of a buffer that grows to at least [`MAPPED_BYTES_MIN`], so that the allocator
+/// A buffer of at least this length grows to at least [`MAPPED_BYTES_MIN`], so that the allocator
 /// gives it a mapping of its own, bytes.
 const LONG_BYTES_MIN: usize = 2 * 1024 * 1024;
 
@@ -387,22 +390,23 @@ fn growth(held: usize) -> usize {
     if held < LONG_BYTES_MIN { share } else { share.max(MAPPED_BYTES_MIN.saturating_sub(held)) }
 }
 
-/// Returns the number of bytes to reserve for a bulk that needs `needed` more, if `held` bytes have
-/// arrived. Redis reserves the whole length for an authenticated client.
+/// Returns the number of bytes to reserve for a bulk that lacks `needed` bytes, if `held` bytes
+/// have arrived. Redis reserves the whole length if the client has authenticated.
 fn trusted(needed: usize, held: usize) -> usize {
     needed.min(held.saturating_mul(TRUST).max(RESERVE_BYTES_MIN))
 }
 
-/// Maximum number of pending bytes of a connection that can't run commands now. Above this limit
-/// the connection stops receiving, so that its peer must wait.
+/// If a connection can't run commands now and has more than this number of pending bytes, it stops
+/// receiving, so that its peer must wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
-/// [`WAITING_BYTES_MAX`] for a client that has not authenticated, so that such a client can occupy
-/// only little memory. An incomplete command may be longer; the parser limits its length.
+/// The same limit as [`WAITING_BYTES_MAX`] for a client that has not authenticated. It keeps such a
+/// client from occupying much memory. An incomplete command may be longer; the parser limits its
+/// length.
 pub const STRANGER_WAITING_BYTES_MAX: usize = 32 * 1024;
 
-/// Maximum ratio of reserved to received bytes. A large ratio keeps the number of growths low: each
-/// growth copies the received bytes and frees the former buffer.
+/// Maximum ratio of reserved to received bytes. A large ratio makes the buffer grow rarely. Each
+/// time that it grows, the received bytes are copied and the former buffer is freed.
 const TRUST: usize = 16;
 
 /// Minimum memory reserved at once for an announced bulk, bytes.

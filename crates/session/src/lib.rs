@@ -1,4 +1,4 @@
-//! A connection without its socket: it takes received bytes and returns commands; it takes replies
+//! A connection without its socket. It takes received bytes and returns commands; it takes replies
 //! and returns bytes to send. The crate has no socket, no event loop and no `unsafe`.
 //!
 //! | module | contents |
@@ -23,18 +23,21 @@
 //! | piece | a part of long output, which is sent by itself ([`output`]) |
 //! | park | stop running commands while requests of the connection are in flight to shards |
 //!
-//! A session contains, among others, the user, the database, the protocol version, the `MULTI`
-//! queue, subscriptions and tracking.
+//! The session contains the user, the database, the protocol version, the `MULTI` queue, the
+//! subscriptions and the tracking state, among others.
 //!
 //! # A turn
 //!
 //! The owner passes chunks to [`input::Input::receive`] and takes commands from
-//! [`connection::Connection::parse`] until there are none. The owner runs the commands, appends
-//! their replies to `output`, and reports each command with [`input::Input::done`]. It holds back
-//! parsed commands that may not run yet with [`input::Input::hold_back`]; `parse` returns these
-//! first in a later turn. At the end of the turn, [`end_input`](connection::Connection::end_input)
-//! returns whether to stop receiving, [`take_send`](connection::Connection::take_send) the bytes to
-//! send, and [`fate`](connection::Connection::fate) whether the connection has ended.
+//! [`connection::Connection::parse`] until there are none. It runs the commands, appends their
+//! replies to `output`, and reports each command with [`input::Input::done`]. If parsed commands
+//! may not run yet, the owner holds them back with [`input::Input::hold_back`], and `parse` returns
+//! them first in a later turn.
+//!
+//! At the end of the turn, three methods return what the owner must do:
+//! [`end_input`](connection::Connection::end_input) whether to stop receiving,
+//! [`take_send`](connection::Connection::take_send) the bytes to send, and
+//! [`fate`](connection::Connection::fate) whether the connection has ended.
 //!
 //! # Interfaces
 //!
@@ -44,9 +47,9 @@
 //!
 //! # What it costs
 //!
-//! An idle connection usually holds no buffer: each send takes the output buffer, and an empty
-//! input buffer of more than 16 KiB is freed. A command is copied only if it arrives in several
-//! chunks, or doesn't run in the turn in which it arrived.
+//! An idle connection usually holds no buffer, because each send takes the output buffer, and an
+//! empty input buffer of more than 16 KiB is freed. A command is copied in only two cases: it
+//! arrives in several chunks, or it doesn't run in the turn in which it arrived.
 #![forbid(unsafe_code)]
 
 pub mod access;

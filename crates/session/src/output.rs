@@ -8,21 +8,21 @@ use std::collections::VecDeque;
 
 use pantala_base::Outgoing;
 
-/// Minimum length of an output buffer that becomes a piece instead of growing for the next reply,
-/// bytes. Shorter output stays one buffer and is sent in one send.
+/// Minimum length of a piece, bytes. An output buffer of this length becomes a piece instead of
+/// growing for the next reply. Shorter output stays one buffer and is sent in one send.
 pub const PIECE_BYTES_MIN: usize = 64 * 1024;
 
-/// The length at which a piece of several replies ends, bytes: room for sixteen replies of 64 KiB
-/// with their headers. The allocator rounds up to multiples of 64 KiB, so shorter pieces would
+/// Length at which a piece of several replies ends, bytes. It has room for sixteen replies of 64
+/// KiB with their headers. The allocator rounds up to multiples of 64 KiB, so shorter pieces would
 /// waste more.
 pub const PIECE_BYTES: usize = 1024 * 1024 + PIECE_BYTES_MIN;
 
-/// Extra capacity that a reply may reserve beyond its length, bytes: room for the longest header.
+/// Capacity that a reply may reserve in addition to its length, bytes: room for the longest header.
 const PIECE_SPARE_BYTES: usize = 64;
 
-/// Output sent in pieces before the connection's own buffer: long replies, long messages shared
-/// with other connections, and output that was pending before them. Most connections never have
-/// such output.
+/// Output that is sent in pieces before the connection's own buffer: long replies, long messages
+/// shared with other connections, and output that was pending before them. Most connections never
+/// have such output.
 #[derive(Default)]
 pub struct Ahead {
     pieces: VecDeque<Outgoing>,
@@ -58,19 +58,19 @@ impl Ahead {
         Some(piece)
     }
 
-    /// Makes the output buffer a piece if it has at least [`PIECE_BYTES`]. Also does so if the
-    /// buffer has at least [`PIECE_BYTES_MIN`] and no room for another reply as long as the last
-    /// one (`reply_bytes`). Returns whether the buffer became a piece.
+    /// Makes the output buffer a piece in two cases: it has at least [`PIECE_BYTES`], or it has at
+    /// least [`PIECE_BYTES_MIN`] and no room for another reply as long as the last one
+    /// (`reply_bytes`). Returns whether the buffer became a piece.
     pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
         let (len, capacity) = (output.len(), output.capacity());
         if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
             return false;
         }
         self.push(std::mem::take(output).into());
-        // The next buffer has room for twice as many replies as the piece has, up to a full piece,
-        // so that it isn't moved while it grows. It starts smaller than a full piece, so that a
-        // client whose replies end here doesn't hold that much memory. If only one reply would fit,
-        // the buffer starts empty: that reply allocates its own memory.
+        // The next buffer has room for twice as many replies as the piece has, but at most for a
+        // full piece. So it isn't moved while it grows, and a client whose replies end here doesn't
+        // hold the memory of a full piece. If only one reply would fit, the buffer starts empty,
+        // because that reply allocates its own memory.
         let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
         self.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
         true
@@ -118,8 +118,8 @@ pub struct Sending {
     pub bytes: usize,
     /// Whether its memory is shared with other connections.
     pub is_shared: bool,
-    /// Unix time in ms since which the pending output has exceeded the soft limit of
-    /// `client-output-buffer-limit`; `None` while it does not exceed the limit.
+    /// Time since which the pending output has exceeded the soft limit of
+    /// `client-output-buffer-limit`, Unix time in ms. `None` while it does not exceed the limit.
     pub above_soft_limit_since_ms: Option<i64>,
 }
 

@@ -29,8 +29,8 @@ pub struct ToQueue<'q> {
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Queues a command of a connection that has sent `MULTI`, and replies. `flags` returns the
-    /// flags of the call. Returns whether the transaction may contain the command.
+    /// Queues a command of a connection that has sent `MULTI`, and replies to it. `flags` returns
+    /// the flags of the call. Returns whether the transaction may contain the command.
     pub fn queue<M: Lender<Chunk = C>>(
         &mut self,
         memory: &M,
@@ -46,9 +46,9 @@ impl<C: Lent, S> Connection<C, S> {
         let mut reply = Reply::new(&mut self.output, session.version);
         let is_allowed = !command.flags.contains(Flags::NO_MULTI);
         if is_allowed {
-            // A transaction that will not run, because it was aborted or a watched key was changed,
-            // queues no more commands. Otherwise a client that ignores the error replies could fill
-            // the memory.
+            // If a transaction will not run, because it was aborted or a watched key was changed,
+            // its further commands are not queued. Otherwise a client that ignores the error
+            // replies could fill the memory.
             let is_spoiled =
                 transaction.aborted || session.watching.as_ref().is_some_and(|watching| watching.is_changed());
             if !is_spoiled {

@@ -5,8 +5,8 @@ use pantala_engine::client::{ReplyMode, Session};
 
 use crate::connection::{Connection, State};
 
-/// Returns whether the reply to the command that has just run is sent. Advances the state of
-/// `CLIENT REPLY SKIP` by one command.
+/// Returns whether the client wants the reply to the command that has just run. Advances the state
+/// of `CLIENT REPLY SKIP` by one command.
 #[inline]
 pub fn replies_wanted(session: &mut Session) -> bool {
     match session.reply_mode {
@@ -24,7 +24,7 @@ pub fn replies_wanted(session: &mut Session) -> bool {
     }
 }
 
-/// Returns whether a command needs more work after its reply: the reply may have to be removed
+/// Returns whether a command needs more work after its reply: the reply must be removed
 /// ([`replies_wanted`]), or the connection closed.
 #[inline]
 pub fn needs_settling(session: &Session) -> bool {
@@ -32,8 +32,8 @@ pub fn needs_settling(session: &Session) -> bool {
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Removes the reply that starts at `before` in the output, unless the client wants it.
-    /// Messages and confirmations of a transaction remain ([`Connection::end_exec`]).
+    /// Removes the reply that starts at `before` in the output, if the client doesn't want it.
+    /// Keeps messages, and confirmations of a transaction ([`Connection::end_exec`]).
     #[inline]
     pub fn end_reply(&mut self, before: usize) {
         if !replies_wanted(&mut self.session) {
@@ -60,8 +60,8 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Adds a message. If replies are in flight, the message is sent after them, because it may
-    /// refer to their content.
+    /// Adds a message. If replies are in flight, the message may refer to their content, so it is
+    /// sent after them.
     pub fn push_message(&mut self, bytes: &[u8]) {
         if self.awaits_answer() {
             self.held_messages.extend_from_slice(bytes);
@@ -83,9 +83,9 @@ impl<C: Lent, S> Connection<C, S> {
         self.session.in_exec = true;
     }
 
-    /// Ends a transaction and releases messages. If replies are suppressed, the messages, and the
-    /// confirmations of subscriptions by the transaction's commands, are sent without the reply
-    /// ([`Connection::withdraw_reply`]).
+    /// Ends a transaction and releases the messages that waited for it. If replies are suppressed,
+    /// these messages are sent without the reply, and so are the confirmations of subscriptions by
+    /// the transaction's commands ([`Connection::withdraw_reply`]).
     pub fn end_exec(&mut self) {
         self.session.in_exec = false;
         if self.session.reply_mode == ReplyMode::On {

@@ -86,8 +86,8 @@ pub fn stranger() -> Connection<Piece, ()> {
 /// Creates a connection to a server with this password.
 fn connection_to(password: Option<&[u8]>) -> Connection<Piece, ()> {
     let end = Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 6379)));
-    // All connections share one catalog, because users refer to their catalog for the life of the
-    // process.
+    // Users refer to their catalog for the life of the process, so all connections share one
+    // catalog.
     static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::empty);
     let users = Users::new(&CATALOG);
     users.set_default_password(password);
@@ -105,8 +105,7 @@ pub struct Outcome {
     pub sent: Vec<u8>,
 }
 
-/// Returns the reply to a command: its concatenated arguments. The reply is thus as long as the
-/// arguments.
+/// Returns the reply to a command: its concatenated arguments. So the reply is as long as they are.
 fn reply_to(words: &[Vec<u8>]) -> Vec<u8> {
     words.concat()
 }
@@ -123,7 +122,7 @@ pub fn drive(stream: &[u8], choose: &mut dyn FnMut(usize) -> usize) -> Outcome {
     let mut fed = 0;
     let mut is_flushed = false;
     while !is_flushed {
-        // When the whole stream is fed, turns continue until all commands have run and all output
+        // Once the whole stream is fed, turns continue until all commands have run and all output
         // is sent.
         for _ in 0..choose(CHUNKS_MAX + 1) {
             let len = (1 + choose(stream.len().max(1))).min(stream.len() - fed);

@@ -13,8 +13,8 @@ use crate::output::{PIECE_BYTES, PIECE_BYTES_MIN};
 use crate::testing::{Memory, connection, drive, stranger};
 use crate::turn::{Fate, Sends};
 
-/// Returns the generator of a random test, with the seed in `PANTALA_SEED` or a new one. Prints the
-/// seed.
+/// Returns the generator of a random test. Its seed is `PANTALA_SEED` if that is set, otherwise a
+/// new one. Prints the seed.
 fn random(test: &str) -> Random {
     let seed = match std::env::var("PANTALA_SEED") {
         Ok(text) => text.parse().expect("PANTALA_SEED is a number"),
@@ -70,7 +70,7 @@ fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
         let whole = drive(&stream, &mut |bound| bound - 1);
         assert_eq!(whole.sent, whole.commands.concat().concat());
         errors += usize::from(whole.error.is_some());
-        // Short streams also arrive in short pieces; all streams arrive in pieces of any length.
+        // Short streams also arrive in short pieces. All streams arrive in pieces of any length.
         for longest in [2, 40, usize::MAX].into_iter().filter(|longest| *longest == usize::MAX || stream.len() < 10_000)
         {
             let pieces = drive(&stream, &mut |bound| below(&mut random, bound.min(longest)));
@@ -80,7 +80,7 @@ fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
     assert!(errors > 0 && errors < STREAMS);
 }
 
-/// Overwrites the headers of the commands after they were parsed, so that parsing them again would
+/// After the commands were parsed, their headers are overwritten, so that parsing them again would
 /// fail.
 #[test]
 fn commands_that_are_held_back_are_parsed_once() {
@@ -179,7 +179,8 @@ fn receiving_pauses_when_a_waiting_connection_has_much_input() {
         (State::Parked, WAITING_BYTES_MAX + 1, true),
         (State::Paused, WAITING_BYTES_MAX + 1, true),
         (State::Closing, WAITING_BYTES_MAX + 1, true),
-        // The connection must keep receiving, because the peer's close arrives after these bytes.
+        // The connection must keep receiving, because the close by the peer arrives after these
+        // bytes.
         (State::Blocked, WAITING_BYTES_MAX + 1, false),
         // The connection must keep receiving the rest of an incomplete command.
         (State::Open, WAITING_BYTES_MAX + 1, false),

@@ -1,4 +1,4 @@
-//! The end of a turn: the actions of a connection's owner on its socket.
+//! The end of a turn: what a connection's owner must do with its socket.
 
 use pantala_base::{Lender, Lent, Outgoing};
 
@@ -10,8 +10,8 @@ use crate::input::{STRANGER_WAITING_BYTES_MAX, WAITING_BYTES_MAX};
 pub struct Send {
     /// The bytes.
     pub bytes: Outgoing,
-    /// Whether more output, or the end of the connection, follows this send. If so, the completion
-    /// of the send must wake the owner.
+    /// Whether the completion of the send must wake the owner, because more output or the end of
+    /// the connection follows it.
     pub is_awaited: bool,
 }
 
@@ -20,8 +20,7 @@ pub struct Send {
 pub enum Sends {
     /// Nothing.
     Nothing,
-    /// Nothing until the send in flight has completed. The completion of that send must wake the
-    /// owner.
+    /// Nothing until the send in flight has completed. This completion must wake the owner.
     Later,
     /// These bytes.
     Now(Send),
@@ -48,11 +47,11 @@ impl<C: Lent, S> Connection<C, S> {
             return false;
         }
         self.input.compact();
-        // If the pending bytes contain complete commands, later bytes can wait in the kernel.
-        // Otherwise the rest of the incomplete command must be received. A blocked connection keeps
-        // receiving, because only then does the owner notice that the peer has closed: the close
-        // arrives after the pending bytes. (If the pending input exceeds
-        // `client-query-buffer-limit`, the owner closes the connection.)
+        // If the pending bytes contain complete commands, later bytes can wait in the kernel. If
+        // they don't, the rest of the incomplete command must be received. A blocked connection
+        // also keeps receiving: the close by the peer arrives after the pending bytes, and the
+        // owner must notice it. (If the pending input exceeds `client-query-buffer-limit`, the
+        // owner closes the connection.)
         let has_enough = match self.state {
             State::Open => self.is_ready,
             State::Blocked => false,
@@ -65,8 +64,8 @@ impl<C: Lent, S> Connection<C, S> {
     }
 
     /// Takes the output buffer if it may be sent at once: no send is in flight, no piece precedes
-    /// it, and the connection isn't that of a replica. (The completion of each send to a replica
-    /// must wake the owner, which then adds more of the stream to the output.)
+    /// the buffer, and the connection isn't that of a replica. (After each send to a replica, the
+    /// owner must be woken, to add more of the stream to the output.)
     #[inline]
     pub fn take_output(&mut self) -> Option<Vec<u8>> {
         let may_be_sent = !self.output.is_empty()
@@ -76,16 +75,16 @@ impl<C: Lent, S> Connection<C, S> {
         may_be_sent.then(|| std::mem::take(&mut self.output))
     }
 
-    /// Records that the send of the buffer from [`Connection::take_output`] is still in flight.
-    /// Returns whether its completion must wake the owner.
+    /// Records that the send of the buffer from [`Connection::take_output`] is in flight. Returns
+    /// whether its completion must wake the owner.
     #[inline]
     pub fn set_in_flight(&mut self, bytes: usize) -> bool {
         self.sending.bytes = bytes;
         self.state == State::Closing || self.eof
     }
 
-    /// Takes the output to send now. If this is the output buffer, `next_buffer` supplies its
-    /// successor.
+    /// Takes the output to send now. If it is the output buffer, `next_buffer` supplies the next
+    /// one.
     #[inline]
     pub fn take_send(&mut self, next_buffer: impl FnOnce() -> Vec<u8>) -> Sends {
         if !self.ahead.is_empty() {
@@ -116,7 +115,7 @@ impl<C: Lent, S> Connection<C, S> {
         Sends::Now(Send { bytes: piece, is_awaited: !is_last || self.state == State::Closing || self.eof })
     }
 
-    /// Ends the send in flight. Returns whether the owner must look at the connection at the end of
+    /// Ends the send in flight. Returns whether the owner must process the connection at the end of
     /// this turn, because there may be more output to send, or the connection may have ended.
     #[inline]
     pub fn sent(&mut self) -> bool {
@@ -133,9 +132,10 @@ impl<C: Lent, S> Connection<C, S> {
         }
         let ends = match self.state {
             State::Closing => true,
-            // All complete commands have run, and the rest can't become a command any more.
+            // All complete commands have run, and the remaining bytes can't become a command any
+            // more.
             State::Open => self.eof && !self.is_ready,
-            // As in Redis, the peer's close ends the wait, even if more commands are pending.
+            // As in Redis, the wait ends when the peer closes, even if more commands are pending.
             State::Blocked | State::Paused => self.eof,
             State::Parked | State::Yielding | State::Syncing => false,
         };

@@ -1,10 +1,9 @@
 //! Accepts peers that present the certificate of a certificate authority.
 //!
 //! OpenSSL accepts such a certificate as a chain of length one. Small installations rely on this:
-//! each side has one self-signed certificate, which the other side configures as its authority.
-//! `openssl req -x509` marks such a certificate as an authority's by default. rustls rejects every
-//! peer that presents an authority's certificate. After such a rejection, the verifiers call
-//! [`is_trusted`].
+//! each side has one self-signed certificate, which the other side configures as its authority. By
+//! default, `openssl req -x509` marks such a certificate as an authority's. rustls rejects every
+//! peer that presents an authority's certificate; the verifiers then call [`is_trusted`].
 
 use std::sync::Arc;
 
@@ -18,20 +17,22 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::ExtendedKeyUsage;
 
-/// Returns whether to accept `certificate`, which rustls has rejected with `error`. The error must
-/// be that this is an authority's certificate. The authority must be one of `roots`, and the
-/// certificate valid at `now`. As in rustls, a root consists of a subject, a key and name
-/// constraints. So another certificate with the same three is also accepted, for example a renewed
-/// one. A certificate that is limited to some purposes isn't accepted, because rustls has not
-/// checked its purposes.
+/// Returns whether to accept `certificate`, which rustls has rejected with `error`. It is accepted
+/// under these conditions:
+///
+/// - `error` says that this is an authority's certificate.
+/// - The authority is one of `roots`. As in rustls, a root consists of a subject, a key and name
+///   constraints. So another certificate with the same three is accepted too, for example a renewed
+///   one.
+/// - The certificate is valid at `now`.
+/// - The certificate is not limited to some purposes, because rustls has not checked its purposes.
 pub(crate) fn is_trusted(
     error: &Error,
     certificate: &CertificateDer<'_>,
     roots: &RootCertStore,
     now: UnixTime,
 ) -> bool {
-    // rustls has no variant of its own for the error that is tested here, and reports it as
-    // `Other`.
+    // rustls has no variant for the error that is tested here, and reports it as `Other`.
     let Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else { return false };
     if !matches!(cause.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity)) {
         return false;

@@ -42,7 +42,8 @@ static TLS12: [Known; 6] = [
     ),
 ];
 
-/// Keywords that select all suites in [`TLS12`], because all of them have these properties.
+/// Keywords that select every suite in [`TLS12`], because all of these suites have these
+/// properties.
 const EVERY: [&str; 9] = ["ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "KECDHE", "KEECDH", "TLSV1.2", "SECURE128"];
 
 /// The suites of TLS 1.3, in order of preference.
@@ -104,8 +105,8 @@ fn tls13(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     if found.is_empty() { Err(format!("Failed to configure ciphersuites: {list}")) } else { Ok(found) }
 }
 
-/// Returns whether a word of the list (keywords joined by `+`) selects a suite. Returns `None` if
-/// the word has an unknown keyword.
+/// Returns whether a word of the list (keywords joined by `+`) selects a suite. Returns `None` if a
+/// keyword is unknown.
 fn selects(word: &str, known: &Known) -> Option<bool> {
     let mut selected = true;
     for keyword in word.split('+') {
@@ -123,9 +124,9 @@ fn selects(word: &str, known: &Known) -> Option<bool> {
 }
 
 /// Parses a list in OpenSSL's format. A word without a sign adds suites. A word after `-` removes
-/// suites. A word after `!` removes suites for good: later words can't add them. A word after `+`
-/// moves suites to the end. Removing or moving an unknown suite has no effect. Adding an unknown
-/// suite is an error, because a client that needs it would fail.
+/// suites. A word after `!` removes suites for good, so that later words can't add them. A word
+/// after `+` moves suites to the end. An unknown suite can be removed or moved, without effect. But
+/// adding an unknown suite is an error, because a client that needs it would fail.
 fn tls12(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     let (mut chosen, mut banned): (Vec<&Known>, Vec<&str>) = (Vec::new(), Vec::new());
     let list = if list.trim().is_empty() { "DEFAULT" } else { list };

@@ -23,8 +23,7 @@ pub struct Client {
 
 impl Client {
     /// Reads the files that the options name: the certificates of the authorities and of the
-    /// client. Without a client certificate, the client presents the server's certificate, as in
-    /// Redis.
+    /// client. If the client has no certificate, it presents the server's, as in Redis.
     ///
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
@@ -34,9 +33,9 @@ impl Client {
         Client::with_verifier(options, has_own, provider, verifier)
     }
 
-    /// Does the same as [`Client::new`] for links to other servers. As in Redis, an authority must
-    /// have signed the other server's certificate, but the names in this certificate are not
-    /// checked. A client certificate without a key is ignored.
+    /// Does the same as [`Client::new`] for links to other servers. An authority must have signed
+    /// the other server's certificate, but the names in it are not checked, as in Redis. A client
+    /// certificate without a key is ignored.
     ///
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
@@ -47,7 +46,7 @@ impl Client {
     }
 
     /// Checks that [`Client::of_link`] can use the client's certificate and key. Does nothing if
-    /// `of_link` would present the server's certificate.
+    /// the client has no certificate, because `of_link` then presents the server's.
     ///
     /// # Errors
     /// The certificate or its key can't be used.
@@ -94,7 +93,7 @@ impl Client {
     }
 
     /// Creates the client's side of a new connection to a server of which only the address is
-    /// known. The handshake doesn't contain a server name.
+    /// known. The handshake contains no server name.
     ///
     /// # Errors
     /// The system has no randomness.
@@ -126,7 +125,7 @@ fn verifier(options: &Options) -> Result<Checks, String> {
     Ok((provider, verifier, roots))
 }
 
-/// A verifier that checks everything but the server's name, and also accepts the authorities' own
+/// A verifier that checks everything except the server's name. It also accepts the authorities' own
 /// certificates.
 #[derive(Debug)]
 struct AnyName {
@@ -143,7 +142,7 @@ impl ServerCertVerifier for AnyName {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // rustls checks the name last, so this error means that everything else is valid.
+        // rustls checks the name last. So if the name is the error, everything else is valid.
         match self.inner.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },

@@ -1,8 +1,8 @@
 //! One side of a TLS connection, server or client, without its socket.
 //!
 //! The owner of the socket passes received bytes to the connection, takes the decrypted bytes, and
-//! sends the records that the connection produces. After a failure the connection processes no more
-//! bytes, and the owner must close the socket.
+//! sends the records that the connection produces. After a failure, the connection processes no
+//! more bytes, and the owner must close the socket.
 
 use std::fmt;
 
@@ -19,11 +19,11 @@ const RECORD_KINDS: std::ops::RangeInclusive<u8> = 20..=24;
 /// Maximum plaintext of one record, bytes.
 const PLAIN_BYTES_MAX: usize = 16 * 1024;
 
-/// Maximum number of bytes that sealing adds to the plaintext of a record, rounded up.
+/// Maximum number of bytes by which sealing lengthens the plaintext of a record, rounded up.
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
 /// Maximum number of handshake bytes that are kept until the handshake can continue. rustls rejects
-/// messages longer than half of this limit.
+/// messages that are longer than half of this.
 pub const HANDSHAKE_BYTES_MAX: usize = 128 * 1024;
 
 /// Memory of an established connection in addition to its buffers, bytes. In total, an idle client
@@ -76,8 +76,8 @@ pub struct Connection {
     partial: Vec<u8>,
     is_handshaking: bool,
     peer_has_closed: bool,
-    /// Whether the connection has failed. A failed connection processes no bytes, and its kept
-    /// bytes are lost.
+    /// Whether the connection has failed. A failed connection processes no bytes, and drops those
+    /// that it kept.
     has_failed: bool,
 }
 
@@ -146,17 +146,17 @@ impl Connection {
         self.run_partial(out)
     }
 
-    /// Opens records: decrypts complete records in place and appends their content to `out.plain`;
-    /// keeps an incomplete record. Also continues an unfinished handshake.
+    /// Opens records: decrypts complete records in place, and appends their content to `out.plain`.
+    /// Keeps an incomplete record. Also continues an unfinished handshake.
     ///
     /// # Errors
     /// The connection must be closed after sending the content of `out.reply`.
     pub fn receive(&mut self, mut received: &mut [u8], out: &mut Out<'_>) -> Result<(), Failure> {
         while !self.partial.is_empty() && !received.is_empty() {
             let missing_bytes = if self.is_handshaking { 0 } else { self.missing_bytes() };
-            // If the kept record is complete, it is part of a message that spans several records.
-            // All further bytes may belong to that message, so as many bytes are kept as there is
-            // room for. If there is no room, `keep` fails.
+            // If the kept record is complete, it is part of a message that spans several records,
+            // and all further bytes may belong to that message. So as many bytes are kept as there
+            // is room for. If there is no room, `keep` fails.
             let room = HANDSHAKE_BYTES_MAX.saturating_sub(self.partial.len()).max(1);
             let taken_bytes = if missing_bytes == 0 { room } else { missing_bytes }.min(received.len());
             let (taken, rest) = received.split_at_mut(taken_bytes);
@@ -220,15 +220,15 @@ impl Connection {
         }
     }
 
-    /// Writes the alert that informs the peer of a failure, if rustls has one. As in OpenSSL, a
-    /// peer that doesn't speak TLS gets no alert.
+    /// Writes the alert that informs the peer of a failure, if rustls has one. If the peer doesn't
+    /// speak TLS, it gets no alert, as in OpenSSL.
     fn take_alert(&mut self, rest: &mut [u8], out: &mut Out<'_>) {
         if self.is_handshaking && rest.first().is_some_and(|kind| !RECORD_KINDS.contains(kind)) {
             return;
         }
         let (mut is_handshaking, mut has_closed) = (self.is_handshaking, self.peer_has_closed);
-        // Run only the step that encodes the alert. Another step would process bytes after the
-        // failure.
+        // Only the step that encodes the alert is run. Another step would process bytes that follow
+        // the failure.
         let _ = match &mut self.core {
             Core::Server(core) if core.wants_write() => {
                 step(core.process_tls_records(rest), out, &mut is_handshaking, &mut has_closed)
@@ -256,7 +256,8 @@ impl Connection {
                     sealed.truncate(start + bytes);
                     return Ok(());
                 }
-                // rustls may announce new keys before the records, which needs more room.
+                // rustls may put an announcement of new keys before the records. This needs more
+                // room.
                 Some(Err(EncryptError::InsufficientSize(wanted))) => sealed.resize(start + wanted.required_size, 0),
                 Some(Err(EncryptError::EncryptExhausted)) | None => {
                     sealed.truncate(start);
@@ -266,9 +267,9 @@ impl Connection {
         }
     }
 
-    /// Returns the record that announces to the peer that no more bytes follow; empty during the
-    /// handshake and after a failure. The owner must pass in no bytes afterwards: in builds with
-    /// debug assertions, rustls asserts that no other alert follows this one.
+    /// Returns the record that tells the peer that no more bytes follow. Returns no bytes during
+    /// the handshake and after a failure. Afterwards, the owner must not pass in any bytes: in
+    /// builds with debug assertions, rustls asserts that no other alert follows this one.
     pub fn close(&mut self) -> Vec<u8> {
         let mut sealed = vec![0; 4 * RECORD_OVERHEAD_BYTES];
         let written = self.write(|traffic| traffic.close(&mut sealed)).and_then(Result::ok);
@@ -277,8 +278,8 @@ impl Connection {
     }
 
     /// Calls `write` with the encrypter. Returns `None` if the current state can't encrypt. Passes
-    /// the kept bytes to rustls, which identifies the parts of a handshake message by their
-    /// positions in these bytes.
+    /// the kept bytes to rustls, because rustls identifies the parts of a handshake message by
+    /// their positions in these bytes.
     fn write<T>(&mut self, write: impl FnOnce(&mut dyn Traffic) -> T) -> Option<T> {
         if self.has_failed {
             return None;
@@ -323,8 +324,8 @@ fn with_traffic<D, T>(
     (status.discard, written)
 }
 
-/// Handles one state of rustls. Returns the number of received bytes used, and what the next step
-/// needs.
+/// Processes one state of rustls. Returns the number of received bytes used, and the condition for
+/// the next step.
 fn step<D>(
     status: UnbufferedStatus<'_, '_, D>,
     out: &mut Out<'_>,

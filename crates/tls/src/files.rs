@@ -16,11 +16,12 @@ use x509_cert::{Certificate, Version};
 
 use crate::options::{Authorities, Password};
 
-/// Maximum length of a file, bytes. A bundle of all public authorities has a tenth of this length.
+/// Maximum length of a file, bytes. It is ten times the length of a bundle of all public
+/// authorities.
 pub(crate) const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Reads a regular file of at most [`FILE_BYTES_MAX`] bytes. A special file is rejected before it
-/// is opened: a FIFO blocks until it has a writer, and `/dev/zero` never ends.
+/// Reads a regular file of at most [`FILE_BYTES_MAX`] bytes. Rejects a special file before opening
+/// it, because a FIFO blocks until it has a writer, and `/dev/zero` never ends.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let text = |error: io::Error| error.to_string();
     if !std::fs::metadata(path).map_err(text)?.is_file() {
@@ -45,7 +46,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
         return Err("no certificate found".into());
     }
     // rustls would reject certificates of older versions too, but its error text would blame the
-    // private key.
+    // key.
     let has_old_version =
         |der| Certificate::from_der(der).is_ok_and(|parsed| parsed.tbs_certificate().version() != Version::V3);
     if found.iter().any(|certificate| has_old_version(certificate)) {
@@ -58,8 +59,8 @@ fn certificates_in(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
     CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|error| defect(&error).into())
 }
 
-/// Returns the text for a file that isn't valid PEM. The text contains no part of the file, unlike
-/// the `Display` output of [`pem::Error`], which may contain the whole key.
+/// Returns the text for a file that isn't valid PEM. It contains no part of the file, whereas the
+/// `Display` output of [`pem::Error`] may contain the whole key.
 fn defect(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::MissingSectionEnd { .. } => {
@@ -73,8 +74,8 @@ fn defect(error: &pem::Error) -> &'static str {
     }
 }
 
-/// Returns the private key of a PEM file, in the format PKCS #8 (with or without a password), PKCS
-/// #1 or SEC 1.
+/// Returns the private key of a PEM file. Its format may be PKCS #8 (with or without a password),
+/// PKCS #1 or SEC 1.
 ///
 /// # Errors
 /// The file can't be read, has no key, or the password is missing or wrong.
@@ -118,14 +119,14 @@ fn decrypted(text: &[u8], password: Option<&Password>) -> Result<PrivateKeyDer<'
     Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
 }
 
-/// Returns the first PEM section of a text that starts with a section.
+/// Returns the first PEM section of a text. The text must start with a section.
 fn section<'t>(text: &'t str, label: &str) -> &'t str {
     let end = format!("-----END {label}-----");
     text.find(&end).map_or(text, |at| &text[..at + end.len()])
 }
 
-/// Returns the certificates of the authorities. As in OpenSSL, the file must contain at least one;
-/// the folder may be empty or missing.
+/// Returns the certificates of the authorities. As in OpenSSL, the file must contain at least one.
+/// The folder may be empty or missing.
 ///
 /// # Errors
 /// The file can't be used, or there are too many certificates.
@@ -158,8 +159,7 @@ pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Maximum number of entries of a folder of authorities that are considered. Further entries are
-/// ignored.
+/// Maximum number of entries read from a folder of authorities. Further entries are ignored.
 const FILES_MAX: usize = 1024;
 
 /// Returns the time at which a certificate expires, Unix time in seconds, or `None` if the

@@ -23,10 +23,10 @@
 //! # Ownership
 //!
 //! A [`Connection`] belongs to the thread that owns the socket. It keeps an incomplete record and,
-//! during the handshake, the received part of a message. The length of these bytes is bounded; all
+//! during the handshake, the received part of a message. The length of these bytes is bounded. All
 //! other bytes are in the caller's buffers. A [`Server`] is shared by all threads and never
-//! changes: reloading a certificate creates another `Server`, and existing connections keep the
-//! former one.
+//! changes. Reloading a certificate creates another `Server`; existing connections keep the former
+//! one.
 //!
 //! # What it costs
 //!

@@ -11,7 +11,8 @@ pub enum AuthClients {
     /// Every client must present a valid certificate.
     #[default]
     Yes,
-    /// The server requests a certificate, which must be valid if the client presents one.
+    /// The server requests a certificate. A client need not present one, but if it does, the
+    /// certificate must be valid.
     Optional,
 }
 
@@ -45,7 +46,8 @@ pub struct Authorities {
     pub dir: Option<PathBuf>,
 }
 
-/// The versions and suites that a handshake may agree on. Empty lists mean everything supported.
+/// The versions and suites that a handshake may agree on. An empty list means everything that is
+/// supported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     /// Versions: `TLSv1.2 TLSv1.3`.
@@ -94,7 +96,7 @@ pub struct Options {
     pub sessions: Sessions,
     /// `tls-dh-params-file`, which is rejected.
     pub dh_params_file: Option<PathBuf>,
-    /// The number of changes to `tls-*` directives. A new number makes the server reread the files,
+    /// Number of changes of `tls-*` directives. A new number makes the server reread the files,
     /// even if their names are the same.
     pub revision: u64,
 }

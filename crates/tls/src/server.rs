@@ -16,12 +16,13 @@ use crate::connection::{Connection, Failure};
 use crate::options::{AuthClients, Identity, Options};
 use crate::{anchors, ciphers, files, sessions};
 
-/// Maximum number of sessions kept for resumption if `tls-session-cache-size` is 0. (In this case
-/// OpenSSL has no limit.)
+/// Maximum number of sessions kept for resumption if `tls-session-cache-size` is 0, which in
+/// OpenSSL means no limit.
 pub const SESSIONS_MAX: usize = 1024 * 1024;
 
-/// Number of tickets sent after a TLS 1.3 handshake. A ticket resumes one connection, which gets
-/// the next ticket. (OpenSSL sends two after a full handshake, and one after a resumed one.)
+/// Number of tickets sent after a TLS 1.3 handshake. A client can resume one connection with a
+/// ticket, and receives the next ticket on it. (OpenSSL sends two after a full handshake, and one
+/// after a resumed one.)
 const TICKETS: usize = 1;
 
 /// The server's side: accepts connections with one configuration.
@@ -30,8 +31,8 @@ pub struct Server {
     config: Arc<ServerConfig>,
     options: Options,
     resolver: Arc<SingleCertAndKey>,
-    /// The authorities; `None` if clients' certificates aren't checked and the authorities can't be
-    /// read.
+    /// The authorities. `None` if they can't be read, which is allowed only while clients'
+    /// certificates aren't checked.
     roots: Option<Arc<RootCertStore>>,
     expires_s: Option<i64>,
 }
@@ -61,8 +62,8 @@ impl Server {
         Server::configured(options.clone(), resolver, roots, expires_s)
     }
 
-    /// Returns a server with another value of `tls-auth-clients`, and the same certificates. The
-    /// new server resumes no sessions of this one, because their clients were checked differently.
+    /// Returns a server with another value of `tls-auth-clients` and the same certificates. It
+    /// resumes no sessions of the current one, because their clients were checked by other rules.
     ///
     /// # Errors
     /// The certificates of the authorities are missing.
@@ -109,8 +110,8 @@ impl Server {
         UnbufferedServerConnection::new(Arc::clone(&self.config)).map(Connection::of_server).map_err(Failure::Protocol)
     }
 
-    /// Returns whether clients' certificates are checked, but no authority is known, so that all of
-    /// them are rejected.
+    /// Returns whether all clients' certificates are rejected, because they are checked and no
+    /// authority is known.
     pub fn trusts_no_certificate(&self) -> bool {
         self.options.auth_clients != AuthClients::No && self.roots.as_ref().is_none_or(|roots| roots.is_empty())
     }

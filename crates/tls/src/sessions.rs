@@ -1,6 +1,6 @@
-//! The cache of sessions that clients may resume. The server keeps the sessions itself (instead of
-//! sending them in tickets), so that `tls-session-cache-size` and `tls-session-cache-timeout` limit
-//! their number and age exactly.
+//! The cache of sessions that clients may resume. The sessions are kept on the server, not in
+//! tickets. So `tls-session-cache-size` and `tls-session-cache-timeout` limit their number and age
+//! exactly.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use rustls::server::StoresServerSessions;
 
-/// Maximum number of entries of [`Sessions::order`] that no longer have a session, in addition to
-/// one per session.
+/// [`Sessions::order`] may have one entry per session, and in addition this number of entries
+/// without a session.
 const DEAD_MIN: usize = 64;
 
-/// The cache described at the head of this module. rustls's own cache isn't used, because it
-/// searches all its keys when a session is taken. With that cache, the cost of a resumed handshake
-/// would increase with the number of sessions.
+/// The cache described at the head of this module. It is used instead of rustls's own cache, which
+/// searches all its keys when a session is taken, so that the cost of resuming a session increases
+/// with the number of sessions.
 #[derive(Debug)]
 pub struct Cache {
     sessions: Mutex<Sessions>,
@@ -27,8 +27,8 @@ pub struct Cache {
 struct Sessions {
     /// Each session by its key, with its deadline (time since `start`).
     by_key: HashMap<Vec<u8>, (Duration, Vec<u8>)>,
-    /// The keys in the order in which their sessions were added, which is also the order of the
-    /// deadlines. Also contains keys whose sessions were taken or replaced since.
+    /// The keys in the order in which their sessions were added, which is also the order of their
+    /// deadlines. Some of these sessions may have been taken or replaced since.
     order: VecDeque<(Duration, Vec<u8>)>,
 }
 

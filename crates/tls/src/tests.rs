@@ -131,7 +131,7 @@ fn bytes_arrive_as_they_were_sent_in_pieces_of_any_length() {
             pair.client.seal(&sent, &mut sealed).expect("sealed");
             for mut piece in pieces(&sealed, &mut random) {
                 pair.server.receive(&mut piece, &mut Out { plain: &mut got, reply: &mut reply }).expect("opened");
-                // Sealing a reply in the middle of a received record doesn't affect that record.
+                // Sealing a reply doesn't affect a record that is only partly received.
                 let mut answer = Vec::new();
                 pair.server.seal(b"answer", &mut answer).expect("sealed");
                 let mut back = Vec::new();
@@ -184,8 +184,8 @@ fn damaged_bytes_are_a_failure_and_never_a_panic() {
     }
 }
 
-/// The end of a handshake may arrive together with more data than the limit of kept handshake
-/// bytes.
+/// More data may arrive together with the end of a handshake than the number of handshake bytes
+/// that may be kept.
 #[test]
 fn much_data_may_arrive_with_the_end_of_a_handshake() {
     let Some((server, client)) = sides("with-data") else { return };
@@ -204,8 +204,8 @@ fn much_data_may_arrive_with_the_end_of_a_handshake() {
     assert!(plain == sent && !pair.server.is_handshaking() && pair.server.kept_bytes() == 0);
 }
 
-/// A handshake message of several records may be incomplete while replies are sealed. rustls
-/// identifies the message's parts by their position in the kept bytes.
+/// Replies may be sealed while a handshake message of several records is incomplete. rustls
+/// identifies the parts of this message by their positions in the kept bytes.
 #[test]
 fn replies_are_sealed_in_the_middle_of_a_handshake_message() {
     let Some((server, client)) = sides("middle") else { return };

@@ -1,15 +1,15 @@
 //! A base (the file with the dataset at one instant) that consists of commands
 //! (`aof-use-rdb-preamble no`): an RDB file translated to `RESTORE` commands.
 //!
-//! Redis instead writes the commands of each type, such as `RPUSH`. Redis and Pantala load either
-//! form. A payload of `RESTORE` is shorter, and preserves the value's encoding.
+//! Redis writes the commands of each type instead, such as `RPUSH`. Redis and Pantala load both
+//! forms. The payload of `RESTORE` is shorter, and preserves the value's encoding.
 
 use pantala_types::rdb_value::payload::seal;
 
 use crate::rdb::{Error, Next, Piece, Reader};
 
-/// Translates an RDB file. The file must have no hash fields with an expiry, because `RESTORE`
-/// can't express them.
+/// Translates an RDB file. No hash field in the file may have an expiry, because `RESTORE` can't
+/// express it.
 pub struct Commands {
     reader: Reader,
     db: Option<u32>,

@@ -10,7 +10,7 @@ use super::transactions::{Found, Transactions};
 pub enum Outcome {
     /// The file was read to its end or to its first error.
     Read(Analysis),
-    /// The effects from this offset on were written later than the requested time.
+    /// The effects from this offset on were written later than the time limit.
     Later(u64),
     /// A timestamp annotation has no number.
     InvalidTimestamp,
@@ -19,8 +19,8 @@ pub enum Outcome {
 /// The part of a file that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analysis {
-    /// The error as redis-check-aof prints it; `None` if redis-check-aof prints no error. There are
-    /// three such cases: the file is valid; a record starts with a wrong byte; the file is
+    /// The error as redis-check-aof prints it. `None` in three cases, in which redis-check-aof
+    /// prints no error: the file is valid; a record starts with a wrong byte; or the file is
     /// truncated before or within a number, outside of a transaction.
     pub error: Option<String>,
     /// Whether a record starts with neither `*` nor `#`.
@@ -43,13 +43,13 @@ pub struct Check {
     ok_up_to: u64,
     /// The offset of the last string or annotation.
     last_at: u64,
-    /// The offset of the last checksum line, until the first command after it is read.
+    /// The offset of the last checksum line, if no command after it has been read yet.
     group_at: Option<u64>,
 }
 
 impl Check {
     /// Starts a check of the file `name` at `offset`, the end of its RDB preamble. With `until_s`,
-    /// the check stops at the first effects that were written later.
+    /// the check stops at the first effects that were written later than this time.
     #[must_use]
     pub fn new(offset: u64, name: String, until_s: Option<i64>) -> Self {
         let (reader, transactions) = (Reader::new(offset), Transactions::default());
@@ -78,7 +78,7 @@ impl Check {
                         match at_s {
                             Err(_) => return Some(Outcome::InvalidTimestamp),
                             Ok(at_s) if at_s > until_s => {
-                                // A group of effects is removed together with its checksum.
+                                // A group of effects is cut off together with its checksum.
                                 return Some(Outcome::Later(self.group_at.unwrap_or(offset)));
                             }
                             Ok(_) => {}

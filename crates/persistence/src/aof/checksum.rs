@@ -1,7 +1,7 @@
 //! Checksums of groups of effects (`aof-checksums`).
 //!
-//! A group consists of the effects that are written together. The *checksum line* before it has its
-//! length, its checksum, and a checksum of the line itself:
+//! A group consists of effects that are written together. Before it, a *checksum line* has the
+//! group's length, the group's checksum, and a checksum of the line itself:
 //!
 //! ```text
 //! #CRC:1234:0123456789abcdef:89ab\r\n
@@ -10,8 +10,8 @@
 //!      └ length of the group, bytes
 //! ```
 //!
-//! redis-server and redis-check-aof skip lines that start with `#`. A file may also have effects
-//! without a checksum: those written while the setting was off, or by Redis.
+//! redis-server and redis-check-aof skip lines that start with `#`. Some effects in a file may have
+//! no checksum: they were written while the setting was off, or by Redis.
 
 use pantala_base::{crc16, crc64};
 
@@ -50,11 +50,11 @@ impl Group {
         line
     }
 
-    /// Reads an annotation, line end included. Returns `None` for an annotation of another kind.
+    /// Reads an annotation, with its line end. Returns `None` if it is no checksum line.
     ///
     /// An annotation whose first bytes differ from [`PREFIX`] in one bit counts as a damaged
-    /// checksum line. If it were skipped as unknown, one flipped bit would leave the group
-    /// unchecked.
+    /// checksum line. If such a line were skipped as unknown, one flipped bit would disable the
+    /// check of the group.
     #[must_use]
     pub fn read(line: &[u8]) -> Option<Result<Self, Damaged>> {
         let start = line.get(..PREFIX.len())?;
@@ -68,7 +68,7 @@ fn parse(line: &[u8]) -> Option<Group> {
     let bytes = words.next()?.parse().ok()?;
     let crc = u64::from_str_radix(words.next()?, 16).ok()?;
     let group = Group { bytes, crc };
-    // This comparison verifies the line's own checksum, and rejects other spellings of the same
+    // This comparison verifies the line's own checksum. It also rejects other spellings of the same
     // numbers.
     (group.line() == line).then_some(group)
 }

@@ -51,7 +51,7 @@ impl<D: Disk> Directory<D> {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Creates the directory unless it exists.
+    /// Creates the directory if it doesn't exist.
     ///
     /// # Errors
     /// The system's error.
@@ -60,8 +60,8 @@ impl<D: Disk> Directory<D> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // Sync the parent even if the directory existed. The process that created the directory may
-        // have failed before its sync.
+        // The parent is synced even if the directory existed: the process that created the
+        // directory may have failed before its sync.
         self.disk.sync_directory(self.parent())
     }
 
@@ -77,7 +77,7 @@ impl<D: Disk> Directory<D> {
         }
     }
 
-    /// Replaces the manifest atomically: after an error or a crash the disk has either the former
+    /// Replaces the manifest atomically. After an error or a crash, the disk has either the former
     /// or the new manifest.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl<D: Disk> Directory<D> {
     pub fn open_to_append(&self, name: &[u8], is_new: bool) -> io::Result<D::File> {
         let mut file = self.disk.open(&self.join(name))?;
         if is_new {
-            // Content of the file is left over from before a crash. It must not reappear after the
+            // The file has content from before a crash. This content must not reappear when the
             // file is listed in the manifest.
             if file.size()? > 0 {
                 file.truncate(0)?;

@@ -1,5 +1,5 @@
-//! The operations on files with which the append-only file is written. The server runs them on the
-//! system's files, the crash tests (`tests/crash`) on simulated files.
+//! The file operations by which the append-only file is written. The server implements them with
+//! the system's files, the crash tests (`tests/crash`) with simulated files.
 
 use std::fmt::Debug;
 use std::io::{self, ErrorKind, IoSlice};
@@ -7,8 +7,8 @@ use std::path::Path;
 
 /// A file that is written at its end.
 pub trait AppendFile {
-    /// Writes bytes at the end of the file, possibly not all. Returns the number of
-    /// written bytes.
+    /// Writes bytes at the end of the file, possibly not all of them. Returns the number of written
+    /// bytes.
     ///
     /// # Errors
     /// The system's error.
@@ -18,8 +18,8 @@ pub trait AppendFile {
     /// # Errors
     /// The system's error.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
-    /// Makes the content durable. After an error, another call may succeed although the content
-    /// isn't durable.
+    /// Makes the content durable. Once a call has failed, later calls may succeed although the
+    /// content isn't durable.
     ///
     /// # Errors
     /// The system's error.

@@ -1,4 +1,4 @@
-//! Omits those commands of the stream of effects that only replicas need.
+//! Omits commands that only replicas need from the stream of effects.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use super::reader::number;
 /// Commands that change nothing in the dataset.
 const LEFT_OUT: [&[u8]; 4] = [b"PING", b"PUBLISH", b"SPUBLISH", b"REPLCONF"];
 
-/// Returns the ranges of `part`, a part of the stream, that belong in the append-only file. `part`
-/// must consist of whole commands. Neighbouring commands form one range. Bytes that aren't a
-/// command are kept.
+/// Returns the ranges of `part` that belong in the append-only file. `part` is a part of the
+/// stream, and must consist of whole commands. Neighbouring commands form one range. Bytes that
+/// aren't a command are kept.
 #[must_use]
 pub fn kept(part: &[u8]) -> Vec<Range<usize>> {
     let (mut ranges, mut start, mut at) = (Vec::new(), 0, 0);
@@ -28,8 +28,8 @@ pub fn kept(part: &[u8]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Returns the length of the first command, and whether to omit it; `None` if there is no whole
-/// command.
+/// Returns the length of the first command, and whether to omit the command. Returns `None` if
+/// there is no whole command.
 fn command(input: &[u8]) -> Option<(usize, bool)> {
     if input.first() != Some(&b'*') {
         return None;

@@ -1,5 +1,6 @@
 //! The manifest: the list of the files that form the append-only file, in order. The *base* has the
-//! dataset at one instant. Each *increment* has effects (commands that repeat changes).
+//! dataset at one instant. Each *increment* has effects (commands that repeat changes of the
+//! dataset).
 
 use std::fmt;
 
@@ -111,7 +112,8 @@ impl Manifest {
                 self.base = Some(listed);
             }
             b'h' => {
-                // A new file must not have the name of a file that is about to be deleted.
+                // A file that is about to be deleted still uses its name, so a new file must have
+                // another one.
                 self.base_seq = self.base_seq.max(listed.seq);
                 self.increment_seq = self.increment_seq.max(listed.seq);
                 self.history.push(listed);
@@ -186,7 +188,7 @@ impl Manifest {
     }
 
     /// Skips the sequence numbers that another manifest has used, so that new files don't overwrite
-    /// the files in that manifest.
+    /// the files that it lists.
     pub fn skip_numbers_of(&mut self, other: &Manifest) {
         self.base_seq = self.base_seq.max(other.base_seq);
         self.increment_seq = self.increment_seq.max(other.increment_seq);
@@ -203,7 +205,7 @@ impl Manifest {
         self.base.insert(listed).name.clone()
     }
 
-    /// Makes Redis 6's single file the base of an empty list.
+    /// Makes the single append-only file of Redis 6 the base of an empty list.
     pub fn adopt_single_file(&mut self, name: &[u8]) {
         self.base_seq = 1;
         self.base = Some(Listed { name: name.to_vec(), seq: 1 });
@@ -217,7 +219,7 @@ impl Manifest {
         }
     }
 
-    /// Removes from the list the files that may be deleted, and returns these files.
+    /// Removes the files that may be deleted from the list, and returns them.
     pub fn take_history(&mut self) -> Vec<Listed> {
         std::mem::take(&mut self.history)
     }

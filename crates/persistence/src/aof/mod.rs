@@ -1,9 +1,8 @@
 //! The append-only file: effects (the commands that repeat each change of the dataset), in the
 //! order in which they were committed.
 //!
-//! As in Redis 7, the append-only file consists of several files in a separate directory. The
-//! *base* has the dataset at one instant, each *increment* has effects, and the manifest lists the
-//! files:
+//! As in Redis 7, it consists of several files in a separate directory. The *base* has the dataset
+//! at one instant. Each *increment* has effects. The manifest lists these files:
 //!
 //! ```text
 //! appendonlydir/appendonly.aof.1.base.rdb     the dataset at one instant
@@ -54,16 +53,16 @@ pub use reader::{Error, Fault, Next, Reader};
 pub use transactions::{Found, Transactions};
 pub use writing::Writing;
 
-/// The first bytes of an RDB file. A file of effects that starts with these bytes has an RDB
-/// preamble: an RDB file in front of the effects.
+/// The first bytes of an RDB file. If a file of effects starts with these bytes, it has an RDB
+/// preamble: an RDB file that precedes the effects.
 pub const RDB_SIGNATURE: &[u8; 5] = b"REDIS";
 
-/// The prefix of a timestamp annotation. An annotation is a line that starts with `#`. This kind
-/// has the time at which the effects after the line were written, Unix time in s.
+/// The prefix of a timestamp annotation. An annotation is a line that starts with `#`. A timestamp
+/// annotation has the time at which the effects after it were written, Unix time in s.
 pub const TIMESTAMP: &[u8; 4] = b"#TS:";
 
 /// Returns the time of a timestamp annotation, Unix time in s; `None` for any other annotation.
-/// `annotation` is given without its line end.
+/// `annotation` must not include its line end.
 #[must_use]
 pub fn timestamp_of(annotation: &[u8]) -> Option<Result<i64, NoTimestamp>> {
     let digits = annotation.strip_prefix(TIMESTAMP)?;

@@ -1,6 +1,6 @@
-//! Names of the files that form the append-only file, each derived from `appendfilename`: the base
-//! (the dataset at one instant), the increments (the effects since then), and the manifest (the
-//! list of these files).
+//! Names of the files that form the append-only file: the base (the dataset at one instant), the
+//! increments (the effects since then), and the manifest (the list of these files). Each name is
+//! derived from `appendfilename`.
 
 /// Returns the name of a base, which is an RDB file or a file of commands.
 #[must_use]
@@ -20,7 +20,7 @@ pub fn manifest(prefix: &[u8]) -> Vec<u8> {
     [prefix, b".manifest"].concat()
 }
 
-/// Returns the name under which a manifest is written before it replaces the former one.
+/// Returns the temporary name of a manifest, until it replaces the former one.
 #[must_use]
 pub fn temporary_manifest(prefix: &[u8]) -> Vec<u8> {
     [b"temp-", prefix, b".manifest"].concat()

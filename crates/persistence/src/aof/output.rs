@@ -15,7 +15,7 @@ const SLICES_MAX: usize = 256;
 /// An increment, and the batch of effects to be written to it.
 #[derive(Debug)]
 pub struct Output<F> {
-    /// The increment's file. Effects are discarded if there is none.
+    /// The increment's file. If there is none, effects are discarded.
     file: Option<F>,
     /// Length of the file up to the last complete batch, bytes.
     len: u64,
@@ -28,12 +28,12 @@ pub struct Output<F> {
     done: u64,
     /// Whether batches are written with a checksum (`aof-checksums`).
     has_checksums: bool,
-    /// The checksum line of the batch; empty if it has none.
+    /// The checksum line of the batch. Empty if the batch has none.
     line: Vec<u8>,
     /// Whether the file has bytes that are not synced.
     is_dirty: bool,
-    /// Whether a sync has failed. After a failure the kernel may drop the pages that it could not
-    /// write, and another sync would report success.
+    /// Whether a sync has failed. If so, another sync may report success although the data isn't on
+    /// disk, because the kernel may have dropped the pages that it could not write.
     is_lost: bool,
     /// The time of the last annotation, Unix time in s.
     annotated_s: i64,
@@ -74,7 +74,7 @@ impl<F: AppendFile> Output<F> {
 
     /// Adds a range of a part of the stream to the batch. The range must consist of complete units
     /// (a unit is the effects of one command, transaction or script). If `now_s` (Unix time in s)
-    /// is later than the time of the last annotation, adds an annotation with `now_s` before the
+    /// is later than the time of the last annotation, puts an annotation with `now_s` before the
     /// range.
     pub fn add(&mut self, part: Outgoing, range: Range<usize>, now_s: Option<i64>) {
         if !self.is_open() {
@@ -116,19 +116,19 @@ impl<F: AppendFile> Output<F> {
         self.len
     }
 
-    /// Returns whether a sync has failed. In that case the file must not be synced again.
+    /// Returns whether a sync has failed. If so, the file must not be synced again.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// Drops the batch and marks the file as lost, as after a failed sync: no further effects are
-    /// written to it.
+    /// Drops the batch and marks the file as lost. As after a failed sync, no further effects are
+    /// written to the file.
     pub fn lose(&mut self) {
         self.drop_batch();
         self.is_lost = true;
     }
 
-    /// Writes the batch. Can be called again after an error.
+    /// Writes the batch. After an error, it can be called again.
     ///
     /// # Errors
     /// The system's error. The file then ends with a complete batch, unless truncating it has
@@ -166,8 +166,8 @@ impl<F: AppendFile> Output<F> {
                     self.is_dirty = true;
                 }
                 Err(error) => {
-                    // An incomplete command would make the file look damaged, so the written part
-                    // of the batch is removed.
+                    // The written part of the batch is removed, because its last command may be
+                    // incomplete, which would make the file look damaged.
                     if self.done > 0 && file.truncate(self.len).is_ok() {
                         self.done = 0;
                     }

@@ -1,5 +1,5 @@
-//! The files of an append-only file (a base with the dataset at one instant, and increments with
-//! effects), and the changes of their list (the manifest). If a crash interrupts a change at any
+//! The files of an append-only file: a base with the dataset at one instant, and increments with
+//! effects. This module changes their list (the manifest). If a crash interrupts a change at any
 //! point, the files on disk can still be loaded.
 
 use std::io;
@@ -34,7 +34,7 @@ pub struct Opened<F> {
     pub len: u64,
 }
 
-/// A file that can become the base. It is durable, except for its name.
+/// A file that can become the base. Its content is durable, but its name need not be.
 #[derive(Clone, Copy, Debug)]
 pub struct NewBase<'p> {
     /// The file's temporary path.
@@ -46,7 +46,7 @@ pub struct NewBase<'p> {
 }
 
 impl<D: Disk> Place<D> {
-    /// Opens the last increment of a manifest; creates an increment if the manifest has none. If
+    /// Opens the last increment of a manifest. If the manifest has no increment, creates one. If
     /// the manifest is empty, first creates a base. `empty_base` returns the content of this base,
     /// and whether the content is an RDB file.
     ///
@@ -72,10 +72,10 @@ impl<D: Disk> Place<D> {
         };
         let mut file = directory.open_to_append(&name, is_new)?;
         let len = file.size()?;
-        // A process that was killed may have left effects and names that are not durable. Clients
-        // may read these effects from now on. The effects of an earlier increment may not be
-        // durable either, if an error left an empty increment after it. So all increments are
-        // synced here.
+        // An earlier process may have been killed and left effects and names that are not durable.
+        // They must be durable now, because clients may read these effects from now on. Earlier
+        // increments may have such effects too, if an error left an empty increment after them. So
+        // all increments are synced.
         for earlier in next.increments().iter().filter(|listed| listed.name != name) {
             directory.open_to_append(&earlier.name, false)?.sync()?;
         }
@@ -89,8 +89,8 @@ impl<D: Disk> Place<D> {
         Ok((place, Opened { file, name, is_new, len }))
     }
 
-    /// Opens a new increment and lists it after the last one. The last increment must be durable;
-    /// `len` is its length, bytes. Returns the new file and its name.
+    /// Opens a new increment and lists it after the last one, which must be durable. `len` is the
+    /// length of the last increment, bytes. Returns the new file and its name.
     ///
     /// # Errors
     /// The system's error. The list is then unchanged.
@@ -108,7 +108,7 @@ impl<D: Disk> Place<D> {
 
     /// Makes a snapshot the base, and moves all increments except the last `kept` to the history
     /// (the files that may be deleted). With `is_new`, the current increment still has its
-    /// temporary name. In that case it is renamed and listed too.
+    /// temporary name, and is renamed and listed too.
     ///
     /// # Errors
     /// The system's error. The list is then unchanged.
@@ -129,8 +129,8 @@ impl<D: Disk> Place<D> {
         Ok(())
     }
 
-    /// Makes `next` the list if it was written. After an error, the list on disk may be `next` or
-    /// the former one, so later files must not reuse the names that `next` contains.
+    /// Makes `next` the list if it was written. After an error, the list on disk may be either
+    /// `next` or the former list, so later files must not reuse names from `next`.
     fn adopt<T>(&mut self, next: Manifest, written: io::Result<T>) -> io::Result<T> {
         match written {
             Ok(_) => self.manifest = next,

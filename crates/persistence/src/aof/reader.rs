@@ -1,11 +1,11 @@
 //! Reads a file of effects: bytes in, commands and annotations out.
 //!
-//! The format is a subset of the protocol of clients (arrays of bulk strings), and adds
-//! annotations: lines that start with `#`. A truncated end and an invalid record are different
+//! The format is a subset of the clients' protocol (arrays of bulk strings) with additional
+//! *annotations*: lines that start with `#`. A truncated end and an invalid record are different
 //! errors. A truncated end means that a crash has interrupted the writing, so the file may be cut
 //! there.
 //!
-//! If a group of effects (effects that were written together) has a checksum, the checksum is
+//! A group consists of effects that were written together. If a group has a checksum, it is
 //! verified before the first record of the group is returned.
 
 use std::fmt;
@@ -65,8 +65,8 @@ pub enum Fault {
     /// The file ends within a group that has a checksum. The fields are the numbers of expected and
     /// of available bytes.
     GroupCut(u64, u64),
-    /// The checksum of a group of this many bytes is wrong. The error's offset is that of the
-    /// checksum line before the group.
+    /// The checksum of a group of this many bytes is wrong. The offset of the error is that of the
+    /// checksum line.
     Checksum(u64),
     /// A checksum line is damaged.
     ChecksumLine,
@@ -125,8 +125,8 @@ impl std::error::Error for Error {}
 
 /// The reason why a record wasn't read.
 pub(super) enum Stop {
-    /// The input ends within the record, which has at least `needed` bytes. If the file ends here,
-    /// the error is `fault`, at the offset `at` from the start of the record.
+    /// The input ends within the record, which has at least `needed` bytes. If the file ends here
+    /// too, the error is `fault`, at the offset `at` from the start of the record.
     Short { needed: usize, at: usize, fault: Fault },
     /// The record is invalid at this offset from its start.
     Bad { at: usize, fault: Fault },
@@ -143,7 +143,7 @@ pub struct Reader {
     is_input_over: bool,
     /// Whether any group read so far had a checksum.
     has_checksums: bool,
-    /// Number of unread bytes needed before the next attempt to read a record.
+    /// Number of unread bytes that must be present for the next attempt to read a record.
     wanted: usize,
     /// Number of line ends read.
     lines: u64,
@@ -220,8 +220,8 @@ impl Reader {
             }
             Err(Stop::Short { at, fault, .. } | Stop::Bad { at, fault }) => (at, fault),
         };
-        // Each whole argument has two lines. The number line of an incomplete argument may have
-        // been read too.
+        // Each whole argument has two lines. If an argument is incomplete, its first line, the
+        // number, may have been read too.
         let has_length = matches!(fault, Fault::StringCut(..) | Fault::StringEnd(_) | Fault::Length(_));
         self.lines += u64::from(at > 0) + 2 * self.ranges.len() as u64 + u64::from(has_length);
         Err(Error { offset: offset + at as u64, fault })
@@ -237,11 +237,11 @@ fn annotation(input: &[u8]) -> Result<usize, Stop> {
     }
 }
 
-/// Verifies the group after an annotation of length `len` if the annotation is a checksum line.
-/// Returns `len`.
+/// If the annotation of length `len` is a checksum line, verifies the group after it. Returns
+/// `len`.
 ///
-/// An annotation of an unknown kind may be a checksum line with a damaged prefix. Such an
-/// annotation is accepted only if it is text and no group before it had a checksum.
+/// An annotation of an unknown kind may be a checksum line with a damaged prefix. So it is accepted
+/// only if it is text and no group before it had a checksum.
 fn verified(input: &[u8], len: usize, has_checksums: &mut bool) -> Result<usize, Stop> {
     let (line, rest) = input.split_at(len);
     let is_text = || line.trim_ascii_end().iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
@@ -312,8 +312,8 @@ pub(super) fn number(input: &[u8], at: usize) -> Result<(i64, usize), Stop> {
     let bytes = |index: usize| line.get(index).copied().unwrap_or(0);
     match line.get(end..end + 2) {
         Some(b"\r\n") => Ok((sign * value, at + 1 + end + 2)),
-        // Waits until both bytes of the line end are known, so that the error doesn't depend on how
-        // the input is split.
+        // Waits for both bytes of the line end, so that the error doesn't depend on how the input
+        // is split.
         None if line.len() + 1 < NUMBER_LINE_BYTES_MAX => {
             let fault = match line[end..] {
                 [] | [b'\r'] => Fault::NumberCut,

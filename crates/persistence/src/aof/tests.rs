@@ -38,7 +38,8 @@ fn names_with_spaces_are_quoted() {
     let mut manifest = Manifest::default();
     manifest.replace_base(b"my \"file\"\n", true);
     assert_eq!(manifest.text(), b"file \"my \\\"file\\\"\\n.1.base.rdb\" seq 1 type b\n");
-    // As in Redis, a backslash in the name is read as part of a path and rejected.
+    // As in Redis, a name with a backslash is rejected, because the backslash is read as part of a
+    // path.
     let mut plain = Manifest::default();
     plain.replace_base(b"my file", true);
     assert_eq!(Manifest::parse(&plain.text()), Ok(plain));
@@ -52,7 +53,7 @@ fn comments_and_unknown_pairs_are_skipped() {
     assert_eq!(manifest.increments(), [listed("a.4.incr.aof", 4)]);
 }
 
-/// A file of the history may be about to be deleted, so its name must not be used again.
+/// A file of the history may be about to be deleted, so its name must not be reused.
 #[test]
 fn new_files_have_later_numbers_than_the_history() {
     let text = b"file a.1.base.rdb seq 1 type b\nfile a.4.incr.aof seq 4 type h\n";
@@ -261,7 +262,7 @@ fn checked_groups() -> (Vec<u8>, [usize; 3]) {
 #[test]
 fn groups_with_checksums_are_read_from_any_pieces() {
     let (file, _) = checked_groups();
-    // Effects and annotations as Redis writes them, before and between groups.
+    // Effects and annotations of Redis, before and between groups.
     let mixed = [SET, b"#other\r\n", &file, SET, &file].concat();
     for piece in [1, 3, 16, 1000] {
         let (records, end) = read(&mixed, piece);

@@ -1,10 +1,9 @@
-//! The state of the thread that writes the increments (the files of effects): pending and durable
-//! effects.
+//! The pending and durable effects of the thread that writes the increments (the files of effects).
 //!
 //! Each effect has a *stamp*, its place in the order of all changes ([`pantala_engine::effect`]).
-//! The *base* is the file with the dataset at one instant, which precedes the increments. The
-//! *batch* has the effects that were taken from the stream and are not written yet. A file is
-//! *lost* if a sync of it has failed or writing to it was abandoned.
+//! The *base* is the file with the dataset at one instant that precedes the increments. The *batch*
+//! has the effects that were taken from the stream and are not written yet. A file is *lost* if a
+//! sync of it has failed, or if it was abandoned because it could not be written.
 //!
 //! | a stamp is | as soon as each effect with an earlier stamp |
 //! | --- | --- |
@@ -15,16 +14,15 @@
 //!
 //! A rewrite chooses a position of the stream, the *cut*, and takes a snapshot of the dataset at
 //! that position. Effects before the cut belong to the current increment. Effects after the cut
-//! belong to the next increment, which [`Writing::rotate`] opens. The current increment is made
-//! durable before the next one is listed in the manifest, so only the last listed file can be
+//! belong to the next increment, which [`Writing::rotate`] opens. Before the next increment is
+//! listed in the manifest, the current one is made durable. So only the last listed file can be
 //! incomplete.
 //!
 //! In three cases the manifest does not list the next increment until the snapshot has become the
 //! base: a sync has failed, there is no base, or the current increment can't be written.
 //!
 //! In every case, the next increment is made durable before the snapshot becomes the base. The
-//! manifest that lists the new base also lists this increment. The files before the increment
-//! become history.
+//! manifest that lists the new base also lists this increment. The files before it become history.
 
 use std::io;
 use std::ops::Range;
@@ -40,19 +38,19 @@ use super::place::{NewBase, Place};
 #[derive(Debug)]
 pub struct Writing<D: Disk> {
     output: Output<D::File>,
-    /// Parts after the cut that were read together with parts before it.
+    /// Parts after the cut, read together with parts before it, that belong to the next increment.
     after_cut: Vec<(Outgoing, Range<usize>)>,
     /// Whether [`Self::rotate`] has been called since the last cut, successfully or not. Also true
-    /// if there was no cut.
+    /// while there was no cut.
     is_rotated: bool,
-    /// The error of opening that increment. Without the increment, the snapshot can't become the
-    /// base.
+    /// The error of opening the next increment. Without that increment, the snapshot can't become
+    /// the base.
     rotation_error: Option<String>,
     /// Whether the manifest lacks the current increment. The increment is added when its base is
     /// installed.
     is_unlisted: bool,
-    /// Whether a sync has failed or an increment was abandoned, so that effects may be missing on
-    /// disk until there is a new base.
+    /// Whether effects may be missing on disk until there is a new base, because a sync has failed
+    /// or an increment was abandoned.
     awaits_base: bool,
     /// The stamp before which all effects are read.
     read_before: u64,
@@ -68,9 +66,9 @@ pub struct Taken {
     pub end: u64,
     /// The offset of the cut, if there is one.
     pub cut: Option<u64>,
-    /// A stamp, if known: all effects with earlier stamps have been read, including these effects.
+    /// A stamp, if known: after these effects, all effects with earlier stamps have been read.
     pub before: Option<u64>,
-    /// The time for an annotation in the file before these effects, if any. Unix time in s.
+    /// If the file needs an annotation before these effects: its time, Unix time in s.
     pub now_s: Option<i64>,
 }
 
@@ -92,13 +90,13 @@ impl<D: Disk> Writing<D> {
         }
     }
 
-    /// Starts at a cut. Effects are discarded until [`Self::rotate`] opens the first increment. The
-    /// manifest doesn't list this increment until its base is installed.
+    /// Starts at a cut. Effects are discarded until [`Self::rotate`] opens the first increment,
+    /// which the manifest lists once its base is installed.
     pub fn at_cut() -> Self {
         Writing { is_rotated: false, ..Self::with(Output::none()) }
     }
 
-    /// Adds effects to the batch; those after the cut are kept for the next increment.
+    /// Adds effects to the batch. Keeps those after the cut for the next increment.
     pub fn take(&mut self, taken: Taken) {
         let Taken { parts, end, cut, before, now_s } = taken;
         let read_bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
@@ -117,13 +115,13 @@ impl<D: Disk> Writing<D> {
                 _ => self.output.add(part, 0..len, now_s),
             }
         }
-        // The stamp must not advance while parts after the cut are not in the batch.
+        // The stamp must not advance while parts after the cut are missing in the batch.
         if let (Some(before), true) = (before, self.after_cut.is_empty()) {
             self.read_before = before;
         }
     }
 
-    /// Returns the number of bytes that are taken and not written.
+    /// Returns the number of bytes that were taken and are not written yet.
     pub fn pending_bytes(&self) -> u64 {
         let after_cut: usize = self.after_cut.iter().map(|(_, range)| range.len()).sum();
         self.output.pending_bytes() + after_cut as u64
@@ -150,8 +148,8 @@ impl<D: Disk> Writing<D> {
         self.output.is_lost()
     }
 
-    /// Returns whether a sync has failed, or an increment was abandoned, and no base has been
-    /// written since.
+    /// Returns whether effects may be missing on disk: a sync has failed or an increment was
+    /// abandoned, and no base has been written since.
     pub fn awaits_base(&self) -> bool {
         self.awaits_base
     }
@@ -161,9 +159,9 @@ impl<D: Disk> Writing<D> {
         if self.is_written() { self.read_before } else { 0 }
     }
 
-    /// Writes the batch, with a checksum if `has_checksums`. Can be called again after an error. If
-    /// the file is lost (a sync of it has failed, or it was abandoned), the batch would follow a
-    /// gap. In that case drops the batch. The next base will contain its effects.
+    /// Writes the batch, with a checksum if `has_checksums`. After an error, it can be called
+    /// again. If the file is lost (a sync of it has failed, or it was abandoned), drops the batch
+    /// instead, because it would follow a gap. The next base will contain its effects.
     ///
     /// # Errors
     /// The system's error.
@@ -176,10 +174,10 @@ impl<D: Disk> Writing<D> {
         self.output.write()
     }
 
-    /// Abandons the current increment, which can't be written. No further effect is written to it,
-    /// as after a failed sync. Must be called only after a cut and before [`Self::rotate`]: in that
-    /// period, all effects of the current increment precede the cut, so the base of that cut will
-    /// contain them.
+    /// Abandons the current increment, which can't be written. As after a failed sync, no further
+    /// effect is written to it. Must be called only after a cut and before [`Self::rotate`]. In
+    /// that period, all effects of the current increment precede the cut, so the base of that cut
+    /// will contain them.
     pub fn abandon(&mut self) {
         self.output.lose();
         self.awaits_base = true;
@@ -212,8 +210,8 @@ impl<D: Disk> Writing<D> {
     /// The system's error. The current increment is then continued, and the snapshot can't become
     /// the base.
     pub fn rotate(&mut self, place: Option<&mut Place<D>>, now_s: Option<i64>) -> io::Result<Vec<u8>> {
-        // A lost file lacks effects. Effects in a listed file after it would be loaded without the
-        // missing ones, so no file may be listed after a lost file.
+        // A lost file lacks effects. If a file after it were listed, the effects in that file would
+        // be loaded without the missing ones.
         let is_unlisted = self.is_unlisted || self.awaits_base || !self.output.is_open();
         let opened = self.open_next(place, is_unlisted);
         self.is_rotated = true;
@@ -223,7 +221,8 @@ impl<D: Disk> Writing<D> {
                 Ok(name)
             }
             Err(error) => {
-                // A base without this increment would lose the effects since the cut.
+                // If the base were installed without this increment, the effects since the cut
+                // would be lost.
                 self.rotation_error = Some(format!("no increment could be opened: {error}"));
                 Err(error)
             }
@@ -241,7 +240,7 @@ impl<D: Disk> Writing<D> {
         let (file, name) = if is_unlisted {
             let name = names::temporary_increment(place.directory.prefix());
             // A former writer thread may still write to a file of this name, so the name is removed
-            // first. Errors are ignored, because usually there is no such file.
+            // first. An error is ignored, because usually there is no such file.
             let _ = place.directory.remove(&name);
             (place.directory.open_to_append(&name, true)?, name)
         } else {
@@ -260,7 +259,7 @@ impl<D: Disk> Writing<D> {
         if let Some(error) = self.rotation_error.take() {
             return Err(error);
         }
-        // Once the base is installed, the files before the current increment may be deleted, so
+        // Once the base is installed, the files before the current increment may be deleted. So
         // this increment must be durable.
         self.sync().map_err(|error| format!("a sync of its increment failed: {error}"))?;
         let Some(place) = place else { return Err("it was turned off".to_owned()) };

@@ -29,8 +29,8 @@ pub struct Check<'f> {
 
 impl<'f> Check<'f> {
     /// Starts a check of the file that `reader` reads. `now_ms` is the current Unix time. `report`
-    /// is called with auxiliary fields, databases and the verdict on the checksum, and their
-    /// offsets.
+    /// is called for each auxiliary field, each database and the verdict on the checksum, with
+    /// their offsets.
     pub fn new(reader: Reader, limits: Limits, now_ms: i64, report: &'f mut dyn FnMut(u64, &str)) -> Self {
         Check { reader, limits, now_ms, findings: Findings::default(), report }
     }

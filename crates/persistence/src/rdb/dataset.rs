@@ -36,7 +36,7 @@ pub struct HeadFields {
     pub checks: bool,
 }
 
-/// The form of access words in a file. As in Redis, the form depends on the eviction policy.
+/// The form of access words in a file. It depends on the eviction policy, as in Redis.
 #[derive(Clone, Copy, Debug)]
 enum Access {
     Unwritten,
@@ -50,11 +50,11 @@ const PIECE_ELEMENTS: usize = 256;
 /// Number of nodes in a piece of a list (whose nodes have 8 KiB by default) or of a stream (4 KiB).
 const PIECE_NODES: usize = 4;
 
-/// Bytes of elements after which a piece ends. Compressing such a piece takes about 0.1 ms. A
+/// A piece ends once its elements have this number of bytes. Compressing them takes about 0.1 ms. A
 /// longer element is a piece of its own.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// The form of a file's entries. It doesn't change after the file is started.
+/// The form of a file's entries. It stays the same for the whole file.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryForm {
     access: Access,
@@ -64,8 +64,8 @@ pub struct EntryForm {
 }
 
 impl EntryForm {
-    /// Returns the form of a file as of `now_ms`, Unix time. With `compresses`, long strings are
-    /// compressed if that saves enough space.
+    /// Returns the form of a file that represents the dataset at `now_ms`, Unix time. With
+    /// `compresses`, long strings are compressed if that saves enough space.
     #[must_use]
     pub fn new(tuning: &Tuning, compresses: bool, now_ms: i64) -> Self {
         let access = match tuning.eviction_policy().rank() {
@@ -76,8 +76,8 @@ impl EntryForm {
         EntryForm { access, compresses, keeps_expired: false, now_ms }
     }
 
-    /// Returns this form, changed so that expired keys are written if `keeps_expired` is true, and
-    /// omitted otherwise.
+    /// Returns this form with another treatment of expired keys: they are written if
+    /// `keeps_expired` is true, and omitted otherwise.
     #[must_use]
     pub fn keeping_expired(self, keeps_expired: bool) -> Self {
         EntryForm { keeps_expired, ..self }
@@ -117,9 +117,9 @@ impl EntryForm {
     }
 
     /// Appends the head of an entry and starts a cut of its value ([`rdb_value::begin_cut`]). A
-    /// *cut* is the elements of a value at one instant, which can be appended in pieces while the
-    /// value changes. Returns false, without having appended anything, if the entry has expired or
-    /// its value has no cuts.
+    /// *cut* consists of the elements of a value at one instant. It can be appended in pieces while
+    /// the value changes. If the entry has expired or its value has no cuts, appends nothing and
+    /// returns false.
     pub fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
         let Some((value, attributes)) = self.value(&entry) else { return false };
         let mut elements = Vec::new();
@@ -152,8 +152,8 @@ impl EntryForm {
 }
 
 /// Writes all entries of the shards, as of the time at which the shards were acquired. Omits
-/// expired keys unless `fields.keeps_expired`. Returns the version, and whether the sink has taken
-/// all bytes.
+/// expired keys, unless `fields.keeps_expired` is true. Returns the version, and whether the sink
+/// has taken all bytes.
 pub fn write_dataset(whole: &mut Whole<'_>, fields: &HeadFields, sink: &mut dyn Sink) -> (Version, bool) {
     let mut form = EntryForm::new(&whole.keyspace().tuning, fields.compresses, whole.now_ms());
     form.keeps_expired = fields.keeps_expired;
@@ -249,8 +249,7 @@ pub fn append_select(db: u32, part: &mut Vec<u8>) {
     writer.put_length(db.into());
 }
 
-/// Computes the end of a file: the end marker, and the checksum of all bytes up to and including
-/// the marker.
+/// Computes the end of a file: the end marker, and the checksum of all bytes including the marker.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail {
     checksum: Option<u64>,

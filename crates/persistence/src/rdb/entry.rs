@@ -7,8 +7,8 @@ use super::{Error, Fault};
 /// A key and its encoded value, which another thread may decode.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// The entry's offset in the file, bytes: the offset of its first attribute (expiry, idle time
-    /// or access counter) or, without attributes, of its type byte.
+    /// The entry's offset in the file, bytes. The entry starts with its first attribute (expiry,
+    /// idle time or access counter) or, if it has none, with its type byte.
     pub offset: u64,
     /// The number of the key's database.
     pub db: u32,
@@ -31,8 +31,8 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// Decodes the value. Returns `None` for an empty collection, and for a hash whose fields have
-    /// all expired at `now_ms`.
+    /// Decodes the value. Returns `None` for an empty collection, and for a hash all of whose
+    /// fields have expired at `now_ms`.
     ///
     /// # Errors
     /// The value is corrupt, or memory is exhausted.
@@ -45,7 +45,8 @@ impl<'a> Entry<'a> {
             Ok(_) => Err(failed(Fault::Corrupt("a value is longer than its elements"), reader.position())),
             Err(rdb_value::Error::Empty) => Ok(None),
             Err(rdb_value::Error::OutOfMemory) => Err(failed(Fault::OutOfMemory, 0)),
-            // All bytes of the value are present, so `Truncated` also means that a length is wrong.
+            // All bytes of the value are present, so `Truncated` means that a length in it is
+            // wrong.
             Err(error) => Err(failed(Fault::Value(error), reader.position())),
         }
     }

@@ -7,8 +7,8 @@ use pantala_types::rdb_value;
 /// An error in a file, with its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Offset of the invalid piece or value, or of the first missing byte, counted in bytes from
-    /// the start of the file.
+    /// Offset of the invalid piece or value, or of the first missing byte, in bytes from the start
+    /// of the file.
     pub offset: u64,
     /// The kind of error.
     pub fault: Fault,

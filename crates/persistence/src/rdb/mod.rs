@@ -6,8 +6,8 @@
 //! end        ff, then a CRC64 of all bytes before it (8 bytes, little-endian; 0: no checksum)
 //! ```
 //!
-//! A piece starts with one byte, an opcode ([`opcode`]). An entry instead starts with the kind of
-//! its value ([`pantala_types::rdb_value::kind`]), followed by the key and the encoded value.
+//! A piece starts with one byte, its opcode ([`opcode`]). An entry starts with the kind of its
+//! value instead ([`pantala_types::rdb_value::kind`]), followed by the key and the encoded value.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -63,9 +63,9 @@ pub mod opcode {
     pub const END: u8 = 255;
 }
 
-/// Magic of Redis's files, in front of four digits.
+/// Magic of Redis's files. Four digits follow it.
 const MAGIC_REDIS: &[u8] = b"REDIS";
-/// Magic of Valkey's files, in front of three digits.
+/// Magic of Valkey's files. Three digits follow it.
 const MAGIC_VALKEY: &[u8] = b"VALKEY";
 /// Bytes of magic and version.
 const HEADER_BYTES: usize = 9;
@@ -73,7 +73,7 @@ const HEADER_BYTES: usize = 9;
 const VERSION_OF_VALKEY: u32 = 80;
 /// The oldest version of Redis's files.
 const VERSION_OLDEST: u32 = 1;
-/// The first version of Redis's files that end with a checksum.
+/// The lowest version of Redis's files that end with a checksum.
 const VERSION_WITH_CHECKSUM: u32 = 5;
 /// Bytes of the checksum.
 const CHECKSUM_BYTES: usize = 8;

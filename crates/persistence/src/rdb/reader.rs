@@ -10,8 +10,8 @@ use super::{VERSION_OF_VALKEY, VERSION_OLDEST, VERSION_WITH_CHECKSUM, opcode};
 const MODULE_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 /// Number of letters in a module's name.
 const MODULE_NAME_LEN: usize = 9;
-/// Number of bits below the name in a module's number. They hold the version of the module's
-/// encoding.
+/// Number of the low bits of a module's number that hold the version of its encoding. The bits
+/// above hold its name.
 const MODULE_VERSION_BITS: u32 = 10;
 
 /// A piece of a file.
@@ -25,8 +25,9 @@ pub enum Piece<'a> {
     Database(u32),
     /// A key with its value.
     Entry(Entry<'a>),
-    /// The end of the file, whose checksum is valid or was not to be verified. Contains the
-    /// checksum: 0 if none was written (`rdbchecksum no`), `None` for versions without checksums.
+    /// The end of the file. The checksum is valid, or was not to be verified. Contains the
+    /// checksum: 0 if none was written (`rdbchecksum no`), `None` if the file's version has no
+    /// checksums.
     End(Option<u64>),
 }
 
@@ -39,14 +40,14 @@ pub enum Next<'a> {
     NeedsInput,
 }
 
-/// The item that starts at the first unread byte. The item borrows nothing, so the reader can be
+/// The item that starts at the first unread byte. It borrows nothing, so that the reader can be
 /// changed before the item becomes a [`Piece`].
 enum Found {
     Header {
         dialect: Dialect,
         version: u32,
     },
-    /// A hint, which is ignored, or an attribute of the next entry, which was stored.
+    /// An ignored hint, or an attribute of the next entry, which was stored.
     Nothing,
     /// Name and value, in the reader's own buffers.
     Aux,
@@ -56,7 +57,7 @@ enum Found {
         kind: u8,
         body: std::ops::Range<usize>,
     },
-    /// The end, with the checksum after it if the file's version has one.
+    /// The end. Contains the checksum that follows, if the file's version has one.
     End(Option<u64>),
 }
 
@@ -102,9 +103,9 @@ pub struct Reader {
     /// The file's length in bytes, if it is known.
     file_bytes: Option<u64>,
     is_input_over: bool,
-    /// Number of unread bytes needed before the next attempt.
+    /// Number of unread bytes that must be present for the next attempt.
     wanted: u64,
-    /// CRC64 of the file up to `checked` in the buffer.
+    /// CRC64 of the part of the file that ends at `checked` in the buffer.
     checksum: u64,
     checked: usize,
     checks: bool,
@@ -120,7 +121,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Returns a reader of a file of `file_bytes`, if that is known, for a server with this many
+    /// Returns a reader of a file of `file_bytes` bytes (if known), for a server with this many
     /// databases. A string longer than `string_bytes_max` is an error. With `checks`, the checksum
     /// must be valid (`rdbchecksum`).
     #[must_use]
@@ -201,20 +202,20 @@ impl Reader {
         Ok(Next::Piece(self.base + start as u64, self.piece(found, start)))
     }
 
-    /// Requires at least `least` unread bytes before the next attempt; `unread` bytes are present
-    /// now.
+    /// Requires at least `least` unread bytes for the next attempt. `unread` bytes are present now.
     fn want(&mut self, least: u64, unread: u64) -> Result<(), Error> {
         let left = self.file_bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(self.offset()));
         if self.is_input_over || least > left || unread >= left {
             return Err(self.failed(Fault::Truncated));
         }
         // Requires at least twice as many bytes as now. If the reader searched for the end of a
-        // long entry after each small input, reading the entry would take quadratic time.
+        // long entry after each small input, the entry would take quadratic time.
         self.wanted = least.max(unread.saturating_mul(2)).max(unread + 1).min(left);
         Ok(())
     }
 
-    /// Stores the item found. Returns whether it is internal to the reader and results in no piece.
+    /// Stores the found item. Returns whether it is internal to the reader, so that it results in
+    /// no piece.
     fn take(&mut self, found: &Found) -> Result<bool, Error> {
         match *found {
             Found::Header { dialect, version } => self.header = Some((dialect, version)),
@@ -241,7 +242,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Returns the item found at `start` as a piece.
+    /// Returns the item that was found at `start` as a piece.
     fn piece(&mut self, found: Found, start: usize) -> Piece<'_> {
         match found {
             Found::Aux => Piece::Aux(&self.text, &self.other),
@@ -376,8 +377,8 @@ impl Reader {
     fn find_header(&self) -> Result<(Found, usize), Stop> {
         let unread = &self.buffer[self.at..];
         let Some(header) = unread.get(..HEADER_BYTES) else {
-            // If these few bytes don't match the start of a magic, the file isn't an RDB file.
-            // Otherwise it may be a truncated RDB file.
+            // If these few bytes are the start of a magic, the file may be a truncated RDB file. If
+            // they aren't, it is no RDB file.
             let has_started = MAGIC_REDIS.starts_with(&unread[..unread.len().min(MAGIC_REDIS.len())])
                 || MAGIC_VALKEY.starts_with(&unread[..unread.len().min(MAGIC_VALKEY.len())]);
             return Err(if has_started { Stop::Needs(HEADER_BYTES as u64) } else { Fault::Signature.into() });

@@ -90,8 +90,8 @@ fn file_of(version: Version, values: &[Loaded<'_>]) -> Vec<u8> {
     bytes.0
 }
 
-/// Reads a file that is fed in chunks of `step` bytes, and returns a text for each piece. The text
-/// of an entry contains the CRC64 of its value, which was decoded and encoded again.
+/// Reads a file that is fed in chunks of `step` bytes. Returns a text for each piece. The text of
+/// an entry contains the CRC64 of its value after decoding and encoding.
 fn read_all(file: &[u8], step: usize, knows_len: bool) -> Result<Vec<String>, Error> {
     let mut reader = Reader::new(knows_len.then_some(file.len() as u64), 16, LIMITS.string_bytes_max, true);
     let mut input = file.chunks(step);

@@ -1,7 +1,7 @@
 //! A disk in memory that loses what a file system may lose at a crash.
 //!
 //! A change of content is *pending* until the file is synced. A change of a name is pending until
-//! the directory of the name is synced. At a crash each pending change is kept, dropped or torn:
+//! the name's directory is synced. At a crash, each pending change is kept, dropped or torn:
 //!
 //! | data | pending writes of a file | example |
 //! | --- | --- | --- |
@@ -10,11 +10,11 @@
 //!
 //! Unordered data occurs on file systems that grow a file before its data is written.
 //!
-//! Of the pending changes of names, either a prefix or an arbitrary subset is kept. A rename is
-//! never torn.
+//! Of the pending changes of names, a crash keeps either a prefix or an arbitrary subset. A rename
+//! is never torn.
 //!
-//! A failed sync of a file keeps, drops or tears its pending changes as a crash does. The next sync
-//! succeeds, as on Linux.
+//! A failed sync of a file keeps, drops or tears the file's pending changes as a crash does. The
+//! next sync succeeds, as on Linux.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,17 +31,17 @@ const ENOSPC: i32 = 28;
 /// The name of a base that is being written.
 pub const TEMPORARY_BASE: &str = "temp-base";
 
-/// A rule of durability that a campaign breaks on purpose, to verify that the check of loaded files
-/// detects the violation.
+/// A durability rule that a campaign breaks on purpose. The check of the loaded files must detect
+/// the violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// Files are not synced.
     FileSync,
     /// Directories are not synced.
     DirectorySync,
-    /// The manifest is renamed, but not synced before that.
+    /// The manifest is renamed without being synced before.
     ManifestSync,
-    /// A base is renamed, but not synced before that.
+    /// A base is renamed without being synced before.
     BaseSync,
     /// Replies are sent after the write, before the sync.
     EarlyReply,
@@ -141,16 +141,16 @@ struct State {
 #[derive(Debug)]
 struct Rules {
     broken: Option<Broken>,
-    /// Whether a crash keeps a prefix of the pending bytes of a file, rather than an arbitrary
-    /// subset of its blocks.
+    /// Whether a crash keeps a prefix of a file's pending bytes. Otherwise, it keeps an arbitrary
+    /// subset of the file's blocks.
     is_ordered: bool,
-    /// The number of calls out of a thousand that fail.
+    /// The number of calls in a thousand that fail.
     fault_permille: Cell<u64>,
-    /// Number of further calls until the machine crashes; `None` means never.
+    /// Number of calls until the machine crashes; `None` means that it doesn't.
     calls_left: Cell<Option<u64>>,
     is_crashed: Cell<bool>,
-    /// Whether a sync of a file has failed since the last crash, so that programs may read data
-    /// that isn't on the disk.
+    /// Whether a sync of a file has failed since the last crash. Programs may then read data that
+    /// isn't on the disk.
     has_lost: Cell<bool>,
     faults: Cell<u64>,
 }
@@ -206,12 +206,13 @@ impl SimulatedDisk {
         }
     }
 
-    /// Makes this many calls of a thousand fail.
+    /// Makes this many calls in a thousand fail.
     pub fn set_faults(&self, permille: u64) {
         self.rules().fault_permille.set(permille);
     }
 
-    /// Makes the machine crash within the call that follows this many calls; `None` means never.
+    /// Makes the machine crash within the call that follows this many calls. `None` means that it
+    /// doesn't crash.
     pub fn crash_after(&self, calls: Option<u64>) {
         self.rules().calls_left.set(calls);
     }
@@ -221,7 +222,7 @@ impl SimulatedDisk {
         self.rules().is_crashed.get()
     }
 
-    /// Returns whether a sync of a file has failed since the last crash, so that programs may read
+    /// Returns whether a sync of a file has failed since the last crash. Programs may then read
     /// data that isn't on the disk.
     pub fn has_lost(&self) -> bool {
         self.rules().has_lost.get()
@@ -232,8 +233,8 @@ impl SimulatedDisk {
         self.rules().faults.take()
     }
 
-    /// Runs a call. `work` makes the call's changes. If the machine crashes within the call, these
-    /// changes are pending.
+    /// Runs a call. `work` makes the changes of the call. If the machine crashes within the call,
+    /// the changes are pending.
     fn call<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
         let rules = self.rules();
         if rules.is_crashed.get() {
@@ -263,7 +264,7 @@ impl SimulatedDisk {
         Ok(())
     }
 
-    /// Restarts the machine after a crash: programs now read the data that is on the disk.
+    /// Restarts the machine after a crash. From now on, programs read the data that is on the disk.
     pub fn restart(&self) {
         let mut state = self.0.0.borrow_mut();
         let state = &mut *state;
@@ -334,7 +335,7 @@ fn settle(content: &mut Content, random: &mut Random, is_ordered: bool) {
     }
 }
 
-/// Keeps some of the blocks. The file may become as long as if all blocks had been kept.
+/// Keeps some of the blocks. The file may become as long as if all of them had been kept.
 fn settle_blocks(durable: &mut Vec<u8>, pending: &[Change], random: &mut Random) {
     let block = 1 << (4 + random.below(6));
     let has_zeros = random.below(2) == 0;

@@ -1,13 +1,17 @@
-//! Tests of the state machines that write the append-only file, on a simulated disk. At a simulated
-//! crash, the disk loses data that a file system may lose; calls may also fail. After each crash
-//! the files are loaded. They must contain all effects that were promised to be durable. Further
-//! effects must be in order and without gaps, and each transaction complete or absent. A *campaign*
-//! is a series of such crashes.
+//! Tests of the state machines that write the append-only file, on a simulated disk. A simulated
+//! crash loses data that a real file system may lose. Calls may also fail. After each crash, the
+//! files are loaded and checked:
+//!
+//! - They must contain all effects that were promised to be durable.
+//! - Further effects must be in order and without gaps.
+//! - Each transaction must be complete or absent.
+//!
+//! A *campaign* is a series of such crashes.
 //!
 //! A *unit* consists of the effects of one command or transaction. The stream contains the units of
-//! all clients in one order, so a promise is the number of the last durable unit. With `appendfsync
-//! always`, clients may have received replies up to this unit. With `everysec`, this unit was
-//! synced.
+//! all clients in one order, so a promise is a number: that of the last unit that must be durable.
+//! With `appendfsync always`, clients may have received replies up to this unit. With `everysec`,
+//! this unit was synced.
 
 mod disk;
 mod units;
@@ -20,8 +24,8 @@ use pantala_base::Random;
 use disk::Broken;
 use world::{Tally, World};
 
-/// Returns the seed of the campaign, from `PANTALA_SEED` if it is set, otherwise from the system.
-/// Prints the seed.
+/// Returns the seed of the campaign: `PANTALA_SEED` if it is set, otherwise a random one. Prints
+/// the seed.
 fn seed(test: &str) -> u64 {
     let given = std::env::var("PANTALA_SEED").ok().and_then(|text| text.trim().parse().ok());
     let seed = given.unwrap_or_else(|| Random::from_entropy().below(1 << 40));
@@ -29,7 +33,7 @@ fn seed(test: &str) -> u64 {
     seed
 }
 
-/// Runs worlds until there were this many crashes. Returns the counts, or the first violation.
+/// Runs worlds until there have been this many crashes. Returns the counts, or the first violation.
 fn campaign(seed: u64, crashes: u64, broken: Option<Broken>) -> Result<Tally, String> {
     let (mut tally, mut worlds, mut random) = (Tally::default(), 0, Random::from_seed(seed));
     while tally.crashes + tally.kills < crashes {

@@ -1,6 +1,5 @@
 //! The effects of the campaign, and the check that the loaded effects equal them. The effects of a
-//! unit are derived from the unit's number and its life (the run of the server that committed the
-//! unit).
+//! unit are derived from its number and its life, the run of the server that has committed it.
 
 use pantala_base::Random;
 use pantala_persistence::aof::scan::Runner;
@@ -49,8 +48,8 @@ pub fn encode_unit(out: &mut Vec<u8>, number: u64, life: u32) {
     }
 }
 
-/// Returns a base that represents all units up to `number`. The last of these units was committed
-/// in the run `life`.
+/// Returns a base that represents all units up to `number`. The run `life` has committed the last
+/// of these units.
 pub fn base(number: u64, life: u32) -> Vec<u8> {
     let mut out = Vec::new();
     encode(&mut out, &[b"BASE", number.to_string().as_bytes(), life.to_string().as_bytes()]);

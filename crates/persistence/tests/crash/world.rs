@@ -18,7 +18,7 @@ const ROOT: &str = "/data";
 const PREFIX: &[u8] = b"a.aof";
 /// Maximum number of lives of a world.
 const LIVES_MAX: u32 = 12;
-/// Each life has fewer steps than this.
+/// Maximum number of steps of a life, plus one.
 const STEPS_MAX: u64 = 60;
 
 /// Counts of the events in all worlds so far.
@@ -52,11 +52,11 @@ struct Rewrite {
     number: u64,
     /// The offset of the cut in the stream; `None` once the writer has reached it.
     cut: Option<u64>,
-    /// The unwritten rest of the base.
+    /// The part of the base that is not written yet.
     text: Vec<u8>,
     file: Option<SimulatedFile>,
-    /// The last unit of the base once the base is durable, or the reason why the base could not be
-    /// written. `None` until then.
+    /// `None` until the base is durable or could not be written. Then the last unit of the base, or
+    /// the reason of the failure.
     ended: Option<Result<u64, String>>,
 }
 
@@ -85,7 +85,7 @@ struct Life {
     has_checksums: bool,
     rewrite: Option<Rewrite>,
     wants_rewrite: bool,
-    /// The units of the stream that were not read: number and bytes.
+    /// The units of the stream that were not read yet: number and bytes.
     unread: Vec<(u64, Vec<u8>)>,
     read_to: u64,
     end: u64,
@@ -93,8 +93,7 @@ struct Life {
     now_s: i64,
 }
 
-/// An error of the disk has ended the process. With `appendfsync always`, the server ends in this
-/// way.
+/// An error of the disk has ended the process, as it does with `appendfsync always`.
 struct Exited;
 
 impl<'t> World<'t> {
@@ -102,7 +101,7 @@ impl<'t> World<'t> {
     pub fn new(seed: u64, broken: Option<Broken>, tally: &'t mut Tally) -> Self {
         let mut random = Random::from_seed(seed);
         let checksums = [Checksums::Never, Checksums::Always, Checksums::Switched][random.below(3) as usize];
-        // Without checksums, lost blocks within a value can't be detected.
+        // Without checksums, the loss of blocks within a value can't be detected.
         let is_ordered = checksums != Checksums::Always || random.below(3) == 0;
         let disk = SimulatedDisk::new(random.next_u64(), Path::new(ROOT), is_ordered, broken);
         World { random, disk, is_ordered, checksums, broken, history: Vec::new(), life: 0, promised: 0, tally }
@@ -154,8 +153,8 @@ impl<'t> World<'t> {
 
     /// Crashes the machine, or only the process.
     fn crash(&mut self) {
-        // After a failed sync, a process may read data that isn't on the disk, without being able
-        // to detect this. So the machine crashes in that case.
+        // After a failed sync, a process can't detect whether it reads data that isn't on the disk.
+        // So in that case the whole machine crashes.
         if !self.disk.is_crashed() && !self.disk.has_lost() && self.one_in(3) {
             self.tally.kills += 1;
             self.disk.set_faults(0);
@@ -187,11 +186,12 @@ impl<'t> World<'t> {
             Checksums::Always => true,
             Checksums::Switched => self.one_in(2),
         };
-        // The server may have started without the append-only file, which is turned on now.
+        // The server may start without the append-only file, and turn it on now.
         let awaits_base = self.one_in(6);
         let opened = if awaits_base {
-            // In this life the server never syncs the old files. If the removal of a torn end were
-            // still pending, a crash could restore effects that this life has replaced.
+            // In this life the server never syncs the old files. A torn end that was removed must
+            // not come back after a crash, because this life replaces its effects. So the removal
+            // is made durable here.
             self.disk.write_back();
             directory.create().and_then(|()| {
                 directory.open_to_append(&names::temporary_increment(PREFIX), true)?;
@@ -206,9 +206,9 @@ impl<'t> World<'t> {
         }
         let (place, writing) = opened.map_err(|error| format!("no call fails: {error}"))?;
         self.disk.crash_after(None);
-        // If the machine crashes during the start, the removal of a torn end may not be durable,
-        // and the disk may still have effects that were not loaded. So the history is truncated
-        // only here, after the start has succeeded.
+        // The history is truncated only now that the start has succeeded. If the machine crashes
+        // during the start, the removal of a torn end may not be durable, and the disk may still
+        // have effects that were not loaded.
         self.history.truncate(number as usize);
         if !awaits_base {
             // Clients may read all loaded units, so these must survive.
@@ -242,8 +242,8 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Loads the files. If data is unordered, cuts off a damaged end, as an operator does with
-    /// `check-aof --fix`.
+    /// Loads the files. If the disk has unordered data, cuts off a damaged end, as an operator does
+    /// with `check-aof --fix`.
     fn load(&mut self, directory: &Directory<SimulatedDisk>) -> Result<(Manifest, u64), String> {
         let manifest = directory.read_manifest().map_err(|unread| format!("{unread:?}"))?;
         let count = manifest.to_load().count();
@@ -253,7 +253,7 @@ impl<'t> World<'t> {
             let bytes = self.disk.read(&directory.join(&listed.name)).map_err(|error| format!("{name}: {error}"))?;
             loaded.start_file();
             let ran = run_all(0, &mut &bytes[..], &mut loaded);
-            // As in the server, only empty increments may follow an increment that is cut.
+            // As in the server, all increments after an increment that is cut must be empty.
             let is_last = index + 1 == count
                 || index > 0 && manifest.to_load().skip(index + 1).all(|later| directory.size_of(later) == 0);
             let cut_at = match ran {

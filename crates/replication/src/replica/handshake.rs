@@ -1,4 +1,4 @@
-//! The handshake of a replica with its primary: lines of the primary in, commands out.
+//! The handshake of a replica with its primary. Takes the primary's lines and returns commands.
 
 use crate::ReplId;
 
@@ -18,8 +18,8 @@ pub struct Identity {
     pub credentials: Option<Credentials>,
     /// The replica's port for clients.
     pub port: u16,
-    /// Whether this server was the primary and asks the other server to take its place (`PSYNC …
-    /// FAILOVER`).
+    /// Whether this server was the primary and asks the other server to take over as the primary
+    /// (`PSYNC … FAILOVER`).
     pub fails_over: bool,
     /// The address that the replica announces; empty means the address of its socket.
     pub ip: String,
@@ -48,8 +48,8 @@ pub enum Step {
 /// The result of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A snapshot follows, then the stream from this position. The position is `None` if the
-    /// primary doesn't support `PSYNC`; the stream can't be continued later in that case.
+    /// A snapshot follows, then the stream from this position. If the primary doesn't support
+    /// `PSYNC`, the position is `None`, and the stream can't be continued later.
     Full(Option<Position>),
     /// The stream follows from the requested position. The primary now has this ID.
     Continues(ReplId),
@@ -63,7 +63,7 @@ pub enum Outcome {
 enum State {
     Ping,
     PingReply,
-    /// Waits for the replies to the commands in `asked`; this number of replies is missing.
+    /// Waits for replies to the commands in `asked`. This number of them is still missing.
     Replies(usize),
     Psync,
     PsyncReply,
@@ -165,14 +165,14 @@ impl Handshake {
     }
 
     /// Returns whether `PSYNC` was sent. If so, a failover may have made the other server the
-    /// primary. A handshake that fails before `PSYNC` has changed nothing and may be retried.
+    /// primary. If a handshake fails before that, it has changed nothing and may be retried.
     #[must_use]
     pub fn has_asked(&self) -> bool {
         self.has_asked
     }
 
-    /// Handles a line of the primary, given without its line end. Returns the commands to be sent
-    /// next, if any.
+    /// Processes a line of the primary, without its line end. Returns the next commands to send, if
+    /// any.
     pub fn handle(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         match self.state {
             State::PingReply => self.handle_pong(line),
@@ -247,7 +247,7 @@ impl Handshake {
     fn handle_psync_reply(&mut self, line: &[u8]) {
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
         match words.as_slice() {
-            // An empty line keeps the link alive while the primary prepares its reply.
+            // The primary keeps the link alive by empty lines while it prepares its reply.
             [] => {}
             [b"+FULLRESYNC", rest @ ..] => {
                 let position = match rest {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     /// Runs a handshake against these lines. Returns the sent commands, without framing, and the
-    /// outcome. The outcome is `None` if the handshake needs more lines.
+    /// outcome: `None` if the handshake needs more lines.
     fn run(identity: Identity, position: Option<Position>, lines: &[&str]) -> (Vec<String>, Option<Outcome>) {
         let mut handshake = Handshake::new(identity, position);
         let (mut sent, mut lines) = (Vec::new(), lines.iter());

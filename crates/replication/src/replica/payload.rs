@@ -17,7 +17,7 @@ pub enum Header {
 pub enum Payload {
     /// The number of bytes of the snapshot that are still missing.
     Length(u64),
-    /// A mark follows the snapshot. After the mark, the primary sends no bytes until the replica's
+    /// A mark follows the snapshot. After the mark, the primary sends nothing until the replica's
     /// first acknowledgement.
     Mark {
         /// The mark.
@@ -61,8 +61,9 @@ impl Payload {
         if let Payload::Length(bytes) = self { Some(*bytes) } else { None }
     }
 
-    /// Processes received bytes. Appends the bytes of the snapshot to `into`. Returns the number of
-    /// bytes used, and whether the snapshot is complete. The remaining bytes belong to the stream.
+    /// Processes received bytes. Appends those that belong to the snapshot to `into`. Returns the
+    /// number of bytes used, and whether the snapshot is complete. Any remaining bytes belong to
+    /// the stream.
     pub fn feed(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> (usize, bool) {
         match self {
             Payload::Length(left) => {

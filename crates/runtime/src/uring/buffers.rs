@@ -1,10 +1,13 @@
-//! The receive buffers among which the kernel selects: a ring of provided buffers.
+//! The receive buffers: a ring of provided buffers, from which the kernel selects.
 //!
-//! A buffer has one of three owners. *Kernel*: the buffer is in the ring, and the kernel may write
-//! to it. *Caller*: a completion named the buffer, and the caller holds a chunk of it. *This
-//! module*: a function of the module is moving the buffer from kernel to caller or back. The kernel
-//! removes a buffer from the ring before it writes to the buffer, and names the buffer in exactly
-//! one completion. So a buffer never has two owners.
+//! A buffer has one of three owners:
+//!
+//! - *Kernel*: the buffer is in the ring, and the kernel may write to it.
+//! - *Caller*: a completion named the buffer, and the caller holds a chunk of it.
+//! - *This module*: one of its functions is moving the buffer from kernel to caller or back.
+//!
+//! The kernel removes a buffer from the ring before it writes to the buffer, and names the buffer
+//! in exactly one completion. So a buffer never has two owners.
 
 use std::alloc::{self, Layout};
 use std::io;
@@ -31,8 +34,9 @@ pub(super) const BUFFERS_MAX: u16 = 4096;
 /// The only group of buffers in a loop's ring.
 pub(super) const GROUP: u16 = 0;
 
-/// Number by which the next loop is known as a lender of chunks. Starts at 1; 0 is the epoll
-/// backend. Relaxed ordering suffices, because only the uniqueness of the numbers matters.
+/// The number by which the next loop identifies the chunks that it lends. Starts at 1, because 0 is
+/// the epoll backend. Relaxed ordering suffices, because only the uniqueness of the numbers
+/// matters.
 static LENDERS: AtomicU32 = AtomicU32::new(1);
 
 const PAGE_BYTES: usize = 4096;
@@ -44,8 +48,7 @@ pub(super) struct Buffers {
     ring: NonNull<BufRingEntry>,
     /// Index of the entry for the next buffer that is provided. Wraps to 0 after 65,535.
     tail: u16,
-    /// Identifies chunks of this loop. A chunk of another loop names memory that this loop has not
-    /// lent.
+    /// Identifies chunks of this loop. A chunk with another number was not lent by this loop.
     lender: u32,
     /// Number of buffers that the kernel owns. This includes buffers in completions that have not
     /// been read yet.
@@ -89,8 +92,8 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Returns the number of buffers that the kernel owns. This is how many receives can start now
-    /// and find a buffer.
+    /// Returns the number of buffers that the kernel owns. This many receives can start now and
+    /// find a buffer.
     pub(super) fn provided(&self) -> usize {
         self.provided.into()
     }

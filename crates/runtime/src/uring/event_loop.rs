@@ -146,7 +146,7 @@ impl EventLoop for UringLoop {
     }
 
     fn expect_sent(&mut self, conn: ConnId) {
-        // The completion of a send that isn't quiet ends the wait. If the send was in flight before
+        // A send that isn't quiet ends the wait when it completes. If the send was in flight before
         // this poll, the poll may first wait for several completions. That wait ends after
         // `PATIENCE_US` if there is at least one completion.
         let connection = self.open(conn);
@@ -178,9 +178,9 @@ impl EventLoop for UringLoop {
         if !self.starved.is_empty() {
             self.feed();
         }
-        // `feed` arms only as many receives as there are buffers. A receive that finds no bytes
-        // neither ends the wait nor uses a buffer. So if receives are still starved, this poll
-        // doesn't wait, and the next poll arms more of them.
+        // `feed` arms only as many receives as there are buffers. If receives are still starved,
+        // this poll doesn't wait, and the next poll arms more of them. The reason is that a receive
+        // that finds no bytes neither ends the wait nor uses a buffer.
         let mut timeout = if self.must_feed() { Some(Duration::ZERO) } else { timeout };
         if self.may_accept {
             self.accept(events);
@@ -197,15 +197,16 @@ impl EventLoop for UringLoop {
         if quiet_queued > 0 && timeout != Some(Duration::ZERO) {
             let begin = Moment::now();
             if self.waits_for_several {
-                // The completions of quiet sends arrive with the submission unless a socket is
-                // full. So wait for one completion more than there are quiet sends.
+                // Unless a socket is full, the quiet sends complete during the submission. So this
+                // waits for one completion more than there are quiet sends.
                 self.ring.enter(1 + quiet_queued, timeout)?;
             } else {
                 self.ring.enter(0, Some(Duration::ZERO))?;
             }
             self.collect(events);
             if !self.ends_wait {
-                // Only quiet sends have completed. Wait for other events for the rest of the time.
+                // Only quiet sends have completed. Other events are waited for during the rest of
+                // the time.
                 timeout = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
             }
         }

@@ -1,10 +1,11 @@
 //! The backend on io_uring.
 //!
 //! One multishot receive is armed per connection and fills provided buffers. Sends are queued
-//! during a turn (one iteration of the loop). The next poll submits them with the system call that
-//! waits. While the loop is mostly idle, it makes one system call per send instead ([`pace`]). An
-//! operation is *in flight* from its push to its last completion. Until then, the loop keeps the
-//! operation's descriptor open and its memory unchanged, whatever the caller does.
+//! during a turn (one iteration of the loop), and the next poll submits them with the system call
+//! that waits. While the loop is mostly idle, it makes one system call per send instead ([`pace`]).
+//!
+//! An operation is *in flight* from its push to its last completion. During this time, the loop
+//! keeps the operation's descriptor open and its memory unchanged, whatever the caller does.
 //!
 //! Listeners are not in the ring, for the reason given in `accept.rs`. An epoll instance watches
 //! them, and the ring polls that instance.
@@ -65,8 +66,8 @@ pub struct UringLoop {
     listeners: Listeners,
     /// The epoll instance that watches the listeners.
     accepting: OwnedFd,
-    /// Whether connections may be pending that no completion will report. The poll of the listeners
-    /// is edge-triggered, so it reports a pending connection only once.
+    /// Whether connections may be pending that no completion will report. This is possible because
+    /// the poll of the listeners is edge-triggered: it reports a pending connection only once.
     may_accept: bool,
     connections: Slots<Connection>,
     /// Connections whose receives wait for a buffer ([`Flight::Starved`]).
@@ -78,8 +79,8 @@ pub struct UringLoop {
     pace: Pace,
     /// See [`Ring::waits_for_several`].
     waits_for_several: bool,
-    /// Whether an event collected in this poll ends the wait. Every event does, except the success
-    /// of a quiet send.
+    /// Whether an event collected in this poll ends the wait. All events do, except the success of
+    /// a quiet send.
     ends_wait: bool,
     _one_thread: PhantomData<*mut ()>,
 }
@@ -107,7 +108,7 @@ struct Connection {
 struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
-    /// Whether the success of the send does not end a wait.
+    /// Whether the success of the send lets a wait continue.
     quiet: bool,
     /// Whether the send was submitted to the kernel, or will be with the next submission.
     in_flight: bool,
@@ -158,7 +159,8 @@ impl UringLoop {
 
     fn arm_doorbell(&mut self) {
         let descriptor = types::Fd(self.doorbell.descriptor().as_raw_fd());
-        // Edge-triggered: each ring is one completion, and the counter need not be read.
+        // Edge-triggered: each ring of the doorbell is one completion, so the counter need not be
+        // read.
         let entry = opcode::PollAdd::new(descriptor, POLL_IN)
             .multi(true)
             .build()
@@ -201,15 +203,15 @@ impl UringLoop {
         assert!(len_bytes > 0, "a send of nothing");
         let connection = self.open(conn).expect("a send to a closed connection");
         assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
-        // A send that takes several operations can't be quiet, because the loop must continue it.
-        // Nor can a send on a connection that has ended, because its error must be reported.
+        // Two kinds of sends can't be quiet. A send that takes several operations must wake the
+        // loop, which continues it. A send on a connection that has ended must report its error.
         let quiet = quiet && len_bytes <= SEND_BYTES_MAX && !connection.ended;
         connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet, in_flight: false });
         self.unsent.push(conn.0);
     }
 
-    /// Starts the sends of the turn. Returns the number of quiet sends in the ring whose
-    /// completions must not end a wait.
+    /// Starts the sends of the turn. Returns how many quiet sends are in the ring, so that their
+    /// completions don't end a wait.
     fn start_sends(&mut self, events: &mut Vec<Event>) -> u32 {
         let mut unsent = mem::take(&mut self.unsent);
         let is_direct = self.pace.is_direct() && unsent.len() <= DIRECT_SENDS_MAX;
@@ -219,8 +221,8 @@ impl UringLoop {
                 continue;
             }
             let is_quiet = self.push_send(token);
-            // A direct send that found no room completes at an unknown time, so the wait must not
-            // expect the completion.
+            // If a direct send has found no room, the time of its completion is unknown. So the
+            // wait must not count on it.
             quiet_queued += u32::from(is_quiet && !is_direct);
         }
         self.unsent = unsent;
@@ -228,7 +230,7 @@ impl UringLoop {
     }
 
     /// Sends by a system call, in a turn with few sends. Returns whether the send has ended, with
-    /// success or an error. If not, the caller queues the rest in the ring.
+    /// success or an error. If it has not, the caller queues the rest in the ring.
     fn send_directly(&mut self, token: Token, events: &mut Vec<Event>) -> bool {
         let Some(connection) = self.connections.value_mut(token) else { return true };
         let Some(mut sending) = connection.sending.take() else { return true };
@@ -388,8 +390,8 @@ impl UringLoop {
         let token = token_of(about);
         let operation = (about >> 56) as u8;
         if operation == Operation::Cancel as u8 {
-            // Only a failed cancel is reported. It has failed because the operation had already
-            // completed.
+            // A cancel has no completion unless it fails. It has failed because the operation had
+            // already completed.
             return;
         }
         if !cqueue::more(completion.flags()) {
@@ -436,8 +438,8 @@ impl UringLoop {
     }
 
     /// Returns whether the next poll can arm starved receives, because buffers are available. (If
-    /// no buffer is available, the caller holds all of them, and releases some before it waits for
-    /// more data.)
+    /// none is available, the caller holds all of them, and releases some before it waits for more
+    /// data.)
     fn must_feed(&self) -> bool {
         !self.starved.is_empty() && self.buffers.provided() > 0
     }

@@ -2,7 +2,7 @@
 //!
 //! A turn has these costs:
 //!
-//! - Ring: the system call that waits also submits the sends, and must not return because of their
+//! - Ring: the system call that waits also submits the sends. It must not return because of their
 //!   completions. If nothing else happens within `PATIENCE_US`, the wait costs a timer, a wake-up
 //!   and a second call.
 //! - Direct: one `send(2)` for each send, and a wait that ends with the next event.
@@ -10,10 +10,10 @@
 //! Therefore a loop that sleeps between its turns sends directly, and a loop that is always busy
 //! uses the ring ([decision 3](../../../docs/decisions/0003-networking.md)).
 //!
-//! How often a loop sleeps shows how busy it is, but only while it uses the ring. Direct sends wake
-//! clients sooner, so under the same load the loop sleeps more often. The loop therefore probes: it
-//! counts its sleeps during one *stretch* of polls in which it uses the ring. It then decides for
-//! the next stretches.
+//! The loop measures how busy it is by how often it sleeps. It can do so only while it uses the
+//! ring: direct sends wake clients sooner, so that under the same load the loop sleeps more often.
+//! So the loop probes. During one *stretch* of polls it uses the ring and counts its sleeps. Then
+//! it decides for the next stretches.
 
 use crate::rusage;
 
@@ -21,7 +21,7 @@ use crate::rusage;
 const STRETCH_POLLS: u32 = 256;
 /// Number of direct stretches between two probes.
 const DIRECT_STRETCHES: u32 = 15;
-/// Number of direct stretches between two probes if the loop slept in more than half of the polls
+/// Number of direct stretches between two probes, if the loop slept in more than half of the polls
 /// of the last probe. The load is then so low that the next probe can wait.
 const DIRECT_STRETCHES_IDLE: u32 = 63;
 /// A loop is busy if at most one in this many polls slept.

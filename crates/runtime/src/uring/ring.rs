@@ -1,4 +1,4 @@
-//! The submission queue and the completion queue. Handles a full submission queue, interrupted
+//! The submission queue and the completion queue. Copes with a full submission queue, interrupted
 //! waits, and overflow of the completion queue.
 
 use std::collections::VecDeque;
@@ -22,8 +22,7 @@ const PATIENCE_US: u32 = 100;
 
 pub(super) struct Ring {
     ring: IoUring,
-    /// Submissions for which the queue was full even after a submit, because the kernel was short
-    /// of memory.
+    /// Submissions that did not fit even after a submit, because the kernel was short of memory.
     backlog: VecDeque<squeue::Entry>,
 }
 
@@ -44,8 +43,8 @@ impl Ring {
         &self.ring
     }
 
-    /// Returns whether [`enter`](Self::enter) supports waiting for more than one completion (Linux
-    /// 6.12). Older kernels have no limit like [`PATIENCE_US`]. They would wait for all of these
+    /// Returns whether [`enter`](Self::enter) can wait for more than one completion (Linux 6.12).
+    /// Older kernels have no limit like [`PATIENCE_US`], and would wait for all of these
     /// completions until the timeout.
     pub(super) fn waits_for_several(&self) -> bool {
         self.ring.params().is_feature_min_timeout()
@@ -84,7 +83,7 @@ impl Ring {
     }
 
     /// Submits all queued operations. Waits until `want` completions are available, `timeout` has
-    /// passed, or a signal was handled. If `want` is more than one, also returns when
+    /// passed, or a signal was handled. If `want` is more than one, the wait also ends when
     /// [`PATIENCE_US`] have passed and at least one completion is available.
     pub(super) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
         self.push_backlog();

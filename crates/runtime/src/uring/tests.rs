@@ -35,7 +35,8 @@ fn many(event_loop: &mut UringLoop) -> Vec<UnixStream> {
     pairs.map(|(here, there)| event_loop.add(here.into()).map(|_| there).unwrap()).collect()
 }
 
-/// If many connections need a buffer at the same time, each has received one by the second poll.
+/// Many connections need a buffer at the same time. Each of them has received one by the second
+/// poll.
 #[test]
 fn buffers_grow_while_receives_starve() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
@@ -44,8 +45,8 @@ fn buffers_grow_while_receives_starve() {
     assert_eq!(polls_for(&mut event_loop, MANY), 2);
 }
 
-/// With a bounded number of buffers, all connections get a buffer in turn, even those queued after
-/// starved connections without bytes.
+/// With a bounded number of buffers, all connections get a buffer in turn. This includes
+/// connections that are queued after starved connections without bytes.
 #[test]
 fn few_buffers_serve_many_in_turn() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
@@ -94,7 +95,7 @@ fn quiet_sends_end_no_wait_on_older_kernels() {
     assert!(events.iter().any(|event| matches!(event, Event::Woken)));
 }
 
-/// If a send is blocked, the wait for several completions ends soon and continues as a wait for one
+/// A wait for several completions ends soon if a send is blocked, and continues as a wait for one
 /// completion.
 #[test]
 fn a_blocked_quiet_send_does_not_prolong_the_wait() {

@@ -8,9 +8,9 @@ pub enum State {
     /// Supported, but fixed once the server has started. `CONFIG SET` then fails with "can't set
     /// immutable config".
     AtStart,
-    /// Known but not supported. The value is always the default. Another value in the file causes a
-    /// warning or, if [`Directive::unsafe_to_ignore`] is set, prevents startup. Setting another
-    /// value by `CONFIG SET` is an error.
+    /// Known but not supported, so the value is always the default. If the file has another value,
+    /// there is a warning or, if [`Directive::unsafe_to_ignore`] is set, the server doesn't start.
+    /// `CONFIG SET` of another value is an error.
     Known,
 }
 
@@ -41,14 +41,14 @@ pub enum Kind {
     OomScores,
     /// `proc-title-template`: text that contains only known variables.
     TitleTemplate,
-    /// `latency-tracking-info-percentiles`: a list of any length of numbers from 0 to 100.
+    /// `latency-tracking-info-percentiles`: any number of values from 0 to 100.
     Percentiles,
     /// `bind`: at most [`BIND_MAX`] addresses.
     Bind,
-    /// `save`: pairs of seconds and changes. The pairs of several lines of a file are combined.
+    /// `save`: pairs of seconds and changes. The pairs of several lines in a file are combined.
     Save,
-    /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. Classes
-    /// that are not named keep their limits.
+    /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. A class
+    /// that is not named keeps its limits.
     OutputBufferLimit,
     /// `replicaof`: host and port, or `no one`.
     ReplicaOf,
@@ -101,10 +101,10 @@ pub struct Directive {
     pub own: bool,
     /// Whether `CONFIG GET` shows the directive only by its exact name.
     pub hidden: bool,
-    /// The consequence of ignoring the directive. Set only if the directive isn't supported and
-    /// ignoring it is unsafe. Any value other than the default then prevents startup.
+    /// The consequence of ignoring the directive, if it isn't supported and ignoring it is unsafe.
+    /// If this is set, a value other than the default prevents startup.
     pub unsafe_to_ignore: Option<&'static str>,
-    /// The only value that isn't supported, if there is one. All other values are supported.
+    /// The only value that isn't supported; `None` if all values are.
     pub unserved: Option<&'static str>,
 }
 

@@ -1,5 +1,5 @@
-//! The file system, as an interface for reading the configuration. Tests and fuzzing replace the
-//! real file system by one in memory.
+//! The file system, as an interface for reading the configuration. Tests and fuzzing use a file
+//! system in memory instead of the real one.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -103,9 +103,9 @@ pub fn has_wildcards(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// Returns the existing paths that match `pattern`, sorted, as `glob(3)` does. A wildcard matches
-/// neither a slash nor a leading dot. Parts of the path before the first wildcard are not checked
-/// for existence on their own.
+/// Returns the existing paths that match `pattern`, sorted, like `glob(3)`. A wildcard matches
+/// neither a slash nor a leading dot. Only complete paths are checked for existence, not the part
+/// before the first wildcard alone.
 pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
     let (mut found, mut has_globbed) = (vec![PathBuf::new()], false);
     for part in pattern.components() {

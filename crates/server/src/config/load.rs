@@ -1,5 +1,5 @@
 //! Reads the configuration: the file, then standard input, then the options. If a directive has
-//! several lines, the last line wins. Only the lines of `save` add up.
+//! several lines, the last line wins, except that the lines of `save` are combined.
 
 use super::DICTIONARIES_MAX;
 use super::directive::{Kind, State};
@@ -15,12 +15,12 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum nesting of `include`. Redis has no limit, so in Redis a file that includes itself
-/// overflows the stack.
+/// Maximum nesting of `include`. Redis has no limit, so there a file that includes itself overflows
+/// the stack.
 pub const INCLUDE_DEPTH_MAX: usize = 16;
 
-/// Maximum number of `include` lines that are followed in one configuration. The limit on nesting
-/// does not bound this number, because files may include each other many times.
+/// Maximum number of `include` lines that are followed. It is needed besides the limit on nesting,
+/// because files may include each other many times.
 pub const INCLUDES_MAX: usize = 4_096;
 
 /// The sources of the configuration.
@@ -87,7 +87,7 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// A warning about a directive or a value that Redis 7.0 supports and Pantala ignores.
+/// A warning about a directive or a value that Redis 7.0 supports and Pantala doesn't.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The directive.
@@ -122,8 +122,7 @@ pub struct Loaded {
     pub settings: Settings,
     /// Values of all directives.
     pub values: Values,
-    /// One warning for each directive that Pantala ignores, in the order of the directives' last
-    /// lines.
+    /// One warning for each ignored directive, in the order of the directives' last lines.
     pub warnings: Vec<Warning>,
     /// Commands to rename, in order.
     pub renames: Vec<Rename>,
@@ -144,11 +143,10 @@ impl Loaded {
 
     /// Checks the renames in the order in which they will be applied. `exists` returns whether the
     /// server has a command of that name.
-    ///
     /// # Errors
     ///
-    /// The first line whose command doesn't exist or was renamed by an earlier line, or whose new
-    /// name is taken.
+    /// Returns the first line with one of these errors: the command doesn't exist, an earlier line
+    /// has renamed it, or the new name is taken.
     pub fn check_renames(&self, exists: impl Fn(&[u8]) -> bool) -> Result<(), LoadError> {
         let mut gone: Vec<Vec<u8>> = Vec::new();
         let mut new: Vec<Vec<u8>> = Vec::new();
@@ -201,8 +199,7 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
         let input = loader.host.read_stdin();
         text.extend(input.map_err(|error| LoadError::Open { path: "-".into(), reason: reason(&error) })?);
     }
-    // The options start on a new line. Without a file, the first option is therefore line 2, as in
-    // Redis.
+    // The options start on a new line. So without a file, the first option is line 2, as in Redis.
     text.push(b'\n');
     text.extend_from_slice(&sources.options);
     loader.lines(&text, 0)?;
@@ -212,11 +209,11 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
 struct Loader<'a> {
     host: &'a mut dyn Host,
     values: Values,
-    /// The configured values of directives that aren't supported. `values` keeps the defaults of
-    /// these directives.
+    /// The configured values of unsupported directives. In `values`, these directives have their
+    /// defaults.
     asked: Values,
-    /// Lines of directives that aren't supported, in order. If a directive has several lines, only
-    /// the last is kept, except for `loadmodule`.
+    /// Lines of unsupported directives, in order. Only the last line of each directive is kept,
+    /// except for `loadmodule`.
     unserved: Vec<UnsupportedLine>,
     warnings: Vec<Warning>,
     renames: Vec<Rename>,
@@ -263,7 +260,8 @@ impl Loader<'_> {
             }
             self.line(number, line, depth).map_err(|failure| match failure {
                 Failure::Here(reason) => LoadError::Line { number, line: line.to_vec(), reason },
-                // The rules of a user may contain passwords, so the error doesn't show the line.
+                // The error doesn't show the line, because the rules of a user may contain
+                // passwords.
                 Failure::User(reason) => LoadError::Line { number, line: b"user ...".to_vec(), reason },
                 Failure::Included(error) => error,
             })?;
@@ -328,7 +326,7 @@ impl Loader<'_> {
 
     fn directive(&mut self, found: Found, words: &[Vec<u8>], number: usize, line: &[u8]) -> Result<(), String> {
         let directive = found.directive();
-        // In `--save "900 1"`, one argument contains all words of a directive that takes several.
+        // In `--save "900 1"`, a single argument contains all words of the value.
         let split: Vec<Vec<u8>>;
         let words = match words {
             [word] if directive.kind.is_multi_argument() && word.contains(&b' ') => {
@@ -405,7 +403,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Changes to `dir` at once, because a later `include` is relative to `dir`, as in Redis.
+    /// Changes to `dir` at once. As in Redis, a later `include` is relative to it.
     fn change_dir(&mut self, index: usize, path: &[u8]) -> Result<(), String> {
         self.host.change_dir(Path::new(OsStr::from_bytes(path))).map_err(|error| reason(&error))?;
         let dir = self.host.current_dir();
@@ -436,9 +434,9 @@ impl Loader<'_> {
         let workers = usize::try_from(self.values.number("workers")).unwrap_or(1);
         self.values.set_default("shards", number((defaults.shards)(workers).max(1)));
         let shards = usize::try_from(self.values.number("shards")).unwrap_or(1);
-        // The server starts at most one worker per shard, so further workers need no partitions.
+        // The server starts at most one worker per shard. Any further workers need no partitions.
         let wanted = (defaults.partitions)(workers.min(shards), shards).max(shards);
-        // A default must never prevent startup. A configured number may.
+        // Only a configured number may prevent startup, never a default.
         let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases"));
         let partitions = if dictionaries > i128::from(DICTIONARIES_MAX) { shards } else { wanted };
         self.values.set_default("partitions", number(partitions));

@@ -47,17 +47,17 @@ pub use title::process_title;
 pub use tls::TlsSettings;
 pub use value::OutputLimit;
 
-/// Maximum number of dictionaries of a server: the number of partitions times the number of
-/// databases. A partition is a part of a shard that only one worker at a time may access.
+/// Maximum number of dictionaries of a server, which has one for each partition and database. A
+/// partition is a part of a shard that only one worker at a time may access.
 pub const DICTIONARIES_MAX: u64 = 1 << 20;
 
-/// Minimum number of partitions per worker by default. It equals the default number of shards per
-/// worker. More partitions would make no command faster, and the cache lines of each partition
-/// compete for the workers' caches.
+/// Default minimum number of partitions per worker. It equals the default number of shards per
+/// worker. With more partitions, no command would be faster, and the cache lines of more partitions
+/// would compete for the workers' caches.
 const PARTITIONS_PER_WORKER: usize = 16;
 
-/// Returns the default number of partitions, a multiple of the number of shards. A single worker
-/// has one partition per shard, because no other worker competes for the partition.
+/// Returns the default number of partitions, a multiple of the number of shards. With a single
+/// worker, each shard has one partition, because no other worker competes for it.
 pub const fn default_partitions(workers: usize, shards: usize) -> usize {
     if workers <= 1 {
         return shards;

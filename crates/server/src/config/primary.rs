@@ -36,7 +36,7 @@ impl PrimarySettings {
         }
     }
 
-    /// Returns whether writes are rejected while too few replicas have a lag of at most
+    /// Returns whether writes are rejected while there are too few replicas with a lag of at most
     /// `lag_s_max`.
     #[must_use]
     pub fn requires_replicas(&self) -> bool {

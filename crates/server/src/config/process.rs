@@ -8,7 +8,7 @@ const FACILITY_USER: u8 = 1;
 /// Number of the syslog facility `local0`, the first of eight.
 const FACILITY_LOCAL0: u8 = 16;
 
-/// `supervised`: the supervisor that waits until the server is ready.
+/// `supervised`: the supervisor that waits for the server to be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supervised {
     /// None.

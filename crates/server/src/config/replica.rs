@@ -19,8 +19,8 @@ pub struct ReplicaSettings {
     /// `replica-announced`: whether Sentinel lists this replica. Sentinel reads the setting from
     /// `INFO`.
     pub is_announced: bool,
-    /// `replica-announce-ip`: address announced to the primary. If empty, none is announced, and
-    /// the primary uses the address that it sees.
+    /// `replica-announce-ip`: address announced to the primary. If empty, no address is announced,
+    /// and the primary uses the address from which the link comes.
     pub announced_ip: String,
     /// `replica-announce-port`: port announced to the primary; 0 means the real port.
     pub announced_port: i128,
@@ -32,8 +32,8 @@ pub struct ReplicaSettings {
     pub ignores_maxmemory: bool,
     /// `replica-lazy-flush`: whether to free the old dataset in the background.
     pub flushes_lazily: bool,
-    /// `replica-refuse-empty-primary`: whether to keep the dataset if the primary's dataset is
-    /// empty and has another replication history.
+    /// `replica-refuse-empty-primary`: whether to keep the dataset if the primary has an empty
+    /// dataset with another replication history.
     pub refuses_empty_primary: bool,
     /// `repl-diskless-load on-empty-db`: whether to load a snapshot while it is received, without a
     /// file, if the dataset is empty.

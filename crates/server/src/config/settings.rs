@@ -46,13 +46,12 @@ pub enum LogLevel {
     Warning = 3,
 }
 
-/// `execution`: how a worker runs a command on a shard.
+/// `execution`: which worker runs a command on a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
     /// A worker takes any free shard and runs the command itself.
     Inline,
-    /// Only a shard's home, which is the worker that the shard belongs to, runs commands on the
-    /// shard.
+    /// Only a shard's home, the worker that the shard belongs to, runs commands on the shard.
     Owner,
 }
 
@@ -175,7 +174,7 @@ impl AofSettings {
     }
 }
 
-/// Lowest effective `hz`. A lower value, such as `CONFIG SET hz 0`, has the same effect.
+/// Lowest effective `hz`. Lower values, such as that of `CONFIG SET hz 0`, have the same effect.
 pub const HZ_MIN: i128 = 1;
 /// Highest effective `hz`.
 pub const HZ_MAX: i128 = 500;
@@ -273,7 +272,7 @@ pub struct Settings {
     pub appenddirname: PathBuf,
     /// Prefix of the names of the append-only files (`appendfilename`).
     pub appendfilename: Vec<u8>,
-    /// The points of `save`. If empty, no snapshot is automatic.
+    /// The pairs of `save`, as text. If it is empty, no snapshot starts automatically.
     pub save_points: String,
     /// How SIGINT stops the server.
     pub shutdown_on_sigint: Shutdown,
@@ -317,8 +316,8 @@ pub struct Settings {
     pub maxmemory_policy: MaxmemoryPolicy,
     /// Number of keys sampled for each eviction, at least 1.
     pub maxmemory_samples: u32,
-    /// How long one command may evict, on Redis's scale from 0 to 100. 100 means until memory no
-    /// longer exceeds its limit.
+    /// How long one command may evict, on Redis's scale from 0 to 100. At 100, it evicts until
+    /// memory no longer exceeds its limit.
     pub maxmemory_eviction_tenacity: u32,
     /// How slowly the access counter of the LFU policies grows.
     pub lfu_log_factor: u32,
@@ -383,7 +382,7 @@ pub struct Settings {
 /// Difference between the port for other nodes and the client port if `cluster-port` is 0.
 pub const BUS_PORT_OFFSET: u16 = 10_000;
 
-/// Value of `slowlog-log-slower-than` below which the server times every command individually, µs.
+/// If `slowlog-log-slower-than` is below this, the server times every command individually, µs.
 pub const SLOWLOG_FINE_US: i64 = 1000;
 
 impl Settings {
@@ -569,7 +568,7 @@ pub(super) fn path(text: &[u8]) -> Option<PathBuf> {
     (!text.is_empty()).then(|| OsString::from_vec(text.to_vec()).into())
 }
 
-/// Splits a list that is joined by spaces. Resolving an address that isn't UTF-8 fails later.
+/// Splits a list that is joined by spaces. If an address isn't UTF-8, resolving it fails later.
 fn words(text: &[u8]) -> Vec<String> {
     if text.is_empty() {
         return Vec::new();

@@ -25,18 +25,19 @@ pub struct Refusal {
     pub reason: String,
 }
 
-/// Applies a change from the old settings (first argument) to the new settings (second). The store
-/// holds its lock during the call, so no other change runs at the same time.
+/// Applies a change from the old settings (first argument) to the new settings (second argument).
+/// The store's lock is held during the call, so changes don't overlap.
 pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 
 /// The configuration, shared by all threads.
 ///
 /// In each turn (iteration of its event loop), a worker checks whether
-/// [`generation`](Self::generation) has changed. The check is an acquire load, which costs as much
-/// as a relaxed one. After a change, the worker fetches the new [`settings`](Self::settings).
+/// [`generation`](Self::generation) has changed, and if so fetches the new
+/// [`settings`](Self::settings). The check is an acquire load, which costs as much as a relaxed
+/// one.
 ///
-/// A mutex serializes changes. Readers of the settings take a separate lock. That lock is held only
-/// while the pointer to the settings is copied or replaced, not while a change is applied.
+/// A mutex serializes changes. Readers of the settings take another lock, which is held only while
+/// the pointer to the settings is copied or replaced, not while a change is applied.
 pub struct ConfigStore {
     values: Mutex<Values>,
     settings: RwLock<Arc<Settings>>,
@@ -60,7 +61,7 @@ impl ConfigStore {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the number of changes so far. The load is an acquire: a thread that reads a new
+    /// Returns the number of changes so far. The load is an acquire, so a thread that sees a new
     /// number also sees the settings of that change or of a later one.
     #[inline]
     pub fn generation(&self) -> u64 {
@@ -72,9 +73,9 @@ impl ConfigStore {
         self.file.as_deref()
     }
 
-    /// Returns names and values of the directives that match any of `patterns`, as `CONFIG GET`
-    /// does. If a pattern has no wildcards, the returned name is spelled as in the pattern. An
-    /// alias follows its primary name. No name occurs twice.
+    /// Returns names and values of the directives that match any of `patterns`, for `CONFIG GET`.
+    /// If a pattern has no wildcards, the name is spelled as in the pattern. An alias follows its
+    /// primary name. No name occurs twice.
     pub fn get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         let values = self.lock();
         let mut found: Vec<(String, Vec<u8>)> = Vec::new();
@@ -147,7 +148,7 @@ impl ConfigStore {
             values.set(found.index, Value::Text(text));
         }
         let mut settings = Settings::from_values(&values);
-        // Keep the certificates that were loaded last.
+        // Keeps the certificates that were loaded last.
         settings.tls.continue_from(&self.settings().tls);
         self.publish(settings);
     }
@@ -159,8 +160,8 @@ impl ConfigStore {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Writes the current values to the configuration file (`CONFIG REWRITE`). Comments and the
-    /// order of lines stay. `users` are the lines of the users. They are omitted if there is an ACL
+    /// Writes the current values to the configuration file (`CONFIG REWRITE`). Keeps comments and
+    /// the order of lines. `users` are the lines of the users; they are omitted if there is an ACL
     /// file.
     ///
     /// # Errors
@@ -183,7 +184,7 @@ impl ConfigStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Values> {
-        // A change works on a copy of the values and stores the copy last. So the values are
+        // A change works on a copy of the values, and stores the copy at its end. So the values are
         // consistent even after a panic.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,7 +195,7 @@ fn failed(name: &str, reason: &str) -> String {
     format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }
 
-/// Finds the directives that `pairs` name. Fails unless all of them may be set.
+/// Finds the directives that `pairs` name. Fails if one of them must not be set.
 fn resolve(
     pairs: &[(&[u8], &[u8])],
     values: &Values,
@@ -208,9 +209,9 @@ fn resolve(
             return Err(format!("Unknown option or number of arguments for CONFIG SET - '{spelled}'"));
         };
         let directive = found.directive();
-        // Some tools set all directives from the reply of `CONFIG GET *`, except those that Redis
-        // fixes at startup. They don't know Pantala's own directives, so setting one of these to
-        // its current value must succeed.
+        // Some tools read `CONFIG GET *` and set all directives to the values in the reply, except
+        // those that Redis fixes at startup. These tools don't know Pantala's own directives. So
+        // setting one of these to its current value must succeed.
         let is_as_it_is = directive.own && show(directive.kind, values.at(found.index)) == *value;
         if directive.immutable && !is_as_it_is {
             return Err(failed(&spelled, "can't set immutable config"));
@@ -218,7 +219,7 @@ fn resolve(
         if directive.protected && !protected.allows(is_local) {
             return Err(failed(&spelled, "can't set protected config"));
         }
-        // As in Redis, a directive and its alias may both be given. The last one counts.
+        // As in Redis, a directive and its alias may both be given, and the last one counts.
         if targets.contains(&found) {
             return Err(failed(&spelled, "duplicate parameter"));
         }
@@ -227,8 +228,8 @@ fn resolve(
     Ok(targets)
 }
 
-/// Returns the names of the `tls-*` directives that have new values. As in Redis, files and folders
-/// count even if their names stay the same, because their contents may have changed.
+/// Returns the names of the `tls-*` directives that have new values. A named file or folder counts
+/// as new even if its name stays the same, because its content may have changed, as in Redis.
 fn changed_tls_directives(targets: &[Found], old: &Values, new: &Values) -> Vec<&'static str> {
     let is_changed = |found: &&Found| {
         let name = found.directive().name;
@@ -259,8 +260,8 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
     Ok(())
 }
 
-/// Changes the working directory to the value of `dir` in `values`, unless that is `old`. Stores
-/// the absolute path in `values`. Returns whether the directory was changed.
+/// Changes the working directory to the value of `dir` in `values`, if it differs from `old`.
+/// Stores the absolute path in `values`. Returns whether the directory was changed.
 fn change_dir(values: &mut Values, old: &Path) -> Result<bool, String> {
     let wanted = Path::new(OsStr::from_bytes(values.text("dir"))).to_path_buf();
     if wanted == old {

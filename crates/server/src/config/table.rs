@@ -1,9 +1,9 @@
 //! One record for each directive of redis-server 7.0.15 and of Pantala. Parsing, warnings, and
 //! `CONFIG GET`, `SET` and `REWRITE` use these records.
 //!
-//! If Pantala's default differs from Redis's, a comment at the record gives the reason. Types and
-//! ranges are Redis's, even for directives that aren't supported yet. Pantala therefore rejects the
-//! same values as Redis.
+//! If Pantala's default differs from Redis's, a comment at the record gives the reason. All types
+//! and ranges are Redis's, so Pantala rejects the same values as Redis, even for directives that it
+//! doesn't support yet.
 
 use super::directive::{Directive, Kind};
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, WORKERS_MAX};
@@ -36,7 +36,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("pin-threads", Bool, "no").own(),
     D::at_start("numa", Choice(&["auto", "off"]), "auto").own(),
     D::at_start("sandbox", Bool, "no").own(),
-    // Turns the error for a directive that is unsafe to ignore into a warning.
+    // Makes a directive that is unsafe to ignore cause a warning, not an error.
     D::at_start("ignore-unsupported", Bool, "no").own(),
     // Network.
     D::live("port", PORT, "6379"),
@@ -50,9 +50,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("unauthenticated-timeout", COUNT, "0").own(),
     D::live("replica-refuse-empty-primary", Bool, "no").own(),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),
-    // In Redis, these threads read and write for the one main thread. In Pantala, they read, parse
-    // and encode for the workers that own shards (`execution owner`). Redis counts the main thread,
-    // so its number is at least 1. In Pantala, 0 means none.
+    // In Redis, these threads read and write for the one main thread. Redis counts the main thread,
+    // so its number is at least 1. In Pantala, they read, parse and encode for the workers that own
+    // shards (`execution owner`), and 0 means that there are none.
     D::at_start("io-threads", Integer(0, WORKERS_MAX as i128), "0"),
     D::known("io-threads-do-reads", Bool, "no").immutable(),
     D::live("bind-source-addr", Text, ""),
@@ -77,12 +77,12 @@ pub static DIRECTIVES: &[Directive] = &[
     ),
     D::at_start("set-proc-title", Bool, "yes"),
     D::live("proc-title-template", Kind::TitleTemplate, "{title} {listen-addr} {server-mode}"),
-    // Redis's default is yes, but Pantala prints no crash report.
+    // Redis's default is yes. Pantala prints no crash report.
     D::known("crash-log-enabled", Bool, "no"),
     D::known("crash-memcheck-enabled", Bool, "no"),
     D::known("use-exit-on-panic", Bool, "no").hidden(),
-    // Redis's default is yes, because huge pages make its fork expensive. Pantala never forks for a
-    // snapshot.
+    // Redis's default is yes, because huge pages make its fork expensive. Pantala doesn't fork for
+    // snapshots.
     D::known("disable-thp", Bool, "no").immutable(),
     D::live("oom-score-adj", Kind::OomScoreAdj, "no"),
     D::live("oom-score-adj-values", Kind::OomScores, "0 200 800"),
@@ -139,9 +139,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("maxmemory", Memory(0, ULONG_MAX), "0"),
     D::live("maxmemory-samples", Integer(1, INT_MAX), "5"),
     D::live("maxmemory-eviction-tenacity", Integer(0, 100), "10"),
-    // Redis's default is yes, but Pantala's dictionary never rehashes as a whole.
+    // Redis's default is yes. Pantala's dictionary never rehashes as a whole.
     D::known("activerehashing", Bool, "no"),
-    // Redis's default is yes, but Pantala doesn't use jemalloc.
+    // Redis's default is yes. Pantala doesn't use jemalloc.
     D::known("jemalloc-bg-thread", Bool, "no"),
     D::known("activedefrag", Bool, "no"),
     D::known("active-defrag-cycle-min", Integer(1, 99), "1"),
@@ -290,8 +290,8 @@ impl Found {
     }
 }
 
-/// Finds the directive with the name `name`, ignoring case. A linear scan of some 200 names is fast
-/// enough, because configuration is never on a hot path.
+/// Finds the directive with the name `name`, ignoring case. Configuration is never on a hot path,
+/// so a linear scan of some 200 names is fast enough.
 pub fn find(name: &[u8]) -> Option<Found> {
     names().find(|found| found.name().as_bytes().eq_ignore_ascii_case(name))
 }

@@ -3,8 +3,8 @@
 use super::settings::Settings;
 use std::os::unix::ffi::OsStrExt;
 
-/// Returns whether a template results in a non-empty title with these settings. This check uses an
-/// empty program name, as in Redis.
+/// Returns whether a template results in a non-empty title with these settings, if the program's
+/// name is empty. Redis makes the same check.
 pub fn is_title_template(template: &[u8], settings: &Settings) -> bool {
     expand(template, |name| variable(settings, b"", b"", name)).is_some_and(|title| !title.is_empty())
 }
@@ -15,8 +15,8 @@ pub fn process_title(settings: &Settings, program: &[u8], file: &[u8]) -> Option
     expand(settings.process.title_template.as_deref()?, |name| variable(settings, program, file, name))
 }
 
-/// Expands a template, and trims spaces from both ends. `variable` returns the value of a variable
-/// by its name. `{{` stands for `{`. Returns `None` if a name is unknown or a brace is not closed.
+/// Expands a template, and trims spaces from both ends. `variable` returns the value of a variable.
+/// `{{` stands for `{`. Returns `None` if a name is unknown or a brace is not closed.
 fn expand(template: &[u8], variable: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     let mut rest = template;

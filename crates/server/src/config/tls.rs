@@ -15,8 +15,7 @@ pub struct TlsSettings {
     pub replication: bool,
     /// Certificates, and the parameters that a handshake may negotiate.
     pub options: Options,
-    /// The directive to name in the error if the last change of `tls-*` directives can't be
-    /// applied.
+    /// If the last change of `tls-*` directives can't be applied, the error names this directive.
     pub changed_first: &'static str,
 }
 
@@ -64,15 +63,15 @@ impl TlsSettings {
         }
     }
 
-    /// Copies from the former settings the fields that aren't values of directives.
+    /// Copies the fields that aren't values of directives from the former settings.
     pub fn continue_from(&mut self, old: &TlsSettings) {
         self.options.revision = old.options.revision;
         self.changed_first = old.changed_first;
     }
 
-    /// Notes the `tls-*` directives that a `CONFIG SET` changes, in the order of its arguments.
-    /// Files count as changed even if their names stay the same. As in Redis, a change of
-    /// `tls-port` or `tls-auth-clients` does not make the server read the files again.
+    /// Notes the `tls-*` directives that a `CONFIG SET` changes, in the order of its arguments. A
+    /// named file counts as changed even if its name stays the same. But if only `tls-port` or
+    /// `tls-auth-clients` changes, the server doesn't read the files again, as in Redis.
     pub fn note_changes(&mut self, old: &TlsSettings, names: &[&'static str]) {
         self.continue_from(old);
         let is_reread = |name: &&&'static str| !matches!(**name, "tls-port" | "tls-auth-clients");
@@ -82,7 +81,7 @@ impl TlsSettings {
         self.changed_first = first.copied().unwrap_or(self.changed_first);
     }
 
-    /// Returns whether the files that were read for the settings `old` suffice for these settings.
+    /// Returns whether the files read for the settings `old` can be used for these settings too.
     pub fn needs_same_files(&self, old: &TlsSettings) -> bool {
         let options = Options { auth_clients: old.options.auth_clients, ..self.options.clone() };
         options == old.options && (old.replication || !self.replication)

@@ -7,7 +7,8 @@ use super::quote::quote;
 use pantala_base::number::parse_i64;
 use pantala_engine::notify::EventClasses;
 
-/// A value in canonical form: two values are equal exactly if they are the same setting.
+/// A value in canonical form: equal settings have equal values, and different settings have
+/// different ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// An integer, a number of bytes, or a percentage (as a negative number).
@@ -18,7 +19,7 @@ pub enum Value {
     Text(Vec<u8>),
 }
 
-/// The source of a value. Only a line of a file can add to the value of earlier lines (`save`).
+/// The source of a value. Only lines of a file can extend the value of earlier lines (`save`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A line of the file, of standard input, or of the command line's options.
@@ -30,8 +31,8 @@ pub enum Source {
     Command,
 }
 
-/// Class names of `client-output-buffer-limit`, as `CONFIG GET` writes them. Arrays of
-/// [`OutputLimit`] have the same order of classes.
+/// Class names of `client-output-buffer-limit`, as `CONFIG GET` writes them, in the same order as
+/// in arrays of [`OutputLimit`].
 pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
 /// `maxmemory-clients`.
@@ -50,7 +51,7 @@ pub struct OutputLimit {
     pub hard_bytes: u64,
     /// Pending output above which the client is closed after `soft_seconds`, bytes.
     pub soft_bytes: u64,
-    /// Maximum time that the output may stay above `soft_bytes`, seconds.
+    /// Maximum time for which the output may stay above `soft_bytes`, seconds.
     pub soft_seconds: u32,
 }
 
@@ -58,11 +59,11 @@ const BAD_INTEGER: &str = "argument couldn't be parsed into an integer";
 const BAD_COUNT: &str = "wrong number of arguments";
 const PERCENT_BEYOND: &str = "percentage argument must be less or equal to 100";
 const BAD_SAVE: &str = "Invalid save parameters";
-/// Host names must be shorter than this, bytes, as in Redis.
+/// Lengths of host names must be below this, bytes, as in Redis.
 const HOST_NAME_BYTES_END: usize = 256;
 
-/// Parses `words` as a value of `directive`. `previous` is the directive's current value. For some
-/// kinds, the words change only a part of it.
+/// Parses `words` as a value of `directive`. For some kinds, the words change only a part of the
+/// directive's current value, which is `previous`.
 ///
 /// # Errors
 ///
@@ -117,8 +118,8 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
             if words.len() > BIND_MAX {
                 return Err("Too many bind addresses specified.".into());
             }
-            // A word with a space is not an address. Redis accepts such a word here and fails
-            // later, when it listens.
+            // A word with a space is not an address. Redis accepts it here, but fails later, when
+            // it listens.
             if words.iter().any(|word| word.contains(&b' ')) {
                 return Err("A bind address can't have a space.".into());
             }
@@ -202,8 +203,8 @@ fn parse_oom_scores(words: &[Vec<u8>]) -> Result<Value, String> {
     Ok(Value::Text(scores.map(|score| score.to_string()).join(" ").into_bytes()))
 }
 
-/// Parses options of `SHUTDOWN`, and sorts them in the order in which Redis lists them. There must
-/// be at least one option.
+/// Parses at least one option of `SHUTDOWN`. Sorts the options in the order in which Redis lists
+/// them.
 fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
     const NAMES: [&str; 5] = ["default", "save", "nosave", "now", "force"];
     let no_word: &[u8] = b"";
@@ -219,8 +220,7 @@ fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
 }
 
 /// Parses pairs of seconds (at least 1) and changes (at least 0). A single empty word means no
-/// pairs. The pairs of several lines of a file are combined, and a line without words adds no
-/// pairs.
+/// pairs. The pairs of several lines in a file are combined; a line without words adds none.
 fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
     if let [word] = words
         && word.is_empty()
@@ -325,10 +325,10 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Returns the lines of the file that set `value`. Each line has a flag. If the file has no line of
-/// the directive that this line can replace, the flag says whether the line must be appended. The
-/// flag is set if `value` isn't `default`, and always for `dir`. If no lines are returned, the
-/// directive must not be in the file.
+/// Returns the lines that set `value` in the file. A line replaces an existing line of the
+/// directive, if there is one left. Otherwise, the flag of the line says whether it must be
+/// appended: it is set if `value` isn't `default`, and always for `dir`. If no lines are returned,
+/// the directive must not be in the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');
@@ -337,7 +337,7 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
         (Kind::OutputBufferLimit, _) => return output_limit_lines(directive.name, value, default),
         (Kind::Memory(..), Value::Number(bytes)) => line.extend(format_memory(*bytes).into_bytes()),
         (Kind::Text | Kind::TitleTemplate | Kind::HostName | Kind::FileName(_), Value::Text(text)) => {
-            // If an empty text is the default, the file has no line for it.
+            // An empty text that is the default has no line.
             if text.is_empty() && !forced {
                 return Vec::new();
             }

@@ -57,7 +57,7 @@ impl Values {
         }
     }
 
-    /// Parses `words` as the value of the directive at `index`, without setting it.
+    /// Parses `words` as the value of the directive at `index`. Does not set it.
     ///
     /// # Errors
     ///
@@ -73,7 +73,8 @@ impl Values {
         }
     }
 
-    /// Returns whether `value` can't be set, because the directive or this value isn't supported.
+    /// Returns whether `value` can't be set, because the directive or only this value isn't
+    /// supported.
     pub fn is_unsupported_value(&self, index: usize, value: &Value) -> bool {
         match DIRECTIVES[index] {
             Directive { state: State::Known, .. } => *value != self.values[index],
@@ -82,7 +83,7 @@ impl Values {
         }
     }
 
-    /// Returns the index of the directive `name` in the table. Panics if there is none: `name` is a
+    /// Returns the index of the directive `name` in the table. Panics if there is none. `name` is a
     /// literal in the source, so an unknown name is a bug.
     fn index(&self, name: &str) -> usize {
         find(name.as_bytes()).unwrap_or_else(|| panic!("the table has no directive {name}")).index

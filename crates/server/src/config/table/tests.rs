@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Directives whose default differs from Redis's. The table gives the reason for each except `dir`.
+/// Directives whose default differs from Redis's. Except for `dir`, the table gives the reason.
 const OTHER_DEFAULTS: [&str; 7] = [
     "io-threads",
     "crash-log-enabled",
@@ -45,7 +45,7 @@ const NOT_TRIED: [&str; 9] = [
     "tls-port",
     "requirepass",
     "maxclients",
-    // Redis wraps values of more than 64 bits, and has further limits that depend on the host.
+    // Redis wraps values of more than 64 bits. It also has limits that depend on the host.
     "maxmemory",
     "appendonly",
     "activedefrag",
@@ -220,8 +220,7 @@ fn errors_match_redis() {
             continue;
         }
         if matches!(directive.kind, Text | Kind::Dir) && directive.state == State::Known {
-            // Pantala accepts any text for these directives. It will check values once it supports
-            // them.
+            // Pantala accepts any text for these directives, because it doesn't support them yet.
             continue;
         }
         TRIED.iter().for_each(|text| connection.send(&["config", "set", directive.name, text]));
