@@ -301,7 +301,7 @@ impl Scripting {
     /// Kills all scripts of this kind that have run long enough and have not written.
     pub fn kill(&self, kind: Kind, now_ms: i64, thresholds: Thresholds) -> Result<(), &'static str> {
         let tried: Vec<_> = self.running.iter().map(|running| running.kill(kind, now_ms, thresholds)).collect();
-        // The first of these results that occurred is returned: a script was killed; a script has
+        // If the results differ, the first of these is returned: a script was killed; a script has
         // written and can't be killed; a script of the other kind is busy.
         let is = |wanted: Result<(), &'static str>| tried.contains(&wanted);
         if is(Ok(())) {

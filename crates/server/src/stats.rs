@@ -75,7 +75,7 @@ pub struct WorkerStats {
     /// Number of windows that ran.
     pub windows: Counter,
     /// Number of requests that contain several consecutive commands of one connection. The commands
-    /// were joined because an earlier command of the connection was waiting for its shards.
+    /// were joined because an earlier command of the connection had waited for its shards.
     pub joined: Counter,
     /// Number of commands that ran.
     pub commands: Counter,

@@ -136,8 +136,8 @@ fn evict_if_due<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     limits.evict_if_due(reactor.server, reactor.clock.now_ms);
 }
 
-/// Handles messages from other workers, timeouts and the end of a pause. Then runs the commands of
-/// connections.
+/// Processes messages from other workers, timeouts and the end of a pause. Then runs the commands
+/// of connections.
 #[inline(always)]
 fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut Windows) {
     dispatcher.receive_messages();

@@ -378,8 +378,8 @@ const HANDED_WASTE_SHARE: usize = 64;
 /// A buffer grows by at least its length divided by this number.
 const GROWTH_SHARE: usize = 4;
 
-/// A buffer of at least this length grows to at least [`MAPPED_BYTES_MIN`], so that the allocator
-/// gives it a mapping of its own, bytes.
+/// Length in bytes from which on a buffer grows to at least [`MAPPED_BYTES_MIN`], so that the
+/// allocator gives it a mapping of its own.
 const LONG_BYTES_MIN: usize = 2 * 1024 * 1024;
 
 /// Returns the minimum number of bytes by which a buffer that holds `held` bytes grows. A long

@@ -25,7 +25,7 @@ use x509_cert::ext::pkix::ExtendedKeyUsage;
 ///   constraints. So another certificate with the same three is accepted too, for example a renewed
 ///   one.
 /// - The certificate is valid at `now`.
-/// - The certificate is not limited to some purposes, because rustls has not checked its purposes.
+/// - The certificate is not limited to certain purposes. (rustls has not checked its purposes.)
 pub(crate) fn is_trusted(
     error: &Error,
     certificate: &CertificateDer<'_>,

@@ -372,8 +372,8 @@ impl UringLoop {
         events.push(Event::Sent { conn: ConnId(token), buffer, result });
     }
 
-    /// Removes a closed connection, and thereby closes its socket, unless one of its operations is
-    /// in flight.
+    /// Removes a closed connection, which closes its socket. Does nothing while one of the
+    /// connection's operations is in flight.
     fn settle(&mut self, token: Token) {
         let settled = self.connections.value(token).is_some_and(|connection| {
             connection.closed

@@ -1,7 +1,7 @@
 //! Decides which replies wait for the append-only file.
 //!
-//! 1. With `appendfsync always` or `CLIENT DURABILITY always`, a reply waits until all effects that
-//!    its commands have written or read are on disk.
+//! 1. With `appendfsync always` or `CLIENT DURABILITY always`, a reply waits until all effects
+//!    (propagated changes) that its commands have written or read are on disk.
 //! 2. While the disk is slower than the writers, replies to commands that have written wait until
 //!    the disk has caught up.
 //!

@@ -13,10 +13,10 @@
 //! - A *cut* is the point in the stream of effects at which a snapshot starts.
 //!
 //! The `writer` thread reads the journal, the ordered stream of all effects, and appends it to the
-//! newest increment. Workers send orders to this thread and never wait for it. With `appendfsync
-//! always`, they hold back replies until the thread has synced.
+//! newest increment. Workers only send orders to this thread. With `appendfsync always`, they hold
+//! back replies until the thread has synced.
 //!
-//! | file | what |
+//! | file | purpose |
 //! | --- | --- |
 //! | `state` | the state that workers, commands and `INFO` see |
 //! | `gate` | which replies wait |

@@ -2,8 +2,8 @@
 //! effects are deleted.
 //!
 //! A *base* is a file with the dataset at one instant. An *increment* is a file with the effects
-//! since then. A *cut* is the point in the stream of effects at which the snapshot of a rewrite
-//! starts.
+//! (propagated changes) since then. A *cut* is the point in the stream of effects at which the
+//! snapshot of a rewrite starts.
 
 use std::fs;
 use std::io;
@@ -188,8 +188,8 @@ pub(super) fn fail(server: &Server) {
     server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
 }
 
-/// Returns the limit on the bytes that the writer thread may be behind: practically none, because a
-/// slow disk may delay writes but must not lose effects.
+/// Returns the limit on the bytes that the writer thread may be behind. The limit is so high that
+/// it is never reached: a slow disk may delay writes, but must not lose effects.
 pub fn unbounded() -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(u64::MAX))
 }

@@ -1,7 +1,7 @@
 //! Turns the append-only file on and off: at startup, by `CONFIG SET appendonly`, and at exit.
 //!
 //! A *base* is a file with the dataset at one instant. An *increment* is a file with the effects
-//! since then.
+//! (propagated changes) since then.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,7 +1,8 @@
 //! The state of the append-only file that workers, commands and `INFO` see.
 //!
 //! A *base* is a file with the dataset at one instant. An *increment* is a file with the effects
-//! since then. A *stamp* is a number that gives the position of effects in the order of commits.
+//! (propagated changes) since then. A *stamp* is a number that gives the position of effects in the
+//! order of commits.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

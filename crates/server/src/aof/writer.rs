@@ -1,8 +1,9 @@
 //! The writer thread of the append-only file, which writes the increments.
 //!
 //! A *base* is a file with the dataset at one instant. An *increment* is a file with the effects
-//! since then. A *stamp* is a number that gives the position of effects in the order of commits.
-//! The journal merges the effects of all workers into the *log*, an ordered stream in memory.
+//! (propagated changes) since then. A *stamp* is a number that gives the position of effects in the
+//! order of commits. The journal merges the effects of all workers into the *log*, an ordered
+//! stream in memory.
 //!
 //! ```text
 //! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► replies sent

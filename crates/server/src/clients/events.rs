@@ -8,7 +8,7 @@ use super::{Abandon, Clients, State};
 use crate::reactor::Happened;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Handles all events that the loop has reported.
+    /// Processes all events that the loop has reported.
     pub fn handle_all(&mut self, events: &mut Vec<Event>) {
         for at in 0..events.len() {
             self.reactor.fetch_ahead(&events[at + 1..], |event| event.conn().map(ConnId::index));
@@ -18,7 +18,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         events.clear();
     }
 
-    /// Handles one event.
+    /// Processes one event.
     #[inline]
     pub fn handle(&mut self, event: Event) {
         let happened = self.reactor.handle(event);

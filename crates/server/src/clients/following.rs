@@ -16,9 +16,9 @@ use pantala_session::output::PIECE_BYTES_MIN;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// If a follower has less pending output than this, more of the log is read, bytes. The value is
-/// twice what a socket accepts at a time. A larger value would only move more bytes from the shared
-/// log to the connection.
+/// Pending output, in bytes, below which a follower reads more of the log. It is twice what a
+/// socket accepts at a time. A larger value would only move more bytes from the shared log to the
+/// connection.
 const REFILL_BELOW_BYTES: usize = 1024 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {

@@ -16,8 +16,8 @@ use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// If a script has freed at least this much memory of its Lua state, the worker purges at once,
-/// bytes. To *purge* is to return unused memory to the kernel.
+/// Number of bytes that a script must have freed in its Lua state to make the worker purge at once.
+/// To *purge* is to return unused memory to the kernel.
 const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
 
 /// A worker's state for `maxmemory`.

@@ -32,7 +32,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         published.clear();
     }
 
-    /// Adds a message to the output of a connection, or defers it if the connection is frozen.
+    /// Adds a message to the output of a connection. If the connection is frozen because its script
+    /// is busy, defers the message instead.
     pub fn add_output(&mut self, index: u32, message: &Outgoing) {
         let is_frozen = self.frozen.holds(index);
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };

@@ -28,7 +28,7 @@ use pantala_runtime::EventLoop;
 use super::{Abandon, Clients};
 use crate::config::{SLOWLOG_FINE_US, Settings};
 
-/// Minimum size of a command's arguments and reply, added, for which the command is timed
+/// Minimum total size of a command's arguments and reply for which the command is timed
 /// individually, bytes. Copying this amount takes longer than reading the clock.
 pub const LARGE_BYTES: usize = 16 * 1024;
 

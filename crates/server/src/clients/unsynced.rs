@@ -1,5 +1,5 @@
-//! Notes the effects that must be on disk before a connection's replies are sent ([`crate::aof`]),
-//! and the effects that a later `WAIT` of the connection waits for.
+//! Notes the effects (propagated changes) that must be on disk before a connection's replies are
+//! sent ([`crate::aof`]), and the effects that a later `WAIT` of the connection waits for.
 
 use pantala_engine::effect::Seen;
 use pantala_runtime::EventLoop;

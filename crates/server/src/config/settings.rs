@@ -382,7 +382,7 @@ pub struct Settings {
 /// Difference between the port for other nodes and the client port if `cluster-port` is 0.
 pub const BUS_PORT_OFFSET: u16 = 10_000;
 
-/// If `slowlog-log-slower-than` is below this, the server times every command individually, µs.
+/// Threshold of `slowlog-log-slower-than`, µs. Below it, every command is timed individually.
 pub const SLOWLOG_FINE_US: i64 = 1000;
 
 impl Settings {

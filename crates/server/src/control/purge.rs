@@ -8,8 +8,8 @@
 //!
 //! A few times a second, worker 0 compares resident memory with accounted memory. If the difference
 //! exceeds 8 MiB plus 5 % of accounted memory, worker 0 makes all threads purge. If a purge changes
-//! little, the memory is probably fragmented, and another purge would not help. So the interval to
-//! the next purge is doubled, to save CPU time.
+//! little, the memory is probably fragmented. The interval to the next purge is then doubled, so
+//! that fragmentation costs little CPU time.
 //!
 //! All of this is periodic work. It adds nothing to the cost of a command.
 

@@ -3,8 +3,8 @@
 //! parsed and runs together.
 //!
 //! The dispatcher acquires the shards of [`transactions`] and [`scripts`], and runs them. The
-//! shards, and the replies to requests, arrive in [messages](messages) from other workers. The
-//! dispatcher sends results through the [clients](crate::clients).
+//! shards, and the replies to requests, arrive in [`messages`] from other workers. The dispatcher
+//! sends results through the [clients](crate::clients).
 //!
 //! The layer above parses commands and [runs them in windows](crate::windows). While a script is
 //! busy (runs for long), the dispatcher calls that layer through the trait [`Above`], to run turns

@@ -234,8 +234,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Requests the shards in `self.shards`, and does the work of `held` once the connection has
-    /// them. `has_waited` means that the command has already waited for shards, while the rest of
-    /// its window ran.
+    /// them. `has_waited` means that the command has already waited for shards, so its window has
+    /// ended.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         // If a `WATCH` were rejected, its transaction would run unprotected, which is worse than

@@ -2,8 +2,8 @@
 //! ([`with_all_shards`](crate::snapshot::with_all_shards)).
 //!
 //! On a replica, the worker that has the link to the primary acquires the shards between two
-//! commands of the replication stream. The link *rests* (runs no command) until the work is done,
-//! so the dataset has a known replication offset during the work.
+//! commands of the replication stream. The link *rests* (runs no command) during the work, so the
+//! dataset has a known replication offset.
 
 use pantala_engine::client::AllShards;
 use pantala_engine::executor::Ran;

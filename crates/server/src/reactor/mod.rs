@@ -1,5 +1,5 @@
-//! The reactor: owns a worker's event loop, its sockets, and the lists of connections that must be
-//! handled in a turn. A turn is one iteration of the event loop.
+//! The reactor: owns a worker's event loop, its sockets, and the lists of connections that a turn
+//! must process. A turn is one iteration of the event loop.
 //!
 //! The reactor doesn't interpret commands. It moves bytes between sockets and connections
 //! ([`pantala_session`]), and returns the outcome of each event ([`Happened`]) to the layer above
@@ -354,7 +354,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         self.clock.read(self.server);
     }
 
-    /// Prefetches the connections of items that will be handled soon. A worker with many
+    /// Prefetches the connections of items that will be processed soon. A worker with many
     /// connections has only a few of them in the CPU caches. `connection` returns the index of an
     /// item's connection.
     #[inline]

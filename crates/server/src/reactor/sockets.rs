@@ -61,7 +61,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
     }
 
-    /// Handles one event.
+    /// Processes one event.
     #[inline]
     pub fn handle(&mut self, event: Event) -> Happened {
         match event {

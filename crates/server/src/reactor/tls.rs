@@ -1,9 +1,9 @@
 //! TLS, between the sockets and the encrypted connections.
 //!
-//! Received chunks are decrypted before the parser sees them, and output is encrypted when the turn
+//! Received bytes are decrypted before the parser sees them, and output is encrypted when the turn
 //! (the iteration of the worker's event loop) ends. The layers above the reactor treat encrypted
-//! and plain connections alike. A plain connection pays three branches for this: one per chunk, one
-//! per send and one per turn.
+//! and plain connections alike. A plain connection pays three branches for this: one per received
+//! chunk, one per send and one per turn.
 //!
 //! A long reply is encrypted in slices of [`SLICE_BYTES`], one slice a turn. So the encrypted form
 //! of the whole reply is never in memory, and other connections are served between slices.
@@ -143,7 +143,7 @@ pub struct Handshakes {
 }
 
 impl<L: EventLoop, H> Reactor<'_, L, H> {
-    /// Handles a chunk of an encrypted connection.
+    /// Processes a chunk of received bytes of an encrypted connection.
     #[cold]
     pub(super) fn receive_encrypted(&mut self, index: u32, chunk: Chunk) -> Happened {
         let Some(connection) = &mut self.connections[index as usize] else { return Happened::Nothing };
@@ -275,7 +275,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         Some(is_over(&mut self.io, self.connections[index as usize].as_ref()?))
     }
 
-    /// Handles the completion of a send of an encrypted connection.
+    /// Processes the completion of a send of an encrypted connection.
     #[cold]
     pub(super) fn sent_encrypted(&mut self, index: u32, is_sent: bool) -> Happened {
         let Some(connection) = &mut self.connections[index as usize] else { return Happened::Nothing };

@@ -1,7 +1,7 @@
 //! `FAILOVER`: hands over the role of the primary to a replica, without losing a write.
 //!
-//! The *stream* is what replicas receive: the effects of this server's commands. A *unit* is the
-//! effects of one command or transaction in the stream. A *history* is the stream under one
+//! The *stream* consists of the effects of this server's commands, which replicas receive. A *unit*
+//! is the effects of one command or transaction in the stream. A *history* is the stream under one
 //! replication ID. A *term* is the time between two changes of the primary that this server
 //! follows.
 //!

@@ -18,7 +18,7 @@
 //!
 //! # Files
 //!
-//! | file | what |
+//! | file | purpose |
 //! | --- | --- |
 //! | `primary/commands` | `SYNC`, `PSYNC`, `REPLCONF`, `ROLE` |
 //! | `primary/following` | reads the next bytes to send to a replica |
@@ -137,8 +137,8 @@ pub struct State {
     has_backlog: bool,
     /// The pending shutdown, if any.
     pub draining: Draining,
-    /// When the last replica left, in ms of the monotonic clock. `None` if `repl-backlog-ttl` does
-    /// not apply.
+    /// Time since which no replica has been attached, in ms of the monotonic clock. `None` if
+    /// `repl-backlog-ttl` does not apply.
     alone_since_ms: Option<i64>,
     random: Random,
 }

@@ -1,7 +1,7 @@
 //! Snapshots: writes the dataset to an RDB file (`SAVE`, `BGSAVE`, the `save` setting, shutdown),
 //! and loads the file at startup.
 //!
-//! | file | what |
+//! | file | purpose |
 //! | --- | --- |
 //! | `background` | starts a snapshot for a consumer, such as a file or replicas |
 //! | `pace` | pauses of the thread that writes, if it shares its CPU with a worker |

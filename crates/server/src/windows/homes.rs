@@ -1,7 +1,7 @@
 //! Sends consecutive single-key commands of a pipeline together. With `--execution owner` this is
 //! always done: the commands of a shard run on its *home*, the worker to which the shard is
-//! assigned. With `--execution inline` it is done only while long scripts hold all shards. Without
-//! it, each command would be sent alone, and would wait for another script.
+//! assigned. With `--execution inline` it is done only while long scripts hold all shards. If the
+//! commands were then sent one by one, each of them would wait for another script.
 
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::{RequestNode, Step};

@@ -28,8 +28,8 @@ use crate::dispatch::window::{Entry, What, Window};
 use crate::reactor::token;
 
 /// Returns which plain commands need no individual check. While memory is limited, or the server
-/// pauses commands or times every command, there are none. While the server rejects writes, these
-/// are at most reads.
+/// pauses commands or times every command, there are none. While the server rejects writes, only
+/// reads can be among them.
 #[inline]
 fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
     let server = d.clients.reactor.server;

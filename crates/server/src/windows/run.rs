@@ -68,7 +68,8 @@ impl Windows {
         let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
-            // `begin` adds the connection to the touched list, even if none of its commands runs.
+            // `begin` adds the connection to the list of those that the end of the turn finishes,
+            // even if none of its commands runs.
             if d.clients.reactor.begin(index) && self.parse(d, index) {
                 again.push(index);
             }
@@ -94,7 +95,7 @@ impl Windows {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
                     // If a script of the window was busy, turns within the script may have finished
-                    // this connection and removed it from the touched list. So it is added again.
+                    // this connection and removed it from that list. So it is added again.
                     d.clients.reactor.touch(index);
                 }
                 Fill::Stranger => {

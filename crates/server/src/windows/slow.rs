@@ -1,6 +1,5 @@
 //! Records a window (a list of parsed commands) whose plain commands together took long
-//! ([`crate::clients::slow`]). All calls of a plain command take about the same short time, so the
-//! total time shows whether plain commands were slow.
+//! ([`crate::clients::slow`]).
 
 use std::time::Duration;
 

@@ -495,7 +495,7 @@ impl ScriptCall {
 /// The result of a script that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scripted {
-    /// Whether the script's reply is the error of a command that the script ran, and that the error
-    /// statistics already include.
+    /// Whether the script's reply is the error of a command that the script ran. The error
+    /// statistics already include that error.
     pub is_counted: bool,
 }
