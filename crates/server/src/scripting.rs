@@ -26,7 +26,7 @@ const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write com
 /// another worker can run `SCRIPT KILL` or `FUNCTION STATS` at any time.
 const VISIBLE_MS: i64 = 100;
 
-/// Run times after which a running script is treated differently.
+/// Two thresholds of a script's run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
     /// Run time after which clients that need the script's shards get the error [`Kind::busy`].

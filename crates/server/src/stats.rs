@@ -124,8 +124,8 @@ pub struct Tally<'s> {
     /// 0.
     window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
-    /// Whether the error of the current command, a script, was already counted: as the error of a
-    /// command that the script has called. Meaningless for other commands.
+    /// Whether the current command is a script whose error was already counted, as the error of a
+    /// command that the script has called.
     is_counted: bool,
     /// Counts of the current run of a script, held back because the run may be rolled back.
     held: Vec<HeldCount>,

@@ -114,7 +114,7 @@ impl Ahead {
 /// A send in flight.
 #[derive(Default)]
 pub struct Sending {
-    /// Its size, bytes; 0 if no send is in flight.
+    /// Size of the send, bytes; 0 if no send is in flight.
     pub bytes: usize,
     /// Whether its memory is shared with other connections.
     pub is_shared: bool,

@@ -1,4 +1,4 @@
-//! Which replies are sent (`CLIENT REPLY`), and the order of replies and messages.
+//! Decides which replies are sent (`CLIENT REPLY`), and keeps replies and messages in order.
 
 use pantala_base::Lent;
 use pantala_engine::client::{ReplyMode, Session};

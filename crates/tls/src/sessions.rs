@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustls::server::StoresServerSessions;
 
-/// [`Sessions::order`] may have one entry per session, and in addition this number of entries
-/// without a session.
+/// When [`Sessions::order`] has more entries without a session than there are sessions plus this
+/// number, these entries are removed.
 const DEAD_MIN: usize = 64;
 
 /// The cache described at the head of this module. It is used instead of rustls's own cache, which

@@ -117,9 +117,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Drops the output from `before` on. The reply that starts there was aborted
-/// ([`pantala_resp::Reply::abort`]), so it is incomplete. The connection will be closed once the
-/// output before the reply is sent. Does nothing if the client wants no reply.
+/// Drops the output that starts at `before`: a reply that was aborted
+/// ([`pantala_resp::Reply::abort`]) and is therefore incomplete. The connection will be closed once
+/// the output before the reply is sent. Does nothing if the client wants no reply.
 #[cold]
 pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, before: usize) {
     if connection.session.reply_mode == ReplyMode::On {

@@ -47,7 +47,7 @@ pub use title::process_title;
 pub use tls::TlsSettings;
 pub use value::OutputLimit;
 
-/// Maximum number of dictionaries of a server, which has one for each partition and database. A
+/// Maximum number of dictionaries of a server, which has one for each database in each partition. A
 /// partition is a part of a shard that only one worker at a time may access.
 pub const DICTIONARIES_MAX: u64 = 1 << 20;
 

@@ -149,8 +149,8 @@ impl State {
         ReplId::random(&mut self.random)
     }
 
-    /// Continues the history under another ID from `offset` on. At this offset, the stream has
-    /// selected the database `db`.
+    /// Continues the history under another ID, starting at `offset`, where the stream has selected
+    /// the database `db`.
     fn continue_as(&mut self, own: ReplId, offset: u64, db: u32) {
         self.history.continue_as(own, offset);
         self.former_db = db;

@@ -43,8 +43,8 @@ fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
 
 impl Runner {
     /// Runs the plain commands of one connection, from the entry at `at` up to `end` or to the
-    /// first command that isn't plain. Returns the number of commands run. From the entry
-    /// `looked_ahead` on, stops at an entry if the next entry has the same key, because
+    /// first command that isn't plain. Returns the number of commands run. At the entry
+    /// `looked_ahead` and after it, stops at an entry if the next entry has the same key, because
     /// [`Runner::look_ahead`] must process both first.
     // Not inlined, so that the values that every command needs stay in registers.
     #[inline(never)]

@@ -243,8 +243,8 @@ impl Replication {
     }
 
     /// Returns whether a shutdown must wait: for replicas or, on a replica, for the end of the
-    /// link. Both determine the end of the stream. Also returns `true` if another shutdown is
-    /// pending, which the new one then joins.
+    /// link. Each of these waits establishes where the stream ends. Also returns `true` if another
+    /// shutdown is pending, which the new one then joins.
     pub fn drains_before(&self, server: &Server) -> bool {
         self.state().draining.shutdown.is_some() || server.keyspace().tuning.is_replica() || self.held(server).1
     }

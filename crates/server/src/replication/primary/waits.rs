@@ -70,7 +70,7 @@ impl PendingWait {
 /// the last stamp of these commands. Returns `None` if some effects may not be in the stream yet.
 pub(super) fn offset_after(server: &Server, stamp: u64) -> Option<u64> {
     if stamp == 0 {
-        // The connection has run no command since the stream is kept.
+        // The connection has run no command while the stream was kept.
         return Some(0);
     }
     server.keyspace().journal().offset_after(stamp)
@@ -83,7 +83,8 @@ impl Replication {
         let offset = offset_after(server, wait.stamp);
         {
             let mut state = self.state();
-            // If nothing else refers to a waiter, its connection is closed.
+            // Drops the waiters that only this list refers to, because their connections are
+            // closed.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
             // If the reply is held back until the effects are on disk, they count as synced
             // already.
