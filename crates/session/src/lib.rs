@@ -35,9 +35,10 @@
 //! them first in a later turn.
 //!
 //! At the end of the turn, three methods return what the owner must do:
-//! [`end_input`](connection::Connection::end_input) whether to stop receiving,
-//! [`take_send`](connection::Connection::take_send) the bytes to send, and
-//! [`fate`](connection::Connection::fate) whether the connection has ended.
+//!
+//! - [`end_input`](connection::Connection::end_input): whether to stop receiving;
+//! - [`take_send`](connection::Connection::take_send): the bytes to send;
+//! - [`fate`](connection::Connection::fate): whether the connection has ended.
 //!
 //! # Interfaces
 //!

@@ -12,9 +12,8 @@ use rustls::server::StoresServerSessions;
 /// number, these entries are removed.
 const DEAD_MIN: usize = 64;
 
-/// The cache described at the head of this module. It is used instead of rustls's own cache, which
-/// searches all its keys when a session is taken, so that the cost of resuming a session increases
-/// with the number of sessions.
+/// The cache described at the head of this module. rustls's own cache isn't used: when a session is
+/// taken, it searches all its keys. With many sessions, resuming one would be slow.
 #[derive(Debug)]
 pub struct Cache {
     sessions: Mutex<Sessions>,

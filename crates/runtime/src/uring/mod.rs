@@ -390,7 +390,7 @@ impl UringLoop {
         let token = token_of(about);
         let operation = (about >> 56) as u8;
         if operation == Operation::Cancel as u8 {
-            // A cancel has no completion unless it fails. It has failed because the operation had
+            // Only a failed cancel has a completion. This one has failed because the operation had
             // already completed.
             return;
         }

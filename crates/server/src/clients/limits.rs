@@ -1,11 +1,15 @@
 //! Closes clients when their total memory usage reaches `maxmemory-clients` ([`ClientMemory`]).
 //!
-//! Client memory accounting updates the usage of a connection at three points: at the end of each
-//! turn (iteration of the worker's event loop) in which it took part, when one of its sends has
-//! completed, and when much of its output is pending. The change is added to a sum over all
-//! workers. So all workers decide from the same sum which clients to close. If the sum has reached
-//! the limit at the end of a turn, the next turn starts at once. That turn first sends pending
-//! output, as in Redis. Then it closes the clients with the highest usage, on any worker.
+//! Client memory accounting updates the usage of a connection at three points:
+//!
+//! - at the end of each turn (iteration of the worker's event loop) in which it took part;
+//! - when one of its sends has completed;
+//! - when much of its output is pending.
+//!
+//! The change is added to a sum over all workers. So all workers decide from the same sum which
+//! clients to close. If the sum has reached the limit at the end of a turn, the next turn starts at
+//! once. That turn first sends pending output, as in Redis. Then it closes the clients with the
+//! highest usage, on any worker.
 //!
 //! During a turn, the sum is that of the end of the last turn, except for connections with much
 //! output. Per connection it lacks at most the input that a turn receives, and
@@ -77,7 +81,8 @@ pub struct OutputAlarm {
 
 impl OutputAlarm {
     /// Returns whether a connection has so much pending output that its limits must be checked, or
-    /// that the output may become a piece: a buffer that is sent on its own ([`PIECE_BYTES_MIN`]).
+    /// that the output may become a piece ([`PIECE_BYTES_MIN`]). A piece is a buffer that is sent
+    /// on its own.
     #[inline]
     pub fn is_reached<H>(&self, connection: &Connection<H>) -> bool {
         let is_listener = connection.session.subscriptions.is_some();

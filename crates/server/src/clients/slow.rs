@@ -118,9 +118,9 @@ pub fn note(keyspace: &Keyspace, sender: Sender<'_>, command: &Command, args: &A
     note_cut(keyspace, sender, command, args, None, took, now_ms);
 }
 
-/// Does the same as [`note`]. If a long value was handed over to the keyspace, `args` has only the
-/// start of the value, and `cut` has the value's index among the arguments and the number of
-/// missing bytes.
+/// Does the same as [`note`] for a command whose long value may have been handed over to the
+/// keyspace. In that case, `args` has only the start of the value. `cut` then has the value's index
+/// among the arguments, and the number of missing bytes.
 pub fn note_cut(
     keyspace: &Keyspace,
     sender: Sender<'_>,

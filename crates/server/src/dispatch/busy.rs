@@ -6,9 +6,9 @@
 //! Why this is sound:
 //!
 //! * The connection that runs the script is *frozen*: its input is not parsed, its output neither
-//!   grows nor is sent, and it is not closed. Its events and messages wait in `clients::frozen`,
-//!   which describes the limit on them, until the script has ended and the worker has returned to
-//!   its loop, or until another script becomes busy.
+//!   grows nor is sent, and it is not closed. Its events and messages wait in `clients::frozen`, up
+//!   to the limits described there. They wait until the script has ended and the worker has
+//!   returned to its loop, or until another script becomes busy.
 //! * The window (list of parsed commands) that contains the script is abandoned. The commands after
 //!   the script are held back ([`pantala_session::Input::hold_back`]). Commands of other
 //!   connections run in the turn within; commands of the script's own connection run when the

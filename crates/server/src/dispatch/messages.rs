@@ -114,8 +114,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Runs requests whose shards have arrived. Must be called after all messages have been taken
-    /// from the mailbox: a script that one of these requests runs may become busy, and then takes
-    /// further messages from the mailbox.
+    /// from the mailbox. The reason is that one of these requests may run a script that becomes
+    /// busy, and a turn within that script takes further messages from the mailbox.
     fn run_gathered(&mut self) {
         while let Some(node) = self.mail.gathered.pop_front() {
             self.gathered(node);

@@ -46,9 +46,9 @@ impl Encryption {
         Ok(Some(Arc::new(encryption)))
     }
 
-    /// Returns the state for the settings `new`. `current` is the state for the settings `old`. As
-    /// in Redis, the files are read again, unless only `tls-port` or `tls-auth-clients` has
-    /// changed.
+    /// Returns the state for the settings `new`. `current` is the state for the settings `old`. If
+    /// only `tls-port` or `tls-auth-clients` has changed, the files are not read again, as in
+    /// Redis.
     ///
     /// # Errors
     /// The files or the settings can't be used.

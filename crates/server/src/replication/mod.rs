@@ -47,9 +47,12 @@
 //! | the state of a failover | a lock of its own |
 //! | the right to change the role ([`replica`]) | a lock of its own |
 //!
-//! A thread that holds one of these locks may take another only in this order: the right to change
-//! the role, the lock of [`Replica`], the lock of [`Replication`], and last the lock of the log or
-//! of a failover.
+//! A thread that holds one of these locks may take another only in this order:
+//!
+//! 1. the right to change the role;
+//! 2. the lock of [`Replica`];
+//! 3. the lock of [`Replication`];
+//! 4. the lock of the log or of a failover.
 //!
 //! # Offsets
 //!
