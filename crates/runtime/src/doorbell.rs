@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// A handle by which any thread wakes the `poll` of one loop: a Linux eventfd.
+///
 /// If the doorbell rings while the loop is awake, the next `poll` reports [`crate::Event::Woken`],
 /// so no ring is lost. Each ring costs a system call (about half a microsecond, or more if it wakes
 /// a thread). So callers should ring only for a sleeping worker.

@@ -4,8 +4,7 @@
 //! The handler of each command runs directly on the held shards, as within a transaction. The
 //! commands see a time before all deadlines, so nothing expires during the load. As in Redis, a key
 //! whose deadline has passed by now may still be needed by later commands of the file. After the
-//! load, expired
-//! keys are deleted as usual.
+//! load, expired keys are deleted as usual.
 
 use std::sync::Arc;
 

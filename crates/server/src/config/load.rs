@@ -143,6 +143,7 @@ impl Loaded {
 
     /// Checks the renames in the order in which they will be applied. `exists` returns whether the
     /// server has a command of that name.
+    ///
     /// # Errors
     ///
     /// Returns the first line with one of these errors: the command doesn't exist, an earlier line
