@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Latency and memory of a server at half load while it writes snapshots, and while it doesn't.
+"""Latency and memory of a server at half load, with and without snapshots in progress.
 
     python3 benches/beside_saves.py --bench target/release/pantala-bench --rounds 3 \\
         --peer 'redis=redis-server --port {port} --save "" --appendonly yes --dir {dir}' \\
@@ -10,11 +10,11 @@ over --clients connections, unpipelined. Then drives the load at half of this ra
 --seconds: without snapshots, with one BGSAVE after another, and with one BGREWRITEAOF after
 another. The peers alternate between rounds.
 
-Prints medians over the rounds: p50, p99, p99.9 and the maximum latency in milliseconds, each
-counted from the time when an operation was due, and the ratio of p99.9 to that without snapshots.
-"memory" is the highest memory usage during snapshots under pipelined SETs, divided by the usage
-before the snapshots. Memory usage is the sum of the proportional set sizes of the server and its
-child, so a page that both processes share counts once.
+Prints medians over the rounds: p50, p99, p99.9 and the maximum latency in milliseconds, and the
+ratio of p99.9 with snapshots to p99.9 without them. Latency counts from the time when an operation
+was due. "memory" is the highest memory usage during snapshots under pipelined SETs, divided by the
+usage before the snapshots. Memory usage is the sum of the proportional set sizes of the server and
+its child, so a page that both processes share counts once.
 
 {port} is replaced by a free port and {dir} by an empty folder. All started processes are stopped at
 the end, also after Ctrl-C. Needs only Python's standard library.

@@ -128,8 +128,8 @@ class Load:
         self.pipe, there = multiprocessing.Pipe()
         self.process = multiprocessing.Process(target=run_load, args=(port, *about, there), daemon=True)
         self.process.start()
-        # Only the child process now has this end of the pipe. If it dies, reading the other end
-        # fails.
+        # From now on, only the child process holds this end of the pipe. If the child dies, reading
+        # from the other end fails.
         there.close()
         self.pipe.recv()
 

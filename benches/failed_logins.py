@@ -7,15 +7,14 @@ bounded.
         --peer "redis=redis-server $S" --peer "pantala=target/release/pantala $S --workers 1"
 
 A separate process opens --attackers connections. Together they send --logins AUTH commands a
-second, in equal intervals, each with another user's name. One more connection, which has logged in,
-sends GETs of a small key one after the other. In each round, this connection is measured without
-failing logins and with them, for --seconds each, on each server in turn.
+second, in equal intervals, each with a different user name. One more connection, which has logged
+in, sends GETs of a small key one after the other. In each round, this connection is measured
+without failing logins and with them, for --seconds each, on each server in turn.
 
 Prints the median over the rounds of p50 and p99 of GET in milliseconds, with minimum and maximum;
 the ratio with/without failing logins of the same round; and the ratio to the first peer. Also
 prints how many logins failed per second. Fails if a login succeeds, if an attacker's connection is
-closed, or if ACL LOG has more entries than acllog-max-len (on a server without that setting: than
-128).
+closed, or if ACL LOG has more than acllog-max-len entries (128 on a server without this setting).
 
 {port} is replaced by a free port. The servers need --requirepass secret. All started processes are
 stopped at the end, also after Ctrl-C. Needs only Python's standard library.
@@ -32,10 +31,11 @@ from peers import connect, encode, reply_line
 
 PASSWORD = "secret"
 LOG_DEFAULT = 128
-# The attack sends logins in bursts of this interval: sleeping for single logins is too imprecise.
+# The attack sends a burst of logins at this interval. Sleeping between single logins would be too
+# imprecise.
 BURST_S = 0.001
-# Logins of a connection whose replies have not arrived. A server may close a connection that has
-# not logged in, and to which it has more than 1,024 bytes to send (about 14 replies).
+# Maximum number of logins without a reply on a connection. Before login, a server may close a
+# connection that has more than 1,024 bytes of unsent replies (about 14 replies).
 UNREAD_MAX = 8
 # Time between the start of the attack and the measurement.
 WARM_UP_S = 0.3
@@ -72,7 +72,7 @@ def attack_until(port, logins, attackers, started, is_over):
     started.set()
     while not is_over.is_set():
         due = int((time.monotonic() - begin) * logins)
-        # If the server is slower, logins that are due wait until it has replied.
+        # If the server can't keep up, due logins wait until it has replied to earlier ones.
         while sent < due:
             number = sent % attackers
             if unread[number] == UNREAD_MAX:

@@ -16,8 +16,9 @@ This process generates the following loads on one set of CPUs. The server runs o
   queue is an argument, and no key is declared. One operation is one call.
 - publish: one client publishes to --subscribers other clients. It sends --publish-pipeline messages
   of --message-size bytes in one write. One operation is one message delivered to one subscriber. In
-  "lockstep", the publisher continues when all subscribers have received all messages. Otherwise it
-  is a separate process, and continues when it has received its own replies, as clients usually do.
+  the rows with "lockstep", the publisher continues when all subscribers have received all messages.
+  In the other rows, the publisher is a separate process, and continues when it has received its own
+  replies, as clients usually do.
 
 For scripts and jobs, --script-pipeline calls are sent in one write. Rounds are interleaved as in
 cpu_per_op.py. Ratios are to the first peer in the same round, and are medians over rounds.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the CPU time of a SET with the journal off, on, and read by a replica.
+"""Measures the CPU time of a SET in three states: journal off, journal on, journal read by a
+replica.
 
     python3 benches/journal_cost.py --rounds 9 --peer 'pantala=target/release/pantala --port {port} --workers 1'
 

@@ -7,8 +7,8 @@
 
 Prints medians over the rounds (min-max) for each load and peer, and ratios to the first peer in the
 same rounds. The results are the seconds from the first byte sent to the last byte received, and the
-longest GET of another client in this time, in milliseconds. The other client is a separate process
-that sends a GET every half millisecond.
+milliseconds that the longest GET of another client took in this time. The other client is a
+separate process that sends a GET every half millisecond.
 
 In the rows `unread`, one client does not read the replies to its pipeline. The results are the
 longest GET of another client while the pipeline runs, resident memory divided by the bytes of the

@@ -12,7 +12,7 @@ is in another partition, in the other half of the slots.
 Prints for each command its duration, and the number of probing connections that waited for at least
 half of this duration. These connections share a worker with the command's client. For all other
 probing connections together, prints the median, the 99th percentile and the longest GET in
-milliseconds. The first line of a peer is without a command.
+milliseconds. The first line of a peer is measured while no long command runs.
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.
@@ -30,7 +30,7 @@ SLOTS = 16384
 PROBE_EVERY_S = 0.002
 IDLE_S = 2.0
 PER_BATCH = 1000
-# A GET that takes less time than this did not wait for the command.
+# A GET that takes less time than this counts as not delayed by the command.
 STALL_MIN_MS = 5.0
 
 

@@ -16,8 +16,8 @@ Each peer is its own replica: a second server with the same command follows the 
 - "memory": the highest memory usage of the primary during full syncs under pipelined SETs, divided
   by the usage before.
 - "failover": the longest time between two accepted writes of a client while the primary runs
-  FAILOVER, in milliseconds. In Redis, the interval of its periodic work limits how soon a primary
-  reacts.
+  FAILOVER, in milliseconds. A Redis primary reacts in a periodic task, so this time depends on the
+  task's interval.
 
 Prints medians over rounds in which the peers alternate, and ratios to the first peer. {port} is
 replaced by a free port, and {dir} by an empty folder. All started processes are stopped at the end,
@@ -131,7 +131,7 @@ def sync(pair, arguments, taken):
 
 def beside(pair, arguments, taken):
     """Measures latency and memory usage of the primary during full syncs."""
-    # Most of the data doesn't belong to the load, whose keys are few.
+    # Most of the data consists of keys that the load doesn't use.
     pair.clients[0].call("DEBUG", "POPULATE", arguments.sync_keys, "other", arguments.sync_value_bytes)
     pair.load("-n", "allkeys", "--key-pattern", "P:P", "--ratio", "1:0", "--pipeline", 30)
     peak = pair.load("--ratio", "1:1", "--test-time", max(2, arguments.seconds // 2))["operations_per_s"]

@@ -7,8 +7,8 @@
 
 Fills a collection and --keys other keys, starts BGSAVE, and changes random elements of the
 collection until the snapshot is written. Prints the longest of 3,000 writes before BGSAVE, the
-longest write during BGSAVE, and the 99th percentile of the writes during BGSAVE. Each value is in
-milliseconds, the median over the rounds. Each round measures all peers, one after the other.
+longest write during BGSAVE, and the 99th percentile of the writes during BGSAVE. All values are
+medians over the rounds, in milliseconds. Each round measures all peers, one after the other.
 
 With --removals, the collection is not changed. Instead it is renamed and deleted (RENAME, UNLINK)
 immediately after BGSAVE. Prints the times of these two commands, and of a RENAME before BGSAVE, in

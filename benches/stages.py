@@ -11,10 +11,10 @@ Makes two measurements of GET and SET, each at pipeline 1 and 30:
    are counted in a short run and in a longer run. The difference excludes the start and the end of
    the server.
 
-Each function belongs to a stage (FUNCTIONS and FILES below) or to the row `unassigned`. The CPU
-time outside the kernel is divided among the stages in proportion to their instructions. In truth, a
-stage that waits for memory (find, copy) takes more time, and a stage that computes (parse) takes
-less.
+The tables FUNCTIONS and FILES below assign each function to a stage or to the row `unassigned`. The
+CPU time outside the kernel is divided among the stages in proportion to their instructions. This
+underestimates stages that wait for memory (find, copy), and overestimates stages that compute
+(parse).
 
 callgrind does not support io_uring. The instructions of the event loop are therefore those of
 epoll, even if the first measurement used io_uring. Needs valgrind, redis-benchmark, and a build
@@ -54,10 +54,11 @@ STAGES = {
     "unassigned": "assigned to no stage",
 }
 
-# The stage of a function by its name. The first matching pattern determines the stage. If that
-# stage is "", FILES determines the stage by the source file of the code (which may be inlined
-# code), and `window` is the stage if no file matches. If no pattern here matches, FILES determines
-# the stage as well, and `unassigned` is the stage if no file matches.
+# Patterns of function names, and their stages. The first matching pattern determines a function's
+# stage. If its stage is "", or no pattern matches, the source file of the code determines the stage
+# (FILES). The file may differ from the function's own file, because code is inlined. If no file
+# matches either, the stage is `window` for a pattern with "", and `unassigned` for a function
+# without a pattern.
 FUNCTIONS = [
     (r"worker::run::.*(run_entry|run_ready|run_window|note_plain)", ""),
     (r"pantala_resp::parser", "parse"),
@@ -96,7 +97,7 @@ def parse_arguments():
     arguments = peers.parse(parser)
     if len(arguments.peer) != 1:
         parser.error("one --peer")
-    # The driver of cpu_per_op needs these further settings.
+    # `drive` of cpu_per_op needs these further settings.
     arguments.clients, arguments.data_size, arguments.client_threads, arguments.login = 50, VALUE_BYTES, 0, []
     return arguments
 

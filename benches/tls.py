@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """TLS compared with redis-server: CPU time per operation, handshakes, idle memory, other clients.
 
-Measures in interleaved rounds on one host. Compares the CPU time of the servers, from the
-scheduler's statistics of their threads, because throughput on a shared host is not reliable. Needs
-openssl and a redis-server with TLS.
+Measures in interleaved rounds on one host. Compares CPU times rather than throughput, because
+throughput on a shared host is not reliable. CPU times come from the scheduler's statistics of the
+servers' threads. Needs openssl and a redis-server with TLS.
 """
 
 import argparse

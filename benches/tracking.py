@@ -4,13 +4,13 @@
     python3 benches/tracking.py \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --maxclients 15000'
 
-The connections of the 10,000 clients stay open in two phases. In the second phase each of them
-tracks the ten keys that it has read. Before each measurement, each client reads its invalidated
-keys again, so that all keys are tracked when the measurement starts. redis-benchmark sends GET and
-SET of random keys, without pipelining and with `--pipeline`. Prints the throughput of both phases,
-and their ratio within a round. Each peer has a new server in each round. {port} is replaced by a
-free port. All started processes are stopped at the end, also after Ctrl-C. Needs only Python's
-standard library.
+There are two phases, and the connections of the 10,000 clients stay open in both. In the first
+phase, they are idle. In the second phase, each client tracks the ten keys that it has read. Before
+each measurement in the second phase, each client reads its keys again, so that all keys are tracked
+when the measurement starts. redis-benchmark sends GET and SET of random keys, without pipelining
+and with `--pipeline`. Prints the throughput of both phases, and their ratio within a round. Each
+peer has a new server in each round. {port} is replaced by a free port. All started processes are
+stopped at the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
 import re

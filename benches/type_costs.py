@@ -10,7 +10,7 @@ has a new server in each round. Rounds are interleaved, and ratios are to the fi
 round. pantala-bench has further workloads on collections, streams, unions and memory:
 `pantala-bench compare --workload list`.
 
---only selects rows by parts of their titles, separated by semicolons. To add a row, add it to CPU.
+--only selects rows by parts of their titles, separated by semicolons. Rows are in the table CPU.
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.
 """
@@ -23,9 +23,9 @@ import sys
 import peers
 from peers import process_cpu_s
 
-# The title, the operations per round, and a command of redis-benchmark. {r} is a random number
-# below a million, and {k} one below 100,000. The rows run in this order in one server, on the data
-# of the rows before. Rows with the title "fill" are not measured.
+# The title, the operations per round, and a command of redis-benchmark. {r} stands for a random
+# number below a million, and {k} for a random number below 100,000. The rows run in this order in
+# one server, on the data of the rows before. Rows with the title "fill" are not measured.
 CPU = [
     ("fill", 3_000_000, "HSET hash field:{r} value:{r}"),
     ("HSET, one hash of 1 M", 1_000_000, "HSET hash field:{r} value:{r}"),

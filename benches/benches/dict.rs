@@ -1,9 +1,10 @@
 //! Compares the dictionary with hashbrown: finding keys one by one and in batches, and inserting
 //! keys with growth. Also measures removing and reinserting keys of the dictionary.
 //!
-//! Run it with `cargo bench -p pantala-benches --bench dict`. The size of 20 million keys takes 5
-//! GB and needs `PANTALA_BENCH_LARGE=1`. `cargo run --release -p pantala-dict --example figures`
-//! prints bytes per key, and the ratios of docs/benchmarks.md from interleaved rounds.
+//! Run it with `cargo bench -p pantala-benches --bench dict`. With `PANTALA_BENCH_LARGE=1`, also
+//! measures 20 million keys, which takes 5 GB of memory. `cargo run --release -p pantala-dict
+//! --example figures` prints bytes per key, and the ratios of docs/benchmarks.md from interleaved
+//! rounds.
 
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
@@ -13,9 +14,10 @@ use hashbrown::HashMap;
 use pantala_dict::{Dict, Entry, NewPayload, hash_key};
 
 const SEED: u64 = 0x0dd0_5eed_1234_5678;
-/// Number of keys found per iteration. At the larger sizes they exceed the caches.
+/// Number of keys found per iteration. In the larger dictionaries, the entries of these keys don't
+/// fit into the caches.
 const FINDS: usize = 4096;
-/// Number of sets of keys to find. There are so many that a set is no longer in the caches when it
+/// Number of sets of keys to find. There are so many sets that a set has left the caches before it
 /// is used again.
 const SETS: usize = 64;
 

@@ -29,8 +29,8 @@ fn engine(criterion: &mut Criterion) {
                 group.bench_function(
                     BenchmarkId::new(format!("{workers}-workers"), format!("{shards}-shards")),
                     |bencher| {
-                        // Runs many batches of commands. With fewer, the start of the threads would
-                        // dominate the time.
+                        // Runs at least 100,000 operations. With fewer, starting the threads would
+                        // take most of the time.
                         bencher.iter_custom(|operations| {
                             let at_least = (operations as usize).max(100_000);
                             prepared.run(at_least).mul_f64(operations as f64 / at_least as f64)

@@ -20,8 +20,8 @@ fn command(args: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// Parses all commands of `buf`. As in a worker, the ranges of all commands of a pipeline
-/// accumulate.
+/// Parses all commands of `buf`. As in a worker, `ranges` collects the argument ranges of all
+/// commands of a pipeline.
 fn parse_all(parser: &mut Parser, buf: &mut [u8], ranges: &mut Vec<ArgRange>, limits: &Limits) -> usize {
     let mut at = 0;
     let mut commands = 0;
@@ -76,8 +76,8 @@ fn parse(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Measures lengths with varying numbers of digits. There are so many commands that the branch
-/// predictor can't learn them.
+/// Measures commands whose lengths have varying numbers of digits. There are so many commands that
+/// the branch predictor can't learn the lengths.
 fn mixed(group: &mut BenchmarkGroup<'_, WallTime>) {
     const COMMANDS: usize = 4_096;
     let mut random = Random::from_seed(1);

@@ -3,16 +3,16 @@
 //!
 //! Run it with `cargo run --release -p pantala-benches --example engine_scaling [-- [journal]
 //! SHARDS ...]`. The default is 1, 4, 16, 40 and 64 shards. With `journal`, each operation is a
-//! SET. The stream of effects is then recorded, merged by a separate thread on the same cores, and
-//! discarded.
+//! SET, and the workers record the effects of each SET in the journal. A separate thread on the
+//! same cores merges the recorded effects into one stream, and discards the stream.
 //!
 //! `ratio` uses the CPU time of the slowest worker, because other load on the host influences it
 //! less than the wall time. `by the clock` uses the wall time. `host limit` is the ratio for two
 //! workers that share nothing: each has its own keyspace with half of the keys.
 //!
-//! `line` is the time to transfer a written cache line from core to core, before and after the row.
-//! On a virtual host it changes with the placement of the cores, and nothing else influences the
-//! ratio as much. On a busy host, run the command with `chrt -f 5`.
+//! `line` is the time to transfer a written cache line from core to core, measured before and after
+//! each row. On a virtual host, this time changes with the physical cores that the host assigns. No
+//! other condition influences the ratio as much. On a busy host, run the command with `chrt -f 5`.
 
 use pantala_benches::{Elapsed, Keys, Load, Prepared, line_transfer, run_apart, with_idle_cores_held};
 use pantala_engine::keyspace::Execution;

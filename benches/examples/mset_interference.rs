@@ -12,9 +12,9 @@
 //!     --pipeline N --check-every-us N --unatomic]
 //! ```
 //!
-//! `--unatomic` sends the 100 writes as pipelined SETs instead. The checker *must* then find
-//! violations, which shows that it can find them. The exit status is 0 on success, and 1 after a
-//! violation or an error.
+//! With `--unatomic`, the client sends 100 pipelined SETs instead of each MSET. The checker *must*
+//! then find violations, which shows that it can find them. The exit status is 0 on success, and 1
+//! after a violation or an error.
 
 use std::error::Error;
 use std::io::{Read, Write};

@@ -45,8 +45,8 @@ pub struct Load {
     pub sets_percent: u32,
     /// Length of a value in bytes.
     pub value_bytes: usize,
-    /// The worker that runs a command. This field has no effect: [`Prepared::new`] always uses
-    /// [`Execution::Inline`].
+    /// Execution mode: which worker runs a command. This field has no effect: [`Prepared::new`]
+    /// always uses [`Execution::Inline`].
     pub execution: Execution,
     /// Whether the journal records effects. Merged effects are discarded.
     pub is_journaled: bool,
@@ -274,9 +274,9 @@ pub fn run_apart(keyspaces: &[Prepared], operations: usize) -> Elapsed {
     race(&keyspaces.iter().map(|keyspace| (keyspace, 0)).collect::<Vec<_>>(), operations)
 }
 
-/// Runs `work` while spinning threads occupy all cores except the first. If these threads have
-/// priority, no other process disturbs the caches of the first core. A run on one worker then has
-/// the same conditions as a run on all cores.
+/// Runs `work` while spinning threads occupy all cores except the first. With `chrt -f`, no other
+/// process can run on these cores and disturb the caches of the first core. A run on one worker
+/// then has the same conditions as a run on all cores.
 pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -150,8 +150,8 @@ fn a_peer_that_dies_is_reported_and_the_others_finish() {
     let out = folder.path().join("out");
     let arguments = ["--peer", mortal.as_str(), "--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut command = compare(&out, &arguments);
-    // While the peer waits for its turn, the shell and its child are suspended. The sleep therefore
-    // makes no progress.
+    // While the peer waits for its turn, the shell and its child are suspended, so the sleep does
+    // not advance.
     let output = wait(command.args(["--rounds", "1", "--test-time", "6"]).spawn().unwrap());
     assert!(!output.status.success());
     let results = results(&out);
@@ -262,7 +262,7 @@ fn a_report_is_written_after_each_workload() {
     let measured = &results(&out)["workloads"][0];
     assert_measured(&measured["peers"][0], 1);
     let operations = measured["peers"][0]["rounds"][0]["load"]["operations"].as_u64().unwrap();
-    // A slow machine does not send operations that are still due when the round ends.
+    // On a slow machine, operations that are due but unsent when the round ends are not sent.
     assert!((400..=804).contains(&operations), "{operations} at 200 a second in 4 s");
     assert!(measured["parameters"].as_str().unwrap().ends_with("pipeline 1, 200 operations/s"), "{measured:#}");
     interrupted(child, Signal::INT, &dir);
@@ -353,7 +353,7 @@ fn missing_programs_are_reported() {
         assert!(!output.status.success() && errors.contains(expected), "{arguments:?}: {errors}");
     };
     fails(&["--peer", "redis", "--redis-server", "/no/such"], "the package redis-server");
-    // This is a port in the range that `--port` accepts.
+    // A used port in the range that `--port` accepts.
     let used = (20_000..=40_000).find_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok()).unwrap();
     let port = used.local_addr().unwrap().port();
     let expected = format!("port {port} is in use");
@@ -362,8 +362,8 @@ fn missing_programs_are_reported() {
     assert!(text(&output.stderr).contains("the report can't be written: /dev/null/x"), "{}", text(&output.stderr));
 }
 
-/// redis-server runs the workloads on one key without errors. For these workloads no cluster is
-/// started.
+/// redis-server runs the workloads on one key without errors. A cluster peer is skipped for these
+/// workloads.
 #[test]
 fn workloads_on_one_key_run() {
     const WORKLOADS: &[&str] =

@@ -49,7 +49,7 @@ impl Floor {
 
 impl Drop for Floor {
     fn drop(&mut self) {
-        // If the test failed, this ends the process. After `terminate` it has no effect.
+        // Ends the process if the test failed before `terminate`.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

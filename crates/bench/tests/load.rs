@@ -147,8 +147,8 @@ fn late_replies_arrive_byte_by_byte() {
     assert_eq!((&result["operations"], &result["errors"]), (&Value::from(20), &Value::from(0)));
     assert_eq!((node.count("GET"), node.count("SET")), (10, 10));
     assert_eq!(result["commands"][1]["hits"], 10);
-    // The reply to a SET takes five pauses. In a pipeline of 3, it also waits for the replies to
-    // earlier requests.
+    // The five bytes of a SET's reply are sent one by one, with pauses of 1 ms. In a pipeline of 3,
+    // the reply also waits for the replies to earlier requests.
     assert!(result["latency"]["min_us"].as_f64().unwrap() >= 4_000.0, "{result:#}");
     assert_eq!(result["received_bytes"], 10 * 9 + 10 * 5);
 }
@@ -191,8 +191,8 @@ fn a_server_that_disconnects_or_never_replies() {
 
 #[test]
 fn latencies_at_a_rate_count_from_the_due_time() {
-    // The first reply takes 300 ms. Operations that become due in this time are sent later, but
-    // their latency counts from the due time.
+    // The first reply takes 300 ms. Operations that become due during these 300 ms are sent later,
+    // but their latency counts from the due time.
     let script = |_: &[String], node: &Node| {
         if node.count("GET") == 1 {
             thread::sleep(Duration::from_millis(300));
@@ -312,8 +312,8 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
             load(&first, &["--clients", "1", "--requests", "1000", "--ratio", "0:1", "--cluster-mode"]);
         assert!(!output.status.success(), "{moved}");
         assert!(result["operations"].as_u64().unwrap_or(0) >= 9, "{moved}: {result:#}");
-        // The request to the refusing node gets no reply. Unless `moved`, the redirected request
-        // gets none either, because it had not yet been sent again.
+        // The request to the refusing node gets no reply. If `moved` is false, the redirected
+        // request also gets no reply, because it had not been sent again.
         let unanswered = if moved { 1 } else { 2 };
         let lost = (&result["connections_lost"], &result["unanswered"]);
         assert_eq!(lost, (&1.into(), &unanswered.into()), "{moved}: {result:#}");

@@ -20,9 +20,9 @@ const AGREED_MAX: Duration = Duration::from_secs(120);
 /// and soon discover each other.
 pub(super) const OPTIONS: &[&str] =
     &["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000"];
-/// Node timeout after the nodes agree, in milliseconds. It is long, because a node that is
-/// suspended while other peers are measured must not count as failed. With a long timeout the nodes
-/// also gossip less, which favours the cluster in a comparison.
+/// Node timeout after the nodes agree, in milliseconds. It is long, so that a node that is
+/// suspended while other peers are measured does not count as failed. A long timeout also makes the
+/// nodes gossip less, which favours the cluster in a comparison.
 const NODE_TIMEOUT_MS: &str = "3600000";
 
 /// Forms one cluster of the nodes at `addresses`. Waits until every node reports
@@ -35,7 +35,8 @@ pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()
     for (index, node) in nodes.iter_mut().enumerate() {
         let (first, last) = slots_of(index, addresses.len());
         node.order(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
-        // Like redis-cli, assigns distinct epochs, so that nodes don't have to resolve a conflict.
+        // Like redis-cli, assigns distinct epochs, so that the nodes don't have to resolve
+        // conflicts between equal epochs.
         node.order(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
     }
     for address in &addresses[1..] {

@@ -25,12 +25,12 @@ use crate::load::{self, Watch};
 /// Length of the unmeasured load before the first round. During this load, buffers grow to their
 /// final size.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// If no reply arrives for this time, a load fails.
+/// Time without a reply after which a load fails.
 const STALL_MAX: Duration = Duration::from_secs(30);
 /// Like [`STALL_MAX`], for workloads whose commands take seconds.
 const LONG_STALL_MAX: Duration = Duration::from_secs(300);
-/// Share of the requested rate that a peer must reach. It is less than 1 because the last replies
-/// arrive after the last second.
+/// Share of the requested rate that a peer must reach. It is less than 1, because the last replies
+/// arrive after the measured time.
 const RATE_KEPT: f64 = 0.97;
 /// Number of steps of a latency curve for each halving of the distance to the quantile 100%.
 const CURVE_TICKS_PER_HALF: u32 = 4;
@@ -66,7 +66,7 @@ pub(super) struct Driven {
     pub(super) peak_bytes: u64,
     /// The counts of system calls and wake-ups, if the pass counts them.
     pub(super) counts: Option<io::Result<Counts>>,
-    /// An error if a reply of the pass, or a step after the pass, was not as expected.
+    /// `Err` if the pass got an unexpected reply, or if a step after the pass failed.
     pub(super) verdict: io::Result<()>,
 }
 
@@ -375,7 +375,8 @@ impl Entrant {
 
 /// Measures the server's CPU time between the first request and the last reply. This time excludes
 /// the opening and closing of connections. Samples the server's memory during the run, because a
-/// child process that rewrites a file may end before the run does.
+/// child process that writes a snapshot or rewrites the append-only file may end before the run
+/// does.
 struct Account<'a> {
     peer: &'a Peer,
     before: Usage,
@@ -442,8 +443,8 @@ fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
 }
 
-/// Records whether the peer kept the workload's latency limit: adds a note, or marks a missed
-/// limit.
+/// Compares p99 with the workload's latency limit. Adds a note if the peer kept the limit;
+/// otherwise records the missed limit.
 fn check_latency(workload: &Workload, peer: &mut PeerResult) {
     let (Some(max_us), Some(summary)) = (workload.latency_max_us, &peer.summary) else { return };
     if summary.p99_us <= max_us {
@@ -471,8 +472,8 @@ pub(super) fn keeps_rate(rate_per_s: u64, operations_per_s: f64) -> bool {
 
 /// Returns `trouble`. If a process of the peer has ended, appends how it ended.
 fn append_death(peer: &mut Peer, trouble: &str) -> String {
-    // If a process is killed, its connections close shortly before the kernel reports that it
-    // ended.
+    // The connections of a killed process close shortly before the kernel reports the end of the
+    // process.
     std::thread::sleep(Duration::from_millis(100));
     match peer.death() {
         Some(death) => format!("{trouble}; {death}"),

@@ -124,7 +124,8 @@ fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Prints how a preset fits this host. Called before the measurements, which may take hours.
+/// Prints how this run differs from the preset's publication. Called before the measurements,
+/// because they may take hours.
 fn say_preset(preset: &PresetReport) {
     say(&format!("{}: {}", preset.name, preset.source));
     for line in preset.scaled_down.iter().chain(&preset.placement) {

@@ -18,9 +18,9 @@ const SHARDS_MAX: u64 = 1024;
 const ROUNDS_MAX: u64 = 1000;
 /// Maximum length of one measurement, in seconds.
 const SECONDS_MAX: u64 = 3600;
-/// Largest scale.
+/// Maximum of `--scale`.
 pub(super) const SCALE_MAX: f64 = 100.0;
-/// Highest rate, in operations per second.
+/// Maximum of `--rate-limiting`, in operations per second.
 const RATE_MAX: u64 = 1_000_000_000;
 /// Maximum number of peers in a comparison.
 const PEERS_MAX: usize = 32;
@@ -141,7 +141,7 @@ pub(super) enum Rate {
 }
 
 impl Rate {
-    /// Returns the rate of every round, if it is fixed.
+    /// Returns the rate of all rounds, if there is only one rate.
     pub(super) fn fixed(self) -> Option<u64> {
         match self {
             Self::Fixed(rate_per_s) => Some(rate_per_s),
@@ -260,7 +260,7 @@ impl Options {
     }
 
     /// Returns the peer that `text` describes. It gets `shards` shards or processes, and runs on
-    /// `cpus` CPUs; 0 stands for any CPU.
+    /// `cpus` CPUs. If `cpus` is 0, it may use all CPUs.
     fn spec(&self, text: &str, shards: u64, cpus: usize) -> Result<Spec, String> {
         let threads = if cpus == 0 { available_cpus() } else { cpus };
         let kind = match text {
@@ -298,7 +298,7 @@ impl Options {
         if words.is_empty() || !command.contains("{port}") {
             return Err(format!("--peer '{text}': a command with {{port}} where the port stands"));
         }
-        // The server runs in a folder of its own, from which a relative path would not resolve.
+        // The server runs in another folder, where a relative path would not resolve.
         let program = std::path::absolute(&words[0]).ok().filter(|path| words[0].contains('/') && path.is_file());
         let words = match program {
             Some(path) => std::iter::once(path.display().to_string()).chain(words.into_iter().skip(1)).collect(),

@@ -27,7 +27,7 @@ const BUS_OFFSET: u16 = 10_000;
 /// Lowest first port. All ports, including those of cluster buses, are below the kernel's ephemeral
 /// range, which starts at 32768.
 const PORT_FIRST: u16 = 20_001;
-/// Number of ports among which the first port is drawn.
+/// Number of ports from which the first port is drawn at random.
 const PORT_BASES: u64 = 1_200;
 /// Number of connections that a server must accept besides those of a workload.
 const CONNECTIONS_SPARE: u32 = 100;
@@ -400,8 +400,8 @@ fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) ->
         check_interrupted(stop)?;
         let answer =
             Control::open(&Target::Tcp(address), &Login::default()).and_then(|mut control| control.ask(&["PING"]));
-        // Check this after the reply: if our process has ended, another server replied on this
-        // port.
+        // This is checked after the reply, because another server may have replied on this port. In
+        // that case, the started process has ended.
         if let Some(status) = process.ended() {
             return Err(io::Error::other(format!("ended at its start ({status}): {}", process.last_output())));
         }

@@ -1,7 +1,8 @@
 //! Checks the host before a preset (a published set-up) runs: finds settings that change results,
 //! and gives advice on them.
 //!
-//! Every check is a function of texts that the kernel provides.
+//! Every check takes the texts of files in `/proc` and `/sys` as arguments, so tests can use
+//! recorded texts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +11,7 @@ use serde::Serialize;
 
 use pantala_base::cpus::{parse, ranges};
 
-/// Load average per CPU above which the host counts as busy.
+/// Maximum load average per CPU. Above it, the host counts as busy.
 const LOAD_MAX: f64 = 0.1;
 /// The listen backlog that redis-server requests.
 const BACKLOG: u64 = 511;

@@ -23,7 +23,7 @@ pub(super) struct Preset {
     pub(super) workloads: &'static [&'static str],
     /// Length of one measurement, in seconds.
     pub(super) seconds: u64,
-    /// Features of the source that this preset lacks on any host.
+    /// Differences from the published run that exist on every host.
     missing: &'static str,
 }
 

@@ -134,7 +134,7 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // This fails if the group has ended, which does not matter.
+        // The error is ignored: the signal fails only if the group has already ended.
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 

@@ -1,10 +1,10 @@
 //! Measures the memory of collections: reads the resident memory before and after a server is
 //! filled.
 //!
-//! Before the first reading, the server receives requests like those that fill it, on the same
-//! number of connections. Their key holds a string, so the server rejects these requests. The first
-//! reading therefore includes the memory that connections and workers need for requests of that
-//! size. This memory does not count as memory of collections.
+//! Before the first reading, the server receives requests of the same size as those that fill it,
+//! on the same number of connections. The server rejects them, because their key holds a string.
+//! The first reading therefore already includes the memory that connections and workers need for
+//! such requests, and this memory does not count as memory of collections.
 
 use std::io;
 use std::time::Duration;
@@ -65,8 +65,8 @@ impl Comparison<'_> {
             requests += 1;
         }
         for word in words {
-            // The key is now fixed and contains no random number, so `__same_key__` has nothing to
-            // repeat. It is replaced by `__random__`, which draws a number.
+            // The fixed key contains no placeholder, so there is no key that `__same_key__` could
+            // repeat. `__random__` replaces `__same_key__`, and draws a number.
             *word = String::from_utf8_lossy(word).replace(SAME_KEY, RANDOM).into_bytes();
         }
         plan.amount = Amount::Shared(REJECTED.div_ceil(requests));

@@ -1,4 +1,4 @@
-//! Runs the steps outside the measured rounds: they fill, reset and count.
+//! Runs the steps outside the measured rounds. Steps load keys, reset a server, or check counts.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
 //! A sweep over rates: drives every peer (a compared server) at fixed shares of the slowest peer's
 //! peak, and at its own peak.
 //!
-//! The rounds without a rate run first. Their median throughput is a peer's peak. In the sweep,
-//! each operation has a due time, and its latency counts from then. A server that stalls therefore
-//! can't hide latency by delaying later requests (coordinated omission).
+//! The rounds without a rate run first. A peer's peak is its median throughput in these rounds. In
+//! the sweep, each operation has a due time, from which its latency counts. If a server stalls, the
+//! latencies of delayed requests therefore include the delay (no coordinated omission).
 //!
 //! System calls and wake-ups are counted in separate loads after the rounds, because counting takes
 //! CPU time.
@@ -223,7 +223,7 @@ impl Point {
         self.percent.map_or_else(|| "own peak".to_owned(), |percent| format!("{percent}%"))
     }
 
-    /// Returns whether the peer did not reach the rate in at least one round.
+    /// Returns whether there is a round in which the peer did not reach the rate.
     pub(super) fn is_missed(&self) -> bool {
         self.summary.as_ref().is_some_and(|summary| !keeps_rate(self.rate_per_s, summary.operations_per_s.min))
     }

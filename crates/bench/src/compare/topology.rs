@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use pantala_base::cpus::{List, ranges};
 use pantala_base::topology::{Cpu, Topology};
 
-/// Maximum share of the servers' CPUs that is left to the generator to avoid sharing a cache or
-/// node.
+/// Maximum share of the servers' CPUs that the generator gets instead, so that the two sides share
+/// no cache or node.
 const ROUNDING_MAX: f64 = 1.0 / 8.0;
 /// Maximum share of a host's CPUs that the servers get: 40 of 64.
 const SERVER_PART: f64 = 40.0 / 64.0;
@@ -24,8 +24,8 @@ pub(super) struct Split {
     pub(super) notes: Vec<String>,
 }
 
-/// A kind of part of a machine: its name, and the function that returns the part that a CPU belongs
-/// to.
+/// A kind of part, such as a core: its name, and the function that returns the part to which a CPU
+/// belongs.
 type Part = (&'static str, fn(&Cpu) -> usize);
 
 /// The parts that the two sides should not share, from the smallest to the largest.
@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn this_host_is_divided() {
-        // Recorded on a host with two virtual CPUs of an EPYC, which share its last-level cache.
+        // The topology of a real virtual machine: two CPUs of an EPYC that share the last-level
+        // cache.
         let split = split(&of(0..2, |number| (0, 0, number)), 64);
         assert_eq!((split.server, split.client), (vec![0], vec![1]));
         assert_eq!(split.notes[0], "servers and generator share the last-level cache of CPUs 0-1");

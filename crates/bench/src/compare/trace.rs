@@ -1,7 +1,8 @@
 //! Counts the system calls and wake-ups of servers with the kernel's tracepoints and `perf`.
 //!
-//! Few hosts allow this: it needs `perf`, the file system of tracepoints, and the rights of root. A
-//! tracepoint takes CPU time at every event, so loads with counted events are not timed.
+//! Counting needs `perf`, the file system of tracepoints, and the rights of root, which few hosts
+//! provide. A tracepoint takes CPU time at every event, so loads whose events are counted are not
+//! timed.
 
 use std::fs;
 use std::io::{self, Read, Write};

@@ -59,8 +59,9 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
 
 fn serve<L: EventLoop>(options: &Options, backend: Backend, reason: &str) -> io::Result<()> {
     let shared = Arc::new(Shared { stop: AtomicBool::new(false), commands: AtomicU64::new(0) });
-    // The handlers must be installed before the threads start to listen. Clients may send a signal
-    // as soon as they see that the responder is ready, and it must not end the process unhandled.
+    // The handlers must be installed before the threads start to listen. A signal may arrive as
+    // soon as the responder accepts connections, and must not end the process before the results
+    // are printed.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut threads = Vec::new();
     let mut doorbells = Vec::new();

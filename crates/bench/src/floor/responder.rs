@@ -15,7 +15,7 @@ const OUTPUT_KEPT_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Default)]
 struct Connection {
-    /// `None` from the close of the connection until its position is reused.
+    /// `None` after the connection was closed, until a new connection uses this position.
     conn: Option<ConnId>,
     parser: Parser,
     /// The start of a command that has not arrived completely.

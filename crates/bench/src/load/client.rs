@@ -39,13 +39,14 @@ pub(super) struct Client {
     schedule: Option<Schedule>,
     /// Whether the client is in the driver's list of due times.
     pub(super) scheduled: bool,
-    /// An operation drawn for a node whose queue is full, and the node. The client draws no other
-    /// operation until the queue has room, so that no node receives more than its share.
+    /// An operation that waits because the queue of its node is full, and the node. The client
+    /// draws no other operation until that queue has room, so that no other node receives more than
+    /// its share.
     pub(super) held: Option<(Operation, usize)>,
     /// Index of the client's connection to each node. `None` if there is no such connection.
     pub(super) connections: Vec<Option<usize>>,
-    /// A queue of operations for each node. It contains operations that were drawn while the
-    /// pipeline of another node was filled, and operations that were redirected to the node.
+    /// The operations that wait for each node. They were drawn while another node's pipeline was
+    /// filled, or were redirected to the node.
     pub(super) queues: Vec<VecDeque<Operation>>,
 }
 
@@ -110,7 +111,7 @@ impl Client {
     }
 
     /// Stops drawing and sending. Returns the number of requests that were redirected but not sent
-    /// again, and so get no reply.
+    /// again. These requests get no reply.
     pub(super) fn stop(&mut self) -> u64 {
         self.left = Some(0);
         self.held = None;

@@ -38,8 +38,8 @@ pub(super) struct Connection {
     pub(super) address: Option<SocketAddr>,
     pub(super) scanner: Scanner,
     pub(super) out: Vec<u8>,
-    /// Number of bytes of [`Connection::outgoing`] already sent. It is 0 unless the socket's buffer
-    /// is full.
+    /// Number of bytes of [`Connection::outgoing`] already sent. It is above 0 only while the
+    /// socket's buffer is full.
     pub(super) out_sent: usize,
     sent: VecDeque<Sent>,
     /// Number of operations without a reply so far.
@@ -74,7 +74,8 @@ impl Connection {
             scanner: Scanner::default(),
             out: Vec::new(),
             out_sent: 0,
-            // The queue grows further only if requests can't share entries.
+            // The queue grows further only if consecutive requests differ, because equal requests
+            // share an entry.
             sent: VecDeque::with_capacity(pipeline.min(64) as usize + 1),
             in_flight: 0,
             listed: false,
@@ -99,7 +100,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether unsent bytes wait until the socket has room.
+    /// Returns whether some bytes were not sent because the socket's buffer is full.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
         self.out_sent < self.out.len() || self.link.as_ref().is_some_and(|link| !link.sealed.is_empty())
@@ -107,8 +108,8 @@ impl Connection {
 
     /// Encrypts the output, if the connection is encrypted.
     ///
-    /// # Errors
-    /// Fails if the TLS keys of the connection have been used for the maximum number of records.
+    /// # Errors Fails if the TLS keys of the connection have encrypted the maximum number of
+    /// records.
     #[inline]
     pub(super) fn seal(&mut self) -> std::io::Result<()> {
         match &mut self.link {

@@ -1,8 +1,9 @@
 //! One thread of the load: its clients, their connections, and an event loop with epoll.
 //!
-//! A turn, one iteration of the event loop, waits for readable connections. It reads each of them
-//! once, counts the replies, refills the pipeline and sends. All operations whose replies arrive in
-//! one read therefore cost two system calls together. Nothing is allocated per operation.
+//! Each turn (one iteration of the event loop) waits for readable connections. It reads each
+//! readable connection once, counts the replies, refills the pipeline and sends. All operations
+//! whose replies arrive in one read therefore share two system calls. Nothing is allocated per
+//! operation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -39,8 +40,8 @@ const DRAIN_NS: u64 = 5_000_000_000;
 const QUEUE_MAX: usize = 16 * 1024;
 /// Minimum time between two queries of the cluster's slots, in ns.
 const REFRESH_NS: u64 = 1_000_000_000;
-/// Maximum number of consecutive redirections of one operation. It ends a loop between nodes that
-/// redirect to each other.
+/// Maximum number of redirections of one operation. Without it, two nodes that redirect to each
+/// other would cause an endless loop.
 const HOPS_MAX: u8 = 16;
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
@@ -69,8 +70,8 @@ pub(super) struct Driver<'a> {
     stopping: bool,
     deadline_ns: u64,
     last_answer_ns: u64,
-    /// Time of the last send while no request was in flight. The stall limit counts from this time
-    /// or from the last reply, whichever is later.
+    /// Time of the last send that started while no request was in flight. The stall limit counts
+    /// from this time or from the last reply, whichever is later.
     asked_ns: u64,
     next_publish_ns: u64,
     next_refresh_ns: u64,
@@ -183,8 +184,8 @@ impl<'a> Driver<'a> {
                     self.send(index);
                 }
                 self.list(index);
-                // Send the next requests of this connection before others are read, to keep the
-                // server busy.
+                // Send the next requests of this connection before reading other connections, to
+                // keep the server busy.
                 self.fill_ready();
             }
         }
@@ -197,7 +198,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Creates all clients again with the start time `start_ns`, which was unknown when they were
-    /// created first.
+    /// first created.
     fn restart(&mut self, start_ns: u64) {
         for (position, client) in self.clients.iter_mut().enumerate() {
             let index = (self.thread + position * self.plan.threads as usize) as u64;
@@ -226,8 +227,8 @@ impl<'a> Driver<'a> {
         if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
             self.stopping = true;
             for client in &mut self.clients {
-                // The time has ended, so a request that was redirected and not sent again is not an
-                // error.
+                // The run's time is over by now, so redirected requests that were not sent again
+                // are not errors.
                 client.stop();
             }
             self.due.clear();
@@ -255,8 +256,8 @@ impl<'a> Driver<'a> {
         let mut timeout =
             Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
         if self.plan.rate_per_s.is_some() && wait_ns > 0 {
-            // `epoll_wait` takes its timeout in milliseconds. `poll` on the epoll descriptor takes
-            // a timeout in nanoseconds, so it waits first.
+            // The timeout of `epoll_wait` is in milliseconds. Waiting for the epoll descriptor with
+            // `poll` allows a timeout in nanoseconds.
             let waited = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
             ignore_interrupt(waited.map(|_| ()))?;
             timeout = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -340,13 +341,13 @@ impl<'a> Driver<'a> {
         let in_flight = u64::from(std::mem::take(&mut connection.in_flight));
         self.in_flight -= in_flight;
         let (client, node) = (connection.client, connection.node);
-        // The kernel removes a socket from the epoll instance only when its last descriptor is
-        // closed, at the end of the run. The socket is therefore removed here.
+        // The socket stays open until the end of the run, so the kernel does not remove it from the
+        // epoll instance by itself.
         let _ = epoll::delete(&self.epoll, &connection.socket);
         let client = &mut self.clients[client];
         client.connections[node] = None;
-        // A client that has lost one of its nodes cannot keep its key distribution. It ends, and
-        // the run counts as failed.
+        // Without a connection to one of the nodes, a client can't follow its key distribution. The
+        // client stops, and the run counts as failed.
         let redirected = client.stop() + self.redirected.drain(..).len() as u64;
         self.tally.lost(why, in_flight + redirected);
     }
@@ -398,8 +399,9 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Returns the client's connection to a node. Opens a connection if there is none. If this
-    /// fails, the operation is lost and the client ends, as after a lost connection.
+    /// Returns the client's connection to a node. Opens a connection if there is none. If the
+    /// connection can't be opened, the operation is lost and the client stops, as after a lost
+    /// connection.
     fn connection_to(&mut self, client: usize, node: usize) -> Option<usize> {
         let known = self.clients[client].connections.get(node).copied().flatten();
         known.or_else(|| {
@@ -461,8 +463,7 @@ impl<'a> Driver<'a> {
         loop {
             let client = &mut self.clients[client_index];
             if let Some(operation) = client.queues[node].pop_front() {
-                // If the client holds an operation for this node, the queue now has room for the
-                // operation.
+                // If the client holds an operation for this node, the node's queue has room again.
                 let held_here = client.held.as_ref().is_some_and(|(_, held_node)| *held_node == node);
                 if held_here && let Some((held, _)) = client.held.take() {
                     client.queues[node].push_back(held);
@@ -527,8 +528,7 @@ impl<'a> Driver<'a> {
         }
         connection.out_sent = 0;
         connection.forget_sent();
-        // Bytes that were added in the meantime are encrypted only after the earlier bytes were
-        // sent.
+        // Requests that were added in the meantime are encrypted and sent only now.
         if connection.link.is_some() && !connection.out.is_empty() {
             self.send(index);
         }

@@ -1,9 +1,9 @@
 //! Hand-overs: many clients block in BLPOP on one list, and one further client pushes elements.
 //!
 //! The pushing client sends a batch in one write, with one RPUSH for each element. It sends the
-//! next batch when every element has arrived at some client. A client that receives an element
-//! blocks again immediately. A hand-over thus consists of a push, the delivery to the client that
-//! has been blocked longest, and the next BLPOP of that client.
+//! next batch when each element has arrived at one of the blocked clients. A client that receives
+//! an element blocks again immediately. A hand-over thus consists of a push, the delivery to the
+//! client that has been blocked longest, and the next BLPOP of that client.
 //!
 //! Elements are numbers, and each number is pushed once. The run fails if an element is lost or
 //! arrives twice.
@@ -92,8 +92,8 @@ impl<'a> HandOver<'a> {
             tally: Tally::new(plan.commands.len()),
             next: 0,
             last_answer_ns: 0,
-            // The first elements only show that the clients are blocked, so their counts are not
-            // published.
+            // The first elements only check that the clients are blocked, so this phase publishes
+            // no counts.
             next_publish_ns: u64::MAX,
             room: vec![0; READ_BYTES],
         };
@@ -196,7 +196,7 @@ impl<'a> HandOver<'a> {
         let read_bytes = match rustix::net::recv(&client.socket, &mut self.room[..], RecvFlags::empty()) {
             Ok((_, 0)) => return trouble("the server closed the connection"),
             Ok((_, read_bytes)) => read_bytes,
-            // The poll reports the socket again as long as there are bytes to read.
+            // If bytes are left to read, the next poll reports the socket again.
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return trouble(format!("connection failed: {error}")),
         };
@@ -225,7 +225,7 @@ impl<'a> HandOver<'a> {
         }
     }
 
-    /// Sends all of `bytes`. The socket has room for them, because nothing else is in flight on it.
+    /// Sends all of `bytes`. The socket has room, because no earlier bytes are unsent.
     fn send(&mut self, index: usize, bytes: &[u8]) -> Step {
         loop {
             match rustix::net::send(&self.clients[index].socket, bytes, SendFlags::NOSIGNAL) {
@@ -295,7 +295,8 @@ mod tests {
     use super::super::outcome::tests::plan as base;
     use super::*;
 
-    /// The element that a faulty server mishandles. It is pushed later than those of `connect`.
+    /// The element that a faulty server mishandles. It is pushed after the elements that `connect`
+    /// pushes.
     const WRONG: u64 = 100;
 
     #[derive(Clone, Copy, PartialEq)]

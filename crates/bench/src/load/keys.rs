@@ -1,5 +1,5 @@
-//! Draws the numbers of keys by the patterns of memtier_benchmark. The template turns a number into
-//! a key.
+//! Draws the numbers of keys by the patterns of memtier_benchmark. `Template` turns a number into a
+//! key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,8 +49,8 @@ impl fmt::Display for Pattern {
 }
 
 /// Maximum standard deviation of the Gaussian pattern, as a multiple of the length of the range.
-/// With this value the pattern is nearly uniform. With a larger value, more draws would be outside
-/// the range.
+/// With this value the pattern is nearly uniform. A larger value would only increase the number of
+/// draws outside the range, which are repeated.
 pub(crate) const STDDEV_RANGES_MAX: f64 = 10.0;
 
 /// The keys that a run may use, and the parameters of the patterns.
@@ -130,8 +130,8 @@ impl Keys {
                 // two ends. With a deviation of `STDDEV_RANGES_MAX`, at least one draw in fifty is
                 // inside the range, even if the median is at one end.
                 if key >= range.minimum as f64 && key <= range.maximum as f64 {
-                    // Above 2^53 the conversion to `f64` rounds the ends of the range, so the key
-                    // may still be outside.
+                    // Above 2^53, the ends of the range are rounded in the conversion to `f64`. The
+                    // key may therefore still be outside the range.
                     return (key as u64).clamp(range.minimum, range.maximum);
                 }
             },

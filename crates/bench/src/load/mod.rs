@@ -15,9 +15,10 @@
 //!
 //! # What it costs
 //!
-//! Each read of a connection costs `recv`, `send` and two readings of the clock. All connections
-//! that are readable at the same time share one `epoll_wait`. An operation costs a random key, a
-//! few copies and a count, but no allocation. `docs/benchmarks.md` has measurements.
+//! Each read of a connection costs `recv`, `send` and two readings of the clock. Connections that
+//! are readable at the same time share one `epoll_wait`. For each operation, the generator draws a
+//! key, copies a few byte ranges and increments a counter. It allocates no memory.
+//! `docs/benchmarks.md` has measurements.
 
 mod client;
 pub(crate) mod cluster;
@@ -70,7 +71,7 @@ const DESCRIPTORS_SPARE: u64 = 100;
 /// Runs `pantala-bench load`. Fails if a request failed or the run was interrupted.
 pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
     let plan = options.plan().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-    // The files are opened first, so that an invalid path fails before the run.
+    // The files are opened first, so that an invalid path causes an error before the run.
     let json = options.json_out_file.as_ref().map(|path| create(path)).transpose()?;
     let hdr = options.hdr_file.as_ref().map(|path| create(path)).transpose()?;
     let mut progress = Progress::new(plan.requests());
@@ -86,8 +87,8 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         outcome.write_percentiles(&mut file)?;
         file.flush()?;
     }
-    // The table is printed after the files are written, so that they are complete even if stdout is
-    // closed.
+    // The files are written before the table is printed, so that they are complete even if stdout
+    // is closed.
     outcome.write_table(&mut io::stdout().lock())?;
     match outcome.trouble() {
         Some(why) => Err(io::Error::other(why)),
@@ -182,8 +183,8 @@ pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn Watch) ->
 /// Synchronizes the start of the threads. Either all threads start together, or none starts.
 struct Start {
     clock: Instant,
-    /// The threads and the watcher wait here until every thread has connected its clients or failed
-    /// to.
+    /// The threads and the watcher wait here until every thread has connected its clients, or has
+    /// failed to connect them.
     connected: Barrier,
     /// The threads wait here until the watcher has returned from [`Watch::begins`].
     go: Barrier,
@@ -284,8 +285,8 @@ fn watch_threads(shared: &Shared, watch: &mut dyn Watch, ended: impl Fn() -> boo
 /// low.
 ///
 /// Fails with an explanation if the hard limit is too low for one connection per client. In cluster
-/// mode the limit is always raised, because the number of nodes is unknown here. If even the hard
-/// limit is too low for connections to all nodes, a later connection fails.
+/// mode the limit is always raised, because the number of nodes is unknown here. If the hard limit
+/// is too low for all nodes, connecting to a node fails later.
 fn allow_descriptors(plan: &Plan) -> io::Result<()> {
     let needed = u64::from(plan.clients) + DESCRIPTORS_SPARE;
     let limit = getrlimit(Resource::Nofile);

@@ -512,7 +512,7 @@ mod tests {
             (plan.amount, plan.clients) = (Amount::Shared(all), clients);
             assert_eq!((plan.requests(), keys_of_clients(&plan).concat().len()), (Some(all), all as usize));
         }
-        // If only some patterns are P, P does not divide the number of requests.
+        // A client's number of requests is its part of the keys only if all patterns are P.
         assert_eq!(plan("--requests|allkeys|--key-maximum|99|--key-pattern|P:R").unwrap().requests_of(3), Some(100));
         assert_eq!(plan("--test-time|3").unwrap().requests(), None);
     }

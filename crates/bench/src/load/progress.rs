@@ -1,4 +1,4 @@
-//! Shows the progress of a run: on a terminal as one line that is updated, and otherwise as a new
+//! Shows the progress of a run. On a terminal, updates one line. Without a terminal, prints a new
 //! line every few seconds.
 
 use std::io::{IsTerminal, Write};

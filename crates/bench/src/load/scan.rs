@@ -4,7 +4,7 @@
 //! Parsing can stop and resume at any byte. The bytes of a bulk are skipped. Within a nested reply,
 //! the scanner only counts the replies that are still missing.
 
-/// Maximum number of bytes that are kept of an incomplete line. A longer error text is truncated.
+/// Maximum number of bytes of an incomplete line that are kept. A longer error text is truncated.
 const LINE_KEPT_BYTES_MAX: usize = 1024;
 
 /// A complete reply.
@@ -23,8 +23,8 @@ pub(crate) struct NoReply(pub(crate) u8);
 
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    /// Number of replies that must still be completed, including the current one, until the
-    /// outermost reply is complete; 0 between replies.
+    /// Number of replies that are missing until the outermost reply is complete, including the
+    /// current one. It is 0 between replies.
     missing: u64,
     /// Number of bytes of the current bulk that must still be skipped, including its line end.
     skip_bytes: u64,
@@ -119,8 +119,8 @@ impl Scanner {
                 self.null = outermost && count.is_none();
                 self.push |= outermost && kind == b'>';
                 let count = count.unwrap_or(0).saturating_mul(if matches!(kind, b'%' | b'|') { 2 } else { 1 });
-                // An attribute precedes the reply that it describes. It was not counted as a
-                // missing reply.
+                // An attribute comes before the reply that it describes. The attribute itself is
+                // not one of the missing replies, so it adds one.
                 self.missing = self.missing.saturating_add(count + u64::from(kind == b'|'));
                 self.complete(each);
             }

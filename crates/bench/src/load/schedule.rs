@@ -1,8 +1,8 @@
 //! Computes the due times of a client's operations.
 //!
 //! With `--rate-limiting`, all due times are fixed before the run. Operations are due at even
-//! intervals, and the clients take turns. Latency counts from the due time. A stalled server
-//! therefore can't hide latency by delaying requests (coordinated omission).
+//! intervals, and the clients take turns. Latency counts from the due time. If a server stalls, the
+//! latencies of delayed requests therefore include the delay (no coordinated omission).
 
 /// The due times of one client.
 #[derive(Clone, Debug)]
@@ -11,7 +11,7 @@ pub(crate) struct Schedule {
     /// Rate of all clients together, in operations per second.
     rate_per_s: u64,
     clients: u64,
-    /// Number of the client's next operation, counted over all clients.
+    /// Number of the client's next operation, among the operations of all clients.
     number: u64,
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-/// Maximum latency that histograms can record, in nanoseconds. A longer latency counts as this one.
+/// Maximum latency that histograms can record, in nanoseconds. A longer latency is recorded as this
+/// maximum.
 pub(crate) const LATENCY_MAX_NS: u64 = 100_000_000_000;
 /// Significant decimal digits of a latency.
 const DIGITS: u8 = 3;
@@ -14,8 +15,9 @@ const ERROR_TEXTS_MAX: usize = 16;
 /// Maximum number of bytes of an error text that are kept.
 const ERROR_TEXT_BYTES_MAX: usize = 120;
 
-/// A histogram with [`DIGITS`] digits distinguishes all values below this power of two. From there
-/// on, it distinguishes half as many values between each power of two and the next.
+/// A histogram with [`DIGITS`] digits distinguishes all values below this power of two. At and
+/// above this power of two, it distinguishes half as many values between each power of two and the
+/// next.
 pub(crate) const SUB_BUCKETS: u64 = (2 * 10u64.pow(DIGITS as u32)).next_power_of_two();
 
 /// Returns an empty histogram of latencies in nanoseconds.
@@ -42,8 +44,8 @@ pub(crate) struct Tally {
     pub(crate) connections_lost: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// Consecutive operations that aren't recorded yet: their command, their start and their
-    /// number.
+    /// Consecutive operations that aren't recorded yet: their command, their start time, and how
+    /// many there are.
     run: (u16, u64, u64),
 }
 
@@ -90,8 +92,8 @@ impl Tally {
         }
     }
 
-    /// Adds the recent latencies to the total and to `interval`, and clears them. Returns the
-    /// number of these operations.
+    /// Adds the recent latencies to the total and to `interval`, and clears the recent ones.
+    /// Returns their number.
     pub(crate) fn settle(&mut self, interval: &mut Histogram<u64>) -> u64 {
         let mut moved = 0;
         for (recent, all) in self.recent.iter_mut().zip(&mut self.latency_ns) {

@@ -2,7 +2,7 @@
 //! bytes.
 //!
 //! An operation is one request, or several requests separated by the word `;`. A template contains
-//! the requests in RESP, except for the variable parts: keys, values, TTLs and random numbers.
+//! the requests in RESP, with gaps for the variable parts: keys, values, TTLs and random numbers.
 //!
 //! An argument with a key is written by three copies. The first is `$len\r\nprefix`, which depends
 //! only on the number of digits of the key. The second is the digits, and the third is the rest of

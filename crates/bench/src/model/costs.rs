@@ -77,8 +77,8 @@ pub(super) struct Line {
     /// entry and to the line of a shard's gate (the word that shows whether the shard is held).
     /// Both are prefetched while the previous command runs.
     pub(super) hidden: Input,
-    /// Size of a worker's own cache, in bytes. If a worker uses an entry again before it has loaded
-    /// this many bytes, the entry is still in the cache, unless another core has written it.
+    /// Size of a worker's own cache, in bytes. An entry leaves this cache when the worker has
+    /// loaded this many other bytes, or when another core writes the entry.
     pub(super) own_cache_bytes: Input,
 }
 

@@ -198,8 +198,8 @@ mod tests {
         }
     }
 
-    /// If messages cost nothing, `owner` is as fast as `inline`. The difference is therefore the
-    /// cost of messages.
+    /// If messages cost nothing, `owner` is as fast as `inline`. The difference between the two is
+    /// therefore the cost of messages.
     #[test]
     fn messages_are_the_cost_of_owner_execution() {
         let mut costs = Costs::built_in().unwrap();

@@ -14,18 +14,18 @@
 //! Two kinds of cache lines move from core to core:
 //!
 //! - Lines that commands write in a shard. They move if another worker held the shard last.
-//! - Lines of a key's entry. They move if another worker has written the entry since this worker
-//!   used it, or if this worker writes the entry while another worker has it in its cache. Such a
-//!   move counts only if the key is used again so soon that a single worker would still find the
-//!   entry in its cache. Any other entry is read from memory, even with one worker, so the time
-//!   measured with one worker includes its cost.
+//! - Lines of a key's entry. They move in two cases: another worker has written the entry since
+//!   this worker used it, or this worker writes the entry while it is in another worker's cache.
+//!   Such a move counts only if the key is used again so soon that the entry would still be in the
+//!   cache of a single worker. If the key is used later, even a single worker reads the entry from
+//!   memory. The time measured with one worker includes this read.
 //!
-//! A command on several keys reserves all its shards when it arrives at the first one. In reality
-//! it would reach some of them later. The simulated throughput of such commands is therefore a
-//! lower bound. With [`Policy::Owner`], `tables` reports only commands on one key.
+//! A simulated command on several keys reserves all its shards when it arrives at the first shard.
+//! A real command would reserve the other shards later. The simulated throughput of such commands
+//! is therefore a lower bound. With [`Policy::Owner`], `tables` reports only commands on one key.
 //!
-//! The simulation omits four things: the hand-over of a shard to its home after 64 requests,
-//! sleeping workers, memory bandwidth, and locks in the kernel.
+//! The simulation does not model the hand-over of a shard to its home after 64 requests, sleeping
+//! workers, memory bandwidth, or locks in the kernel.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -131,8 +131,8 @@ struct Simulation<'s> {
     entries: HashMap<u64, Entry>,
     /// Number of operations so far.
     done: u64,
-    /// For each worker, the time that it worked for other workers and that has not delayed it yet,
-    /// in ns.
+    /// For each worker, the time of its work for other workers that has not yet delayed its own
+    /// operations, in ns.
     debt: Vec<f64>,
     /// For each home, the time at which its work for other workers ends. Used only with
     /// [`Policy::Owner`].
@@ -196,7 +196,8 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
         }
         wanted.sort_unstable();
         let next = simulation.operation(at, worker, &wanted);
-        // A random time is needed, because otherwise the workers run in lockstep and never contend.
+        // The time is random. With equal times, the workers would run in lockstep and never
+        // contend.
         let outside_ns = scene.outside_ns * (0.5 + random.unit());
         arrivals.push(Reverse((Time(next + outside_ns), worker)));
         simulation.done += 1;
@@ -252,7 +253,8 @@ impl Simulation<'_> {
             let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
             let waits = free_at > ready;
             ready = ready.max(free_at);
-            // Nothing hides the transfer of the gate's line if the worker waits for the gate.
+            // If the worker waits for the gate, a prefetch can't hide the transfer of the gate's
+            // line.
             let shown = if waits { 1.0 } else { 1.0 - scene.hidden };
             if holder != runner && holder != u32::MAX {
                 moved = true;
@@ -327,8 +329,8 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    /// Accounts for a request that was left at the time `at`, with a reply at the time `end`.
-    /// Returns the time at which the sender continues.
+    /// Accounts for a request that was left at the time `at` and whose reply is sent at the time
+    /// `end`. Returns the time at which the sender continues.
     fn asked(&mut self, at: f64, end: f64, message_ns: f64) -> f64 {
         let sent = at + self.scene.request_ns + message_ns;
         let next = sent.max(end - AHEAD_NS);
@@ -464,7 +466,7 @@ mod tests {
         let mixed = fetched(0.1, 1, 1000.0);
         assert!((8.0..20.0).contains(&mixed), "{mixed}");
         assert_eq!(fetched(1.0, 1, 0.0), 0.0, "nobody has it in a cache");
-        // With many keys, only those keys count that are used again soon enough.
+        // With many keys, transfers count only for keys that are used again soon enough.
         let many = fetched(1.0, 1_000_000, 1000.0);
         assert!((1.0..35.0).contains(&many), "{many}");
     }

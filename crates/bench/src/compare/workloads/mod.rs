@@ -47,8 +47,8 @@ pub(crate) struct Command {
     pub(crate) weight: u32,
 }
 
-/// The operations of one measurement, and its length. The *numbers* are those from which keys or
-/// members are formed; [`Workload::numbers`] says how many there are.
+/// The operations of one measurement, and its length. *Numbers* are the [`Workload::numbers`]
+/// numbers from which keys or members are formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
     /// Commands, for the time `--test-time`.
@@ -196,13 +196,13 @@ impl Workload {
     }
 
     /// Returns the number of operations in flight per connection. For hand-overs it is at most half
-    /// the number of `clients`, so that elements that are pushed together find blocked clients.
+    /// of `clients`, so that enough blocked clients wait for the elements that are pushed together.
     pub(crate) fn pipeline_of(&self, clients: u32) -> u32 {
         if self.measured == Measured::HandOvers { self.pipeline.min(clients / 2).max(1) } else { self.pipeline }
     }
 
-    /// Returns whether the workload would detect a server that replies to every command but stores
-    /// nothing.
+    /// Returns whether a step of the workload checks a count. Such a check detects a server that
+    /// replies to every command but stores nothing.
     pub(crate) fn is_counted(&self) -> bool {
         let mut steps = self.fill.iter().chain(self.before).chain(self.after);
         steps.any(|step| matches!(step, Step::Count(..)))
@@ -229,8 +229,8 @@ impl Workload {
         appends || self.measured == Measured::Saves
     }
 
-    /// Returns the reason why `model` doesn't predict the workload's performance; `None` if it
-    /// does.
+    /// Returns the reason why `model` doesn't predict the workload's performance. Returns `None` if
+    /// `model` predicts it.
     pub(crate) fn unmodelled(&self) -> Option<&'static str> {
         match (self.measured, self.needs) {
             (Measured::Resident(..), _) => Some("memory, without a load"),

@@ -68,8 +68,8 @@ const SCORED: Workload = Workload {
 };
 const XADD: &str = "XADD stream * sensor __key__ reading __data__";
 const READ_TEN: &str = "XREADGROUP GROUP group consumer COUNT 10 STREAMS stream >";
-/// A command whose reply starts with the number of pending entries: those that were delivered but
-/// not acknowledged.
+/// A command whose reply starts with the number of pending entries (delivered but not
+/// acknowledged).
 const PENDING: &str = "XPENDING stream group";
 /// Steps that create a group that has not read any entries.
 const NEW_GROUP: &[Step] = &[Once("XGROUP DESTROY stream group"), Once("XGROUP CREATE stream group 0")];
@@ -330,8 +330,7 @@ pub(crate) const ALL: &[Workload] = &[
         measured: Measured::EachNumber,
         fill: &[],
         before: &[Once("DEL stream"), Once("XGROUP CREATE stream group 0 MKSTREAM")],
-        // These counts show that every entry was acknowledged: all were delivered, and none is
-        // pending.
+        // Checks that every entry was delivered and none is pending, so that all were acknowledged.
         after: &[Count("EVAL return(redis.call('XINFO','GROUPS','stream')[1][10]) 0", 1), Count(PENDING, 0)],
         clients: Clients::One,
         ..COLLECTION
@@ -353,7 +352,7 @@ pub(crate) const ALL: &[Workload] = &[
         commands: &[uniform("SUNIONSTORE union first second", 1)],
         fill: &[Each("SADD first __key__ -__same_key__"), Each("SADD second __key__ -9__same_key__")],
         after: &[Count("SCARD union", 3)],
-        // This minimum ensures that no number after `-` equals a number after `-9`, at any scale.
+        // With this minimum, no number after `-` equals a number after `-9`, at any scale.
         key_minimum: 1_000_000,
         ..UNION
     },
