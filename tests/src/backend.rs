@@ -46,8 +46,8 @@ impl Backend {
     }
 }
 
-/// Returns why this host can't set up a ring; `None` if it can. Asks the kernel, not Pantala,
-/// because a Pantala that rejects io_uring by mistake must fail its tests.
+/// Returns the reason why this host can't set up a ring, or `None` if it can. Asks the kernel and
+/// not Pantala: if Pantala rejects io_uring by mistake, the tests must fail.
 fn io_uring_refusal() -> Option<String> {
     let ring = io_uring::IoUring::<io_uring::squeue::Entry, io_uring::cqueue::Entry>::builder()
         .setup_single_issuer()
@@ -65,11 +65,11 @@ pub fn for_each_backend(mut body: impl FnMut(Backend)) {
     }
 }
 
-/// Runs `body` for all backends under test at the same time. For bodies that wait most of the time;
-/// bodies that use much CPU time would disturb each other and need [`for_each_backend`].
+/// Runs `body` for all backends under test at the same time. Use it only for bodies that wait most
+/// of the time. Bodies that use much CPU time would slow each other down, and need
+/// [`for_each_backend`].
 ///
-/// # Panics
-/// If a body panics, after all of them have ended.
+/// # Panics If a body panics. Panics after all bodies have ended.
 pub fn for_all_backends(body: impl Fn(Backend) + Sync) {
     std::thread::scope(|scope| {
         let body = &body;

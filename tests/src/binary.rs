@@ -1,5 +1,5 @@
-//! Builds the `pantala` binary and returns its path. `cargo test` itself builds a binary only for
-//! the tests of its own package, and these tests are in another one.
+//! Builds the `pantala` binary and returns its path. `cargo test` builds a binary only for the
+//! tests of the binary's own package, and these tests are in another package.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,18 +9,16 @@ use cargo_metadata::Message;
 
 /// Returns the root directory of the workspace.
 ///
-/// # Panics
-/// Never: this package is in a subdirectory of it.
+/// # Panics Never, because this package is in a subdirectory of the workspace.
 #[must_use]
 pub fn workspace_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("the package has a parent").to_path_buf()
 }
 
-/// Returns the path of the binary under test: `PANTALA_BIN`, otherwise a binary built once per
-/// process by cargo, in the profile of this test.
+/// Returns the path of the binary under test. This is `PANTALA_BIN` if it is set; otherwise cargo
+/// builds the binary once per process, in the profile of this test.
 ///
-/// # Panics
-/// If it can't be built.
+/// # Panics If the binary can't be built.
 pub fn pantala() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| match std::env::var_os("PANTALA_BIN") {
@@ -32,8 +30,7 @@ pub fn pantala() -> &'static PathBuf {
 /// Returns the path of `pantala-bench`, built once per process by cargo in the profile of this
 /// test.
 ///
-/// # Panics
-/// If it can't be built.
+/// # Panics If the binary can't be built.
 pub fn pantala_bench() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build("pantala-bench", &["pantala-bench", "pantala", "pantala-tests"]))
@@ -52,8 +49,8 @@ fn build(name: &str, packages: &[&str]) -> PathBuf {
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
-    // Cargo sets this variable for the package under test; it would mislead the build of another
-    // package.
+    // Cargo sets this variable for the package under test. The build of another package must not
+    // inherit it.
     let mut child = command
         .current_dir(workspace_root())
         .env_remove("CARGO_MANIFEST_DIR")

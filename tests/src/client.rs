@@ -107,8 +107,8 @@ impl Client {
         self.send_raw(&bytes);
     }
 
-    /// Sends all commands in one write and returns the replies. Reads while it writes; otherwise
-    /// the client and the server could each wait until the other one reads.
+    /// Sends all commands in one write and returns the replies. Reads while it writes. Without
+    /// that, the client and the server could each wait until the other side reads.
     ///
     /// # Panics
     /// If the server closes the connection.
@@ -182,8 +182,9 @@ impl Client {
     /// If the server closes the connection ([`io::ErrorKind::UnexpectedEof`]), is silent for
     /// [`READ_MAX`], or sends bytes that aren't a reply.
     pub fn try_receive(&mut self) -> io::Result<(Reply, Vec<u8>)> {
-        // Each parse starts at the reply's first byte. A long incomplete reply is parsed again only
-        // when its last bulk is complete, so that reading a reply of 512 MB takes linear time.
+        // Each parse starts at the reply's first byte. If the reply ends within a bulk, it is
+        // parsed again only when that bulk is complete. Reading a reply of 512 MB therefore takes
+        // linear time.
         let mut retry_len = 1;
         loop {
             let unread = &self.buffer[self.taken..];
@@ -234,8 +235,8 @@ impl Client {
         self.buffer.split_off(self.taken)
     }
 
-    /// Reads and keeps bytes until the server closes the connection (true) or is silent for `limit`
-    /// (false).
+    /// Reads and keeps bytes. Returns true when the server closes the connection, and false when it
+    /// has been silent for `limit`.
     ///
     /// # Panics
     /// If the socket fails with an unexpected error.
@@ -264,8 +265,9 @@ impl Client {
         matches!(result, Ok(n) if n > 0)
     }
 
-    /// Reads once, for at most `limit`. Returns true if bytes arrived or none did within `limit`,
-    /// and false if the server has closed the connection or the socket has failed.
+    /// Reads once, for at most `limit`. Returns whether the connection is still open afterwards:
+    /// true even if no bytes arrived, and false if the server has closed the connection or the
+    /// socket has failed.
     ///
     /// # Panics
     /// If `limit` is zero.
@@ -319,7 +321,8 @@ impl Client {
 
     /// Closes the sending half; reading continues.
     pub fn close_write(&mut self) {
-        // Fails only if the server has closed first, which later reads detect.
+        // The error is ignored: it means that the server has already closed the connection, which
+        // later reads detect.
         let _ = match &self.stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -346,7 +349,7 @@ impl Client {
     }
 }
 
-/// Returns the minimum length at which the incomplete reply `unread` may be complete: the end of
+/// Returns the minimum length that the reply `unread` must have to be complete: up to the end of
 /// its last bulk, or one byte more than now.
 fn missing_len(unread: &[u8]) -> usize {
     let mut at = 0;

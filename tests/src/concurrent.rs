@@ -10,8 +10,7 @@ pub type Body<'a> = Box<dyn FnMut() -> Result<(), String> + Send + 'a>;
 
 /// Runs every body repeatedly, in its own thread, until `limit` has passed.
 ///
-/// # Errors
-/// The first error. The other bodies are then stopped.
+/// # Errors The first error of a body. The other bodies then stop.
 ///
 /// # Panics
 /// If a body panics.
@@ -23,7 +22,8 @@ pub fn run_for(limit: Duration, bodies: Vec<Body<'_>>) -> Result<(), String> {
         for mut body in bodies {
             let (stop, first) = (&stop, &first);
             scope.spawn(move || {
-                // A body that panics doesn't set `stop`, so the others run until the deadline.
+                // A body that panics doesn't set `stop`, so the other bodies run until the
+                // deadline.
                 while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
                     if let Err(text) = body() {
                         stop.store(true, Ordering::Relaxed);

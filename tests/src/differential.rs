@@ -2,7 +2,7 @@
 //! *reference* (redis-server), and compares every reply.
 //!
 //! A *step* is a command of the stream. A *burst* is a list of steps sent in one write. A *walk* is
-//! a `SCAN` command whose cursor is followed to the end (see [`generator`]).
+//! the series of `SCAN` calls that follow a cursor until it is 0 (see [`generator`]).
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -25,14 +25,14 @@ const SHOWN_BEFORE: usize = 100;
 const HISTORY_SHOWN: usize = 60;
 /// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// If only one of two walks found some elements, a report shows at most this number of them.
+/// Maximum number of elements that a report shows of those that only one of the two walks found.
 const ODD_SHOWN: usize = 4;
 /// Number of commands that fill both servers before a stream, to create payloads for `RESTORE`.
 const FILLING: usize = 3000;
 /// Maximum length of a payload for `RESTORE`, in bytes.
 const PAYLOAD_BYTES_MAX: usize = 20_000;
-/// If the reference's reply to a script has at least this many bytes, the script may fail on
-/// Pantala for lack of memory.
+/// Minimum length of the reference's reply to a script, in bytes, for which the same script may
+/// fail on Pantala for lack of memory.
 const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 
 /// A difference between two servers.
@@ -56,8 +56,8 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// Creates a pair in which `subject` must reply as `reference` does. Empties both servers and
-    /// makes them expire keys only on access, so that the number of keys is comparable.
+    /// Creates a pair in which `subject` must reply as `reference` does. Empties both servers, and
+    /// disables active expiry, so that the number of keys is comparable.
     #[must_use]
     pub fn new(subject: &'a Server, reference: &'a Server) -> Pair<'a> {
         let connect = |server: &Server| {
@@ -75,7 +75,8 @@ impl<'a> Pair<'a> {
         Pair { subject, reference, subject_clients: connect(subject), reference_clients: connect(reference) }
     }
 
-    /// Sends the steps to both servers in bursts, each on one connection, and compares the replies.
+    /// Sends the steps to both servers in bursts and compares the replies. Each burst is sent on
+    /// one connection.
     ///
     /// # Errors
     /// The first difference.
@@ -149,7 +150,8 @@ impl<'a> Pair<'a> {
         reference.send_raw(&bytes);
         let sent = || steps.iter().map(|step| format!("\n    {}", show_args(&step.args))).collect::<String>();
         let unanswered = |text: String| difference(start, format!("{text}; the burst was:{}", sent()));
-        // The marker distinguishes a missing or extra reply from a wrong one.
+        // The marker reveals missing and extra replies, which would otherwise look like wrong
+        // replies.
         let right = until_marker(reference, &marker).map_err(|text| unanswered(format!("the reference: {text}")))?;
         let given = until_marker(subject, &marker).map_err(unanswered)?;
         if given.len() != right.len() || right.len() != steps.len() {
@@ -186,7 +188,7 @@ impl<'a> Pair<'a> {
     /// The first difference.
     pub fn compare_datasets(&mut self) -> Result<(), Difference> {
         for client in [&mut self.subject_clients[2], &mut self.reference_clients[2]] {
-            // A shrunk stream may end within a transaction.
+            // A shortened stream may end within a transaction.
             client.call("DISCARD");
         }
         for database in 0..DATABASES {
@@ -221,11 +223,11 @@ impl<'a> Pair<'a> {
     }
 
     fn compare_key(&mut self, when: &str, key: &[u8]) -> Result<(), Difference> {
-        // IDs from the clock differ.
+        // The IDs of this stream come from the servers' clocks, so they differ.
         let stream_check = if key == generator::CLOCK_STREAM { Check::Kind } else { Check::Times };
         for (words, check) in [
             ("TYPE {}", Check::Exact),
-            // Commands for other types reply with an error.
+            // Commands for another type reply with an error, which must also be equal.
             ("GET {}", Check::Exact),
             ("LRANGE {} 0 -1", Check::Exact),
             ("HGETALL {}", Check::Pairs),
@@ -275,8 +277,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Shortens the failing stream: removes ever smaller groups of commands, down to single
-    /// commands, and keeps each removal after which the stream still fails. Stops when
+    /// Shortens the failing stream. Tries to remove groups of commands, smaller and smaller down to
+    /// single commands. Keeps a removal if the stream still fails without the group. Stops when
     /// [`SHRINK_MAX`] has passed. Returns the whole stream if a server has died, or if the stream
     /// doesn't fail a second time.
     #[must_use]
@@ -309,7 +311,7 @@ impl<'a> Pair<'a> {
 }
 
 /// Returns the elements of all pages of a walk, without repetitions. The error shows a reply that
-/// isn't a page, or says that the walk doesn't end.
+/// isn't a page, or states that the walk doesn't end.
 fn elements_of_walk(client: &mut Client, step: &Step) -> Result<BTreeSet<String>, String> {
     let chunk = if step.check == Check::WalkOfPairs { 2 } else { 1 };
     let cursor_at = if step.args[0].eq_ignore_ascii_case(b"SCAN") { 1 } else { 2 };
@@ -345,8 +347,8 @@ fn payloads(subject: &Server, reference: &Server, seed: u64, start_s: i64) -> Re
     let mut payloads = Vec::new();
     for database in 0..generator::DATABASES {
         for key in pair.keys_of(database as usize)? {
-            // The last ID of this stream is a time. A copy restored from it would reject smaller
-            // IDs, such as those that the generator uses for other streams.
+            // The last ID of this stream is a time. A stream restored from this payload would
+            // reject smaller IDs, and the generator's other IDs are all smaller.
             if key == generator::CLOCK_STREAM {
                 continue;
             }
@@ -421,10 +423,10 @@ fn until_marker(client: &mut Client, marker: &str) -> Result<Vec<Raw>, String> {
     }
 }
 
-/// Returns whether the subject's reply `given` is acceptable, if the reference's is `right`.
+/// Returns whether the subject's reply `given` is acceptable if `right` is the reference's reply.
 #[must_use]
 pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
-    // COMPAT.md: Pantala limits the memory of a script's Lua state, which also holds the reply.
+    // Pantala limits the memory of a script's Lua state, which also contains the reply (COMPAT.md).
     let is_too_large = given.1.starts_with(b"-ERR not enough memory script") && right.1.len() >= SCRIPT_REPLY_BYTES;
     if given.1 == right.1 || is_too_large {
         return true;

@@ -1,7 +1,8 @@
 //! Tests with client libraries of other languages, and with programs based on them. `tests/clients`
 //! has a directory for each language, with an ordinary package manifest and with workloads that
-//! check replies. Each directory is copied to `target/clients`, where the language's own package
-//! manager installs the manifest's packages. The workloads run there against a server.
+//! check replies. Each directory is copied to `target/clients`. The language's own package manager
+//! installs the manifest's packages in the copy, and the workloads run in the copy against a
+//! server.
 //!
 //! A workload is a program that reads the server's port from `PANTALA_PORT`, prints a line for each
 //! check, and exits with 1 if a check fails. If the port is encrypted, `PANTALA_TLS_CA`,
@@ -18,7 +19,7 @@ use crate::{Server, binary, tool};
 
 /// Maximum duration of one step of an installation, including downloads.
 const INSTALL_MAX: Duration = Duration::from_secs(300);
-/// Maximum duration of one workload. On an idle machine none takes more than 8 s.
+/// Maximum duration of one workload. On an idle machine, every workload takes at most 8 s.
 const WORKLOAD_MAX: Duration = Duration::from_secs(90);
 
 /// One language.
@@ -42,9 +43,9 @@ static INSTALLED: Mutex<Vec<(&str, Option<PathBuf>)>> = Mutex::new(Vec::new());
 const STORE_PASSWORD: &str = "workload";
 
 impl Ecosystem {
-    /// Copies the directory and installs its packages. If the language is missing, prints a
-    /// `SKIPPED:` line and returns `None`. Outside of CI it does the same if the installation
-    /// fails, for example without a registry.
+    /// Copies the directory and installs its packages. If the language is not installed, prints a
+    /// `SKIPPED:` line and returns `None`. Outside of CI, does the same if the packages can't be
+    /// installed, for example without access to a registry.
     ///
     /// # Panics
     /// With `CI=true`, if the language is installed and the installation of packages fails.
@@ -84,8 +85,8 @@ impl Ecosystem {
 
     /// Runs all workloads against `server`, one after another.
     ///
-    /// # Panics
-    /// If one exits with a status other than 0, prints no check, or exceeds its time limit.
+    /// # Panics If a workload exits with a status other than 0, prints no check, or exceeds its
+    /// time limit.
     pub fn run(&self, folder: &Path, server: &mut Server) {
         for line in self.workloads {
             let port = server.port();

@@ -34,7 +34,7 @@ pub struct EffectStream {
 }
 
 impl EffectStream {
-    /// Attaches to a server. The stream has all writes after this call.
+    /// Attaches to a server. The stream contains all writes that follow this call.
     ///
     /// # Panics
     /// If the server rejects `SYNC`.
@@ -109,10 +109,10 @@ impl EffectStream {
         self.buffer.is_empty()
     }
 
-    /// Returns all effects of writes that were acknowledged before this call. Sets a marker key and
-    /// reads until the marker is in the stream, and does this a second time. Effects of other
-    /// workers may follow the first marker, but they precede the second marker, which is set after
-    /// the first one was received.
+    /// Returns all effects of writes that were acknowledged before this call. Sets a marker key,
+    /// reads the stream up to the marker, and does both a second time. One marker is not enough:
+    /// effects of other workers may follow it, although their writes were acknowledged before. They
+    /// precede the second marker, because it is set after the first marker was received.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
         let mut effects = self.up_to_marker(client);
         effects.append(&mut self.up_to_marker(client));
@@ -137,9 +137,8 @@ impl EffectStream {
 
 /// Replays effects on a server, in order.
 ///
-/// # Panics
-/// If the server replies with an error to one of them: effects of one server must be valid on
-/// another.
+/// # Panics If the server replies with an error to an effect, because effects of one server must be
+/// valid on another.
 pub fn replay(effects: &[Effect], server: &Server) {
     let mut client = server.connect();
     for together in effects.chunks(REPLAYED_TOGETHER) {
@@ -153,7 +152,7 @@ pub fn replay(effects: &[Effect], server: &Server) {
     client.command(&[&b"DEL"[..], MARKER]);
 }
 
-/// A stream in the form in which [`replay`] sends it, which can be cut at any byte.
+/// The bytes of a stream as [`replay`] sends them. They can be cut at any byte.
 pub struct Encoded {
     /// The encoded effects.
     pub bytes: Vec<u8>,
@@ -173,8 +172,9 @@ impl Encoded {
         encoded
     }
 
-    /// Sends the first `length` bytes to a server and closes the connection. So the server discards
-    /// an incomplete last command and an open `MULTI`, as when it loads an append-only file.
+    /// Sends the first `length` bytes to a server and closes the connection. The server then
+    /// discards an incomplete last command or an open `MULTI`, as when it loads a truncated
+    /// append-only file.
     ///
     /// # Panics
     /// If the server replies with an error to one of the effects.
@@ -189,7 +189,7 @@ impl Encoded {
 
 /// Deletes the expired keys of all databases with `SCAN`, so that their `DEL`s are propagated.
 /// Copies of the server keep these keys until they receive the `DEL`s, because
-/// `as_sent_by_a_client` has made their deadlines later.
+/// [`as_sent_by_a_client`] has postponed the deadlines.
 pub fn delete_expired(client: &mut Client) {
     for db in 0..DATABASES {
         client.call(&format!("SELECT {db}"));
@@ -206,8 +206,7 @@ pub fn delete_expired(client: &mut Client) {
 
 /// Waits until all keys with a TTL have expired. Each deletion is propagated to copies.
 ///
-/// # Panics
-/// If some don't expire.
+/// # Panics If some keys don't expire in time.
 pub fn wait_for_expiry(server: &Server) {
     let mut client = server.connect();
     eventually("all keys with a TTL expire", || {
@@ -216,13 +215,13 @@ pub fn wait_for_expiry(server: &Server) {
     });
 }
 
-/// Milliseconds by which deadlines are later in a copy. A replica keeps an expired key until its
-/// `DEL` arrives. A server that receives the stream from a client would instead expire the key
-/// before its `DEL`.
+/// Milliseconds by which deadlines are later in a copy. A replica keeps an expired key until the
+/// key's `DEL` arrives. A copy is not a replica: it receives the stream from a client, and would
+/// expire the key before the `DEL` arrives.
 const LATER_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Changes an effect so that it has the same result when a client sends it, instead of the primary:
-/// deadlines are [`LATER_MS`] later, and an option that only a primary may send is removed.
+/// Changes an effect of a primary so that it has the same result when a client sends it. Deadlines
+/// become [`LATER_MS`] later, and an option that only a primary may send is removed.
 pub(crate) fn as_sent_by_a_client(effect: &Effect) -> Effect {
     let mut words = without_limit(effect);
     if let Some((at, unit_ms)) = deadline_of(&words) {
@@ -289,15 +288,15 @@ pub fn deadlines(server: &Server) -> Deadlines {
         let keys = client.call("KEYS *").elements().iter().map(bytes_of).collect::<Vec<_>>();
         let questions: Vec<_> = keys.iter().map(|key| vec![b"PEXPIRETIME".to_vec(), key.clone()]).collect();
         let times = client.pipeline(&questions);
-        // Negative replies are those for keys without a deadline and for missing keys.
+        // The reply is negative for keys without a deadline and for missing keys.
         let set = keys.into_iter().zip(times.iter().map(Reply::integer)).filter(|(_, time)| *time >= 0);
         all.extend(set.map(|(key, time)| ((database, key), time)));
     }
     all
 }
 
-/// Returns the first key whose deadline in the copy is not the server's deadline, [`LATER_MS`]
-/// later. Keys that have expired on the server in the meantime are skipped.
+/// Returns the first key whose deadline in the copy is not [`LATER_MS`] later than on the server.
+/// Keys that have expired on the server in the meantime are skipped.
 #[must_use]
 pub fn different_deadline(server: &Server, copy: &Server) -> Option<String> {
     let copied = deadlines(copy);
@@ -310,8 +309,8 @@ pub fn different_deadline(server: &Server, copy: &Server) -> Option<String> {
     })
 }
 
-/// Returns the keys that differ between two servers, in the first database with a difference, and
-/// the last effects on the first of these keys, to help find the reason.
+/// Describes the difference between two servers. The text contains the keys that differ in the
+/// first database with a difference, and the last effects on the first of these keys.
 #[must_use]
 pub fn difference(server: &Server, copy: &Server, effects: &[Effect]) -> String {
     let found = (0..DATABASES).find_map(|database| difference_in(database, server, copy, effects));

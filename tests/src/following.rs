@@ -1,11 +1,12 @@
-//! Replication with `REPLICAOF`: starts it, waits for it, and compares replica and primary.
+//! Functions for tests of `REPLICAOF`: start replication, wait for it, and compare replica and
+//! primary.
 
 use crate::effects::{difference, digest};
 use crate::waiting::eventually;
 use crate::{Reply, Server};
 
-/// Arguments of a redis-server that is a primary: a snapshot starts without delay, and `PING`s are
-/// sent every second.
+/// Arguments of a redis-server that is a primary. With them, a full sync starts without a delay,
+/// and `PING`s are sent every second.
 pub const PRIMARY: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
 
 /// Number of comparisons of two servers' digests before they count as different. Several are
@@ -42,8 +43,7 @@ pub fn wait_for_link(replica: &Server) {
 
 /// Waits until a replica has applied everything that its primary has sent.
 ///
-/// # Panics
-/// If the replica hasn't applied it in time.
+/// # Panics If the replica hasn't applied everything in time.
 #[track_caller]
 pub fn wait_until_applied(replica: &Server, primary: &Server) {
     eventually("the replica has applied the stream", || {

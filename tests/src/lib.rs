@@ -12,8 +12,10 @@
 //! - *effect*: a command that a server propagates to replicas. A *unit* is a part of the stream
 //!   that a replica applies as a whole: the effects between `MULTI` and `EXEC`, or a single effect.
 //! - [`Client`]: a socket that sends exactly the given bytes and splits the received bytes into
-//!   [`Reply`]s. It keeps their raw bytes, so that two servers can be compared byte by byte.
-//! - [`history`]: requests and replies of concurrent clients, and whether they are linearizable.
+//!   [`Reply`]s. It also returns the raw bytes of each reply, so that two servers can be compared
+//!   byte by byte.
+//! - [`history`]: records requests and replies of concurrent clients, and checks whether they are
+//!   linearizable.
 //! - [`effects`]: reads a server's stream of effects and replays it on another server. [`replica`]:
 //!   servers that follow such a stream. [`writers`]: concurrent clients whose random commands fill
 //!   the stream.
@@ -38,8 +40,8 @@
 //! | `PANTALA_CLIENTS_AGAINST` | `redis`: runs the workloads of `tests/clients` on redis-server instead |
 //! | `CI` | `true`: a missing redis-server, redis-cli or redis-benchmark fails tests instead of skipping them |
 //!
-//! The harness doesn't use Pantala's crates. It has its own parser of replies, because a parser
-//! shared with `pantala-resp` would hide that crate's bugs.
+//! The harness doesn't use Pantala's crates. It has its own parser of replies, because the parser
+//! of `pantala-resp` would hide that crate's bugs.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Runs a test in a network namespace of its own. There the loopback interface has additional
-//! addresses. For a server, a connection between two of these addresses looks like one from another
-//! host, because neither address is a loopback address. The test may cut and slow down such
-//! connections without an effect on other tests.
+//! Runs a test in its own network namespace, in which the loopback interface has additional
+//! addresses. To a server, a connection between two of these addresses looks like a connection from
+//! another host, because neither address is a loopback address. The test may cut or slow down such
+//! connections without affecting other tests.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,13 +14,13 @@ pub const V4: [&str; 3] = ["10.77.0.1", "10.77.0.2", "10.77.0.3"];
 /// An IPv6 address that the namespace also has, unless the host has no IPv6.
 pub const V6: &str = "fd77::1";
 
-/// Environment variable of a test that runs in the namespace.
+/// Environment variable that tells a test that it runs in the namespace.
 const INSIDE: &str = "PANTALA_TEST_IN_NAMESPACE";
 
 /// Runs the test with the path `test` again, in a network namespace with the addresses above.
-/// Returns `true` when that run has passed, and `false` if the caller is already in the namespace:
-/// then the caller must run the test's body. If no namespace can be created, which containers may
-/// forbid, the test is skipped, even in CI.
+/// Returns `true` when that run has passed. Returns `false` if the caller is already in the
+/// namespace; the caller must then run the test's body. If no namespace can be created, which
+/// containers may forbid, skips the test, even in CI.
 ///
 /// # Panics
 /// If the test fails in the namespace, or runs longer than `limit`.
@@ -62,7 +62,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns the namespace's network; `None` if the kernel has no policy routing.
+    /// Returns the namespace's network, or `None` if the kernel has no policy routing.
     ///
     /// # Panics
     /// If called outside of a namespace.
@@ -70,8 +70,8 @@ impl Network {
     pub fn new() -> Option<Network> {
         assert!(std::env::var_os(INSIDE).is_some(), "the network of the host must not be changed");
         let network = Network { ip: tool::find("ip")?, tc: tool::on_path("tc") };
-        // The table of local addresses comes first by default. Rules that cut connections must
-        // precede it.
+        // By default, the rule for local addresses has the first position. Rules that cut
+        // connections must precede it, so it is moved.
         let is_possible = network.run("rule add pref 100 lookup local") && network.run("rule del pref 0");
         if !is_possible {
             tool::skipped("cut connections: the kernel has no policy routing");
@@ -96,8 +96,8 @@ impl Network {
     #[must_use]
     pub fn slow_down(&self) -> Option<&'static str> {
         let tc = self.tc.as_ref()?;
-        // Kernels without netem have at least a token bucket, whose queue delays packets and drops
-        // those that don't fit.
+        // If the kernel has no netem, a token bucket is used. Its queue delays packets, and drops
+        // packets that don't fit.
         let ways = ["netem delay 15ms 10ms loss 2%", "tbf rate 16mbit burst 128kb latency 40ms"];
         ways.into_iter().find(|way| {
             let words = "qdisc replace dev lo root".split(' ').chain(way.split(' '));

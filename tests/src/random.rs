@@ -1,5 +1,5 @@
-//! Seeded randomness. It is implemented here because reports and documents quote seeds: these must
-//! replay forever, even if a library changes its generator.
+//! Seeded random numbers. The generator is implemented here and not by a library, because reports
+//! and documents quote seeds. A quoted seed must always replay the same numbers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,8 +14,8 @@ impl Random {
         Random(seed)
     }
 
-    /// Returns a seed from `PANTALA_SEED`, otherwise from the clock; prints it on standard error
-    /// with the test's name.
+    /// Returns the seed in `PANTALA_SEED`, or a seed from the clock if the variable isn't set.
+    /// Prints the seed on standard error, with the test's name.
     ///
     /// # Panics
     /// If `PANTALA_SEED` isn't a number.
@@ -32,8 +32,8 @@ impl Random {
     }
 
     /// Returns the seed of the run `name` of a test: a hash of that name and the `announced` seed.
-    /// A test with several runs prints one seed, from which all of them replay, and each run still
-    /// has its own stream.
+    /// A test with several runs prints only the announced seed. All runs replay from this seed, and
+    /// each run still has its own stream.
     #[must_use]
     pub fn seed_of(announced: u64, name: &str) -> u64 {
         // FNV-1a, which never changes.

@@ -1,7 +1,7 @@
 //! Servers (*copies*) that follow another server's stream of effects while clients write. Each
 //! *unit* of the stream (the effects between `MULTI` and `EXEC`, or a single effect) is checked
-//! when it arrives. A crash or a lost link may cut the stream after any unit, so a property that
-//! must hold in every replica must hold after every unit.
+//! when it arrives. A crash or a lost link may cut the stream after any unit. A property that every
+//! replica must have must therefore hold after every unit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +48,7 @@ impl Replica {
         Replica { copies, effects, is_marked, thread: std::thread::spawn(move || follower.run()) }
     }
 
-    /// Returns the number of effects received.
+    /// Returns the number of effects received so far.
     #[must_use]
     pub fn effects(&self) -> u64 {
         self.effects.load(Ordering::Relaxed)
@@ -72,8 +72,8 @@ impl Replica {
         wait_for_expiry(server);
         let mut client = server.connect();
         // Effects of other workers may follow the first marker, although their writes were
-        // acknowledged before it was set. These effects precede the second marker, which is set
-        // after the first one was received.
+        // acknowledged before the marker was set. They precede the second marker, because it is set
+        // after the first marker was received.
         client.command(&[&b"SET"[..], MARKER, b"first"]);
         eventually("the stream contains the first marker", || {
             self.is_marked.load(Ordering::Relaxed) || self.has_ended()
@@ -107,7 +107,8 @@ impl Follower {
         let mut units = Units::default();
         loop {
             let (mut bytes, mut count, mut is_last) = (Vec::new(), 0, false);
-            // Replies are read after the whole batch, so a batch must not end within a transaction.
+            // Replies are read after each batch. Within a transaction, commands have no result yet,
+            // so a batch must not end there.
             while !is_last && (count == 0 || units.is_open() || count < TOGETHER && !self.stream.is_drained()) {
                 let effect = self.stream.next_effect();
                 let marker = (effect.len() == 3 && effect[1] == MARKER).then(|| effect[2].as_slice());

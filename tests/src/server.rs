@@ -15,8 +15,8 @@ use crate::{Backend, Client, Random, binary, tool};
 
 /// Maximum wait until a server is ready. A debug build is slow while a compiler runs.
 pub const READY_MAX: Duration = Duration::from_secs(30);
-/// Number of ports tried before startup fails. Another process may take a free port before the
-/// server binds it.
+/// Number of ports tried before startup fails. One port is not enough, because another process may
+/// take a free port before the server binds it.
 const PORT_TRIES: usize = 20;
 
 /// A running server, which is killed when dropped.
@@ -30,9 +30,9 @@ pub struct Server {
 /// Exit status and output of a server that didn't start.
 #[derive(Debug)]
 pub struct Exit {
-    /// Its exit status.
+    /// The exit status.
     pub status: ExitStatus,
-    /// All its output.
+    /// The whole output.
     pub output: String,
 }
 
@@ -40,8 +40,7 @@ impl Server {
     /// Starts Pantala on `backend` and a free port, with `DEBUG` allowed and with further `args`
     /// (redis-server's form: `--directive value`).
     ///
-    /// # Panics
-    /// If it doesn't start. The message has its log.
+    /// # Panics If Pantala doesn't start. The message contains its log.
     #[must_use]
     pub fn pantala(backend: Backend, args: &[&str]) -> Server {
         let mut all = vec!["--io-backend", backend.name(), "--enable-debug-command", "yes"];
@@ -51,8 +50,7 @@ impl Server {
 
     /// Starts Pantala on `backend` at exactly this port, with further `args`.
     ///
-    /// # Errors
-    /// If it doesn't start: the reason and its output.
+    /// # Errors If Pantala doesn't start. The error contains the reason and the output.
     pub fn pantala_at(port: u16, backend: Backend, args: &[&str]) -> Result<Server, String> {
         let port_text = port.to_string();
         let mut all = vec!["--port", &port_text, "--io-backend", backend.name()];
@@ -66,10 +64,9 @@ impl Server {
     }
 
     /// Runs `tool` with its arguments `words`, followed by the command line of Pantala. The backend
-    /// is epoll, because valgrind, the tool in use, doesn't support io_uring.
+    /// is epoll, because valgrind doesn't support io_uring.
     ///
-    /// # Panics
-    /// If it doesn't start. The message has its log.
+    /// # Panics If Pantala doesn't start. The message contains its log.
     #[must_use]
     pub fn pantala_under(tool: &Path, words: &[&str], args: &[&str]) -> Server {
         let mut before: Vec<OsString> = words.iter().map(Into::into).collect();
@@ -79,8 +76,8 @@ impl Server {
         Server::start(tool, &before, &all, None)
     }
 
-    /// Starts redis-server without persistence and with `DEBUG` allowed; `None` if it isn't
-    /// installed (see [`tool::find`]).
+    /// Starts redis-server without persistence and with `DEBUG` allowed. Returns `None` if
+    /// redis-server isn't installed (see [`tool::find`]).
     #[must_use]
     pub fn redis(args: &[&str]) -> Option<Server> {
         let program = tool::find("redis-server")?;
@@ -89,19 +86,18 @@ impl Server {
         Some(Server::start(&program, &[], &all, None))
     }
 
-    /// Starts Pantala as [`Server::pantala`] does, but without allowing `DEBUG`, and waits only for
-    /// its first reply: it may still be loading its dataset.
+    /// Starts Pantala as [`Server::pantala`] does, but without allowing `DEBUG`. Waits only for the
+    /// first reply, so the server may still be loading its dataset.
     ///
-    /// # Panics
-    /// If it doesn't start. The message has its log.
+    /// # Panics If Pantala doesn't start. The message contains its log.
     #[must_use]
     pub fn pantala_loading(backend: Backend, args: &[&str]) -> Server {
         let all = [&["--io-backend", backend.name()], args].concat();
         Server::start_loading(binary::pantala(), &all)
     }
 
-    /// Starts redis-server as [`Server::pantala_loading`] starts Pantala; `None` if it isn't
-    /// installed.
+    /// Starts redis-server as [`Server::pantala_loading`] starts Pantala. Returns `None` if
+    /// redis-server isn't installed.
     #[must_use]
     pub fn redis_loading(args: &[&str]) -> Option<Server> {
         let program = tool::find("redis-server")?;
@@ -130,7 +126,7 @@ impl Server {
     }
 
     /// Starts `program` on a free port. The command line has `before` before the port and `args`
-    /// after it; `input` is its standard input.
+    /// after it. `input` is the standard input.
     fn start(program: &Path, before: &[OsString], args: &[&str], input: Option<&[u8]>) -> Server {
         for _ in 0..PORT_TRIES {
             let port = free_port();
@@ -281,8 +277,8 @@ impl Server {
         self.memory_bytes("VmRSS:")
     }
 
-    /// Returns the resident memory that the server has allocated, in bytes: without the pages of
-    /// its executable, which `used_memory` does not count either.
+    /// Returns the resident memory that the server has allocated, in bytes. It excludes the pages
+    /// of the executable, as `used_memory` does.
     ///
     /// # Panics
     /// If the process has ended.
@@ -331,11 +327,10 @@ impl Drop for Server {
     }
 }
 
-/// Runs `pantala` with exactly `args` and `stdin` until it exits. For tests in which startup must
-/// fail.
+/// Runs `pantala` with exactly `args` and `stdin` until it exits. It is for tests in which startup
+/// must fail.
 ///
-/// # Panics
-/// If it still runs after [`READY_MAX`].
+/// # Panics If `pantala` still runs after [`READY_MAX`].
 #[must_use]
 pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
     let folder = tempfile::tempdir().expect("a folder for the server");
@@ -350,7 +345,7 @@ pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
         .spawn()
         .expect("pantala starts");
     let mut input = child.stdin.take().expect("standard input is piped");
-    // A program that doesn't read its input may close it, so the write may fail.
+    // The error is ignored: the write fails if the program closes its input without reading it.
     let _ = input.write_all(stdin);
     drop(input);
     let deadline = Instant::now() + READY_MAX;
@@ -369,11 +364,10 @@ pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
     Exit { status, output }
 }
 
-/// Starts `pantala` with a configuration file of the given text, and `args` after it, on a free
-/// port. The returned directory contains the file, and is deleted when dropped.
+/// Starts `pantala` on a free port, with a configuration file of the given text followed by `args`.
+/// The returned directory contains the file, and is deleted when dropped.
 ///
-/// # Panics
-/// If it doesn't start.
+/// # Panics If the server doesn't start.
 #[must_use]
 pub fn pantala_with_file(text: &str, args: &[&str]) -> (Server, TempDir) {
     let folder = tempfile::tempdir().expect("a folder for the configuration");
@@ -382,11 +376,9 @@ pub fn pantala_with_file(text: &str, args: &[&str]) -> (Server, TempDir) {
     (pantala_configured(file.into(), None, args), folder)
 }
 
-/// Starts `pantala` with its configuration from standard input, and `args` after it, on a free
-/// port.
+/// Starts `pantala` on a free port, with its configuration from standard input followed by `args`.
 ///
-/// # Panics
-/// If it doesn't start.
+/// # Panics If the server doesn't start.
 #[must_use]
 pub fn pantala_with_input(text: &str, args: &[&str]) -> Server {
     pantala_configured("-".into(), Some(text), args)
@@ -396,9 +388,9 @@ fn pantala_configured(file: OsString, input: Option<&str>, args: &[&str]) -> Ser
     Server::start(binary::pantala(), &[file], args, input.map(str::as_bytes))
 }
 
-/// Returns a port on loopback on which no process listens at the moment. It is below the kernel's
-/// range for outgoing connections, so that no client's socket takes it. Each call in this process
-/// returns a different port.
+/// Returns a port on loopback on which no process listens now. The port is below the kernel's range
+/// for outgoing connections, so that no client's socket takes it. Each call in this process returns
+/// a different port.
 ///
 /// # Panics
 /// If there is no free port.

@@ -1,8 +1,8 @@
 //! A scripted primary, which a Pantala server follows. The test determines what the primary sends,
 //! such as a damaged snapshot or a stream with errors, and when it breaks the link.
 //!
-//! A *scene* is the primary's script for one connection: it replies to the commands of the
-//! replica's handshake, then sends an *answer* to `PSYNC` or `SYNC`.
+//! A *scene* is the primary's script for one connection: replies to the commands of the replica's
+//! handshake, then an *answer* to `PSYNC` or `SYNC`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ pub const EMPTY_RDB: &[u8] = b"REDIS0010\xff\0\0\0\0\0\0\0\0";
 /// A command that the replica has sent.
 pub type Sent = Vec<String>;
 
-/// The primary's behaviour on one connection, see the head of this module.
+/// The primary's behaviour on one connection (see the module documentation).
 pub struct Scene {
     /// Replies to commands with these names, instead of the usual replies.
     replies: Vec<(&'static str, Vec<u8>)>,
@@ -50,33 +50,33 @@ impl Scene {
         Scene::computes(|_| bytes)
     }
 
-    /// Returns a scene like [`Scene::answers`], whose reply is computed from the `PSYNC`.
+    /// Returns a scene like [`Scene::answers`] whose answer `answer` computes from the `PSYNC`.
     #[must_use]
     pub fn computes(answer: impl FnOnce(&Sent) -> Vec<u8> + Send + 'static) -> Scene {
         Scene { replies: Vec::new(), answer: Box::new(answer), end: End::Close }
     }
 
-    /// Returns a scene that replies with a full sync at `offset`, whose snapshot has no keys,
-    /// followed by the bytes `stream`.
+    /// Returns a scene that answers with a full sync at `offset`, a snapshot without keys, and the
+    /// bytes `stream`.
     #[must_use]
     pub fn streams(offset: u64, stream: &[u8]) -> Scene {
         Scene::answers([full_sync(offset, EMPTY_RDB), stream.to_vec()].concat())
     }
 
-    /// Replies to the handshake's command `name` with the bytes `reply`.
+    /// Makes the scene reply to the handshake's command `name` with the bytes `reply`.
     #[must_use]
     pub fn replying(mut self, name: &'static str, reply: &[u8]) -> Scene {
         self.replies.push((name, reply.to_vec()));
         self
     }
 
-    /// Keeps the link open after the answer.
+    /// Makes the scene keep the link open after the answer.
     #[must_use]
     pub fn keeping(self) -> Scene {
         Scene { end: End::Keep, ..self }
     }
 
-    /// Sends the answer repeatedly, until the replica closes the link.
+    /// Makes the scene send the answer repeatedly, until the replica closes the link.
     #[must_use]
     pub fn repeating(self) -> Scene {
         Scene { end: End::Repeat, ..self }
@@ -148,14 +148,15 @@ impl StagedPrimary {
         self.sent.lock().expect("no thread panics while holding it").clone()
     }
 
-    /// Returns the number of empty lines received so far, which keep the link alive.
+    /// Returns the number of empty lines received so far. A replica sends them to keep the link
+    /// alive.
     #[must_use]
     pub fn empty_lines(&self) -> usize {
         self.empty_lines.load(Relaxed)
     }
 
     /// Waits until the last scene has ended. Returns the arguments of each connection's `PSYNC`, or
-    /// an empty string if it sent none.
+    /// an empty string for a connection without `PSYNC`.
     ///
     /// # Panics
     /// If the primary's thread has panicked.
@@ -204,9 +205,9 @@ fn play(scene: Scene, mut socket: &TcpStream, empty_lines: &AtomicUsize, note: &
     }
 }
 
-/// Reads a command and returns its words. Converts the name of a command in array form to capitals;
-/// returns an inline command (`SYNC`) unchanged, as one word. Counts the empty lines before it.
-/// Returns `None` at the end of the stream.
+/// Reads a command and returns its words. Converts the name of a command in array form to capitals.
+/// Returns an inline command (`SYNC`) unchanged, as one word. Adds the number of empty lines before
+/// the command to `empty_lines`. Returns `None` at the end of the stream.
 fn read_command(reader: &mut impl BufRead, empty_lines: &AtomicUsize) -> Option<Sent> {
     let mut line = String::new();
     loop {

@@ -18,9 +18,9 @@ use tempfile::TempDir;
 use crate::client::READ_MAX;
 use crate::{Client, tool};
 
-/// Certificates in a directory. `ca` is an authority's. The authority has signed the certificates
-/// of a server (`server`), of a server with an RSA key (`rsa`) and of a client (`client`).
-/// `stranger` is self-signed.
+/// Certificates in a directory. `ca` is the certificate of an authority. The authority has signed
+/// the certificates of a server (`server`), of a server with an RSA key (`rsa`) and of a client
+/// (`client`). `stranger` is self-signed.
 pub struct Certificates {
     folder: TempDir,
     openssl: PathBuf,
@@ -30,7 +30,7 @@ pub struct Certificates {
 pub const EC: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
 
 impl Certificates {
-    /// Makes the certificates; returns `None` if openssl isn't installed (see [`tool::find`]).
+    /// Makes the certificates. Returns `None` if openssl isn't installed (see [`tool::find`]).
     ///
     /// # Panics
     /// If openssl fails.
@@ -49,8 +49,8 @@ impl Certificates {
         Some(made)
     }
 
-    /// Makes a certificate that is valid for `days` days. The authority `by` signs it; without one
-    /// it is self-signed.
+    /// Makes a certificate that is valid for `days` days. The authority `by` signs the certificate.
+    /// If `by` is `None`, the certificate is self-signed.
     ///
     /// # Panics
     /// If openssl fails.
@@ -112,8 +112,7 @@ impl Certificates {
 
     /// Runs openssl.
     ///
-    /// # Panics
-    /// If it fails.
+    /// # Panics If openssl fails.
     pub fn openssl(&self, args: &[&str]) {
         let ran = Command::new(&self.openssl).args(args).stdin(Stdio::null()).output().expect("openssl starts");
         assert!(ran.status.success(), "openssl {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
@@ -161,8 +160,8 @@ impl Certificates {
         pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
     }
 
-    /// Returns the configuration of a client that trusts the authority. It presents a certificate
-    /// if `name` is given.
+    /// Returns the configuration of a client that trusts the authority. If `name` is given, the
+    /// client presents this certificate.
     ///
     /// # Panics
     /// If the files can't be used.
@@ -187,7 +186,7 @@ impl Certificates {
 }
 
 /// A tunnel's observations: the server's certificate on the last connection that finished its
-/// handshake, and the last failure that hasn't been returned.
+/// handshake, and the last failure that [`Tunnel::failure`] hasn't returned yet.
 #[derive(Default)]
 struct Seen {
     certificate: Option<Vec<u8>>,
@@ -202,7 +201,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Opens a tunnel to a port of this host. It sends TLS records in pieces of at most
+    /// Opens a tunnel to a port of this host. The tunnel sends TLS records in pieces of at most
     /// `piece_bytes`, so that the server receives partial records.
     ///
     /// # Panics
@@ -263,8 +262,7 @@ impl Tunnel {
 
     /// Waits until a connection has failed, and returns the reason.
     ///
-    /// # Panics
-    /// If none fails within [`READ_MAX`].
+    /// # Panics If no connection fails within [`READ_MAX`].
     #[must_use]
     pub fn failure(&self) -> String {
         let deadline = Instant::now() + READ_MAX;
@@ -297,7 +295,8 @@ fn forward(
         if tls.wants_write() {
             outer_flags |= PollFlags::OUT;
         }
-        // Read more plain bytes only when all encrypted ones are sent, so that memory is bounded.
+        // Read more plain bytes only after all encrypted bytes were sent, so that memory is
+        // bounded.
         let is_open = !plain_ended && !tls.is_handshaking() && !tls.wants_write();
         let plain_flags = if is_open { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = [PollFd::new(&outer, outer_flags), PollFd::new(plain, plain_flags)];

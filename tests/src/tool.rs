@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 /// Returns the path of `program` on the search path. If it isn't installed, prints a `SKIPPED:`
 /// line and returns `None`.
 ///
-/// # Panics
-/// If it isn't installed and `CI=true`, because CI must not skip tests.
+/// # Panics If `program` isn't installed and `CI=true`, because CI must not skip tests.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
     let found = on_path(program);
@@ -41,8 +40,7 @@ pub struct Ran {
 
 /// Runs `program` on the server at `port` (`-p`), with `args` and `input`, until it ends.
 ///
-/// # Panics
-/// If it can't be started, or still runs after `limit`.
+/// # Panics If `program` can't be started, or still runs after `limit`.
 #[must_use]
 pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Duration) -> Ran {
     run_to_end(Command::new(program).args(["-p", &port.to_string()]).args(args), input, limit)
@@ -50,8 +48,8 @@ pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Durati
 
 /// Runs a command line with `input` until it ends.
 ///
-/// # Panics
-/// If it can't be started, or still runs after `limit`; the message has its output.
+/// # Panics If the command can't be started, or still runs after `limit`. The message contains its
+/// output.
 #[must_use]
 pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
     let mut child = command
@@ -96,7 +94,7 @@ fn read_text(from: &mut impl Read) -> String {
 }
 
 /// Prints on standard error that something isn't tested, and why. Doesn't use `eprintln!`, because
-/// the test runner hides its output if the test passes.
+/// the test runner hides the output of `eprintln!` if the test passes.
 pub fn skipped(why: impl std::fmt::Display) {
     // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");

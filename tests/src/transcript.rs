@@ -3,8 +3,8 @@
 
 use crate::{Server, for_each_backend};
 
-/// Calls `transcript(server, version of RESP)` with redis-server, and with Pantala started with
-/// `args` on each backend, and checks that both return the same lines. Skips the check if
+/// Calls `transcript(server, version of RESP)` with redis-server, and with Pantala on each backend.
+/// Checks that the lines are the same. Pantala is started with `args`. Skips the check if
 /// redis-server isn't installed.
 ///
 /// # Panics

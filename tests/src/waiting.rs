@@ -1,6 +1,6 @@
 //! Scenarios with blocked clients, and functions that wait for an event. A *scenario* is a function
 //! that uses a server and panics if a reply is wrong. It runs on Pantala with each backend and
-//! execution, and also on redis-server, which shows that the scenario expects what Redis does.
+//! execution. It also runs on redis-server, to check that the scenario describes Redis's behaviour.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,8 @@ pub fn play(scene: impl Fn(&Server)) {
     }
 }
 
-/// Runs a scenario on all kinds of servers at the same time. For scenarios that are mostly idle.
+/// Runs a scenario on all kinds of servers at the same time. Use it for scenarios that are mostly
+/// idle.
 ///
 /// # Panics
 /// If a scenario panics.
@@ -90,8 +91,8 @@ pub fn first_served(clients: &mut [Client], within: Duration) -> usize {
     number
 }
 
-/// Sends a command that blocks, waits until `count` clients are blocked, including this one, and
-/// returns the client.
+/// Sends a blocking command on a new connection. Waits until `count` clients are blocked, including
+/// this one. Returns the new client.
 #[track_caller]
 #[must_use]
 pub fn waiting(server: &Server, words: &str, count: usize) -> Client {

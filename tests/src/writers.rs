@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Random, Reply, Server};
 
-/// Number of keys of each type: few, so that writers collide.
+/// Number of keys of each type. There are few keys, so that writers collide.
 const KEYS: usize = 40;
 
 /// Number of different members, and the length to which lists and streams are trimmed.

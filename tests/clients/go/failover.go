@@ -82,7 +82,8 @@ func writersSurviveFailovers() {
 		until("a write", func() bool { return primary.Set(ctx, "after", before, 0).Err() == nil })
 	}
 	failOver(func() {
-		// Sentinel needs up to 10 s to see that the replica's link is up.
+		// Sentinel rejects a failover until it has seen that the replica's link is up, which takes up to
+		// 10 s.
 		until("a start", func() bool { return sentinel.Failover(ctx, pair).Err() == nil })
 	})
 	failOver(func() {

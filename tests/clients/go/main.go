@@ -34,7 +34,7 @@ func options(protocol int) *redis.Options {
 	return &redis.Options{Addr: address, Protocol: protocol, TLSConfig: certificates()}
 }
 
-// certificates returns nil unless the port is encrypted.
+// certificates returns the TLS configuration of an encrypted port, and nil for a plain port.
 func certificates() *tls.Config {
 	authority := os.Getenv("PANTALA_TLS_CA")
 	if authority == "" {
@@ -49,7 +49,7 @@ func certificates() *tls.Config {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{own}}
 }
 
-// must fails a check with this message unless the condition holds.
+// must fails the check with this message if the condition is false.
 func must(holds bool, format string, args ...any) {
 	if !holds {
 		panic(fmt.Sprintf(format, args...))
@@ -80,7 +80,8 @@ func together(body func(number int, own *redis.Client) error) {
 	ok(<-failed)
 }
 
-// watchRetries moves amounts between accounts; a writer that conflicts with another retries.
+// watchRetries moves amounts between accounts. A writer whose transaction conflicts with another
+// one retries.
 func watchRetries(rdb *redis.Client) {
 	const accounts = 16
 	account := func(number int) string { return "account:" + strconv.Itoa(number%accounts) }
@@ -124,7 +125,7 @@ func watchRetries(rdb *redis.Client) {
 		sum += value
 	}
 	must(sum == accounts*100, "the accounts hold %d", sum)
-	// The writers above may happen not to conflict; this transaction always conflicts.
+	// The writers above may happen never to conflict. This transaction always conflicts.
 	err := rdb.Watch(ctx, func(tx *redis.Tx) error {
 		ok(client(3).Incr(ctx, account(0)).Err())
 		_, err := tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error {

@@ -31,11 +31,11 @@ func forBothProtocols(check func(protocol int, admin *redis.Client)) func(*redis
 	}
 }
 
-// as returns a client that logs in.
+// as returns a client that logs in with this name and password.
 func as(protocol int, name, word string) *redis.Client {
 	options := options(protocol)
 	options.Username, options.Password = name, word
-	// A failed login would be repeated.
+	// go-redis would otherwise repeat a failed login.
 	options.MaxRetries = -1
 	return redis.NewClient(options)
 }
@@ -61,14 +61,14 @@ func rejected(err error, part string) {
 	must(isReply, "no error with %s: %v", part, err)
 }
 
-// getUser returns what ACL GETUSER tells of a user. go-redis has no method for it.
+// getUser returns the reply of ACL GETUSER. go-redis has no method for this command.
 func getUser(admin *redis.Client, name string) map[string]any {
 	answer, err := admin.Do(ctx, "ACL", "GETUSER", name).Result()
 	ok(err)
 	return fields(answer)
 }
 
-// fields returns a map, which is a flat array with RESP2.
+// fields converts a reply to a map. With RESP2, the reply is a flat array of keys and values.
 func fields(answer any) map[string]any {
 	found := map[string]any{}
 	switch answer := answer.(type) {
@@ -108,7 +108,7 @@ func rules(_ int, admin *redis.Client) {
 	must(selector["commands"] == "-@all +set" && selector["keys"] == "%W~written:*", "%v", selector)
 	rejected(admin.ACLSetUser(ctx, user, "+nosuch").Err(), "Unknown command or category")
 	rejected(admin.ACLSetUser(ctx, user, "<absent").Err(), "password you are trying to remove")
-	// An element of a pipeline may fail.
+	// One command of the pipeline fails; the others succeed.
 	answers, err := admin.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		pipe.ACLSetUser(ctx, user, "+ping")
 		pipe.ACLSetUser(ctx, user, "+nosuch")
@@ -186,7 +186,7 @@ func logins(protocol int, admin *redis.Client) {
 	must(err != nil, "a transaction with a denied command ran")
 	value, err := own.Get(ctx, "open").Result()
 	must(err == nil && value == "1", "%s, %v", value, err)
-	// A user who is deleted loses the connections, and can't connect again.
+	// Deleting a user closes the user's connections. The user can't log in again.
 	ok(admin.ACLDelUser(ctx, user).Err())
 	until("the end of the user's connections", func() bool {
 		err := own.Get(ctx, "open").Err()
@@ -229,7 +229,8 @@ func denials(protocol int, admin *redis.Client) {
 	must(err == nil && len(entries) == 0, "%v, %v", entries, err)
 }
 
-// file saves the users, changes them, and loads them again. go-redis has no methods for it.
+// file saves the users, changes them, and loads them again. go-redis has no methods for ACL SAVE
+// and ACL LOAD.
 func file(protocol int, admin *redis.Client) {
 	setUser(admin, user, "on", ">"+password, "~open", "+get")
 	saved, err := admin.ACLList(ctx).Result()

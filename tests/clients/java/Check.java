@@ -14,7 +14,8 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLSocketFactory;
 import javax.net.ssl.TrustManagerFactory;
 
-/** Shared by both workloads: the server's port, a named check, threads whose errors are rethrown. */
+/** Code that all workloads share: the server's port, named checks, and threads whose errors are
+ * rethrown. */
 final class Check {
     static final int PORT = Integer.parseInt(System.getenv("PANTALA_PORT"));
     static final int THREADS = 8;
@@ -30,7 +31,7 @@ final class Check {
         void run(int number) throws Exception;
     }
 
-    /** The authority and the client's certificate, or null unless the port is encrypted. */
+    /** The authority and the client's certificate. Null if the port is not encrypted. */
     private static final TrustManagerFactory TRUST;
     private static final KeyManagerFactory KEYS;
     private static final SSLSocketFactory ENCRYPTED;
@@ -47,7 +48,8 @@ final class Check {
 
     private Check() {}
 
-    /** Returns sockets with the client's certificate, or null unless the port is encrypted. */
+    /** Returns the factory of sockets with the client's certificate. Returns null if the port is
+     * not encrypted. */
     static SSLSocketFactory encrypted() {
         return ENCRYPTED;
     }

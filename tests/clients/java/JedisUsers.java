@@ -15,7 +15,7 @@ import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.resps.AccessControlUser;
 
-/** Jedis: users and their rules, logins, the log of denials, the file of users. */
+/** Jedis: users and their rules, logins, ACL LOG, and the ACL file. */
 final class JedisUsers {
     private static final String USER = "library";
     private static final String PASSWORD = "a password";
@@ -99,13 +99,13 @@ final class JedisUsers {
         Check.same(user.getKeys(), "~cache:* ~more");
         Check.same(user.getKeysList(), List.of("~cache:*", "~more"));
         Check.same(user.getChannelsList(), List.of("&message:*"));
-        // Jedis declares a list of texts, but returns the reply unchanged.
+        // Jedis declares the selectors as a list of strings, but returns the reply unchanged.
         String selectors = user.getUserInfo().get("selectors").toString();
         String wanted = protocol == RedisProtocol.RESP2
                 ? "[[commands, -@all +set, keys, %W~written:*, channels, ]]"
                 : "[[commands=-@all +set, keys=%W~written:*, channels=]]";
         Check.same(selectors, wanted);
-        // A password as a hash.
+        // The password is set as a hash.
         admin.aclSetUser(USER, "resetpass", "#" + HASH);
         Check.same(admin.aclGetUser(USER).getPasswords(), List.of(HASH));
         admin.aclSetUser(USER, "nopass", "allkeys", "allcommands", "-ping");
@@ -194,8 +194,8 @@ final class JedisUsers {
     }
 
     /**
-     * Returns the entries of ACL LOG by reason and object. {@code Jedis.aclLog} can't: it requires
-     * fields that the entries of Redis 7.0 do not have.
+     * Returns the entries of ACL LOG by reason and object. {@code Jedis.aclLog} fails, because it
+     * requires fields that the entries of Redis 7.0 do not have.
      */
     private static Map<String, Map<String, Object>> log(Jedis admin, String count) {
         Map<String, Map<String, Object>> entries = new HashMap<>();
@@ -258,7 +258,7 @@ final class JedisUsers {
         byte[] answer = admin.aclDryRunBinary(BINARY, bytes("ACL"), bytes("USERS"));
         Check.same(new String(answer, StandardCharsets.UTF_8), "OK");
         try (Jedis own = JedisWork.client(protocol, null, null)) {
-            // `auth` takes only text.
+            // `auth` accepts only strings, so the command is sent as bytes.
             own.sendCommand(Protocol.Command.AUTH, BINARY, bytes(PASSWORD));
             Check.must(Arrays.equals(own.aclWhoAmIBinary(), BINARY), "the name in ACL WHOAMI");
             denied("to run the 'get' command", () -> own.get(BINARY));

@@ -31,7 +31,7 @@ final class JedisWork {
         return client(null, null, null);
     }
 
-    /** Returns a client with this protocol, which logs in unless {@code user} is null. */
+    /** Returns a client with this protocol. If {@code user} is not null, the client logs in. */
     static Jedis client(RedisProtocol protocol, String user, String password) {
         SSLSocketFactory sockets = Check.encrypted();
         DefaultJedisClientConfig config = DefaultJedisClientConfig.builder()
@@ -67,7 +67,7 @@ final class JedisWork {
                 wanted.add(Integer.toString(value));
             }
             Check.same(jedis.lrange("history", 0, -1), wanted);
-            // The threads above may happen not to conflict; this transaction always conflicts.
+            // The threads above may happen never to conflict. This transaction always conflicts.
             jedis.watch("counter");
             try (Jedis other = client()) {
                 other.incr("counter");

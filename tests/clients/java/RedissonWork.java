@@ -14,7 +14,8 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.codec.CompositeCodec;
 import org.redisson.config.Config;
 
-/** Redisson: locks, semaphores, caches and queues use scripts, and messages that wake clients. */
+/** Redisson: locks, semaphores, caches and queues. Redisson builds them from scripts, and wakes
+ * waiting clients with messages. */
 final class RedissonWork {
     private static RedissonClient redisson;
     private static int total;
@@ -25,7 +26,7 @@ final class RedissonWork {
             RLock lock = redisson.getLock("lock");
             for (int turn = 0; turn < 20; turn++) {
                 lock.lock(10, TimeUnit.SECONDS);
-                // Reentrant.
+                // The lock is reentrant.
                 Check.must(lock.tryLock(), "who holds the lock may take it again");
                 Check.same(inside.incrementAndGet(), 1);
                 int seen = total;

@@ -1,5 +1,5 @@
-// A job queue as users of BullMQ run it. BullMQ consists mainly of Lua scripts. These build names
-// of keys that they don't declare.
+// A job queue as users of BullMQ run it. BullMQ consists mainly of Lua scripts, which build the
+// names of keys that they don't declare.
 import assert from 'node:assert/strict';
 import { FlowProducer, Queue, QueueEvents, UnrecoverableError, Worker } from 'bullmq';
 import IORedis from 'ioredis';
@@ -9,7 +9,7 @@ const JOBS = 300;
 const redis = new IORedis(options);
 await redis.flushall();
 
-/** Opens a queue and its events. Returns them, and what must be closed after a check. */
+/** Opens a queue and its events. Returns both, and the list of objects to close after the check. */
 async function open(name) {
   const queue = new Queue(name, { connection });
   const events = new QueueEvents(name, { connection });
@@ -33,7 +33,8 @@ async function open(name) {
       await events.close();
       await queue.obliterate({ force: true });
       await queue.close();
-      // `obliterate` keeps the stream of events; the counter of the rate limit expires by itself.
+      // `obliterate` keeps the stream of events and the counter of the rate limit. The counter
+      // expires later.
       const left = (await redis.keys(`bull:${name}:*`)).filter((key) => !/:(events|limiter)$/.test(key));
       assert.deepEqual(left, [], 'obliterate leaves nothing');
     },
@@ -167,7 +168,7 @@ await check('a job whose worker is lost is taken up by another', async () => {
   const added = await it.queue.add('left behind', {});
   const taken = await lost.getNextJob('a token');
   assert.equal(taken.id, added.id);
-  // Deletes the job's lock, which would otherwise expire later.
+  // Deletes the job's lock, so that the check need not wait until the lock expires.
   await redis.del(`bull:stalled:${added.id}:lock`);
   await lost.close(true);
   await it.worker(async () => 'found', { stalledInterval: 100 });

@@ -1,4 +1,4 @@
-// Shared by both workloads: the server's port, a named check, a wait with a timeout.
+// Code that both workloads share: the server's port, named checks, and a wait with a timeout.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 

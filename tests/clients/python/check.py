@@ -1,4 +1,4 @@
-"""Shared by all workloads: the server's port, a named check, a wait with a timeout."""
+"""Code that all workloads share: the server's port, named checks, and a wait with a timeout."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import traceback
 
 PORT = int(os.environ["PANTALA_PORT"])
 CA = os.environ.get("PANTALA_TLS_CA")
-# Empty unless the port is encrypted.
+# Empty if the port is not encrypted.
 CERTIFICATES = {
     "ssl_ca_certs": CA,
     "ssl_certfile": os.environ["PANTALA_TLS_CERT"],
@@ -20,7 +20,7 @@ WAIT_MAX_S = 20
 
 
 def run(*checks):
-    """Runs checks in turn, and exits with 1 at the first that fails."""
+    """Runs checks in turn. After the first failed check, exits with 1."""
     for check in checks:
         start = time.monotonic()
         try:

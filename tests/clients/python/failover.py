@@ -70,7 +70,7 @@ def every_writer_confirms(writers):
 
 
 def fails_over(writers, change):
-    """Runs `change`, and waits until another server is the primary and writes are accepted."""
+    """Runs `change`, and waits until another server is the primary and accepts writes."""
     every_writer_confirms(writers)
     before = primary_address()
     change()
@@ -91,7 +91,8 @@ def asks_sentinel():
         try:
             return sentinel.sentinels[0].sentinel_failover(NAME)
         except ResponseError:
-            # Sentinel needs up to 10 s to see that the replica's link is up.
+            # Sentinel rejects a failover until it has seen that the replica's link is up, which
+            # takes up to 10 s.
             return False
 
     until("the start of a failover", starts)
@@ -109,7 +110,7 @@ def writers_survive_failovers():
     fails_over(writers, asks_sentinel)
     # The former primary follows the new one, so writes are confirmed again.
     fails_over(writers, kills_primary)
-    # Each writer writes once more; no replica can confirm these writes.
+    # Each writer writes once more. At this time, no replica can confirm a write.
     master = sentinel.master_for(NAME, socket_timeout=REPLY_MAX_S)
     counters = [writer.key for writer in writers]
     first = master.mget(counters)

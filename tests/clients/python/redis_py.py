@@ -111,7 +111,7 @@ def watch_retries_lose_nothing():
     assert sum(int(value) for value in mine.mget(keys)) == 1600
     moved = sum(int(value) - 100 for value in mine.mget(keys[4:]))
     assert moved == THREADS * 25, moved
-    # The threads above may happen not to conflict; this transaction always conflicts.
+    # The threads above may happen never to conflict. This transaction always conflicts.
     with mine.pipeline() as pipeline:
         pipeline.watch(keys[0])
         client().incr(keys[0])
@@ -146,7 +146,8 @@ def transaction_helper_and_errors_inside():
         pipeline.execute()
         raise AssertionError("a transaction with a wrong command ran")
     except ResponseError as error:
-        # redis-py raises the error of queueing the command, or the error of EXEC.
+        # redis-py raises either the error with which the command was rejected, or the error of
+        # EXEC.
         assert "wrong number of arguments" in str(error) or "EXECABORT" in str(error), error
     assert mine.get("never") is None
 
@@ -213,7 +214,7 @@ def blocked_takers_get_each_element_once():
     feeder.start()
     together(take)
     feeder.join()
-    # A client that takes jobs may receive "stop" before `jobs:a` is empty.
+    # A worker may receive "stop" before `jobs:a` is empty, so some jobs may be left.
     rest = [int(value) for value in client().lrange("jobs:a", 0, -1)]
     assert sorted(taken + rest) == list(range(400))
 

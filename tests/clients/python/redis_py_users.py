@@ -1,4 +1,4 @@
-"""redis-py: users and their rules, logins, the log of denials, the file of users."""
+"""redis-py: users and their rules, logins, ACL LOG, and the ACL file."""
 
 import hashlib
 
@@ -50,7 +50,8 @@ def hashed(password):
 
 
 def for_both_protocols(check):
-    """Returns a check with RESP2 and RESP3. The user does not exist at its start."""
+    """Returns a function that runs `check` with RESP2 and with RESP3. At the start of each run, the
+    user does not exist."""
     def both():
         for protocol in (2, 3):
             admin = client(protocol)
@@ -82,7 +83,7 @@ def rules_are_set_and_read(protocol, admin):
     )
     user = admin.acl_getuser(NAME)
     assert user["enabled"] and "on" in user["flags"] and "nopass" not in user["flags"], user
-    # The server omits a rule that another one implies.
+    # The server omits rules that other rules imply.
     assert set(user["categories"]) == {"-@all", "+@set", "+@hash"}, user
     assert set(user["commands"]) == {"+get", "+mget", "-hset"}, user
     assert user["keys"] == ["~cache:*", "~objects:*"] and user["channels"] == ["&message:*"], user
@@ -91,7 +92,7 @@ def rules_are_set_and_read(protocol, admin):
     if protocol == 2:
         selector = dict(zip(selector[::2], selector[1::2]))
     assert selector == {"commands": "-@all +set", "keys": "%W~written:*", "channels": ""}, selector
-    # Passwords are removed as text, and added and removed as hashes.
+    # Removes a password given as text. Adds and removes passwords given as hashes.
     third = hashed("third")
     assert admin.acl_setuser(NAME, enabled=True, passwords="-other", hashed_passwords="+" + third)
     assert admin.acl_getuser(NAME)["passwords"] == [hashed(PASSWORD), third]
@@ -157,7 +158,7 @@ def logins_and_denials_have_their_exceptions(protocol, admin):
     # The connection's user changes.
     assert own.auth("wrong", "default") is True
     assert own.acl_whoami() == "default"
-    # A user who is deleted loses the connection, and can't connect again.
+    # Deleting a user closes the user's connections. The user can't log in again.
     gone = client(protocol, NAME, PASSWORD)
     assert gone.get("open") == "1" and admin.acl_deluser(NAME) == 1
     refused(gone.get, "open")
@@ -207,7 +208,7 @@ def names_are_bytes():
     for protocol in (2, 3):
         admin = client(protocol, text=False)
         allow(admin, BINARY, commands=["+acl"])
-        # With RESP2, redis-py makes text of these replies.
+        # With RESP2, redis-py decodes these replies to text.
         shown = BINARY.decode(errors="replace") if protocol == 2 else BINARY
         assert shown in admin.acl_users(), admin.acl_users()
         assert admin.acl_getuser(BINARY)["passwords"] == [hashed(PASSWORD)]

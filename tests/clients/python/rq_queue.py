@@ -15,7 +15,7 @@ JOBS = 40
 
 
 def work(*queues, scheduler=False):
-    """Works until the queues are empty, in this process."""
+    """Runs jobs in this process until the queues are empty."""
     SimpleWorker(list(queues), connection=connection).work(burst=True, with_scheduler=scheduler, logging_level="CRITICAL")
 
 

@@ -1,6 +1,6 @@
-//! Users' rules from arbitrary bytes, as words of `ACL SETUSER`, as an ACL file and as `user`
-//! lines. They are applied as a whole or not at all, without a panic. Loading the output of
-//! `ACL LIST` results in users with the same permissions.
+//! ACL rules from arbitrary bytes: as words of `ACL SETUSER`, as an ACL file, and as `user` lines
+//! of a configuration. The rules are applied as a whole or not at all, without a panic. Loading the
+//! output of `ACL LIST` results in users with the same permissions.
 
 use std::sync::LazyLock;
 
@@ -47,8 +47,8 @@ fn permissions(users: &Users) -> Vec<(Vec<u8>, Vec<bool>)> {
     users.all().iter().map(of).collect()
 }
 
-/// Returns whether these lines can be loaded back. Redis's format is ambiguous if a word in a
-/// selector contains a parenthesis, a quote or a backslash.
+/// Returns whether loading these lines restores the users. Redis's format is ambiguous if a word in
+/// a selector contains a parenthesis, a quote or a backslash.
 fn is_listable(lines: &[Vec<u8>]) -> bool {
     lines.iter().all(|line| {
         let Some(first) = line.windows(2).position(|pair| pair == b" (") else { return true };
@@ -68,7 +68,7 @@ fn has_closing_first_word(selectors: &[u8]) -> bool {
     selectors.split(|byte| *byte == b' ').any(|word| word.starts_with(b"(") && word.ends_with(b")"))
 }
 
-/// Checks that the users' lines load back.
+/// Checks that loading the users' lines restores the users.
 fn assert_loads_back(users: &Users) {
     let lines = users.lines();
     if !is_listable(&lines) {
@@ -96,7 +96,8 @@ fn set_users(users: &Users, text: &[u8]) {
             assert_eq!((users.lines(), users.epoch()), (before, epoch), "a rejected change changes nothing");
         }
         if let Ok(checked) = check_line(catalog(), &line.split(|byte| *byte == b' ').collect::<Vec<_>>()) {
-            // Unknown commands are detected only after all lines have been read.
+            // The error is ignored: `check_line` accepts a line with an unknown command, and
+            // `add_configured` rejects it.
             let _ = Users::new(catalog()).add_configured(&[checked]);
         }
     }

@@ -1,8 +1,8 @@
 //! Append-only files and manifests from arbitrary bytes. The reader returns records with
-//! consecutive offsets, or an error with an offset in the file. The result doesn't depend on the
-//! pieces in which the bytes arrive. The reader never panics, and never allocates memory for bytes
-//! that the file declares but doesn't contain. The filter of a file (which omits `PING` and others)
-//! removes only whole commands.
+//! consecutive offsets, or an error with an offset in the file. The result doesn't depend on how
+//! the bytes are split into pieces. The reader never panics, and never allocates memory for bytes
+//! that the file declares but doesn't contain. The filter that omits `PING` and other commands from
+//! a file removes only whole commands.
 
 use pantala_persistence::aof::manifest::LINE_BYTES_MAX;
 use pantala_persistence::aof::{Error, Manifest, Next, Reader, Transactions, filter, timestamp_of};
@@ -55,7 +55,7 @@ pub fn run(data: &[u8]) {
     }
     if let Ok(manifest) = Manifest::parse(file) {
         let text = manifest.text();
-        // A quoted name may make its line too long, as in Redis.
+        // Quoting a file's name may make its line longer than the limit. Redis has the same defect.
         let fits = text.split_inclusive(|byte| *byte == b'\n').all(|line| line.len() <= LINE_BYTES_MAX);
         if fits && !text.is_empty() {
             assert_eq!(Manifest::parse(&text), Ok(manifest));

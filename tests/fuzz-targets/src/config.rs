@@ -1,5 +1,5 @@
-//! redis.conf: any text is parsed or rejected, without a panic. A parsed file is rewritten so that
-//! parsing it again has the same result.
+//! Arbitrary bytes as redis.conf. Any text is parsed or rejected, without a panic. If a parsed file
+//! is rewritten, parsing the new text has the same result.
 
 use pantala::config::rewrite::rewrite_text;
 use pantala::config::table::names;
@@ -24,8 +24,7 @@ pub fn run(text: &[u8]) {
         }
     };
     let _ = loaded.check_renames(|name| name == b"get" || name == b"set");
-    // A file that includes itself is rewritten as only a part of its content, so such files are
-    // skipped.
+    // Files with `include` are skipped: a file that includes itself can't be rewritten as a whole.
     if text.to_ascii_lowercase().windows(7).any(|window| window == b"include") {
         return;
     }

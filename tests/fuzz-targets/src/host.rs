@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use pantala::config::Host;
 
-/// A single file that exists under every name, so that it may include itself; or no file.
+/// A file system in which every name refers to the same file, so that the file may include itself.
+/// `None` stands for no files.
 pub struct Files<'a>(pub Option<&'a [u8]>);
 
 impl Host for Files<'_> {

@@ -1,7 +1,7 @@
-//! The checks of the fuzz targets: a function per target. The binaries in `tests/fuzz` call these
-//! functions with libFuzzer's inputs. They are in a separate workspace, because libFuzzer needs a
-//! nightly toolchain. Because the checks are in this crate, a change of an interface fails the
-//! build of the workspace, and `cargo test` runs each target on random inputs.
+//! The checks of the fuzz targets: one function per target. The binaries in `tests/fuzz` call these
+//! functions with libFuzzer's inputs. Those binaries form a separate workspace, because libFuzzer
+//! needs a nightly toolchain. The checks themselves are in this crate, so that `cargo test`
+//! compiles them and runs each target on random inputs.
 #![forbid(unsafe_code)]
 
 pub mod acl;

@@ -1,10 +1,10 @@
-//! A server that requires a password, on arbitrary bytes of a client. Some bytes stand for the
-//! valid password, and for commands with it ([`expand`]), so that some inputs log in. Other inputs
-//! can't contain it, because it is random.
+//! Arbitrary bytes from a client to a server that requires a password. Some byte values are
+//! replaced by the valid password, or by commands with it ([`expand`]), so that some inputs log in.
+//! No other input can contain the password, because it is random.
 //!
-//! A model knows from the commands when the client is logged in. Until then, the client may receive
-//! only errors that reveal no data, and the replies of `QUIT` and `RESET`; and no other command may
-//! run. No input may change users.
+//! A model computes from the commands when the client is logged in. Until then, the client may
+//! receive only errors that reveal no data and the replies of `QUIT` and `RESET`, and no command
+//! that needs a login may run. No input may change the users.
 //!
 //! The server is complete: a worker with its event loop serves one end of a pair of sockets.
 
@@ -64,7 +64,7 @@ const RULES: &str =
 /// The user that counts the commands that ran.
 const OBSERVER: &str = "observer";
 
-/// The bytes of an input that are replaced: by the password, and by commands that log in.
+/// Bytes of an input that are replaced by the password, or by commands that log in.
 const PASSWORD: u8 = 0xf8;
 const AUTH: u8 = 0xf9;
 const AUTH_USER: u8 = 0xfa;
@@ -93,7 +93,7 @@ impl Target {
     }
 }
 
-/// Returns how many commands ran that need a login. Those of the observer don't count.
+/// Returns how many commands that need a login have run, except those of the observer.
 fn commands_run(observer: &mut UnixStream) -> u64 {
     observer.write_all(b"INFO commandstats\r\n").expect("the server reads");
     let Value::Bulk(text) = read_reply(observer) else { panic!("INFO replies with a text") };
@@ -111,7 +111,7 @@ fn encode(words: &[&str]) -> Vec<u8> {
     format!("*{}\r\n{}", words.len(), words_encoded.collect::<String>()).into_bytes()
 }
 
-/// Returns the next reply of a connection that receives nothing else.
+/// Returns the next reply. The connection must receive nothing after it.
 fn read_reply(client: &mut UnixStream) -> Value {
     let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
@@ -155,7 +155,8 @@ fn expand(input: &[u8], password: &str) -> Vec<u8> {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
     LogsIn,
-    /// `HELLO` with a valid password and other options, which may be invalid.
+    /// `HELLO` with a valid password and with other options. The login fails if an option is
+    /// invalid.
     MayLogIn,
     LogsOut,
     Ends,
@@ -291,7 +292,7 @@ fn logins(data: &[u8]) -> usize {
     let target = TARGET.get_or_init(Target::start);
     let users = target.server.keyspace().users();
     let before = (users.epoch(), users.lines());
-    // The tests run several inputs at the same time, but one changes the counts of another.
+    // Only one input runs at a time, because each input changes the server's counters.
     let mut observer = target.observer.lock().expect("no earlier input failed");
     let commands_before = commands_run(&mut observer);
     let Some((&split, input)) = data.split_first() else { return 0 };
@@ -311,7 +312,7 @@ fn logins(data: &[u8]) -> usize {
         };
         rest = &rest[length..];
         let is_error = matches!(value, Value::Error(_));
-        // Without an effect, the reply is to a protocol error.
+        // If no effect is left, this is the reply to a protocol error.
         let effect = effects.next().unwrap_or(Effect::None);
         match effect {
             Effect::LogsIn if !is_error => {
@@ -373,7 +374,7 @@ mod tests {
         assert_eq!(with(&[b"\0auth default ", &[PASSWORD], b"\r\nPING\r\n"]), 1);
         assert_eq!(with(&[b"\0AUTH nobody ", &[PASSWORD], b"\r\nPING\r\n"]), 0);
         assert_eq!(with(&[b"\0AUTH ", &[PASSWORD], b"x\r\nPING\r\nRESET\r\nQUIT\r\n"]), 0);
-        // The model doesn't know whether these log in.
+        // The model can't tell whether these commands log in.
         assert_eq!(with(&[b"\0HELLO 3 AUTH ann ", &[PASSWORD], b" SETNAME me\r\nPING\r\n"]), 0);
         assert_eq!(with(&[b"\0HELLO 3 AUTH ann ", &[PASSWORD], b" NONE\r\nPING\r\n"]), 0);
     }

@@ -1,7 +1,7 @@
 //! RDB files from arbitrary bytes. The reader returns an error with an offset in the file, or
-//! pieces whose values are decoded. The result doesn't depend on the pieces in which the bytes
-//! arrive. The reader never panics, and never allocates memory for bytes that the file declares but
-//! doesn't contain.
+//! pieces whose values are decoded. The result doesn't depend on how the bytes are split. The
+//! reader never panics, and never allocates memory for bytes that the file declares but doesn't
+//! contain.
 
 use pantala_persistence::rdb::{Error, Next, Piece, Reader, opcode};
 use pantala_types::HashLimits;
@@ -41,7 +41,8 @@ fn read(file: &[u8], step: usize, knows_len: bool) -> Result<Vec<String>, Error>
 
 /// Runs the target on one input, and panics on a defect.
 pub fn run(data: &[u8]) {
-    // Random bytes almost never start like a file, so the first byte chooses the magic.
+    // Random bytes almost never start with the magic of an RDB file, so the first byte chooses a
+    // magic.
     let Some((&first, rest)) = data.split_first() else { return };
     let magic: &[u8] = match first % 4 {
         0 => b"",

@@ -1,7 +1,7 @@
-//! The request parser on arbitrary bytes. Whole input and input in pieces must result in the same
-//! commands and the same error. The parser must not panic or move backwards in its input. The two
-//! readers of replies also run on these bytes: they must not panic, and must agree on the end of a
-//! reply.
+//! The request parser on arbitrary bytes. The commands and the error must be the same whether the
+//! input arrives as a whole or in pieces. The parser must not panic or move backwards in its input.
+//! The two readers of replies also run on these bytes. They must not panic, and must agree on the
+//! end of a reply.
 //!
 //! The first bytes of the input are choices (limits, and the ends of the pieces); the rest is the
 //! stream.
@@ -10,9 +10,9 @@ use pantala_resp::value::{parse_reply, reply_len};
 use pantala_resp::{ArgRange, Args, Limits, Parser, ProtocolError};
 
 const CHOICES: usize = 4;
-/// Maximum length of a line: so low that the fuzzer exceeds it. For a longer line the outcome may
-/// depend on the pieces, as in Redis: the parser accepts the line if it receives the whole line at
-/// once.
+/// Maximum length of a line. It is so low that the fuzzer exceeds it. As in Redis, a longer line is
+/// accepted if the parser receives the whole line at once, and may be rejected if the line arrives
+/// in pieces.
 const LINE_LEN_MAX: usize = 256;
 
 #[derive(Debug, Default, PartialEq)]

@@ -1,8 +1,9 @@
-//! Values of `RESTORE` from arbitrary bytes. The result is an error, or a value that is equal after
-//! it is written and read again. Decoding never panics, and never allocates memory for bytes that
-//! the input declares but doesn't contain. Bytes that are compressed by LZF decompress to the
-//! original. A shard also runs the command `RESTORE` itself: commands of every type then read and
-//! change the stored value, and deleting the value frees all its memory.
+//! Values of `RESTORE` from arbitrary bytes. The result is an error or a value. If the value is
+//! written and read again, the result is equal to it. Decoding never panics, and never allocates
+//! memory for bytes that the input declares but doesn't contain. Compressing the bytes by LZF and
+//! decompressing the result returns the same bytes. A shard also runs the command `RESTORE` itself:
+//! commands of every type then read and change the stored value, and deleting the value frees all
+//! its memory.
 
 use pantala_commands::resolve;
 use pantala_engine::access::SessionView;
@@ -15,7 +16,7 @@ use pantala_types::rdb_value::{Limits, Loaded, Reader, ValueRef, Writer, payload
 use pantala_types::sorted_set::PackLimits;
 use pantala_types::{Collection, HashLimits, lzf};
 
-/// Maximum length of a string: so low that a few bytes of LZF can exceed it.
+/// Maximum length of a string. It is so low that a few bytes compressed by LZF can exceed it.
 const STRING_BYTES_MAX: u64 = 1 << 16;
 
 const LIMITS: Limits = Limits {
@@ -176,8 +177,8 @@ pub fn run(data: &[u8]) {
     }
     let Ok(loaded) = read(&mut Reader::new(data, STRING_BYTES_MAX), &LIMITS) else { return };
     let bytes = dump(&loaded, data.len().is_multiple_of(2));
-    // The nodes of a list or a stream may together be longer than the maximum length of a string,
-    // so this reader has a higher maximum than the reader above.
+    // The nodes of a list or a stream may together be longer than the maximum length of a string.
+    // This reader therefore has a higher maximum than the reader above.
     let mut reader = Reader::new(&bytes, u64::from(u32::MAX));
     let again = read(&mut reader, &LIMITS).expect("what was written is read");
     assert_eq!(reader.remaining(), 0);

@@ -1,20 +1,20 @@
-//! A connection without its socket on arbitrary bytes. The input determines how the bytes are
-//! split, and which parsed commands have to wait. In each case the connection must return the same
-//! commands and the same error, send all replies, and never panic.
+//! Arbitrary bytes received by a connection without a socket. The first bytes of the input
+//! determine how the rest is split, and which parsed commands have to wait. In each case the
+//! connection must return the same commands and the same error, send all replies, and never panic.
 //!
-//! The first bytes of the input are choices, used repeatedly; the rest is the stream.
+//! The first bytes are choices, which are used repeatedly. The rest is the received stream.
 
 use pantala_resp::ProtocolError;
 use pantala_session::testing::{Outcome, drive};
 
 const CHOICES: usize = 16;
 
-/// Number of choices after which the largest one is always made, because some sequences of choices
-/// never deliver the rest of the input.
+/// Number of choices that the input determines. After them, the largest choice is always made,
+/// because some sequences of choices would never deliver the rest of the input.
 const FREE_CHOICES_MAX: usize = 20_000;
 
-/// Returns whether the error depends on the pieces, as in Redis: a line above the limit is accepted
-/// if the whole line is received at once.
+/// Returns whether the error depends on how the bytes are split. As in Redis, a line above the
+/// limit is accepted if the whole line is received at once.
 fn depends_on_pieces(outcome: &Outcome) -> bool {
     use ProtocolError::{TooBigBulkCount, TooBigCount, TooBigInline};
     matches!(outcome.error, Some(TooBigInline | TooBigCount | TooBigBulkCount))
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
         if next > FREE_CHOICES_MAX {
             return bound - 1;
         }
-        // Each round of choices differs from the one before.
+        // Each pass over the choices differs from the previous pass.
         let choice = usize::from(choices[next % CHOICES]).wrapping_add(next / CHOICES);
         choice % bound
     });

@@ -1,8 +1,8 @@
-//! TLS connections without their sockets. From a peer that sends arbitrary bytes, no plaintext is
-//! accepted. Two honest sides exchange records that arrive in arbitrary pieces, or are damaged,
-//! lost or truncated. The plaintext that arrives is always a prefix of the plaintext sent, and all
-//! of it if no record was damaged. The number of bytes that a connection keeps is bounded, and
-//! nothing panics.
+//! TLS connections without sockets, in two tests. In the first, a peer sends arbitrary bytes, and
+//! no plaintext is accepted from it. In the second, two honest sides exchange records that arrive
+//! in arbitrary pieces, or are damaged, lost or truncated. The received plaintext is always a
+//! prefix of the sent plaintext. If no record was damaged, it is the whole plaintext. The number of
+//! bytes that a connection keeps is bounded, and nothing panics.
 
 use std::process::Command;
 use std::sync::LazyLock;
@@ -107,7 +107,7 @@ fn converse(server: &Server, choices: &[u8]) {
     client.perform_handshake(&mut Out { plain: &mut down.got, reply: &mut hello }).expect("a hello");
     up.flying = hello;
     let mut is_well = true;
-    // A side that has announced its end gets no more bytes.
+    // A side that has sent its closing alert receives no more bytes.
     let drop_late = |up: &mut Way, down: &mut Way| {
         if down.is_closed {
             up.flying.clear();

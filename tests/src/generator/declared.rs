@@ -1,5 +1,5 @@
-//! Commands built only from the arguments that redis-server's `COMMAND DOCS` declares, so that
-//! every form is covered. Keys are arbitrary, so most have the wrong type. Numbers include every
+//! Commands built from the arguments that redis-server's `COMMAND DOCS` declares, so that every
+//! form of a command occurs. Keys are arbitrary, so most have the wrong type. Numbers include every
 //! limit, and values may be empty. About one command in six has too few or too many arguments.
 
 use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
@@ -20,7 +20,7 @@ const LEFT_OUT: &[&str] = &["migrate", "pfselftest", "sort", "sort_ro", "wait"];
 /// has as many elements as requested.
 const PICKING: &[&[u8]] = &[b"HRANDFIELD", b"SRANDMEMBER", b"ZRANDMEMBER"];
 
-/// Timeouts of `XREAD` and `XREADGROUP` that are rejected, or end soon.
+/// Timeouts of `XREAD` and `XREADGROUP`: invalid or short.
 const BLOCKS_MS: &[&str] = &["-1", "x", "1.5", "", "1", "1"];
 
 /// One in this many arguments isn't of the declared kind.
@@ -132,9 +132,9 @@ impl Generator {
             1 => {
                 let more = self.value();
                 // Three kinds of commands get no additional argument. In a blocking command, the
-                // last argument is the timeout, so an additional one would become the timeout. The
-                // arity of rank commands differs since 7.2. In a command of `PICKING`, the
-                // additional argument could become a count that keeps redis-server busy forever.
+                // additional argument would become the timeout. Rank commands accept an additional
+                // argument since Redis 7.2. In a command of `PICKING`, the additional argument
+                // could become a count that keeps redis-server busy forever.
                 let is_fixed = command.arguments.iter().any(|argument| argument.name == "timeout")
                     || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..])
                     || PICKING.contains(&&command.name[0][..]);
@@ -153,10 +153,12 @@ impl Generator {
     /// servers.
     fn comparable(&mut self, mut args: Vec<Vec<u8>>, mut check: Check) -> Step {
         match &args[0][..] {
-            // `*` stands for an ID from the clock. `+` is the last entry, since 7.4.
+            // `*` stands for an ID from the clock. `+` stands for the last entry, but only since
+            // Redis 7.4.
             b"XADD" => args.retain(|arg| arg != b"*"),
             b"XREAD" => args.retain(|arg| arg != b"+"),
-            // The removed members are random, so the rest of the set is deleted too.
+            // The removed members are random, so the remaining members differ between servers. The
+            // set is therefore deleted.
             b"SPOP" if args.len() > 1 => {
                 let next = vec![b"DEL".to_vec(), args[1].clone()];
                 self.following.push_back(Step::new(next, Check::Exact));
@@ -208,7 +210,7 @@ impl Generator {
     }
 
     /// Returns a value for an argument of one word. Times are in the far future. Offsets in strings
-    /// are less than 3000 or rejected.
+    /// are less than 3000, or invalid.
     fn given(&mut self, of: &[u8], argument: &Argument) -> Vec<u8> {
         if let Some(given) = self.given_to(of, &argument.name) {
             return given;
@@ -238,7 +240,7 @@ impl Generator {
     fn given_to(&mut self, of: &[u8], name: &str) -> Option<Vec<u8>> {
         let text = |text: &str| text.as_bytes().to_vec();
         Some(match (of, name) {
-            // The timeout is never infinite.
+            // None of these timeouts is infinite.
             (b"XREAD" | b"XREADGROUP", "milliseconds") => text(self.random.pick::<&str>(BLOCKS_MS)),
             (_, "min-idle-time") => text(self.random.pick::<&str>(IDLE_MS)),
             (b"XCLAIM", "ms") => text(self.random.pick::<&str>(CLAIM_IDLE_MS)),

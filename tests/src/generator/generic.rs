@@ -3,11 +3,11 @@
 use super::{Check, DATABASES, Generator, Step, TTL_SLACK_S};
 
 /// Maximum difference of idle times in seconds: the length of the longest run. The difference can
-/// be that large, because in Redis all keys with the same integer from 0 to 9999 share one object,
-/// so reading one of them resets the idle time of all (COMPAT.md).
+/// be that large because of shared integers (COMPAT.md). In Redis, all keys whose value is the same
+/// integer from 0 to 9999 share one object. Reading one of these keys resets the idle time of all.
 pub(super) const IDLE_SLACK_S: i64 = 24 * 3600;
 
-/// The access counter of a key is random, up to 255. Whether there is one is not random.
+/// A key's access counter is random, up to 255. Whether a key has a counter is not random.
 pub(super) const FREQ_CHECK: Check = Check::Near(255);
 
 impl Generator {

@@ -2,7 +2,7 @@
 
 use super::{Check, Generator, Step};
 
-/// Number of keys that most places are in.
+/// Number of keys that contain most places.
 pub(super) const KEYS: usize = 4;
 
 pub(super) fn key(number: usize) -> Vec<u8> {

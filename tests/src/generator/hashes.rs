@@ -117,7 +117,7 @@ impl Generator {
     fn field_value(&mut self, is_small: bool) -> Vec<u8> {
         match self.random.below(8) {
             0..=2 if !is_small => self.value(),
-            // Near the maximum length of a value in a listpack.
+            // Values near the maximum length in a listpack.
             3 if !is_small => vec![b'v'; 62 + self.random.below(5)],
             0..=4 => self.random.between(-300, 70_000).to_string().into_bytes(),
             _ => {
@@ -154,8 +154,8 @@ impl Generator {
         const COUNTS: &[&str] = &["0", "1", "2", "5", "20", "400", "-1", "-3", "-40", ALL, ALL, ALL];
         if self.random.one_in(16) {
             // The negative count in this list is out of range, so the reference rejects it. A large
-            // negative count within the range would make the reference reply until its memory is
-            // exhausted.
+            // negative count within the range would make the reference build a reply until its
+            // memory is exhausted.
             return self
                 .random
                 .pick(&["x", "", "-9223372036854775808", "9223372036854775808", "1.5"])

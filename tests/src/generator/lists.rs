@@ -2,7 +2,7 @@
 
 use super::{Check, Generator, Step};
 
-/// Number of keys that most lists are in: few, so that they grow long.
+/// Number of keys that contain most lists. There are few keys, so that the lists grow long.
 pub(super) const KEYS: usize = 5;
 
 pub(super) fn key(number: usize) -> Vec<u8> {
@@ -70,7 +70,7 @@ impl Generator {
                 args.push(self.place());
                 args.push(self.place());
             }
-            // Mostly keeps most of the list; otherwise there would be no long lists.
+            // Most ranges keep most of the list, so that long lists exist.
             "LTRIM" => {
                 args.push(self.place());
                 args.push(if self.random.one_in(3) { self.place() } else { b"-1".to_vec() });

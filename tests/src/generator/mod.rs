@@ -2,12 +2,12 @@
 //! differential test sends to Pantala and to redis-server.
 //!
 //! Both servers must give the same replies, although they run the commands at slightly different
-//! times. So the TTLs of a stream are long and differ much from each other. Then no key expires on
-//! one server only, and `GT` and `LT` have the same result on both servers. Keys that expire
-//! immediately (with a time in the past) are common.
+//! times. The TTLs of a stream are therefore long, and differ much from each other. As a result, no
+//! key expires on only one server, and `GT` and `LT` have the same result on both servers. Keys
+//! that expire immediately (with a time in the past) are common.
 //!
-//! A *step* is a command with a [`Check`], which says how exactly the two replies must agree. Some
-//! replies are random or depend on the clock in Redis too.
+//! A *step* is a command with a [`Check`], which says how exactly the two replies must agree. Not
+//! all replies can be equal, because some are random or depend on the clock, in Redis too.
 
 mod bitmaps;
 mod declared;
@@ -46,7 +46,7 @@ pub enum Check {
     Pairs,
     /// For `SCAN` and the like: the cursor is followed to the end on each server, and the elements
     /// of all pages must be equal. Cursors and repeated elements may differ between servers. Such a
-    /// step starts at cursor 0, and no other step has to follow it directly.
+    /// step starts at cursor 0. No step may be required to follow it directly.
     Walk,
     /// As `Walk`, with pairs as elements.
     WalkOfPairs,
@@ -63,11 +63,11 @@ pub enum Check {
 /// A command of a stream.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The connection that sends it.
+    /// The connection that sends the command.
     pub connection: usize,
-    /// Its name and arguments.
+    /// Name and arguments of the command.
     pub args: Vec<Vec<u8>>,
-    /// How to compare its replies.
+    /// How to compare the two replies.
     pub check: Check,
 }
 
@@ -80,7 +80,7 @@ impl Step {
 /// Maximum difference of a TTL between two servers that received the same command, in seconds.
 pub const TTL_SLACK_S: i64 = 20;
 
-/// Number of connections that a stream is spread over.
+/// Number of connections over which a stream is distributed.
 pub const CONNECTIONS: usize = 3;
 
 /// Number of databases that most commands choose from.
@@ -94,9 +94,9 @@ pub struct Generator {
     start_s: i64,
     /// Time part of the IDs of stream entries.
     stream_ms: u64,
-    /// Number of following steps that are mostly stream commands. Stream commands come in series:
-    /// other commands soon delete a key, so an isolated stream command would rarely find an
-    /// existing stream.
+    /// Number of further steps that are mostly stream commands. Stream commands come in series,
+    /// because other commands soon delete a key, and an isolated stream command would rarely find a
+    /// stream.
     stream_run: usize,
     /// Maximum length of frequent values, in bytes.
     pub(crate) value_len_max: usize,
@@ -109,7 +109,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Returns the stream of `seed`; `start_s` is the current time, in seconds.
+    /// Returns the stream that `seed` determines. `start_s` is the current Unix time in seconds.
     #[must_use]
     pub fn new(seed: u64, start_s: i64) -> Generator {
         let mut random = Random::from_seed(seed);
@@ -146,13 +146,13 @@ impl Generator {
         }
     }
 
-    /// Returns the stream with commands built from these declarations among the others.
+    /// Adds commands that are built from these declarations to the stream.
     #[must_use]
     pub fn with_declared(self, declared: Vec<Declared>) -> Generator {
         Generator { declared, ..self }
     }
 
-    /// Returns the stream with `RESTORE` of these payloads.
+    /// Adds `RESTORE` of these payloads to the stream.
     #[must_use]
     pub fn with_payloads(self, payloads: Vec<Vec<u8>>) -> Generator {
         Generator { payloads, ..self }
@@ -226,8 +226,8 @@ impl Generator {
     }
 
     /// Returns EXISTS of every key of the stream, followed by DBSIZE. DBSIZE counts an expired key
-    /// until a command accesses it, and SCAN and RANDOMKEY access different keys on each server;
-    /// after EXISTS no expired key remains.
+    /// until a command accesses the key. SCAN and RANDOMKEY access different keys on each server,
+    /// so without EXISTS the counts could differ. After EXISTS, no expired key remains.
     pub(crate) fn count_keys(&mut self) -> Step {
         self.following.push_back(Step::new(words("DBSIZE"), Check::Exact));
         let mut args = words("EXISTS");
@@ -237,7 +237,7 @@ impl Generator {
     }
 
     /// Makes a command invalid: an argument is missing, added, doubled or replaced. Arguments are
-    /// never exchanged: a number that moves to the position of a TTL could let a key expire soon.
+    /// never exchanged, because a number at the position of a TTL could make a key expire soon.
     fn bend(&mut self, step: &mut Step) {
         let len = step.args.len();
         match self.random.below(4) {
@@ -291,7 +291,8 @@ impl Generator {
             2 => self.random.bytes(5),
             _ => vec![b'x'; 1 + self.random.below(300)],
         };
-        // An empty name is valid, and a name that starts like a RESP array is only data here.
+        // An empty name is valid. A name that starts like a RESP array is also valid, because it is
+        // sent as a bulk.
         let mut args = vec![name];
         for _ in 0..self.random.below(6) {
             let value = self.value();
@@ -301,8 +302,8 @@ impl Generator {
     }
 }
 
-/// Returns whether [`Generator::bend`] may change this command: the invalid form must be harmless,
-/// and its replies comparable.
+/// Returns whether [`Generator::bend`] may change this command. The invalid form must be harmless,
+/// and its replies must be comparable.
 fn may_be_bent(args: &[Vec<u8>]) -> bool {
     // A member that isn't an integer would change the order of a small set. Another score would
     // change the order of a lexicographical range.
@@ -341,7 +342,7 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
         "BZPOPMIN",
         "BZPOPMAX",
         "BZMPOP",
-        // An option of 7.2 changes the arity.
+        // Redis 7.2 added an option, which changes the arity.
         "ZRANK",
         "ZREVRANK",
     ]

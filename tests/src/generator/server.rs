@@ -129,7 +129,7 @@ const FIXED_EXACT: &[&str] = &[
     "RESET x",
 ];
 
-/// Fixed commands. Of their replies, only the kind is compared.
+/// Fixed commands. Only the kind of their replies is compared.
 const FIXED_KIND: &[&str] = &[
     "CLIENT ID",
     "CLIENT INFO",
@@ -143,9 +143,9 @@ const FIXED_KIND: &[&str] = &[
     "INFO nosuch",
 ];
 
-/// Limits of encodings, and values for them. Small hashes and sets keep their encoding with any of
-/// these, so that the order of their elements is comparable: see [`super::hashes`] and
-/// [`super::sets`].
+/// Limits of encodings, and values for each limit. With all of these values, small hashes and sets
+/// keep their encoding, so that the order of their elements is comparable (see [`super::hashes`]
+/// and [`super::sets`]).
 const LIMITS: &[(&str, &[&str])] = &[
     ("hash-max-listpack-entries", &["40", "64", "128", "512", "1000"]),
     ("hash-max-ziplist-entries", &["40", "512"]),
@@ -217,7 +217,7 @@ impl Generator {
         }
     }
 
-    /// Returns `CONFIG SET` of one of [`LIMITS`], or `CONFIG GET` of some of them.
+    /// Returns `CONFIG SET` of one of the [`LIMITS`], or `CONFIG GET` of some of them.
     fn limits(&mut self) -> Step {
         if self.random.one_in(5) {
             let pattern = *self.random.pick(&["hash-max-*", "*-max-intset-*", "zset-*", "list-*", "*-listpack-*"]);

@@ -7,7 +7,7 @@
 use super::hashes::ALL;
 use super::{Check, Generator, Step, words};
 
-/// Number of keys that most sets are in: few, so that sets grow and intersect.
+/// Number of keys that contain most sets. There are few keys, so that the sets grow and intersect.
 pub(super) const KEYS: usize = 4;
 
 /// The only member with a NUL. `SORT … ALPHA` compares members up to the NUL only, and the order of
@@ -156,8 +156,8 @@ impl Generator {
         }
     }
 
-    /// Appends `[count]`. The removed members are random, unless all or none are removed, so the
-    /// key is deleted afterwards.
+    /// Appends `[count]`. If some but not all members are removed, the remaining ones are random,
+    /// so the key is deleted afterwards.
     fn spop(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(12) {
             args.extend([b"3".to_vec(), self.junk()]);

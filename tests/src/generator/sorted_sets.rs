@@ -2,8 +2,8 @@
 
 use super::{Check, Generator, Step};
 
-/// Number of keys that most sorted sets are in. Keys with a number less than [`SMALL_KEYS`] get few
-/// members, so that all encodings stay in use.
+/// Number of keys that contain most sorted sets. Keys with a number less than [`SMALL_KEYS`] get
+/// few members, so that all encodings occur.
 pub(super) const KEYS: usize = 7;
 const SMALL_KEYS: usize = 3;
 /// Prefix of the keys of lexicographical ranges.
@@ -73,7 +73,7 @@ impl Generator {
         }
         let most = *self.random.pick(if wide { &[1, 2, 5, 60] } else { &[1, 1, 2, 5] });
         let pairs = if incr && !self.random.one_in(6) { 1 } else { self.random.below(most) + 1 };
-        // Lexicographical ranges require members of one score.
+        // In some commands all members get the same score, as lexicographical ranges require.
         let even = self.random.one_in(4);
         for _ in 0..pairs {
             args.push(if even { b"0".to_vec() } else { self.score() });
@@ -101,7 +101,7 @@ impl Generator {
         match self.random.below(40) {
             0 => self.value(),
             1 => self.integer(),
-            // Longer than a listpack allows.
+            // Members near and above the maximum length in a listpack.
             2 if wide => vec![b'm'; 60 + self.random.below(10)],
             3..=20 => self.random.below(many).to_string().into_bytes(),
             _ => {

@@ -23,7 +23,7 @@ impl Generator {
         if self.random.one_in(14) {
             let mut bent = sort.clone();
             self.bend(&mut bent);
-            // The invalid form is used only if it still sorts the copy, and no other key.
+            // The invalid form is used only if its key is still the copy.
             if bent.args.get(1).is_none_or(|key| key == COPY) {
                 sort = bent;
             }
@@ -71,7 +71,7 @@ impl Generator {
                 }
             }
         }
-        // If weights are equal, or nothing is sorted, the order differs between servers.
+        // The order differs between servers if weights are equal, or if nothing is sorted.
         let is_open = by && (alpha || nosort);
         if !read_only && !is_open && self.random.one_in(4) {
             args.push(self.word("STORE"));
@@ -201,7 +201,7 @@ impl Generator {
             options.push(vec![self.word("ABSTTL")]);
         }
         match self.random.below(8) {
-            // Less than the accepted difference of idle times.
+            // These idle times are less than the accepted difference.
             0 => options.push(vec![self.word("IDLETIME"), self.random.below(5000).to_string().into_bytes()]),
             1 => options.push(vec![self.word("FREQ"), self.random.below(256).to_string().into_bytes()]),
             2 if self.random.one_in(3) => {

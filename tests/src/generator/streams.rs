@@ -7,7 +7,7 @@
 
 use super::{Check, Generator, Step};
 
-/// Number of keys that most streams are in.
+/// Number of keys that contain most streams.
 pub(super) const KEYS: usize = 3;
 
 pub(super) fn key(number: usize) -> Vec<u8> {
@@ -17,8 +17,8 @@ pub(super) fn key(number: usize) -> Vec<u8> {
 /// The key whose entries have IDs from the clock.
 pub const CLOCK_STREAM: &[u8] = b"stream of the clock";
 
-/// Minimum idle times in ms. They match all entries (0), only entries that were claimed with a
-/// delivery time long ago, or none.
+/// Minimum idle times in ms. Each matches all entries (0), no entries, or only entries that were
+/// claimed with a delivery time long ago.
 pub(super) const IDLE_MS: &[&str] =
     &["0", "0", "0", "0", "1000000", "1000000", "2500000000", "9223372036854775807", "-1", "x"];
 
@@ -38,7 +38,7 @@ const CLAIM_OPTIONS: &[(&str, &[&str])] = &[
     ("NOSUCH", &[]),
 ];
 
-/// Commands on the clock's key. The empty word is replaced by the key.
+/// Commands on [`CLOCK_STREAM`]. The empty word is replaced by this key.
 const CLOCK_COMMANDS: &[(&[&str], Check)] = &[
     (&["XADD", "", "*", "f", "v"], Check::Kind),
     (&["XADD", "", "MAXLEN", "30", "*", "f", "v"], Check::Kind),
@@ -209,8 +209,8 @@ impl Generator {
         }
     }
 
-    /// Appends fields and values, mostly with the same names. Most are short, because entries of
-    /// about 4 KiB crash redis-server 7.0.15 if its nodes have a lower limit.
+    /// Appends fields and values, mostly with the same names. Most are short, because an entry of
+    /// about 4 KiB crashes redis-server 7.0.15 if the limit of a node's size is lower.
     fn entry_fields(&mut self, args: &mut Vec<Vec<u8>>) {
         let pairs = *self.random.pick(&[1, 2, 2, 2, 2, 3, 20]);
         for number in 0..pairs {
@@ -256,7 +256,8 @@ impl Generator {
     }
 
     fn setid(&mut self, args: &mut Vec<Vec<u8>>) {
-        // Mostly near the current IDs, because no more entries could be added after a large jump.
+        // Most IDs are near the current IDs, because no further entries could be added after a
+        // large jump.
         let ms = self.stream_ms + 1;
         args.push(if self.random.one_in(3) {
             self.id()
@@ -398,7 +399,7 @@ impl Generator {
         }
     }
 
-    /// Returns `CONFIG SET` of a limit of the nodes' size.
+    /// Returns `CONFIG SET` of a limit on the size of nodes.
     fn node_limits(&mut self) -> Step {
         let (name, value) = *self.random.pick(&[
             ("entries", "100"),

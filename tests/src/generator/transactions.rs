@@ -1,4 +1,4 @@
-//! Transactions: complete ones, and watches that other connections' commands may invalidate.
+//! Complete transactions, and watches that commands of other connections may invalidate.
 
 use super::{Check, Generator, Step, may_be_bent, words};
 
@@ -38,8 +38,9 @@ impl Generator {
                 2 if self.random.one_in(4) => Step::new(words("WATCH a"), Check::Exact),
                 _ => self.data_command(),
             };
-            // EXEC has one reply for all commands, so each must be comparable byte by byte. Steps
-            // that must follow a command can't be queued with it.
+            // EXEC has one reply for all commands, so each command's reply must be comparable byte
+            // by byte. A command that other steps must follow is excluded, because those steps
+            // can't be queued with it.
             let is_whole = !self.has_following_step();
             self.following.clear();
             if step.check != Check::Exact || !is_whole {

@@ -2,7 +2,7 @@
 
 use super::Generator;
 
-/// Texts that are almost numbers, or numbers at a limit.
+/// Texts that are almost numbers, and numbers at a limit.
 const EDGES: &[&str] = &[
     "0",
     "-0",

@@ -1,11 +1,12 @@
 //! The search for an order that explains a history (see the parent module).
 //!
-//! It is Wing and Gong's algorithm with Lowe's extension: a depth-first search, with memoized
-//! positions, over the orders that the events' times allow. A *position* is the number of events of
-//! each client that have happened, and the model's state. If the search reaches a position a second
-//! time, it backtracks, because no order was found from there. Linearizability is local (Herlihy
-//! and Wing): a history is linearizable if its events on each group of dependent keys are, so each
-//! group is searched separately.
+//! The algorithm is that of Wing and Gong, with Lowe's extension. It searches depth-first through
+//! the orders that the times of the events allow, and memoizes positions. A *position* is the
+//! number of events of each client that have happened, and the model's state. If the search reaches
+//! a position a second time, it backtracks, because it has already found that no order continues
+//! from there. Linearizability is local (Herlihy and Wing): a history is linearizable if, for each
+//! group of dependent keys, the events on that group are linearizable. Each group is therefore
+//! searched separately.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -19,11 +20,11 @@ pub const POSITIONS_MAX: usize = 200_000;
 /// Constraints on an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The order contains each client's events in the order sent, even if the client sent them
-    /// without waiting for replies. This constraint connects keys that are otherwise independent,
-    /// so all events are searched together.
+    /// Each client's events must be in the order in which the client sent them, even if it sent
+    /// them without waiting for replies. This constraint connects keys that are otherwise
+    /// independent, so all events are searched together.
     Connection,
-    /// The order contains each client's events on each key in the order sent.
+    /// Each client's events on the same key must be in the order in which the client sent them.
     Key,
 }
 
@@ -32,7 +33,7 @@ pub enum Scope {
 pub enum Verdict {
     /// An order explains the events.
     Explained,
-    /// No order explains the events. The text has the longest order found.
+    /// No order explains the events. The text contains the longest order found.
     Violation(String),
     /// Unknown, because the search visited [`POSITIONS_MAX`] positions.
     Undecided,
@@ -122,8 +123,8 @@ impl<'e> Search<'e> {
         let next: Vec<(usize, usize)> = (0..self.clients.len())
             .filter_map(|client| Some((client, *self.clients[client].get(usize::from(self.done[client]))?)))
             .collect();
-        // If the reply to one event arrived before another event was sent, the former happened
-        // first. So only events that were sent before the first of all replies can be next.
+        // If the reply to event A arrived before event B was sent, A happened before B. Therefore
+        // only events that were sent before the earliest reply can be next.
         let Some(first_returned_ns) = next.iter().map(|(_, index)| self.events[*index].returned_ns).min() else {
             return Some(true);
         };
@@ -141,11 +142,12 @@ impl<'e> Search<'e> {
             .into_iter()
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
-        // If one of the possible events changes nothing at any moment, the search may always choose
-        // that event: every order that continues with another event is still possible afterwards.
+        // If one of the possible events changes nothing whenever it happens, the search chooses
+        // only that event. No order is lost: every order that continues with another event is still
+        // possible afterwards.
         let changes_nothing = |(_, index, after): &(usize, usize, State)| {
             let event = &self.events[*index];
-            // An expiry of a TTL that no key has any more changes nothing either, because no key
+            // The expiry of a TTL that no key has any more also changes nothing, because no key
             // gets that TTL again.
             event.changes_nothing() || matches!(event.operation, Operation::Expires(..)) && after == state
         };
@@ -165,8 +167,8 @@ impl<'e> Search<'e> {
         Some(false)
     }
 
-    /// Returns a text with the events of the longest order found, and the remaining events, none of
-    /// which can follow it.
+    /// Returns a text with the events of the longest order found, and with the remaining events.
+    /// None of them can follow that order.
     fn shown(&self) -> String {
         let mut text = "no order explains this history. The longest order found:\n".to_owned();
         let mut left: Vec<usize> = self.clients.iter().flatten().copied().collect();

@@ -1,5 +1,6 @@
-//! Histories of concurrent clients, and a check that they are linearizable: that the operations
-//! could have run one after the other, each at a moment between its request and its reply.
+//! Histories of concurrent clients, and a check that the histories are linearizable. In a
+//! linearizable history, the operations could have run one after the other, each at a moment
+//! between its request and its reply.
 //!
 //! # Words
 //!
@@ -30,18 +31,18 @@ pub use operation::{Command, Key, Operation, Script};
 
 use crate::Reply;
 
-/// An operation with its reply (see the module documentation).
+/// An operation with its reply and its times (see the module documentation).
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The client that sent it.
+    /// The client that sent the operation.
     pub client: usize,
     /// The operation.
     pub operation: Operation,
     /// The reply.
     pub reply: Reply,
-    /// A time before its first byte was sent: ns since the start of the window.
+    /// A time before the request's first byte was sent, in ns since the start of the window.
     pub called_ns: u64,
-    /// A time after the last byte of its reply arrived: ns since the start of the window.
+    /// A time after the reply's last byte arrived, in ns since the start of the window.
     pub returned_ns: u64,
 }
 

@@ -21,7 +21,7 @@ pub enum Value {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     value: Value,
-    /// The number of its TTL in the window; `None` without a TTL.
+    /// The number that identifies the key's TTL in the window, or `None` without a TTL.
     expiry: Option<u8>,
 }
 
@@ -59,7 +59,7 @@ const NO_SUCH_KEY: &str = "ERR no such key";
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 
 impl State {
-    /// Returns the state after an event; `None` if the server, in this state, would have given
+    /// Returns the state after an event. Returns `None` if a server in this state would have given
     /// another reply.
     #[must_use]
     pub fn after(&self, event: &Event) -> Option<State> {
@@ -103,8 +103,9 @@ impl State {
         Reply::Array(commands.iter().map(|command| self.apply(command)).collect())
     }
 
-    /// Applies `BLPOP`. If several keys have elements, it may pop from any: a blocked client is
-    /// served by the key that gets an element first. The reply is null only if no key has elements.
+    /// Applies `BLPOP`. If several keys have elements, the pop may be from any of them, because a
+    /// blocked client is served from the key that gets an element first. The reply may be null only
+    /// if no key has elements.
     fn blocking_pop(&mut self, keys: &[Key], reply: &Reply) -> bool {
         match reply {
             Reply::Null => keys.iter().all(|key| !matches!(self.value(*key), Some(Value::List(_)))),
@@ -199,7 +200,7 @@ impl State {
         self.put(key, Some(Rc::new(Entry { value: Value::Text(value.to_owned()), expiry: None })));
     }
 
-    /// Sets the value of a key; its TTL remains.
+    /// Sets the value of a key, and keeps the key's TTL.
     fn change(&mut self, key: Key, value: Value) {
         let expiry = self.keys.get(key).and_then(|entry| entry.as_ref()?.expiry);
         self.put(key, Some(Rc::new(Entry { value, expiry })));
@@ -352,8 +353,8 @@ fn reply_is(reply: &Reply, error: &str) -> bool {
     matches!(reply, Reply::Error(text) if text == error)
 }
 
-/// Returns a reply as Lua converts it: its numbers are doubles, so long integers lose their last
-/// digits, as in Redis.
+/// Returns a reply as it is after a conversion to Lua and back. Lua's numbers are doubles, so long
+/// integers lose their last digits, in Redis too.
 fn through_lua(reply: Reply) -> Reply {
     match reply {
         Reply::Integer(number) => Reply::Integer(number as f64 as i64),

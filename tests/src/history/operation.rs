@@ -32,8 +32,8 @@ pub enum Command {
     Pop(Key),
     /// `LRANGE` of all elements
     Range(Key),
-    /// `LMOVE` from the left end of one list to the right end of another; in a transaction
-    /// `BLMOVE`, which doesn't block there
+    /// `LMOVE` from the left end of one list to the right end of another. In a transaction,
+    /// `BLMOVE` is sent instead, which doesn't block there
     Move(Key, Key),
     /// `BLPOP` in a transaction, where it doesn't block: pops from the first existing key
     PopFirst(Vec<Key>),
@@ -55,23 +55,24 @@ pub enum Command {
 pub enum Script {
     /// `EVAL` with declared keys.
     Declared,
-    /// `EVAL` without declared keys, of a script that the server has cached.
+    /// `EVAL` of a script that the server has cached, without declared keys.
     Undeclared,
-    /// `EVAL` that declares only the keys of its first command, of a script that the server hasn't
-    /// cached: this number makes its text unique.
+    /// `EVAL` of a script that the server hasn't cached. The call declares only the keys of its
+    /// first command. The number makes the script's text unique.
     Unmet(u64),
     /// `FCALL` of a function of [`library`], with declared keys.
     Function,
     /// `FCALL` of another function of [`library`], without declared keys.
     UndeclaredFunction,
-    /// `FCALL` that declares only the keys of its first command, of a function in the library of
-    /// this number. The library is reloaded just before, so that the server doesn't know yet that
-    /// the function needs more keys. The reload is a separate command, so this is impossible in a
-    /// transaction.
+    /// `FCALL` of a function in the library with this number. The call declares only the keys of
+    /// its first command. The library is reloaded just before the call, so that the server doesn't
+    /// know yet that the function needs more keys. The reload is a separate command, so this kind
+    /// of call can't be in a transaction.
     UnmetFunction(usize),
 }
 
-/// The script: runs the commands in its first argument and returns their replies.
+/// The script that all calls use. It runs the commands in its first argument and returns their
+/// replies.
 const RUN: &str = "local replies = {} \
     for i, words in ipairs(cjson.decode(ARGV[1])) do replies[i] = redis.pcall(unpack(words)) end \
     return replies";
@@ -109,13 +110,13 @@ pub enum Operation {
     Expires(Key, u8),
 }
 
-/// Timeout of a blocking command, in seconds: dozens of commands run in this time.
+/// Timeout of a blocking command, in seconds. Dozens of commands run in this time.
 const BLOCKING_S: &str = "0.02";
 
-/// TTL, in ms: a few commands run in this time.
+/// TTL in ms. A few commands run in this time.
 pub const EXPIRE_MS: u64 = 3;
 
-/// Maximum number of TTLs set in a window, one bit each in the model's state.
+/// Maximum number of TTLs set in a window. Each has a bit in the model's state.
 pub const EXPIRIES_MAX: u8 = 64;
 
 impl Command {

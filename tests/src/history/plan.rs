@@ -1,5 +1,5 @@
-//! Random plans: the operations that each client sends in a window (see the parent module). The
-//! keys are few, so that clients collide.
+//! Random plans: the operations that each client sends in a window (see the parent module). There
+//! are few keys, so that clients collide.
 
 use super::operation::EXPIRIES_MAX;
 use super::{Command, Key, Operation, Script};
@@ -64,8 +64,8 @@ pub const ALL: &[Kind] = &[
     Kind::UndeclaredFunctions,
 ];
 
-/// Default kinds of the commands in transactions and scripts; a repeated kind is more frequent.
-/// Scripts can't contain blocking commands or scripts: they have commands on lists and on strings
+/// Default kinds of the commands in transactions and scripts. A repeated kind is more frequent.
+/// Scripts can't contain blocking commands or scripts, so they get commands on lists and on strings
 /// instead.
 pub const WITHIN: &[Kind] = &[
     Kind::Texts,
@@ -91,13 +91,14 @@ pub const WITHIN: &[Kind] = &[
 pub struct Mix {
     /// Its kinds of work.
     pub kinds: &'static [Kind],
-    /// Kinds of the commands in its transactions and scripts.
+    /// Kinds of the commands within transactions and scripts.
     pub within: &'static [Kind],
     /// Number of clients.
     pub clients: usize,
     /// Approximate number of operations per client.
     pub operations: usize,
-    /// Number of keys. The first half mostly hold strings, the second half mostly lists.
+    /// Number of keys. The first half of the keys mostly holds strings, and the second half mostly
+    /// lists.
     pub keys: usize,
 }
 
@@ -106,7 +107,7 @@ pub struct Planner {
     mix: Mix,
     random: Random,
     /// The number of the last value. Every value is unique in its window, so that a reply shows
-    /// which write the command has read.
+    /// which write it is the result of.
     next_value: u64,
     /// The number of the next TTL in the window.
     next_expiry: u8,
@@ -153,8 +154,8 @@ impl Planner {
                 operations.push(Operation::One(Command::Mget(keys)));
                 Operation::Exec(self.commands(true))
             }
-            // Each client has its own library, because another client must not call one that is
-            // being replaced.
+            // Each client has its own library, because a client must not call a function of a
+            // library that another client is replacing.
             Kind::UndeclaredFunctions if self.random.one_in(2) => {
                 Operation::One(Command::Script(Script::UnmetFunction(client), self.commands(false)))
             }

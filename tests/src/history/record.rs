@@ -40,8 +40,8 @@ pub fn key_of(name: &[u8]) -> Key {
     text.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("not a key: {text}"))
 }
 
-/// Minimum and maximum time from `PEXPIRE` to the expiry, by the test's clock. The server's clock
-/// has a resolution of 1 ms, so the two clocks may differ by `CLOCKS_MS`.
+/// Minimum and maximum time from `PEXPIRE` to the expiry, measured with the test's clock. The
+/// server's clock has a resolution of 1 ms, so the two clocks may differ by `CLOCKS_MS`.
 const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
 const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
 const CLOCKS_MS: u64 = 2;
@@ -106,9 +106,9 @@ pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], s
     events
 }
 
-/// Returns an event for the expiry of each TTL that was set, as if another client deleted the key
-/// then. A TTL expires between (request sent + TTL) and (reply received + TTL), widened by the
-/// difference of the clocks.
+/// Returns an event for the expiry of each TTL that was set. The event is like a deletion of the
+/// key by another client. A TTL expires between (request sent + TTL) and (reply received + TTL).
+/// The difference of the clocks widens this interval.
 fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
     let set =
         events.iter().flat_map(|event| event.operation.expiries(&event.reply).into_iter().map(move |set| (event, set)));
@@ -123,9 +123,8 @@ fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
         .collect()
 }
 
-/// Lets TTLs expire later in a history. A worker reads the clock when a turn starts, so it finds a
-/// key alive after its deadline if the host interrupts the worker between the reading and the
-/// command.
+/// Allows TTLs in a history to expire later. A worker reads the clock when a turn starts. If the
+/// host interrupts the worker after that, the worker may find a key alive after the key's deadline.
 pub fn delay_expiries(events: &mut [Event]) {
     for event in events.iter_mut().filter(|event| matches!(event.operation, Operation::Expires(..))) {
         event.returned_ns += INTERRUPTED_MAX.as_nanos() as u64;

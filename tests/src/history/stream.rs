@@ -1,8 +1,8 @@
 //! Checks the order of a stream of effects against the plans of the clients. A *unit* is the
 //! effects of a transaction, or a single effect. After each unit, the stream so far must contain
-//! each operation as a whole or not at all. It must contain each write of a connection only after
-//! that connection's earlier writes. An effect is assigned to its operation by the value that it
-//! writes, which is unique in its window.
+//! each operation as a whole or not at all. The writes of a connection must be in the stream in the
+//! order in which they were sent. The value that an effect writes identifies the effect's
+//! operation, because each value is unique in its window.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Command, Operation};
 use crate::effects::{Effect, show_effect};
 
-/// Maximum number of windows that are remembered. The stream never lags so many windows behind the
+/// Maximum number of windows that are remembered. The stream is always fewer windows behind the
 /// clients.
 const WINDOWS_MAX: usize = 2000;
 
@@ -23,7 +23,8 @@ struct Window {
     values: HashMap<String, Place>,
     /// Whether a connection's commands keep their order only on each key (`--execution owner`).
     is_by_key: bool,
-    /// The last operation seen of each client, by key if `is_by_key`.
+    /// The last operation of each client that was seen. If `is_by_key`, the last one for each
+    /// client and key.
     last: HashMap<(usize, String), usize>,
     /// The unit in which each operation was seen.
     units: HashMap<Place, u64>,
@@ -84,7 +85,7 @@ impl Order {
 impl Known {
     fn look_at(&mut self, effect: &Effect, unit: u64) -> Result<(), String> {
         let text: Vec<String> = effect.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        // A value follows its key.
+        // In an effect, a value directly follows its key.
         for pair in text.windows(2) {
             let window = pair[0].strip_prefix("window").and_then(|rest| rest.split_once(':')?.0.parse().ok());
             let Some(window) = window.and_then(|number: u64| self.windows.get_mut(&number)) else { continue };

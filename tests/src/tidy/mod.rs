@@ -17,7 +17,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
-            // Another test may remove one of its files meanwhile.
+            // Another test may have removed the file in the meantime.
             let Ok(entry) = entry else { continue };
             let name = entry.file_name();
             let path = entry.path();
@@ -36,8 +36,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
 
 /// Returns the Rust files in `folder`, with their text.
 ///
-/// # Panics
-/// If one isn't UTF-8.
+/// # Panics If a file isn't UTF-8.
 #[must_use]
 pub fn rust_files(folder: &Path) -> Vec<(PathBuf, String)> {
     let rust = files(folder).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
@@ -81,7 +80,8 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Returns the length of the comment, string or character literal that starts here, or 0.
+/// Returns the length of the comment, string or character literal at the start of `rest`, or 0 if
+/// there is none.
 fn opaque_len(rest: &[u8], in_word: bool) -> usize {
     let until = |end: &[u8], from: usize| {
         rest[from..].windows(end.len()).position(|window| window == end).map_or(rest.len(), |at| from + at + end.len())

@@ -14,32 +14,33 @@ use crate::binary;
 pub struct Unit {
     /// The unit's name in the suite.
     pub name: String,
-    /// Number of tests that redis-server 7.0.15 runs in the mode of the list; 0: it varies.
+    /// Number of tests that redis-server 7.0.15 runs in the mode of the list, or 0 if the number
+    /// varies.
     pub tests: usize,
     /// Maximum duration of the unit's run.
     pub limit: Duration,
 }
 
-/// How a listed test is handled.
+/// How the harness treats a listed test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It runs, and must fail (no mark).
+    /// The test runs, and must fail (no mark).
     Fails,
-    /// It doesn't run, because it would hang or make later tests fail (`!`).
+    /// The test doesn't run, because it would hang or make later tests fail (`!`).
     NotRun,
-    /// The unit's run skips it. It runs alone, on a server with one worker, where it must pass
-    /// (`@`).
+    /// The unit's run skips the test. The test runs alone, on a server with one worker, and must
+    /// pass there (`@`).
     OneWorker,
-    /// The suite doesn't reach it on this server (`-`).
+    /// The suite doesn't reach the test on this server (`-`).
     Absent,
 }
 
 /// A listed test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The reason why it doesn't pass.
+    /// The reason why the test doesn't pass.
     pub reason: String,
-    /// How it is handled.
+    /// How the harness treats the test.
     pub fate: Fate,
 }
 
@@ -48,8 +49,8 @@ pub struct Listed {
 pub struct Skipped {
     /// The listed tests, by name.
     pub tests: BTreeMap<String, Listed>,
-    /// Tags that the suite skips (`deny: …`), because their blocks set up the server in an
-    /// unsupported way and would abort the unit. The tests in these blocks are listed as
+    /// Tags of test blocks that the suite skips (`deny: …`). These blocks set up the server in an
+    /// unsupported way, and would abort the unit. The tests in these blocks are listed as
     /// [`Fate::Absent`].
     pub denied_tags: Vec<String>,
     /// Number of workers of the server (`workers: …`), if the unit needs a particular one.
@@ -59,7 +60,7 @@ pub struct Skipped {
 /// A difference between the lists and a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// A test that isn't listed failed. Its name and message.
+    /// A test that isn't listed failed. The fields are its name and its message.
     Fails(String, String),
     /// A listed test passed.
     Passes(String),
@@ -69,8 +70,8 @@ pub enum Finding {
     Stray(String),
     /// The unit didn't complete, or exceeded its time limit.
     Died,
-    /// Some tests neither passed nor failed, or there are more tests than expected. The number
-    /// found, and the number expected.
+    /// Some tests neither passed nor failed, or there are more tests than expected. The fields are
+    /// the number found and the number expected.
     Count(usize, usize),
 }
 
@@ -121,12 +122,12 @@ pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding>
     found
 }
 
-/// How the suite gets its servers.
+/// Which servers the suite uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It runs on a server that is already running.
+    /// One server that is already running.
     External,
-    /// It starts servers itself, several of them in some tests.
+    /// Servers that the suite starts itself. Some tests start several.
     Own,
 }
 
@@ -168,8 +169,8 @@ fn parse_units(text: &str) -> Result<Vec<Unit>, &str> {
         .collect()
 }
 
-/// Returns the skip list of a unit, such as `skipped/type-string.txt` for `unit/type/string`.
-/// Without a file the list is empty.
+/// Returns the skip list of a unit, such as `skipped/type-string.txt` for `unit/type/string`. If
+/// there is no file, the list is empty.
 ///
 /// # Panics
 /// If the file is malformed.
@@ -188,9 +189,9 @@ pub fn skipped_file(folder: &Path, unit: &str) -> PathBuf {
 }
 
 /// Parses a skip list. A line `reason: …` starts a group. Each other line is the name of a test,
-/// preceded by the mark of its [`Fate`] unless the test runs. `deny: …` and `workers: …` apply to
-/// the whole unit, see [`Skipped`]. Lines that start with `#` are comments. Fails with the
-/// malformed line.
+/// after the mark of the test's [`Fate`], if there is one. `deny: …` and `workers: …` apply to the
+/// whole unit, see [`Skipped`]. Lines that start with `#` are comments. Fails with the malformed
+/// line.
 fn parse_skipped(text: &str) -> Result<Skipped, &str> {
     let mut skipped = Skipped::default();
     let mut reason = None;

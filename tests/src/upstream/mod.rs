@@ -10,18 +10,17 @@
 //!   external mode, and the maximum time;
 //! - `skipped/*.txt`: the tests that Pantala doesn't pass, grouped by reason.
 //!
-//! In the other mode ([`list::Mode::Own`]) the suite starts the servers itself. Its lists are in
-//! `tests/upstream/own`.
+//! In the other mode ([`list::Mode::Own`]), the suite starts the servers itself. The lists for this
+//! mode are in `tests/upstream/own`.
 //!
 //! # Words
 //!
 //! - *unit*: a file of the suite, identified by the suite's name for it (`unit/type/string`).
-//! - *test*: a test in a unit, with its name. If several tests of a unit share a name, all must
-//!   pass.
-//! - *listed*: named in a skip list. A listed test runs, and must fail, unless its line starts with
-//!   a mark: `!` (it doesn't run, because it would hang or make later tests fail), `@` (it runs
-//!   alone, on a server with one worker, and must pass) or `-` (the suite doesn't reach it on
-//!   Pantala).
+//! - *test*: a named test in a unit. If several tests of a unit have the same name, all must pass.
+//! - *listed*: named in a skip list. A listed test without a mark runs, and must fail. A mark at
+//!   the start of the line changes this: `!` (the test doesn't run, because it would hang or make
+//!   later tests fail), `@` (the test runs alone, on a server with one worker, and must pass) or
+//!   `-` (the suite doesn't reach the test on Pantala).
 //! - *lost*: a test that neither passed nor failed, because the code around it failed. A run with
 //!   lost tests has fewer tests than `units.txt` says.
 //! - *ignored*: a test that the suite doesn't run on an external server.

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-/// Results of the tests with one name.
+/// Results of all tests with the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of passes.
     pub passed: usize,
     /// Message of each failure.
     pub failures: Vec<String>,
-    /// Number of times a mark in a skip list (`!` or `@`) excluded it.
+    /// Number of times that a mark in a skip list (`!` or `@`) excluded the test.
     pub not_run: usize,
-    /// Number of times the suite excluded it on an external server.
+    /// Number of times that the suite excluded the test on an external server.
     pub ignored: usize,
 }
 
@@ -20,8 +20,8 @@ pub struct Outcome {
 pub struct Report {
     /// Results by the name of the test.
     pub outcomes: BTreeMap<String, Outcome>,
-    /// Errors outside of tests: the code around tests failed, or the whole unit did. The tests in
-    /// that code are lost.
+    /// Errors outside of tests: the code around tests failed, or the whole unit failed. The tests
+    /// in that code are lost.
     pub stray: Vec<String>,
     /// Whether the unit reported its end.
     pub done: bool,
@@ -34,14 +34,14 @@ impl Report {
         let mut report = Report::default();
         let mut lines = output.lines().peekable();
         while let Some(line) = lines.next() {
-            // The summary repeats the failures.
+            // After this line, a summary repeats the failures.
             if line.trim() == "The End" {
                 break;
             }
             let Some((verdict, rest)) = line.strip_prefix('[').and_then(|line| line.split_once("]: ")) else {
                 continue;
             };
-            // The lines up to the next verdict are the details of this one.
+            // The lines up to the next verdict are details of this verdict.
             let mut detail = Vec::new();
             while let Some(more) = lines.next_if(|line| !is_verdict(line) && line.trim() != "The End") {
                 detail.push(more.trim_end());
@@ -71,8 +71,8 @@ impl Report {
         self.outcomes.entry(name.trim().to_string()).or_default()
     }
 
-    /// Returns the number of tests that passed, failed or were excluded by a list: all that aren't
-    /// ignored or lost.
+    /// Returns the number of tests that passed, failed, or were excluded by a skip list. Ignored
+    /// and lost tests don't count.
     #[must_use]
     pub fn test_count(&self) -> usize {
         self.outcomes.values().map(|outcome| outcome.passed + outcome.failures.len() + outcome.not_run).sum()

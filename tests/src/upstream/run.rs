@@ -65,20 +65,20 @@ fn run_in(source: &Path, unit: &Unit, options: &[String], home: &Path, log: &Pat
     let tclsh = tool::find("tclsh").expect("the source is there only if tclsh is");
     let mut child = Command::new(tclsh)
         .arg("tests/test_helper.tcl")
-        // The suite searches for a free port for itself, below this one.
+        // The suite itself needs a port. It searches for one below this port.
         .args(["--baseport", &(u32::from(free_port()) + 32).to_string()])
         // An error in a test must not abort the unit.
         .args(["--durable", "--clients", "1", "--single", &unit.name])
         .args(options)
         .current_dir(source)
-        // Without colours, and without a history of redis-cli.
+        // The output has no colours, and redis-cli writes no history file.
         .env("TERM", "dumb")
         .env("HOME", home)
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors)
-        // The suite starts other processes. They are in its process group, so that all can be
-        // killed.
+        // The suite starts other processes. All are in its process group, so that they can be
+        // killed together.
         .process_group(0)
         .spawn()
         .expect("tclsh starts");

@@ -16,8 +16,8 @@ const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 /// Returns the directory of the source package, after downloading and unpacking it if it is
 /// missing. If a required program isn't installed, prints a `SKIPPED:` line and returns `None`.
 ///
-/// # Panics
-/// If the package can't be downloaded, or its version isn't [`VERSION`]; and as [`tool::find`].
+/// # Panics If the package can't be downloaded, or its version isn't [`VERSION`]. Also panics like
+/// [`tool::find`].
 #[must_use]
 pub fn folder() -> Option<PathBuf> {
     for program in ["tclsh", "apt-get", "dpkg-source"] {
@@ -39,13 +39,12 @@ pub fn folder() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Returns a copy of the source directory in which `src/redis-server` is a script that starts
-/// `program` with `args` after the suite's arguments. If a required program isn't installed, prints
-/// a `SKIPPED:` line and returns `None`. The copy is needed because two modes of the suite may run
-/// at the same time.
+/// Returns a copy of the source directory in which `src/redis-server` is a script. The script
+/// starts `program` with the suite's arguments followed by `args`. A copy is needed, because the
+/// two modes of the suite may run at the same time. If a required program isn't installed, prints a
+/// `SKIPPED:` line and returns `None`.
 ///
-/// # Panics
-/// As [`folder`], and if files can't be created.
+/// # Panics Like [`folder`]. Also panics if files can't be created.
 #[must_use]
 pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
     let source = folder()?;
@@ -55,7 +54,7 @@ pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
     let status = Command::new("cp").args(["-r", "-P"]).arg(&source).arg(&own).status().expect("cp starts");
     assert!(status.success(), "the suite can't be copied: {status}");
     let script = own.join("src/redis-server");
-    // The file is a link. Writing to it would change the program to which the link points.
+    // The file is a link, so writing to it would change the program to which the link points.
     fs::remove_file(&script).expect("the link is removed");
     // The program replaces the shell, because the suite sends signals to the process it started.
     let text = format!("#!/bin/sh\nexec '{}' \"$@\" {}\n", program.display(), args.join(" "));
@@ -73,8 +72,8 @@ pub fn base() -> PathBuf {
     binary::workspace_root().join("target/upstream")
 }
 
-/// Downloads the source package into `base`. apt's lists and settings are in separate directories,
-/// so the system's remain unchanged.
+/// Downloads the source package into `base`. apt uses separate directories for its lists and
+/// settings, so that those of the system remain unchanged.
 fn fetch(base: &Path) {
     let apt = base.join("apt");
     for folder in ["sources", "lists/partial", "cache/archives/partial"] {

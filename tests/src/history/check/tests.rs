@@ -1,4 +1,5 @@
-//! Tests of the search: short histories with a known verdict, and random ones against brute force.
+//! Tests of the search: short histories with a known verdict, and random histories compared with a
+//! brute-force search.
 
 use super::*;
 use crate::history::{Command, Operation, Script};
@@ -40,7 +41,7 @@ fn reads_see_the_last_write_and_nothing_older() {
     assert!(is_explained(&[write.clone(), get(1, (5, 15), 0, None)]));
     assert!(!is_explained(&[write.clone(), get(1, (11, 15), 0, None)]), "stale");
     assert!(!is_explained(&[write.clone(), get(1, (5, 15), 0, Some("other"))]), "never written");
-    // A new value followed by the old one is a violation.
+    // Reading the new value and then the old one is a violation.
     let reads = [get(1, (1, 2), 0, Some("new")), get(2, (3, 4), 0, None)];
     assert!(!is_explained(&[&[write], reads.as_slice()].concat()));
 }
@@ -55,7 +56,7 @@ fn several_keys_change_at_one_moment() {
 
 #[test]
 fn the_order_of_a_connection_covers_all_its_keys() {
-    // One client sends both writes at once; another sees the second without the first.
+    // One client sends both writes at once. Another client sees the second write without the first.
     let writes = [set(0, (0, 10), 0, "a"), set(0, (0, 10), 1, "b")];
     let reads = [get(1, (1, 2), 1, Some("b")), get(1, (3, 4), 0, None)];
     let events = [writes, reads].concat();
@@ -121,7 +122,8 @@ fn keys_exist_until_they_expire() {
     }
     // An expired key doesn't exist again.
     assert!(!is_explained_with(&[get(1, (12, 13), 0, None), get(2, (14, 15), 0, Some("v"))]));
-    // A TTL moves with its key, stays while the key is changed, and ends with the key.
+    // RENAME moves a TTL to the new key, changing the value keeps the TTL, and deleting the key
+    // removes it.
     let renamed = one(1, (4, 5), Command::Rename(0, 1), Reply::ok());
     assert!(is_explained_with(&[renamed.clone(), get(1, (21, 22), 1, None)]));
     assert!(!is_explained_with(&[renamed, get(1, (21, 22), 1, Some("v"))]));
@@ -186,7 +188,8 @@ fn nothing_blocks_in_a_transaction() {
     assert!(!exec(Command::Move(1, 0), Reply::Null));
 }
 
-/// Searches without optimization: tries every order of the events against times and model.
+/// Searches without optimization: tries every order of the events, and checks it against the times
+/// and the model.
 fn brute_force(events: &[Event], left: &mut Vec<usize>, state: &State) -> bool {
     if left.is_empty() {
         return true;
