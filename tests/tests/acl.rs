@@ -1,6 +1,6 @@
-//! Users and permissions: rules, logins, and permission checks. Commands are checked in every way
-//! in which they can run: in a pipeline, a transaction or a script, after they were blocked, and
-//! after they waited for a shard (a part of the key space, which one worker holds at a time).
+//! Users and permissions: rules, logins, and permission checks. Permissions are checked in every
+//! way in which a command can run: in a pipeline, a transaction or a script, after it was blocked,
+//! and after it waited for a shard (a part of the key space that one worker holds at a time).
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -180,8 +180,8 @@ fn commands_keys_and_channels_are_checked() {
     });
 }
 
-/// Tests for CVE-2023-41053: `SORT_RO` must not read keys that the user may not read. It reads its
-/// own key, and the keys that the patterns of `BY` and `GET` name.
+/// Tests for CVE-2023-41053: `SORT_RO` must not read keys that the user may not read. It reads the
+/// sorted key, and the keys that match the patterns of `BY` and `GET`.
 #[test]
 fn sort_ro_reads_only_permitted_keys() {
     const BY_DENIED: &str = "BY option of SORT denied due to insufficient ACL permissions";
@@ -212,8 +212,8 @@ fn sort_ro_reads_only_permitted_keys() {
                 let words: Vec<&str> = ["ACL", "DRYRUN", "sam"].into_iter().chain(call.split(' ')).collect();
                 assert!(admin.command(&words).text().contains("no permissions"), "{rules}: {call}");
             }
-            // Patterns may name any key, so BY and GET need access to all keys; so does `#`, as in
-            // Redis 7.0.
+            // The patterns of BY and GET may match any key, so both need access to all keys. As in
+            // Redis 7.0, `GET #` does too.
             for (options, denied) in [
                 ("BY secret*", BY_DENIED),
                 ("BY kw*", BY_DENIED),
@@ -250,7 +250,7 @@ fn pipelines_stop_where_a_permission_is_revoked() {
         assert_denied(&replies[3]);
         assert_denied(&replies[4]);
         assert_eq!(replies[6], Reply::ok());
-        // Another connection revokes the permission. Once that connection has received its reply,
+        // Another connection revokes the permission. Once that connection has received the reply,
         // the change applies on all workers.
         let mut others: Vec<Client> = (0..6)
             .map(|_| {
@@ -308,12 +308,12 @@ fn transactions_are_checked_when_queued_and_when_run() {
     dan.call("DISCARD");
 }
 
-/// Duration of the script of [`hold_all_shards`], in ms: longer than a change of a rule takes on a
+/// Duration of the script of [`hold_all_shards`] in ms. Changing a rule takes less time, even on a
 /// busy host.
 const HELD_MS: u64 = 2000;
 
-/// Starts a script that holds all shards for [`HELD_MS`]. The script is running when this function
-/// returns; the returned client receives the script's reply.
+/// Starts a script that holds all shards for [`HELD_MS`]. When this function returns, the script is
+/// running. The returned client receives the script's reply.
 fn hold_all_shards(server: &Server) -> Client {
     const SCRIPT: &str = "local function now() local t = redis.call('time') return t[1] * 1000 + t[2] / 1000 end \
          local stop = now() + tonumber(ARGV[1]) while now() < stop do redis.call('get', 'x') end";
@@ -333,8 +333,8 @@ fn commands_that_waited_for_shards_are_checked_when_they_run() {
     let server = start(Backend::Epoll, &[]);
     let mut admin = admin(&server);
     for calls in [&["SET waited 1"][..], &["MULTI", "SET waited 1", "EXEC"], &["MSET waited 1 other 2"]] {
-        // Retries until the rule changes while the script still holds all shards. Otherwise the
-        // commands may have run before the change.
+        // Retries until a rule change ends while the script still holds all shards. If the script
+        // ended earlier, the commands may have run before the change.
         for attempt in 0.. {
             let mut eve = user(&server, "eve", "+@all allkeys allchannels");
             // `began` is before the start of the script, so the script ends at least HELD_MS after
@@ -394,8 +394,8 @@ fn scripts_and_functions_are_checked_call_by_call() {
         assert_eq!(fay.command(&eval("return redis.acl_check_cmd('set')")), Reply::Integer(1));
         assert!(fay.command(&eval("return redis.acl_check_cmd('nosuch')")).is_error());
         assert!(log(&mut admin).contains(&entry("command", "lua", "incr", "fay", 1)), "{:?}", log(&mut admin));
-        // A script in a transaction is checked when it runs. In this case the permission was
-        // revoked after the script was queued.
+        // A script in a transaction is checked when it runs. Here, the permission was revoked after
+        // the script was queued.
         for command in [vec!["MULTI"], vec!["EVAL", "return redis.call('set', 'k', 'v')", "0"]] {
             assert!(!fay.command(&command).is_error());
         }
@@ -424,7 +424,7 @@ fn blocked_clients_are_checked_when_they_are_served() {
             assert_eq!(admin.call("DEL list other"), Reply::Integer(1));
             assert_eq!(gil.call("PING").text(), "PONG");
         }
-        // The client stays blocked after a change that revokes none of its permissions.
+        // A change that revokes no permission of the blocked client leaves it blocked.
         let mut gil = user(&server, "gil", "+@all ~list");
         gil.send(&["BLPOP", "list", "0"]);
         eventually("it blocks", || admin.call("INFO clients").text().contains("blocked_clients:1"));
@@ -463,8 +463,8 @@ fn subscribers_who_lose_a_channel_are_disconnected() {
     });
 }
 
-/// A change of rules takes a permission away while a pipeline of reads runs on another worker. Once
-/// the change is acknowledged, no read of the pipeline returns a value that is written later.
+/// A rule change revokes a permission while a pipeline of reads runs on another worker. No read of
+/// the pipeline returns a value that was written after the change was acknowledged.
 #[test]
 fn a_revoked_client_reads_nothing_that_is_written_later() {
     const ROUNDS: usize = 60;
@@ -524,7 +524,7 @@ fn deleted_users_are_disconnected() {
         assert_eq!(admin.call("RPUSH list a"), Reply::Integer(1));
         assert_eq!(admin.call("LLEN list"), Reply::Integer(1));
         assert_eq!(admin.call("ACL DELUSER default").text(), "ERR The 'default' user cannot be removed");
-        // A client that deletes its own user receives the reply before it is closed.
+        // A client that deletes its own user receives the reply before its connection is closed.
         let mut kim = user(&server, "kim", "+@all allkeys allchannels");
         let replies = kim.exchange(&pantala_tests::client::encode(&["ACL", "DELUSER", "kim"]), 1);
         assert_eq!(replies[0].0, Reply::Integer(1));
@@ -558,8 +558,8 @@ fn denied_calls_are_logged() {
     assert!(admin.call("ACL LOG many").is_error());
 }
 
-/// If `EXEC` denies a command, the entry of `ACL LOG` shows the client as it was within the
-/// transaction (`flags=x`, `multi=3`), as in Redis.
+/// If a command is denied at `EXEC`, the entry of `ACL LOG` shows the client in the state within
+/// the transaction (`flags=x`, `multi=3`), as in Redis.
 #[test]
 fn the_log_shows_the_transaction_of_a_denied_command() {
     let check = |server: &Server| {

@@ -1,5 +1,5 @@
-//! Users as client libraries manage them: the subjects of the ACL tests of redis-py, go-redis and
-//! Jedis, with both protocols. Each reply must be that of redis-server.
+//! Users as client libraries manage them. The tests cover the subjects of the ACL tests of
+//! redis-py, go-redis and Jedis, with RESP2 and RESP3. Each reply must equal that of redis-server.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ const CALLS: &[&str] = &[
     "ACL CAT",
     "ACL CAT testcategory",
     "ACL DELUSER lib",
-    // A user without rules, and one after `reset`.
+    // A user without rules, and a user after `reset`.
     "ACL SETUSER lib",
     "ACL GETUSER lib",
     "ACL SETUSER lib reset off",
     "ACL LIST",
     "ACL SETUSER lib reset on nopass",
     "ACL GETUSER lib",
-    // Passwords: added, removed, and as hashes.
+    // Passwords are added and removed, as text and as hashes.
     "ACL SETUSER lib reset on >pass1 >pass2",
     "ACL SETUSER lib <pass2",
     "ACL GETUSER lib",
@@ -74,7 +74,7 @@ const CALLS: &[&str] = &[
     "ACL HELP more",
 ];
 
-/// Names of users that are not text, or look like other parts of a rule.
+/// Names of users that are not text, or that look like other parts of a rule.
 const NAMES: &[&[u8]] = &[
     b"\xff\xfe\x01library",
     b"\x80",
@@ -93,8 +93,8 @@ const NAMES: &[&[u8]] = &[
 const NAMES_REJECTED: &[&[u8]] =
     &[b" ", b"with space", b"\0", b"with\0null", b"a\tb", b"a\r", b"a\nuser b on nopass +@all", b"a\x0b", b"a\x0c"];
 
-/// Sorts the words of each text: the order of a user's commands differs between processes of
-/// redis-server.
+/// Sorts the words of each text, because the order of a user's commands differs between processes
+/// of redis-server.
 fn with_sorted_words(reply: Reply) -> Reply {
     let all = |replies: Vec<Reply>| replies.into_iter().map(with_sorted_words).collect();
     match reply {
@@ -139,8 +139,9 @@ fn topics(help: &Reply) -> Vec<(&'static str, String)> {
     topics
 }
 
-/// As in Jedis's tests of binary arguments, a name consists of any bytes but white space and NUL.
-/// It is the same in all replies, in the log, and after the ACL file was saved and loaded.
+/// As in Jedis's tests of binary arguments, a name may contain all bytes except white space and
+/// NUL. The name is the same in all replies, in the log, and after the ACL file was saved and
+/// loaded.
 #[test]
 fn names_of_users_are_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -301,13 +302,13 @@ fn keys_of_a_transaction_are_checked_when_it_runs() {
     });
 }
 
-/// A script that reads a key without declaring it is rolled back and reruns with all shards. It is
-/// not rerun if its user was deleted, or may no longer run scripts.
+/// A script that reads an undeclared key is rolled back and reruns with all shards. It does not
+/// rerun if its user was deleted or may no longer run scripts.
 #[test]
 fn a_script_does_not_rerun_without_permission() {
     const SCRIPT: &str = "for _ = 1, 2e8 do end redis.call('SET', 'leak', redis.call('GET', 'secret'))";
     const BESIDE_A_SCRIPT: Duration = Duration::from_millis(50);
-    // On a busy host, the script may end before the change.
+    // Number of attempts. On a busy host, the script may end before the user is changed.
     const ATTEMPTS: usize = 4;
     let is_refused = |server: &Server, change: &str, attempt: usize| {
         let mut admins: Vec<Client> = (0..3).map(|_| server.connect()).collect();
@@ -315,8 +316,8 @@ fn a_script_does_not_rerun_without_permission() {
         admins[0].call("DEL leak");
         let mut client = server.connect();
         assert_eq!(client.call("AUTH lib x"), Reply::ok());
-        // A script that has needed all shards runs with all of them from then on, so each attempt
-        // has a script of its own.
+        // Once a script has needed all shards, it starts with all of them. Each attempt therefore
+        // uses a new script.
         client.send(&["EVAL", &format!("{SCRIPT} -- {change} {attempt}"), "0"]);
         let served = first_served(&mut admins, BESIDE_A_SCRIPT);
         let admin = &mut admins[served];
@@ -359,7 +360,8 @@ fn names_of_keys_are_visible() {
 }
 
 /// A client runs `ACL LOAD`. The file replaces the client's own user, denies it a channel, or omits
-/// it. As in Redis 7.0, the client receives the reply and is closed in each case.
+/// it. In each case, as in Redis 7.0, the client receives the reply, and then its connection is
+/// closed.
 #[test]
 fn a_client_may_load_a_file_that_replaces_its_own_user() {
     const OTHERS: &str = "user default on nopass ~* &* +@all\n";

@@ -2,7 +2,7 @@
 //! rules and list them in the same form. They must allow, deny and log the same calls, in
 //! `ACL DRYRUN` and when the calls run.
 //!
-//! Commands go to both servers in long pipelines, of which every reply is compared.
+//! Both servers receive the same commands in long pipelines, and every reply is compared.
 
 use std::time::Instant;
 
@@ -86,8 +86,8 @@ const SCRIPTS: [(&str, &[&str]); 5] = [
     ("return redis.acl_check_cmd('config', 'get', 'x') and 1 or 0", &[]),
 ];
 
-/// Commands of Pantala that Redis 7.0 doesn't have. They are in Pantala's categories, so they may
-/// appear in the rules that Pantala lists.
+/// Commands of Pantala that Redis 7.0 doesn't have. They belong to categories, so they may appear
+/// in the rules that Pantala lists.
 const LATER: [&str; 13] = [
     "client|durability",
     "client|no-touch",
@@ -111,7 +111,8 @@ enum Compared {
     Whole,
     /// A list of rules, some of which Redis lists in the order of a hash table.
     Rules,
-    /// A reply of `ACL DRYRUN`: everything, unless a server rejects the number of arguments.
+    /// The whole reply of `ACL DRYRUN`. Nothing is compared if a server rejects the number of
+    /// arguments.
     Permission,
     /// Whether the command was allowed to run.
     Denial,
@@ -155,8 +156,8 @@ impl Names {
         let commands: Vec<String> = known.iter().filter(|name| is_served(name)).cloned().collect();
         let wanted = [of("read"), of("write")].concat();
         let unwanted = [of("blocking"), of("dangerous"), of("admin"), of("scripting"), of("transaction")].concat();
-        // The error about a wrong number of arguments precedes the one about a missing permission,
-        // so only commands with the same arity on both servers are run.
+        // Servers check the number of arguments before permissions. Therefore only commands with
+        // the same arity on both servers are run.
         let arities = |client: &mut Client| -> Vec<Reply> {
             let question = ["COMMAND", "INFO"].into_iter().chain(commands.iter().map(String::as_str));
             let infos = client.command(&question.collect::<Vec<_>>());
@@ -286,7 +287,7 @@ impl Names {
     }
 }
 
-/// Returns whether Redis checks other keys than the call uses (COMPAT.md, "Users"), or checks no
+/// Returns whether Redis checks the permissions of wrong keys (COMPAT.md, "Users"), or checks no
 /// keys because the arguments are invalid.
 fn is_known_difference(call: &[String]) -> bool {
     let counts = |word: &str| call.iter().filter(|known| *known == word).count();
@@ -311,8 +312,8 @@ fn is_known_difference(call: &[String]) -> bool {
     }
 }
 
-/// Returns rules as words, with the rules for single commands sorted, because Redis lists them in
-/// the order of a hash table.
+/// Returns rules as text in which the rules for single commands are sorted, because Redis lists
+/// them in the order of a hash table.
 fn in_order(text: &str) -> String {
     if text.contains(" (") {
         let selectors = text.split(" (").map(|selector| in_order(selector.trim_end_matches(')')));
@@ -369,7 +370,7 @@ fn compared(step: &Step, wanted: &Reply, found: &Reply) -> Option<[String; 2]> {
         Compared::Denial => both(denials),
         Compared::Permission => {
             // Pantala doesn't know the number of arguments of a command that it doesn't implement.
-            // So replies about a wrong number of arguments are not compared.
+            // Replies about a wrong number of arguments are therefore not compared.
             let is_open = |reply: &Reply| reply.is_error() && reply.text().contains("wrong number of arguments");
             if is_open(wanted) || is_open(found) { None } else { both(|reply| format!("{reply:?}")) }
         }

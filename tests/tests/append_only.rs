@@ -1,5 +1,5 @@
-//! The append-only file: checks which data it preserves after a crash, and that Pantala and
-//! redis-server read each other's files.
+//! The append-only file: which data survives a crash, and whether Pantala and redis-server read
+//! each other's files.
 
 use std::fs;
 use std::path::Path;
@@ -133,7 +133,7 @@ fn redis_and_pantala_read_each_others_files() {
             let server =
                 if is_ours { Some(start(Backend::Epoll, dir.path(), &ours)) } else { start_redis(dir.path(), more) };
             let Some(server) = server else { return };
-            // At first the file contains only effects, later a base followed by effects.
+            // The file first contains only effects, and later a base followed by effects.
             fill(&server, seed + turn + 10 * round as u64, usize::from(turn > 1));
             let before = digest(&server);
             shut_down(server);
@@ -149,8 +149,8 @@ fn redis_and_pantala_read_each_others_files() {
     }
 }
 
-/// The numbers that the clients of [`crash`] have sent and received. Acknowledged writes, and
-/// writes that a client has read, must survive the crash.
+/// The numbers that the clients of [`crash`] have sent and received. A write must survive the crash
+/// if it was acknowledged, or if a client has read it.
 struct Observed {
     /// Per writer: the last number sent, and the last one acknowledged.
     sent: Vec<AtomicU64>,
@@ -271,7 +271,7 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
             *base = last;
         }
         // If the server was killed between a writer's push and its transaction, the list is one
-        // number ahead of the keys. Make them equal for the next round.
+        // number ahead of the keys. Sets the keys to the list's number for the next round.
         for (writer, base) in base.iter().enumerate() {
             must(&mut client, &format!("MSET a:{writer} {base} b:{writer} {base}"));
         }
@@ -340,8 +340,8 @@ fn a_truncated_file_is_cut_and_loaded_or_prevents_startup() {
     }
 }
 
-/// As in Redis, the parser does not check line ends. A client's wrong line ends must not be written
-/// to the file.
+/// As in Redis, the parser accepts other bytes in place of line ends. Such bytes of a client must
+/// not be written to the file.
 #[test]
 fn wrong_line_ends_of_a_client_are_not_written() {
     for_each_backend(|backend| {
@@ -486,8 +486,8 @@ fn the_file_is_rewritten_when_it_has_grown() {
     assert_eq!(server.connect().call("STRLEN k"), Reply::Integer(2000));
 }
 
-/// A script that hasn't reached `busy-reply-threshold` does not delay the syncs of other workers'
-/// effects.
+/// Effects of other workers are synced while a script runs, even before the script has reached
+/// `busy-reply-threshold`.
 #[test]
 fn a_script_delays_no_sync_of_other_workers() {
     for_each_backend(|backend| {
@@ -510,13 +510,13 @@ fn a_script_delays_no_sync_of_other_workers() {
             writers.iter_mut().for_each(|writer| assert_eq!(writer.receive(), Reply::ok()));
             served > 0
         };
-        // A sync of a slow disk may take as long as the script.
+        // Tries several times: a sync of a slow disk may take as long as the script.
         assert!((0..4).any(|_| is_served()), "no reply while a script ran");
     });
 }
 
-/// The append-only file is turned off while a script runs, and is turned on again after the script
-/// has ended. The script's effects are then in the new base file, and must not also be written
+/// The append-only file is turned off while a script runs, and on again after the script has ended.
+/// The new base file then contains the script's effects. They must not be written a second time
 /// after the effects of later commands.
 #[test]
 fn effects_of_a_script_are_not_written_late() {
@@ -566,7 +566,7 @@ fn delivered_messages_keep_their_times() {
     });
 }
 
-/// `HINCRBYFLOAT` is written as `HSET`, which by itself removes the field's TTL.
+/// `HINCRBYFLOAT` keeps a field's TTL. It is written to the file as `HSET`, which removes the TTL.
 #[test]
 fn an_incremented_field_keeps_its_ttl() {
     for_each_backend(|backend| {
@@ -632,8 +632,8 @@ fn an_expired_key_exists_for_later_commands() {
     assert_eq!(client.call("OBJECT IDLETIME k"), Reply::Integer(0));
 }
 
-/// Commands of the file are applied even if clients may not send them. There are two cases: an
-/// approximate trim, which is in the file with an exact bound and `LIMIT`, and a string that is
+/// Commands in the file are applied even if clients may not send them. There are two cases: an
+/// approximate trim, which the file contains with an exact bound and `LIMIT`, and a string that is
 /// longer than the current `proto-max-bulk-len`.
 #[test]
 fn commands_that_clients_could_not_send_are_loaded() {
@@ -694,7 +694,7 @@ fn text_of_base(dir: &Path) -> String {
     String::from_utf8_lossy(&fs::read(dir.join("appendonlydir").join(name)).expect("it is there")).into_owned()
 }
 
-/// Many clients share a sync, and each still reads its own writes.
+/// One sync serves many clients, and each client still reads its own writes.
 #[test]
 fn always_syncs_once_for_many_clients() {
     for_each_backend(|backend| {
@@ -714,7 +714,7 @@ fn always_syncs_once_for_many_clients() {
         });
         println!("1000 synced writes of 20 clients took {:?}", began.elapsed());
         let mut client = server.connect();
-        // Replies to a pipeline keep their order, although some wait for a sync and some don't.
+        // The replies to a pipeline keep their order, although only some of them wait for a sync.
         let commands: Vec<Vec<String>> = (0..100)
             .flat_map(|number| [vec!["SET".into(), "p".into(), format!("{number}")], vec!["GET".into(), "p".into()]])
             .collect();
@@ -907,7 +907,7 @@ fn checksums_locate_damage_and_are_switched_at_run_time() {
         assert!(!check(&["--fix"]).0);
         assert_eq!(bytes(), damaged);
     }
-    // Truncates the last group, as a crash may.
+    // Truncates the last group, as a crash may do.
     let last = *groups(&whole).last().expect("some");
     fs::write(&path, &whole[..whole.len() - 9]).expect("written");
     let server = start(Backend::Epoll, dir.path(), &[]);
@@ -915,8 +915,8 @@ fn checksums_locate_damage_and_are_switched_at_run_time() {
     assert_eq!(bytes().len(), last);
 }
 
-/// A rewrite that ends because the file is turned off has not failed, so it doesn't delay the next
-/// one.
+/// A failed rewrite delays the next rewrite. A rewrite that is aborted because the file is turned
+/// off has not failed, so it must not delay the next one.
 #[test]
 fn aborted_rewrites_delay_no_other_rewrite() {
     for_each_backend(|backend| {
@@ -933,8 +933,8 @@ fn aborted_rewrites_delay_no_other_rewrite() {
         }
         assert_eq!(info(&mut client, "aof_rewrites_consecutive_failures"), "0");
         assert_eq!(info(&mut client, "aof_last_bgrewrite_status"), "ok");
-        // The delay after failures applies only to a rewrite that has to wait for a running
-        // snapshot, so the test starts a snapshot.
+        // The test starts a snapshot, because the delay after a failure applies only to a rewrite
+        // that has to wait for a running snapshot.
         must(&mut client, "BGSAVE");
         must(&mut client, "CONFIG SET appendonly yes rdb-key-save-delay 0");
         eventually("the base is written", || server.log().contains("AOF rewrite finished successfully"));

@@ -1,14 +1,14 @@
-//! Commands over several shards are atomic, and other clients see the effects of one connection in
-//! the order in which it sent its commands. A *shard* is a part of the key space, which one worker
+//! Commands on keys of several shards are atomic, and other clients see the effects of a connection
+//! in the order in which it sent its commands. A *shard* is a part of the key space that one worker
 //! (a thread with an event loop) holds at a time.
 //!
-//! The tests run concurrent clients on every backend (io_uring, epoll) with both executions: the
-//! client's worker runs a command (`inline`), or the worker to which the key's shard belongs
-//! (`owner`).
+//! The tests run concurrent clients on every backend (io_uring, epoll) with both values of
+//! `execution`. With `inline`, the client's worker runs a command; with `owner`, the worker to
+//! which the key's shard belongs runs it.
 //!
 //! A scenario consists of writers, and of readers that check an invariant. Each scenario also runs
 //! with *broken* writers, which do the same work with commands that aren't atomic, or in the wrong
-//! order. The readers must detect that; otherwise the scenario checks nothing.
+//! order. The readers must detect broken writers. If they don't, the scenario checks nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -18,17 +18,17 @@ use std::time::Duration;
 use pantala_tests::concurrent::{Body, run_for};
 use pantala_tests::{Client, Random, Reply, Server, for_each_backend};
 
-/// Duration of each scenario on each kind of server, unless `PANTALA_ATOMICITY_MS` says otherwise,
+/// Default duration of each scenario on each kind of server. `PANTALA_ATOMICITY_MS` overrides it,
 /// as in `.ci/nightly`.
 const RUN_MS: u64 = 1000;
 /// Maximum time until a broken scenario is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(30);
-/// Number of keys of one command: so many that they are in most of 40 shards.
+/// Number of keys of one command. There are so many keys that they are in most of 40 shards.
 const KEYS: usize = 100;
 /// Number of writing threads, and of reading threads.
 const SIDES: usize = 2;
 
-/// Whether the writers use atomic commands in the right order, or are broken.
+/// Whether the writers are correct (atomic commands in the right order) or broken.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Writers {
     Right,
@@ -126,8 +126,8 @@ fn assert_enough(changes: &AtomicUsize) {
 const ACCOUNTS: usize = 12;
 const BALANCE: i64 = 100;
 
-/// Moves money between accounts with `WATCH` and `MULTI`. Every read of all accounts must have the
-/// same total.
+/// Moves money between accounts with `WATCH` and `MULTI`. Every read of all accounts must result in
+/// the same total.
 fn transfers(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     let keys = names("account", ACCOUNTS);
     server.connect().command(&over_with("MSET", &keys, &BALANCE.to_string()));
@@ -197,8 +197,8 @@ fn mset(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
             let value = number.fetch_add(1, Ordering::Relaxed).to_string();
             match writers {
                 Writers::Right => assert_eq!(client.command(&over_with("MSET", &keys, &value)), Reply::ok()),
-                // Two pipelines, because the server may run all commands of one pipeline without a
-                // command of another client in between.
+                // Uses two pipelines, because the server may run a whole pipeline without a command
+                // of another client in between.
                 Writers::Broken => {
                     for half in keys.chunks(KEYS / 2) {
                         client.command(&over_with("MSET", half, &value));
@@ -222,7 +222,7 @@ fn transactions_are_isolated() {
 const TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2]) return 0";
 const COUNT: &str = "local sum = 0 for _, key in ipairs(KEYS) do sum = sum + redis.call('GET', key) end return sum";
 /// The same scripts with undeclared keys. The first script uses its undeclared key after a write,
-/// which must be rolled back; the second only reads.
+/// so the write must be rolled back. The second script only reads.
 const HIDDEN_TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', ARGV[1]) return 0";
 const HIDDEN_COUNT: &str =
     "local sum = 0 for i = 0, ARGV[1] - 1 do sum = sum + redis.call('GET', 'account:' .. i) end return sum";
@@ -310,8 +310,8 @@ fn msetnx(server: &Server, _: Order, writers: Writers, limit: Duration) -> Resul
             } else if client.command(&over_with("MSETNX", &keys, &value)) == Reply::Integer(0) {
                 return Ok(());
             }
-            // MSETNX sets the keys only if none exists, so only this client can delete them now:
-            // DEL must find all of them.
+            // MSETNX sets the keys only if none exists, so now only this client can delete them.
+            // DEL must therefore find all of them.
             let gone = client.command(&over("DEL", &keys));
             if gone == Reply::Integer(keys.len() as i64) {
                 Ok(())
@@ -383,9 +383,9 @@ fn renames_conserve() {
     check(rename);
 }
 
-/// One connection writes a number to `first`, then to `second`, which is usually in another shard,
-/// in long pipelines. A client that reads `second`, then `first`, must find `first` ≥ `second`.
-/// With [`Order::Key`] this isn't guaranteed; [`order_of_a_key`] runs instead.
+/// One connection writes a number to `first` and then to `second`, in long pipelines. The two keys
+/// are usually in different shards. A client that reads `second` and then `first` must find `first`
+/// ≥ `second`. With [`Order::Key`] this isn't guaranteed, so [`order_of_a_key`] runs instead.
 fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     const PAIRS: usize = 8;
     const DEPTH: u64 = 50;
@@ -608,7 +608,7 @@ fn flush_removes_all_keys_at_once() {
     check(flush);
 }
 
-/// Moves keys between databases: none is lost or duplicated. COPY copies the value at one moment.
+/// Moves keys between databases. None is lost or duplicated, and COPY copies a value atomically.
 fn move_and_copy(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     let keys = names("m", 30);
     let mut client = server.connect();
@@ -686,8 +686,8 @@ fn disconnected_clients_leave_no_shard_held() {
             drop(client);
         }
         let mut client = server.connect();
-        // Commands of the last clients may still be pending. Each is atomic, so MGET finds equal
-        // values whether they run before or after this MSET.
+        // Commands of the last clients may still be pending. Each of them is atomic, so MGET finds
+        // equal values whether a pending command runs before or after this MSET.
         assert_eq!(client.command(&over_with("MSET", &keys, "end")), Reply::ok());
         for _ in 0..20 {
             if let Err(torn) = all_equal(&client.command(&over("MGET", &keys))) {

@@ -268,8 +268,8 @@ fn a_snapshot_under_load_is_a_point_in_time() {
     });
 }
 
-/// Injects a fault: the snapshot omits some of the entries that are changed during the walk. The
-/// comparison of the test above must then fail.
+/// Injects a fault that makes the snapshot omit some of the entries that are changed during the
+/// walk. The comparison of the test above must then fail.
 #[test]
 fn a_snapshot_without_changed_entries_is_detected() {
     let seed = Random::seed("a_snapshot_without_changed_entries_is_detected");
@@ -282,8 +282,8 @@ fn a_snapshot_without_changed_entries_is_detected() {
     });
 }
 
-/// A change to a large collection makes the server encode the changed element at once, not the
-/// whole collection. So a change waits for the encoding of only a few bytes.
+/// Before a change to a large collection, the server encodes only the changed element, not the
+/// whole collection. A change therefore waits for the encoding of only a few bytes.
 #[test]
 fn changes_of_large_collections_do_not_wait_for_their_encoding() {
     const ELEMENTS: usize = 30_000;
@@ -326,7 +326,7 @@ fn changes_of_large_collections_do_not_wait_for_their_encoding() {
 }
 
 /// Lists of commands that remove, replace or move a large collection of each type of [`TYPES`].
-/// `KEY` stands for the key, which is named by the type and the number of the list. `CHANGE` and
+/// `KEY` stands for the key, whose name contains the type and the number of the list. `CHANGE` and
 /// `EMPTY` stand for commands of the type.
 const REMOVALS: [&[&str]; 9] = [
     &["DEL KEY"],
@@ -340,8 +340,8 @@ const REMOVALS: [&[&str]; 9] = [
     &["PEXPIRE KEY 1"],
 ];
 
-/// Types of collections. For each: its name, the command that adds an element, one that changes or
-/// removes an element (`CHANGE`), and one that removes all elements (`EMPTY`).
+/// Types of collections. Each has a name, a command that adds an element, a command that changes or
+/// removes an element (`CHANGE`), and a command that removes all elements (`EMPTY`).
 const TYPES: [[&str; 4]; 5] = [
     ["zset", "ZADD zset 1 element", "ZREM KEY element:7", "ZREMRANGEBYRANK KEY 0 -1"],
     ["set", "SADD set element", "SREM KEY element:7", "SPOP KEY 9000"],
@@ -350,8 +350,8 @@ const TYPES: [[&str; 4]; 5] = [
     ["stream", "XADD stream * field element", "XADD KEY * field other", "DEL KEY"],
 ];
 
-/// A command that removes, replaces or moves a large collection does not encode it. The snapshot
-/// still contains the collection.
+/// A command that removes, replaces or moves a large collection does not wait until the collection
+/// is encoded. The snapshot still contains the collection.
 #[test]
 fn removals_of_large_collections_do_not_wait_for_their_encoding() {
     const ELEMENTS: usize = 9000;
@@ -386,7 +386,7 @@ fn removals_of_large_collections_do_not_wait_for_their_encoding() {
                     }
                 }
             }
-            // The databases of moved keys are swapped and flushed.
+            // The databases to which keys were moved are swapped and flushed.
             for call in ["SWAPDB 3 4", "DEBUG FAULT slow-walk 950", "SELECT 4", "FLUSHDB", "SELECT 0"] {
                 assert_eq!(client.call(call), Reply::ok(), "{call}");
             }
@@ -480,8 +480,8 @@ fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
 fn save_in_a_pause(client: &mut Client) -> String {
     let started = field(client, "rdb_saves");
     assert_eq!(client.call("CLIENT PAUSE 20000 WRITE"), Reply::ok());
-    // Keys with the writers' short TTLs expire during this sleep, so that none expires between the
-    // digest and the start of the snapshot.
+    // Keys to which the writers gave short TTLs expire during this sleep. None can then expire
+    // between the digest and the start of the snapshot.
     std::thread::sleep(Duration::from_millis(150));
     let digest = client.call("DEBUG DIGEST").text();
     assert_eq!(client.call("BGSAVE").text(), "Background saving started");
@@ -523,8 +523,8 @@ fn a_crash_leaves_the_last_snapshot() {
     assert_eq!(loaded_digests(backend, &folder), digest);
 }
 
-/// FLUSHALL replaces the snapshot's file by one without keys; otherwise the flushed keys would
-/// return after a crash.
+/// FLUSHALL replaces the snapshot's file by a file without keys. With the old file, the flushed
+/// keys would return after a crash.
 #[test]
 fn flushall_replaces_the_file() {
     for_each_backend(|backend| {
@@ -555,8 +555,8 @@ fn flushall_replaces_the_file() {
     });
 }
 
-/// When the server shuts down, it aborts a snapshot that is being written. With `SAVE` it writes
-/// the final snapshot instead, and with `NOSAVE` no file remains.
+/// When the server shuts down, it aborts a snapshot that is being written. `SHUTDOWN SAVE` then
+/// writes a final snapshot. After `SHUTDOWN NOSAVE`, no file remains.
 #[test]
 fn shutdown_while_a_snapshot_is_written() {
     for_each_backend(|backend| {

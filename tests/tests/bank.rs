@@ -1,8 +1,8 @@
 //! A bank: concurrent clients move money between accounts (numbers) and coins between purses
 //! (lists), by many kinds of commands. A client that reads all accounts or purses at one moment
-//! must find the initial sum. A reader of the stream of effects must find it after each *unit* (the
-//! effects of a transaction, or a single effect). The server's threads pause at critical moments
-//! (`DEBUG FAULT`, in builds with debug assertions).
+//! must find the initial sum. A reader of the stream of effects must find the initial sum after
+//! each *unit* (the effects of a transaction, or a single effect). The server's threads pause at
+//! critical moments (`DEBUG FAULT`, in builds with debug assertions).
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -83,8 +83,8 @@ fn by_undeclared_script(client: &mut Client, from: &str, to: &str, _: &mut Rando
     client.command(&["EVAL", &format!("local from, to = ARGV[1], ARGV[2] {TRANSFER}"), "0", from, to])
 }
 
-/// Transfers with a script that the server hasn't cached, and that declares only one of its two
-/// keys: when it uses the other key, it is rolled back and rerun.
+/// Transfers with a script that the server hasn't cached. The script declares only one of its two
+/// keys. When it uses the other key, it is rolled back and rerun.
 fn by_new_script(client: &mut Client, from: &str, to: &str, random: &mut Random) -> Reply {
     let script = format!("local from, to = KEYS[1], ARGV[1] {TRANSFER} -- {}", random.next_u64());
     client.command(&["EVAL", &script, "1", from, to])
@@ -202,7 +202,7 @@ fn run(server: &Server, limit: Duration, seed: u64) -> Result<(), String> {
 struct Books {
     accounts: HashMap<String, i64>,
     purses: HashMap<String, i64>,
-    /// Whether all accounts and purses have been filled. Once they are, the sums must be right.
+    /// Whether all accounts and purses have been filled. The sums are checked only after that.
     is_open: bool,
 }
 

@@ -1,7 +1,7 @@
-//! All tests that run a server, in one program: while a test waits, tests of other files run. The
-//! program is also linked only once, not once per file.
+//! All tests that run a server are in one program. While a test waits, tests of other files run.
+//! Another advantage is that only one program is linked instead of one per file.
 //!
-//! `cargo test -p pantala-tests --test black_box pubsub::` runs those of one file.
+//! `cargo test -p pantala-tests --test black_box pubsub::` runs the tests of one file.
 
 mod acl;
 mod acl_clients;

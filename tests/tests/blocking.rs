@@ -1,5 +1,5 @@
 //! Blocking commands: which client is served, in which order, and that no client stays blocked by
-//! mistake. The tests also run on redis-server, so that they describe Redis's behaviour.
+//! mistake. The tests also run on redis-server, to check that they describe Redis's behaviour.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn words(reply: &Reply) -> String {
     }
 }
 
-/// Asserts that a client is still blocked: it has received nothing.
+/// Asserts that a client has received nothing, because it is still blocked.
 #[track_caller]
 fn assert_still_blocked(client: &mut Client) {
     assert!(!client.has_reply_within(QUIET), "a blocked client has received something");
@@ -44,8 +44,8 @@ fn clients_are_served_in_the_order_in_which_they_blocked() {
             assert_eq!(words(&client.receive()), format!("list {}", number + 1));
         }
         wait_until_blocked(&mut pusher, 0);
-        // One command pushes four elements: each of the three clients gets one, in the order in
-        // which they blocked, and the fourth element stays in the list.
+        // One command pushes four elements. The three clients get one each, in the order in which
+        // they blocked. The fourth element stays in the list.
         let mut clients: Vec<Client> = (1..=3).map(|count| waiting(server, "BRPOP list 0", count)).collect();
         assert_eq!(pusher.call("RPUSH list a b c d").integer(), 4);
         for (client, element) in clients.iter_mut().zip(["d", "c", "b"]) {
@@ -63,8 +63,8 @@ fn a_served_client_leaves_the_queues_of_all_its_keys() {
             let mut client = waiting(server, "BLPOP a b c b d 0", 1);
             pusher.call(&format!("LPUSH {key} {number}"));
             assert_eq!(words(&client.receive()), format!("{key} {number}"));
-            // The client was served from one key and no longer waits for the other keys, so
-            // elements that are pushed to these remain until LPOP.
+            // The client was served from one key, and no longer waits for the other keys. Elements
+            // pushed to the other keys therefore remain until LPOP.
             for other in ["a", "b", "c", "d"] {
                 assert_eq!(pusher.call(&format!("LPUSH {other} x")).integer(), 1);
                 assert_eq!(pusher.call(&format!("LPOP {other}")).text(), "x");
@@ -79,7 +79,7 @@ fn a_served_client_leaves_the_queues_of_all_its_keys() {
     });
 }
 
-/// A transaction or script fills several keys: a client that waits for all of them is served from
+/// A transaction or script fills several keys. A client that waits for all of them is served from
 /// the key that was filled first, not from the first key of the client's command.
 #[test]
 fn keys_are_served_in_the_order_in_which_they_became_ready() {
@@ -168,7 +168,7 @@ fn timeouts_are_exact_to_the_millisecond() {
             let took = began.elapsed();
             assert_eq!(raw, b"*-1\r\n", "{command}");
             assert!(took >= Duration::from_millis(50), "{command}: {took:?}");
-            // The timeout is much shorter. A loaded machine may be late, but not by this much.
+            // The timeout is much shorter than this bound, which even a loaded machine keeps.
             assert!(took < Duration::from_secs(5), "{command}: {took:?}");
             assert_eq!(client.call("PING").text(), "PONG");
         }
@@ -224,8 +224,8 @@ fn a_client_blocks_on_very_many_keys() {
         assert_eq!(other.command(&["RPUSH", "list:54321", "1", "2"]).integer(), 2);
         assert_eq!(self::words(&client.receive()), "list:54321 1");
         assert_eq!(other.command(&["DEL", "list:54321"]).integer(), 1);
-        // The client blocks on all keys again, then disconnects: the server must remove it from the
-        // queue of each key.
+        // The client blocks on all keys again and disconnects. The server must then remove it from
+        // the queue of each key.
         client.send(&words);
         wait_until_blocked(&mut other, 1);
         drop(client);
@@ -356,7 +356,7 @@ fn keys_that_expire_before_their_transaction_ends_wake_no_client() {
 fn a_move_wakes_the_waiter_of_its_destination() {
     play(|server| {
         let mut other = server.connect();
-        // The keys are in different shards: to serve a client that waits at one key, the server
+        // The keys are in different shards. To serve a client that waits at one key, the server
         // must also hold the shard of the destination.
         let mut first = waiting(server, "BLMOVE a b LEFT RIGHT 0", 1);
         let mut second = waiting(server, "BRPOPLPUSH b c 0", 2);
@@ -419,9 +419,9 @@ fn a_thousand_blocked_clients_are_served() {
     });
 }
 
-/// Waits until `INFO commandstats` has these numbers of calls and failures of a command. It must
-/// wait because the server may count a blocked client's error only after the reply to the command
-/// that caused the error.
+/// Waits until `INFO commandstats` has these numbers of calls and failures of a command. It has to
+/// wait: when another client's command causes the error of a blocked client, the server may count
+/// the error only after it has replied to that command.
 #[track_caller]
 fn wait_for_counters(client: &mut Client, command: &str, calls: u64, failed: u64) {
     let began = Instant::now();
@@ -447,7 +447,7 @@ fn late_errors_count_as_failed_calls() {
         other.call("RPUSH a 1");
         assert!(client.receive().text().starts_with("WRONGTYPE "));
         wait_for_counters(&mut other, "blmove", 1, 1);
-        // Commands that run on another worker (`--execution owner`) count, too, alone or pipelined.
+        // Commands that run on another worker (`--execution owner`) count too, pipelined or not.
         client.call("LPUSH string x");
         client.exchange(b"LPUSH string x\r\nGET none\r\nLPUSH string y\r\n", 3);
         client.call("BLPOP none 0.001");
@@ -474,7 +474,7 @@ fn a_paused_client_counts_as_blocked() {
         drop(leaver);
         wait_until_blocked(&mut other, 1);
         assert_eq!(other.call("CLIENT UNPAUSE").text(), "OK");
-        // The client is still blocked: a push to its list serves it.
+        // The client is still blocked, so a push to its list serves it.
         other.call("RPUSH list x");
         assert_eq!(words(&client.receive()), "list x");
         assert!(client.call(&format!("CLIENT LIST ID {id}")).text().contains(" flags=N "));
@@ -486,7 +486,7 @@ fn a_paused_client_counts_as_blocked() {
 fn timeouts_expire_while_writes_are_paused() {
     play_together(|server| {
         let mut other = server.connect();
-        // A timeout of two seconds: even on a busy host the pause starts before it expires.
+        // The timeout of two seconds is so long that the pause starts earlier, even on a busy host.
         let mut client = waiting(server, "BLPOP list 2", 1);
         let mut second = waiting(server, "BLPOP list 0", 2);
         let list = other.call("CLIENT LIST").text();
@@ -528,7 +528,7 @@ fn elements_are_neither_lost_nor_popped_twice() {
         pushed.sort_unstable();
         got.sort_unstable();
         assert_eq!(pushed, got, "seed {seed}");
-        // No blocked client is left in the queue of a key; such a client would take the element.
+        // No blocked client is left in the queue of a key. It would take the element.
         for key in 0..KEYS {
             assert_eq!(client.call(&format!("RPUSH key:{key} x")).integer(), 1);
             assert_eq!(client.call(&format!("LLEN key:{key}")).integer(), 1);
@@ -562,7 +562,7 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
                 pushed.push(element);
             }
             3 => {
-                // Counted neither as pushed nor as popped: the element only moves to another key.
+                // The element only moves to another key, so it isn't counted.
                 client.call(&format!("BLMOVE key:{key} key:{other} LEFT RIGHT 0.01"));
             }
             4 => {
@@ -583,7 +583,7 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
     (pushed, got)
 }
 
-/// A client that is closed while its blocking command waits for a shard is served nothing.
+/// A client that is closed while its blocking command waits for a shard gets no element.
 #[test]
 fn a_client_killed_before_it_blocks_takes_no_element() {
     for_each_backend(|backend| {
@@ -594,7 +594,7 @@ fn a_client_killed_before_it_blocks_takes_no_element() {
         holder.send(&["EVAL", script, "1", "k"]);
         std::thread::sleep(Duration::from_millis(100));
         // Some of these clients belong to the worker that doesn't run the script. That worker sends
-        // a request to the worker of the script.
+        // the command as a request to the script's worker.
         let mut blocked: Vec<Client> = (0..6).map(|_| server.connect()).collect();
         let ids: Vec<i64> = blocked.iter_mut().map(|client| client.call("CLIENT ID").integer()).collect();
         blocked.iter_mut().for_each(|client| client.send(&["BLPOP", "k", "0"]));
@@ -603,8 +603,8 @@ fn a_client_killed_before_it_blocks_takes_no_element() {
             client.call(&format!("CLIENT KILL ID {id}"));
         }
         assert_eq!(holder.receive(), Reply::Null);
-        // The commands block now. The workers of their closed clients receive a message, and remove
-        // the commands from the queue of the key.
+        // The script has ended, so the commands now block on the key. The workers of the closed
+        // clients then remove the commands from the queue of the key.
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!(client.call("RPUSH k v"), Reply::Integer(1));
         assert_eq!(client.call("LLEN k"), Reply::Integer(1), "a closed client has received the element");

@@ -1,5 +1,5 @@
-//! Blocking `XREAD` and `XREADGROUP`. The tests also run on redis-server, so that they describe
-//! Redis's behaviour.
+//! Blocking `XREAD` and `XREADGROUP`. The tests also run on redis-server, to check that they
+//! describe Redis's behaviour.
 
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,8 @@ fn a_reader_of_several_streams_waits_for_entries_after_their_ids() {
         assert!(!client.has_reply_within(QUIET), "woken by an entry before its id");
         writer.call("XADD a 8-0 f v");
         assert_eq!(words(&client.receive()), "a 8-0 f v");
-        // A key of another type doesn't wake the client, which waits until a stream is created.
+        // A key of another type doesn't wake the client. The client waits until the key becomes a
+        // stream.
         let mut client = waiting(server, "XREAD BLOCK 0 STREAMS c 0", 1);
         writer.call("SET c string");
         writer.call("DEL c");
@@ -85,8 +86,8 @@ fn a_woken_reader_gets_a_map_in_resp3() {
     });
 }
 
-/// A consumer is blocked on a group that is deleted, alone or with its stream. No entry can arrive
-/// any more, so the consumer receives an error.
+/// A consumer is blocked on a group. The group is deleted, alone or with its stream. No entry can
+/// arrive any more, so the consumer receives an error.
 #[test]
 fn a_consumer_gets_an_error_when_its_stream_or_group_is_deleted() {
     const KEY_DELETED: &str = "error UNBLOCKED the stream key no longer exists";
@@ -131,7 +132,7 @@ fn reads_time_out_and_history_never_blocks() {
         }
         assert_eq!(words(&client.call("XREADGROUP GROUP g one BLOCK 0 STREAMS s 0")), "s ");
         assert_eq!(words(&client.call("XREAD BLOCK -1 STREAMS s $")), "error ERR timeout is negative");
-        // All of these commands have ended: none left its client blocked.
+        // All of these commands have ended, so no client is blocked.
         wait_until_blocked(&mut client, 0);
         assert_eq!(words(&client.call("XADD s 1-1 f v")), "1-1");
         let mut unblocked = waiting(server, "XREAD BLOCK 0 STREAMS s $", 1);
@@ -145,8 +146,8 @@ fn reads_time_out_and_history_never_blocks() {
     });
 }
 
-/// `+` of Redis 7.4 returns the last entry if there is one, otherwise the first to arrive. Not
-/// compared with redis-server 7.0, which doesn't support it.
+/// The ID `+` of Redis 7.4 stands for the last entry. If there is none, the client waits for the
+/// first entry to arrive. redis-server 7.0 doesn't support `+`, so this test doesn't run on it.
 #[test]
 fn the_last_entry_or_the_first_to_arrive() {
     for &backend in Backend::all() {

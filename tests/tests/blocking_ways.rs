@@ -1,6 +1,6 @@
-//! All ways to create the key that a client is blocked on, and all ways in which its wait ends, for
-//! each type of key: transactions, timeouts, other clients, disconnects. The tests also run on
-//! redis-server, so that they describe Redis's behaviour.
+//! For each type of key: all ways to create the key that a client is blocked on, and all ways in
+//! which the client's wait ends. The tests also run on redis-server, to check that they describe
+//! Redis's behaviour.
 
 use std::time::{Duration, Instant};
 
@@ -101,8 +101,8 @@ fn only_a_key_of_the_right_type_wakes() {
     });
 }
 
-/// Clients blocked on keys that a transaction creates are served when it ends, with the elements
-/// that remain at that time.
+/// Clients that are blocked on keys that a transaction creates are served when the transaction
+/// ends. They get the elements that exist at that time.
 #[test]
 fn transactions_wake_when_they_end() {
     play(|server| {
@@ -115,7 +115,7 @@ fn transactions_wake_when_they_end() {
         let mut least = waiting(server, "BZPOPMIN none z 0", 1);
         let mut reader = waiting(server, "XREAD BLOCK 0 STREAMS s none $ $", 2);
         let mut popper = waiting(server, "BLMPOP 0 2 none l LEFT COUNT 9", 3);
-        // A key that is deleted before the end wakes no client.
+        // A key that the transaction deletes again wakes no client.
         transaction(&["ZADD z 1 a", "ZREM z a", "RPUSH l x", "DEL l"]);
         wait_until_blocked(&mut server.connect(), 3);
         transaction(&["ZADD z 1 one", "ZADD z 0 zero", "XADD s 1-1 f v", "XADD s 1-2 f w", "RPUSH l a", "LPUSH l b"]);
@@ -147,7 +147,7 @@ fn timeouts_are_exact_for_every_command() {
     const WAIT: Duration = Duration::from_millis(20);
     /// Maximum delay of a reply: one tick of the clock that checks timeouts, and the round trip.
     const LATE_MAX: Duration = Duration::from_millis(4);
-    /// Even on a loaded machine, at least one of this many tries is on time.
+    /// Number of tries. Even on a loaded machine, at least one of them is on time.
     const TRIES: usize = 60;
     for server in pantalas() {
         let mut client = server.connect();
@@ -173,8 +173,8 @@ fn timeouts_are_exact_for_every_command() {
 fn a_thousand_blocked_clients_cost_no_cpu() {
     const CLIENTS: usize = 1000;
     const WATCHED: Duration = Duration::from_secs(1);
-    /// Maximum CPU time while all clients are blocked: more than the server's periodic work takes,
-    /// and much less than if the server checked each client every ms.
+    /// Maximum CPU time while all clients are blocked. The server's periodic work takes less. If
+    /// the server checked each client every millisecond, it would take much more.
     const CPU_MAX: Duration = Duration::from_millis(30);
     for server in pantalas() {
         let waits = ["BLPOP a b 0", "BZPOPMIN z 100", "XREAD BLOCK 100000 STREAMS s $", "BLMOVE c d LEFT LEFT 0"];
@@ -196,8 +196,8 @@ fn a_thousand_blocked_clients_cost_no_cpu() {
     }
 }
 
-/// For every type, a blocked client is unblocked by `CLIENT UNBLOCK`, is killed, or disconnects.
-/// Elements that are added afterwards remain for other clients.
+/// For every type of key, a blocked client is unblocked by `CLIENT UNBLOCK`, is killed, or
+/// disconnects. Elements that are added afterwards remain for other clients.
 #[test]
 fn unblocked_and_disconnected_clients_get_nothing_of_any_type() {
     play(|server| {

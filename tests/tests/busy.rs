@@ -1,6 +1,6 @@
 //! Busy scripts, which have run for longer than `busy-reply-threshold`. A script holds the shards
-//! (parts of the key space) of its keys. Commands that need one of these shards reply BUSY; all
-//! other commands run, on the script's own worker too.
+//! (parts of the key space) of its keys. A command that needs one of these shards gets the reply
+//! BUSY. All other commands run, on the script's own worker too.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,8 +51,8 @@ fn each_layout(mut test: impl FnMut(&mut Server)) {
     });
 }
 
-/// Keys, some of which are in other shards than `held`. A script with the key `held` doesn't hold
-/// those shards.
+/// Keys, some of which are not in the shard of `held`. A script with the key `held` doesn't hold
+/// the shards of those keys.
 const OTHERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// Returns the number of [`OTHERS`] that can be written.
@@ -93,7 +93,7 @@ fn others_are_served_while_a_script_is_busy() {
             );
             assert_eq!(client.call("PING"), pong());
         }
-        // New connections are served too, and closed ones leave no state.
+        // New connections are also served, and closed connections leave no state.
         assert_eq!(server.connect().call("PING"), pong());
         drop(clients.pop());
         kill(&mut clients[1], &mut script);
@@ -107,7 +107,7 @@ fn others_are_served_while_a_script_is_busy() {
     });
 }
 
-/// Commands of several connections arrive together with the script: none is lost or run twice, and
+/// Commands of several connections arrive together with the script. None is lost or run twice, and
 /// replies stay in order.
 #[test]
 fn commands_that_arrive_with_the_script_run_once_and_in_order() {
@@ -121,7 +121,7 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
         };
         for round in 0..3 {
             // Each client sends so many commands that those of the other clients arrive while the
-            // worker runs the first ones. The worker then receives the rest in one turn.
+            // worker runs the first ones. The worker then receives the others in one turn.
             for (number, client) in clients.iter_mut().enumerate() {
                 let mut all = commands(number);
                 if number == 3 {
@@ -156,8 +156,8 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
 }
 
 /// A script becomes busy, is rerun with all shards because of an undeclared key, and becomes busy
-/// again. The commands that its worker received together with the script (its *window*) run once,
-/// in order.
+/// again. The commands that the worker received together with the script (the script's *window*)
+/// run once and in order.
 #[test]
 fn a_script_that_is_busy_again_in_its_rerun_abandons_its_window_once() {
     const TEXT_BYTES: usize = 10_000;
@@ -179,7 +179,7 @@ fn a_script_that_is_busy_again_in_its_rerun_abandons_its_window_once() {
         for round in 0..ROUNDS {
             // After the flush the server doesn't know that the script needs all shards.
             occupier.call("SCRIPT FLUSH");
-            // Keeps the worker busy for dozens of milliseconds, so that it receives the following
+            // This command takes dozens of milliseconds, so that the worker receives the following
             // commands in one turn.
             occupier.send(&["LCS", "{t}1", "{t}2", "LEN"]);
             script.send(&["EVAL", text, "1", "held"]);
@@ -247,8 +247,8 @@ fn functions_are_reported_and_killed() {
     });
 }
 
-/// Clients of other workers can see and kill a script that is not busy yet. Redis receives their
-/// commands only once the script is busy.
+/// Clients of other workers can see and kill a script that is not busy yet. In Redis, clients can
+/// do so only once the script is busy.
 #[test]
 fn scripts_are_killed_before_they_are_busy() {
     const SILENT: Duration = Duration::from_millis(500);
@@ -290,7 +290,7 @@ fn scripts_are_killed_before_they_are_busy() {
     });
 }
 
-/// The client of a busy script disconnects, is killed, or receives messages.
+/// The client of a busy script disconnects, is killed, or receives messages while the script runs.
 #[test]
 fn the_script_s_own_client_waits_until_it_ends() {
     each_layout(|server| {
@@ -329,7 +329,7 @@ fn the_script_s_own_client_waits_until_it_ends() {
 }
 
 /// Messages for the client of a busy script are buffered until the script ends, up to the client's
-/// output buffer limit. Above the limit, the buffer is dropped and the client closed.
+/// output buffer limit. Above the limit, the buffer is freed and the client is closed.
 #[test]
 fn messages_for_the_script_s_own_client_are_bounded() {
     const MESSAGE_BYTES: usize = 100_000;
@@ -349,13 +349,13 @@ fn messages_for_the_script_s_own_client_are_bounded() {
         for _ in 0..MESSAGES / TOGETHER {
             client.send_together(&vec![vec!["PUBLISH", "news", &message]; TOGETHER]);
             (0..TOGETHER).for_each(|_| assert_eq!(client.receive(), Reply::Integer(1)));
-            // One of these clients belongs to the script's worker, which has processed all messages
-            // when it replies.
+            // One of these clients belongs to the script's worker. When that worker replies, it has
+            // processed all messages.
             assert!(others.iter_mut().all(|other| other.call("PING") == pong()));
         }
         let taken = server.peak_resident_bytes().saturating_sub(before);
         // If the messages were buffered, memory would grow by their total size. Messages in flight
-        // and the allocator's unused memory may take up to two thirds of that.
+        // and the allocator's unused memory may take up to two thirds of the total size.
         assert!(taken < (MESSAGES * MESSAGE_BYTES * 2 / 3) as u64, "{taken} bytes more");
         assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
         assert!(script.ends_within(LIMIT));
@@ -387,8 +387,8 @@ fn messages_for_the_script_s_own_client_are_bounded() {
     });
 }
 
-/// A script that changes a large value is rerun with all shards held. That applies to this call
-/// only: the next call, on a small value, holds only the shard of its key.
+/// A script that changes a large value is rerun with all shards held. This applies to a single
+/// call. The next call, on a small value, holds only the shard of its key.
 #[test]
 fn large_values_do_not_widen_a_script_forever() {
     each_layout(|server| {
@@ -407,7 +407,7 @@ fn large_values_do_not_widen_a_script_forever() {
 }
 
 /// A worker whose script is busy does all its other work: a tracking client receives invalidations,
-/// a pause ends, keys expire and publish their event.
+/// a pause ends, and keys expire and publish their events.
 #[test]
 fn nothing_is_delayed_while_a_script_is_busy() {
     each_layout(|server| {
@@ -420,7 +420,7 @@ fn nothing_is_delayed_while_a_script_is_busy() {
         wait_until_busy(&mut client, "held", "SCRIPT");
         let other = OTHERS.iter().find(|key| client.command(&["SET", key, "1", "PX", "50"]) == Reply::ok());
         let other = Reply::bulk(other.expect("no command on another shard runs"));
-        // One invalidation for the write, and one for the expiry, without any command.
+        // One invalidation arrives for the write, and one for the expiry, without any command.
         for _ in 0..2 {
             let Reply::Push(invalidation) = reader.receive() else { panic!("no invalidation") };
             assert_eq!(invalidation[1], Reply::Array(vec![other.clone()]));
@@ -444,8 +444,8 @@ fn nothing_is_delayed_while_a_script_is_busy() {
     });
 }
 
-/// Some commands wait for a busy script's shards instead of being rejected: `WATCH`, and a `BLMOVE`
-/// that is served while its destination is in such a shard. Meanwhile they hold no other shard.
+/// Two commands wait for a busy script's shards instead of being rejected: `WATCH`, and a `BLMOVE`
+/// that is served while its destination is in such a shard. Waiting commands hold no other shard.
 #[test]
 fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
     const MOVERS: usize = 12;
@@ -461,7 +461,7 @@ fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
         wait_until_busy(&mut client, "to", "SCRIPT");
         let free = served(&mut client);
         assert!(free > 0, "no command on another shard runs");
-        // A pause would block every client, so it is rejected, and so is its transaction.
+        // A pause would block every client, so the pause and its transaction are rejected.
         let mut pausing = server.connect();
         pausing.call("MULTI");
         pausing.call("CLIENT PAUSE 100000 ALL");
@@ -492,7 +492,7 @@ fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
     });
 }
 
-/// Scripts run at the same time if their keys are in different shards and their clients on
+/// Scripts run at the same time if their keys are in different shards and their clients belong to
 /// different workers.
 #[test]
 fn scripts_run_beside_a_busy_one() {
@@ -527,7 +527,7 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
             wait_until_busy(killer, "held", "SCRIPT");
         };
         let is_rejected = |reply: Reply| matches!(reply, Reply::Error(text) if text.starts_with("EXECABORT") && text.contains("BUSY"));
-        // MULTI before, EXEC during.
+        // MULTI is sent before the busy script, EXEC during it.
         client.call("MULTI");
         assert_eq!(client.call("INCR held"), queued());
         busy_begins(&mut script, &mut killer);
@@ -535,7 +535,7 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
         assert!(is_rejected(client.call("EXEC")));
         kill(&mut killer, &mut script);
         assert_eq!(client.call("GET held"), Reply::Null);
-        // MULTI during, EXEC during.
+        // Both MULTI and EXEC are sent during the busy script.
         busy_begins(&mut script, &mut killer);
         for command in ["MULTI", "INCR a", "INCR held"] {
             assert!(!client.call(command).is_error());
@@ -543,7 +543,7 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
         assert!(is_rejected(client.call("EXEC")));
         kill(&mut killer, &mut script);
         assert_eq!(client.call("MGET a held"), Reply::Array(vec![Reply::Null, Reply::Null]));
-        // MULTI before, EXEC after.
+        // MULTI is sent before the busy script, EXEC after it.
         client.call("MULTI");
         assert_eq!(client.call("INCR held"), queued());
         busy_begins(&mut script, &mut killer);
@@ -551,7 +551,7 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
         kill(&mut killer, &mut script);
         assert_eq!(client.call("INCR held"), queued());
         assert_eq!(client.call("EXEC"), Reply::Array((1..=3).map(Reply::Integer).collect()));
-        // MULTI during, EXEC after.
+        // MULTI is sent during the busy script, EXEC after it.
         busy_begins(&mut script, &mut killer);
         assert_eq!((client.call("MULTI"), client.call("INCR held")), (Reply::ok(), queued()));
         kill(&mut killer, &mut script);
@@ -562,9 +562,9 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
 }
 
 /// When SCRIPT KILL replies OK, the script hasn't written, won't write, and isn't rerun. The script
-/// of this test tries to write right after the kill. While the script is busy, its worker also runs
-/// commands of other clients. SCRIPT KILL follows commands that take long. So the script writes as
-/// soon as it detects that it has been interrupted for long.
+/// of this test tries to write right after the kill. It can detect the kill, because SCRIPT KILL
+/// follows commands that take long. The script's worker runs these commands while the script is
+/// busy, so the script notices a long interruption, and then writes.
 #[test]
 fn a_killed_script_does_nothing_more() {
     const TEXT_BYTES: usize = 10_000;
@@ -617,7 +617,7 @@ fn a_killed_script_does_nothing_more() {
                     }
                     continue;
                 }
-                // On a busy host, the script may end before the kill.
+                // On a busy host, the script may have ended before the kill.
                 if act.contains("while") {
                     let began = Instant::now();
                     while client.call("SCRIPT KILL") != Reply::ok() {
@@ -633,8 +633,8 @@ fn a_killed_script_does_nothing_more() {
     });
 }
 
-/// A script that catches every error of its commands can be killed, and commands after its call get
-/// replies.
+/// A script that catches every error of its commands can be killed. Commands that follow the script
+/// in the pipeline get replies.
 #[test]
 fn endless_loops_around_calls_are_killed() {
     let script =
@@ -658,8 +658,8 @@ fn endless_loops_around_calls_are_killed() {
 }
 
 /// Error handlers and coroutines can't prevent a script from being killed. One script has a handler
-/// that runs at the point of the error. Others run many short coroutines: the server checks for a
-/// kill only after a number of instructions, and each coroutine ends before that.
+/// that runs at the point of the error. Others run many short coroutines. The server checks for a
+/// kill only after a number of instructions, and each coroutine ends before the check.
 #[test]
 fn handlers_of_errors_and_coroutines_are_killed() {
     const HANDLED: &str =

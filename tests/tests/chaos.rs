@@ -1,8 +1,8 @@
-//! Replication under faults: three servers with clients, while servers stop, die and restart, links
-//! break, chains change, and the role of the primary moves. In a network namespace, connections
-//! between servers are also cut in one or both directions, without notice to either side, and
-//! slowed down. Afterwards all servers have the same dataset, no write that `WAIT` confirmed is
-//! lost, and no client has ever seen half of a transaction.
+//! Replication under faults. Clients use three servers. Meanwhile servers stop, die and restart,
+//! links break, replicas of replicas change their primary, and another server becomes the primary.
+//! In a network namespace, connections between servers are also slowed down, and cut in one or both
+//! directions without notice to either side. Afterwards all servers must have the same dataset, no
+//! write that `WAIT` confirmed may be lost, and no client may have seen half of a transaction.
 //!
 //! Each scenario is determined by its seed, except for the timing of its threads.
 
@@ -23,10 +23,10 @@ const NODES: usize = 3;
 /// Number of clients that write during a scenario.
 const WRITERS: usize = 3;
 
-/// Number of scenarios of the long run; `PANTALA_CHAOS_SCENES` overrides it.
+/// Default number of scenarios of the long run. `PANTALA_CHAOS_SCENES` overrides it.
 const LONG_RUN_SCENES: usize = 2000;
 
-/// Time within which the servers must be equal after the last fault.
+/// Maximum time after the last fault until the datasets of the servers are equal.
 const SETTLES_WITHIN: Duration = Duration::from_secs(40);
 
 /// Maximum duration of one scenario in a namespace.
@@ -104,7 +104,7 @@ struct Shared {
     is_over: AtomicBool,
     primary: AtomicU16,
     ports: Vec<u16>,
-    /// By writer: the largest value of its counter that both replicas have acknowledged.
+    /// For each writer, the largest value of its counter that both replicas have acknowledged.
     confirmed: Vec<Mutex<i64>>,
 }
 
@@ -116,14 +116,15 @@ fn write(shared: &Shared, number: usize, mut random: Random) {
     while !shared.is_over.load(Relaxed) {
         let Ok(mut client) = Client::try_tcp(shared.primary.load(Relaxed)) else { continue };
         client.set_read_timeout(REPLY_MAX);
-        // Connects again from time to time, because the primary changes.
+        // Reconnects after twenty batches, because the primary may have changed.
         for _ in 0..20 {
             let text = "x".repeat(random.below(2000));
             let key = format!("k{}", random.below(200));
             let id = random.below(1000).to_string();
             let script = "redis.call('INCR', KEYS[1]) return redis.call('SADD', KEYS[2], ARGV[1])";
             let commands: Vec<Vec<&str>> = match random.below(7) {
-                // The transaction keeps the numbers of two keys in different shards equal.
+                // The transaction increments two keys in different shards, so that their numbers
+                // stay equal.
                 0 | 1 => {
                     vec![vec!["MULTI"], vec!["INCR", a], vec!["RPUSH", list, &text], vec!["INCR", &b], vec!["EXEC"]]
                 }
@@ -184,7 +185,7 @@ enum Event {
     KillPrimary,
     /// Cuts the connections between two servers.
     Cut,
-    /// Drops what one server sends to another.
+    /// Drops all packets that one server sends to another.
     HalfOpen,
     /// Cuts the primary off, and promotes a replica meanwhile.
     Isolate,
@@ -332,8 +333,8 @@ impl Scene {
         self.network().heal();
     }
 
-    /// Returns the replicas whose link is up. Such a replica still has everything that it has
-    /// acknowledged.
+    /// Returns the replicas whose link is up. Only such a replica is sure to have all data that it
+    /// has acknowledged.
     fn linked(&self) -> Vec<usize> {
         let is_linked = |&node: &usize| replication(self.nodes[node].port, "master_link_status") == "up";
         (0..NODES).filter(|&node| node != self.primary).filter(is_linked).collect()
@@ -422,7 +423,7 @@ fn play(seed: u64, network: Option<Network>) -> Option<Network> {
         &["--save", "3600 1", "--repl-diskless-load", "on-empty-db"],
         &["--save", "", "--appendonly", "yes", "--appendfsync", "always"],
     ]);
-    // A cut link is detected after the timeout.
+    // A server detects a cut link only after the timeout.
     let timeout: &[&str] = if network.is_some() { &["--repl-timeout", "3"] } else { &[] };
     let args = [&common[..], more, timeout].concat();
     let (hosts, events) = if network.is_some() { (V4, &NETWORK_EVENTS[..]) } else { (LOCAL, &EVENTS[..]) };

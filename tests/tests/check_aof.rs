@@ -1,5 +1,5 @@
-//! For the same files, `pantala check-aof` and redis-check-aof print the same text and make the
-//! same repairs.
+//! Compares `pantala check-aof` with redis-check-aof. For the same files, both must print the same
+//! text and make the same repairs.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! `maxmemory-clients`: which clients are evicted when the total memory of clients exceeds the
-//! limit. The tests cover the subject of Redis's unit/client-eviction, which can only test a server
-//! that it started itself. The tests also run on redis-server.
+//! limit. Redis's own test unit/client-eviction has the same subject, but can only test a server
+//! that it has started itself. The tests also run on redis-server.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,19 @@ const KB: usize = 1024;
 const MB: usize = 1024 * KB;
 /// The limit in most tests.
 const LIMIT: usize = 3_000_000;
-/// The limit in tests with small allocations. The servers raise lower limits to 128 KiB.
+/// The limit in tests with small allocations. Servers raise a limit below 128 KiB to 128 KiB.
 const SMALL_LIMIT: usize = 200_000;
 /// Length of a long reply. A client may exceed the limit by one such reply before it is evicted.
 const LONG: usize = 200 * KB;
-/// Tolerance when the memory that CLIENT LIST shows is compared with the limit. There are two
-/// reasons: `control` uses memory while it runs the command, and each worker may have changes of up
+/// Tolerance for comparing the memory that CLIENT LIST shows with the limit. There are two reasons
+/// for it. `control` uses memory while it runs the command. Each worker may also have changes of up
 /// to 1 KiB that it has not yet added to the sum of all workers.
 const SLACK: usize = 32 * KB;
-/// Number of small allocations of one kind (watched keys, for example) that together exceed
-/// [`SMALL_LIMIT`], whatever the kind.
+/// Number of small allocations, such as watched keys. For every kind of allocation, this number of
+/// them exceeds [`SMALL_LIMIT`].
 const SMALL_ALLOCATIONS: usize = 30_000;
 
-/// Sets the limit: bytes, or a percentage with its sign.
+/// Sets the limit, in bytes or as a percentage with `%`.
 fn set_limit<T: std::fmt::Display + Copy>(client: &mut Client, limit: T) {
     assert_eq!(client.command(&["CONFIG", "SET", "maxmemory-clients", &limit.to_string()]), Reply::ok());
 }
@@ -72,7 +72,8 @@ fn exists(control: &mut Client, name: &str) -> bool {
     field(control, name, "tot-mem").is_some()
 }
 
-/// Returns the start of a command whose argument of this many bytes is never terminated.
+/// Returns the start of a command with an argument of this many bytes. The line end of the argument
+/// is missing.
 fn unfinished(bytes: usize) -> Vec<u8> {
     let mut request = format!("*2\r\n${bytes}\r\n").into_bytes();
     request.resize(request.len() + bytes, b'v');
@@ -155,7 +156,7 @@ fn small_allocations_count_too() {
             ("queue", queue),
         ] {
             let mut client = named(server, name);
-            // Replies are read as they arrive, so that the client is not evicted for them.
+            // Replies are read as they arrive, so that unread replies don't cause the eviction.
             let mut sent = 0;
             while sent < SMALL_ALLOCATIONS {
                 let request: Vec<u8> = (sent..sent + 100).flat_map(request).collect();
@@ -191,7 +192,7 @@ fn arguments_of_a_blocked_command_count() {
 }
 
 /// Commands wait for a shard that a script holds. Their arguments are no longer in the query
-/// buffer, but still count as memory of their client. This is tested for single commands,
+/// buffer, but must still count as memory of the client. This is tested for single commands,
 /// pipelines, transactions, scripts and watches.
 #[test]
 fn arguments_of_commands_that_wait_for_their_shards_count() {
@@ -212,8 +213,7 @@ fn arguments_of_commands_that_wait_for_their_shards_count() {
         ("watch", encode(&["WATCH", &big, "held"])),
     ];
     for mut server in pantalas() {
-        // Each worker gets one client that observes and, further below, one waiting client of each
-        // kind.
+        // Each worker gets one observer and, further below, one waiting client of each kind.
         let mut controls: Vec<Client> = (0..WORKERS).map(|_| control(&server)).collect();
         let mut script = server.connect();
         let mut clients: Vec<Client> = Vec::new();
@@ -263,8 +263,8 @@ fn unread_output_counts() {
         assert_eq!(control.command(&["SET", "k", &"v".repeat(LONG)]), Reply::ok());
         let mut client = named(server, "slow");
         assert_eq!(client.call("GET k").text().len(), LONG);
-        // Sends GETs one by one without reading: once the sockets are full, the server buffers
-        // replies.
+        // Sends GETs one by one without reading replies. Once the sockets are full, the server
+        // buffers the replies.
         eventually("it is closed", || {
             let taken = field(&mut control, "slow", "tot-mem");
             assert!(taken.is_none_or(|taken| taken < LIMIT + LONG), "{taken:?} of {LIMIT} taken");
@@ -278,8 +278,8 @@ fn unread_output_counts() {
     });
 }
 
-/// A client that pipelines long replies is closed when they exceed the limit, before all of them
-/// are encoded.
+/// A client pipelines commands with long replies. It is closed when the replies exceed the limit,
+/// before all of them are encoded.
 #[test]
 fn a_pipeline_of_long_replies_is_stopped_midway() {
     const REPLY_BYTES: usize = MB;
@@ -292,8 +292,8 @@ fn a_pipeline_of_long_replies_is_stopped_midway() {
         let mut client = named(&server, "pipeline");
         assert!(is_closed(&mut client, &encode(&["GET", "k"]).repeat(COMMANDS)));
         let taken = server.peak_resident_bytes().saturating_sub(before);
-        // A third of all replies, because with `--execution owner` the limit is checked only after
-        // a whole window (one batch of the pipeline) has run.
+        // The bound is a third of all replies, because with `--execution owner` the limit is
+        // checked only after a whole window (one batch of the pipeline) has run.
         assert!(taken < (COMMANDS * REPLY_BYTES / 3) as u64, "{taken} bytes more");
         server.assert_sound();
     }
@@ -312,7 +312,7 @@ fn redirected_invalidations_count() {
         let key = "k".repeat(LONG);
         let script = format!("return redis.call('incr', '{key}')");
         let script = client.command(&["SCRIPT", "LOAD", &script]).text();
-        // Cron, which updates the statistics, is paused: the eviction must use a current sum.
+        // The periodic task that updates the statistics is paused. The eviction must not need it.
         assert_eq!(control.call("DEBUG PAUSE-CRON 1"), Reply::ok());
         eventually("it is closed", || {
             assert!(!client.call(&format!("EVALSHA {script} 0")).is_error());
@@ -340,8 +340,8 @@ fn a_share_of_maxmemory_is_a_limit() {
         let mut whole = named(&server, "whole");
         assert!(is_closed(&mut whole, &unfinished(limit)));
         assert!(exists(&mut control, "part") && !exists(&mut control, "whole"));
-        // The client stays without a limit, and with a limit of 100% of `maxmemory`. If `maxmemory`
-        // isn't set, a percentage is no limit.
+        // The client stays connected without a limit, and with a limit of 100% of `maxmemory`.
+        // While `maxmemory` isn't set, a percentage is no limit.
         set_limit(&mut control, 0);
         let _whole = filled(&server, &mut control, "whole", limit);
         set_limit(&mut control, "100%");
@@ -402,8 +402,8 @@ fn a_client_that_evicts_itself_receives_its_reply_first() {
 }
 
 /// Two clients each exceed the output buffer limit, and together with a third client they exceed
-/// `maxmemory-clients`. The server closes the two because of their output buffers; after that, it
-/// needs to evict no client.
+/// `maxmemory-clients`. The server closes the two clients because of their output buffers. After
+/// that, it need not evict a client.
 #[test]
 fn an_output_buffer_limit_evicts_no_other_client() {
     let args = ["--maxmemory-clients", "10mb", "--client-output-buffer-limit", "normal 3mb 0 0"];
@@ -427,8 +427,8 @@ fn bucket(bytes: usize) -> u32 {
     (usize::BITS - bytes.leading_zeros()).max(15)
 }
 
-/// Falling limits evict clients of random sizes: each limit evicts as few clients as necessary, the
-/// largest first.
+/// The limit is lowered step by step while clients of random sizes are connected. Each limit evicts
+/// as few clients as necessary, the largest first.
 #[test]
 fn the_largest_clients_are_evicted_and_no_more_than_necessary() {
     const ROUNDS: usize = 3;
@@ -523,9 +523,9 @@ fn evicted_clients_are_counted() {
     });
 }
 
-/// One transaction sets the limit and pushes to the list that two clients are blocked on: the first
-/// is served, and the second, which is too large, is evicted. Not run on redis-server, because some
-/// 7.0 versions crash.
+/// One transaction sets the limit, and pushes to a list on which two clients are blocked. The first
+/// client is served. The second client is too large, so it is evicted. The test doesn't run on
+/// redis-server, because some 7.0 versions crash.
 #[test]
 fn a_blocked_client_is_evicted_beside_one_that_is_served() {
     for mut server in pantalas() {
@@ -549,8 +549,8 @@ fn a_blocked_client_is_evicted_beside_one_that_is_served() {
     }
 }
 
-/// Many clients allocate and release memory at once and some are evicted. Afterwards the sum that
-/// the server has counted equals the memory of the remaining clients.
+/// Many clients allocate and release memory at the same time, and some are evicted. Afterwards the
+/// server's sum equals the memory of the remaining clients.
 #[test]
 fn the_sum_is_right_after_many_evictions() {
     const STORM: Duration = Duration::from_millis(700);
@@ -587,9 +587,9 @@ fn the_sum_is_right_after_many_evictions() {
         assert!(!evicted.contains("\r\nevicted_clients:0\r\n"), "no client was evicted");
         // The limit is the smallest that Redis accepts, because an error in the sum is then largest
         // in proportion. `goes` must be the larger client. A receive buffer may be twice as large
-        // as its contents, so `goes` sends more than twice the bytes of `stays`. Both clients have
-        // sent everything before the limit is set; otherwise `goes` could at first be the smaller
-        // client, because its bytes arrive in pieces.
+        // as its contents, so `goes` sends more than twice the bytes of `stays`. Both clients send
+        // everything before the limit is set, because `goes` is the smaller client until all of its
+        // bytes have arrived.
         let _stays = filled(&server, &mut control, "stays", 40 * KB);
         let mut goes = filled(&server, &mut control, "goes", 128 * KB);
         set_limit(&mut control, 128 * KB);

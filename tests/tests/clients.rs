@@ -160,8 +160,8 @@ fn redis_benchmark_runs_without_an_error() {
             ];
             benchmark(&server, &args, TESTS);
         }
-        // A thousand connections at once overflow the listen queue, so some are established only
-        // after a second. Because of this delay, only two tests use that many.
+        // A thousand simultaneous connections overflow the listen queue, and some are established
+        // only after a second. Because of this delay, only two tests use a thousand connections.
         benchmark(&server, &["-t", "get", "-c", "1000", "-n", "20000"], &["GET"]);
         benchmark(
             &server,
@@ -178,7 +178,7 @@ fn redis_benchmark_runs_without_an_error() {
     });
 }
 
-/// The whole matrix on a release build; `.ci/run` runs it by name.
+/// Runs the whole matrix on a release build. `.ci/run` runs this test by name.
 #[test]
 #[ignore = "long: run on a release build by .ci/run"]
 fn redis_benchmark_matrix() {
@@ -214,7 +214,7 @@ fn redis_benchmark_matrix() {
                 }
             }
         }
-        // Without `-t`, redis-benchmark runs every kind of command that it has.
+        // Without `-t`, redis-benchmark runs all its tests.
         let ran = tool::run(&program, server.port(), &["-n", "20000", "-q"], b"", RUN_MAX);
         let failed = |text: &str| text.contains("rror");
         assert!(ran.success && !failed(&ran.output) && !failed(&ran.errors), "redis-benchmark's default list: {ran:?}");

@@ -1,5 +1,5 @@
-//! The replies of the only node of a cluster, compared with a redis-server that owns all slots of
-//! its cluster.
+//! Cluster mode: compares the replies of Pantala with those of a redis-server that is the only node
+//! of its cluster and owns all slots.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,11 +1,12 @@
-//! COMMAND's replies equal redis-server's for Pantala's commands, except for prose: summaries,
-//! complexities and remarks are Pantala's own.
+//! For Pantala's commands, the replies to COMMAND equal those of redis-server, except for prose.
+//! Summaries, complexities and remarks are Pantala's own.
 
 use std::collections::BTreeMap;
 
 use pantala_tests::{Backend, Client, Reply, Server};
 
-/// Pantala's commands that Redis 7.0 doesn't have: from later versions, and its own.
+/// Commands of Pantala that Redis 7.0 doesn't have: commands of later versions of Redis, and
+/// Pantala's own.
 const LATER: &[&str] = &[
     "client|setinfo",
     "client|no-touch",
@@ -22,7 +23,7 @@ const LATER: &[&str] = &[
     "waitaof",
 ];
 
-/// Fields of commands that gained an option in a later version (`WITHSCORE` of 7.2).
+/// Fields of commands to which a later version added an option (`WITHSCORE` of Redis 7.2).
 const LATER_FIELDS: &[&str] =
     &["zrank arity", "zrank arguments", "zrank history", "zrevrank arity", "zrevrank arguments", "zrevrank history"];
 
@@ -64,8 +65,8 @@ fn show(reply: &Reply) -> String {
     }
 }
 
-/// Collects an entry of COMMAND INFO by field. Flags and categories are sets, which RESP2 shows in
-/// any order, so they are sorted; subcommands are listed by name.
+/// Collects an entry of COMMAND INFO by field. Flags and categories are sorted, because they are
+/// sets, and RESP2 shows a set in any order. Subcommands are listed by name.
 fn info_fields(entry: &Reply, into: &mut BTreeMap<String, String>) {
     const FIELDS: [&str; 10] =
         ["name", "arity", "flags", "first", "last", "step", "acl", "tips", "keyspecs", "subcommands"];
@@ -84,7 +85,7 @@ fn info_fields(entry: &Reply, into: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Returns key specifications with the flags of each sorted.
+/// Returns key specifications, each with sorted flags.
 fn key_specs(specs: &Reply) -> String {
     let sorted = |spec: &Reply| {
         let fields = spec.elements().chunks(2).map(|pair| match pair[0].text().as_str() {
@@ -93,7 +94,7 @@ fn key_specs(specs: &Reply) -> String {
                 flags.sort();
                 format!("flags={}", flags.join(","))
             }
-            // Prose.
+            // Notes are prose, so their text isn't compared.
             "notes" => "notes".into(),
             name => format!("{name}={}", show(&pair[1])),
         });
@@ -102,7 +103,8 @@ fn key_specs(specs: &Reply) -> String {
     specs.elements().iter().map(sorted).collect::<Vec<_>>().join("; ")
 }
 
-/// Collects COMMAND DOCS without prose, one line per field, subcommands separately.
+/// Collects COMMAND DOCS without prose, with one line per field. Subcommands have their own
+/// entries.
 fn docs_fields(name: &str, docs: &Reply, into: &mut BTreeMap<String, String>) {
     for pair in docs.elements().chunks(2) {
         let field = pair[0].text();
@@ -111,7 +113,7 @@ fn docs_fields(name: &str, docs: &Reply, into: &mut BTreeMap<String, String>) {
                 assert!(!pair[1].text().is_empty(), "{name} has no {field}");
                 into.insert(format!("{name} {field}"), "some prose".into());
             }
-            // Versions are compared; their descriptions are prose.
+            // Only the versions are compared, because the descriptions are prose.
             "history" => {
                 let versions: Vec<String> = pair[1].elements().iter().map(|entry| entry.elements()[0].text()).collect();
                 into.insert(format!("{name} history"), versions.join(" "));

@@ -73,8 +73,8 @@ fn client_list_lists_all_connections() {
     });
 }
 
-/// `qbuf-free` is the free space of the buffer that holds the command. A complete command is in the
-/// buffer of the event loop, which all clients of the worker share. An incomplete command is copied
+/// `qbuf-free` is the free space of the buffer that contains the command. A complete command is in
+/// the event loop's buffer, which all clients of the worker share. An incomplete command is copied
 /// to the client's own buffer.
 #[test]
 fn client_list_reports_the_free_query_buffer() {
@@ -147,7 +147,7 @@ fn client_pause_delays_commands() {
         for client in &mut clients {
             client.call("SET a 0");
         }
-        // Writers wait, readers don't.
+        // Writers wait, and readers don't.
         let begin = Instant::now();
         assert_eq!(admin.call("CLIENT PAUSE 600 WRITE"), Reply::ok());
         for (number, client) in clients.iter_mut().enumerate() {
@@ -181,7 +181,7 @@ fn client_pause_delays_commands() {
         // A pause of writes can end early.
         assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
         clients[0].send(&["INCR", "a"]);
-        // Readers don't wait for the end of the pause.
+        // A reader doesn't wait for the end of the pause.
         assert_eq!(clients[1].call("GET a"), Reply::bulk("1"));
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(clients[0].receive(), Reply::Integer(2));
@@ -215,14 +215,13 @@ fn pause_writes(client: &mut Client, in_transaction: bool) {
     }
 }
 
-/// When CLIENT PAUSE replies, all commands that started before the pause have run, however long
-/// they take: scripts, and commands that wait for the shards of scripts. Later commands wait until
-/// the pause ends. In this test the pause is shorter than the script that is running when CLIENT
-/// PAUSE is sent.
+/// CLIENT PAUSE replies when all commands that started before the pause have run, however long they
+/// take. Such commands are scripts, and commands that wait for the shards of scripts. Later
+/// commands wait until the pause ends. In this test the pause is shorter than the script that is
+/// running when CLIENT PAUSE is sent.
 #[test]
 fn the_duration_of_a_pause_counts_from_its_reply() {
-    // On a busy host the test may read the reply when half of the pause is over, so it tries
-    // several times.
+    // Number of tries. On a busy host, the test may read the reply when half of the pause is over.
     const TRIES: usize = 8;
     let pause = |server: &Server| {
         let [mut script, mut admin, mut writer] = [(); 3].map(|()| server.connect());
@@ -237,8 +236,8 @@ fn the_duration_of_a_pause_counts_from_its_reply() {
             took > Duration::from_millis(200)
         });
         assert!(is_paused, "the pause ended before its reply");
-        // If the client disconnects before the reply, the pause still ends 300 ms after the reply
-        // would have been sent: the writer then gets its reply.
+        // If the client disconnects before the reply, the pause still ends 300 ms after the time at
+        // which the reply would have been sent. The writer then gets its reply.
         script.send(&["EVAL", &format!("{SPIN} return 1"), "1", "key"]);
         std::thread::sleep(Duration::from_millis(50));
         admin.send(&["CLIENT", "PAUSE", "300", "WRITE"]);
@@ -267,8 +266,8 @@ fn nothing_changes_after_a_pause_is_answered() {
             let mut admins: Vec<Client> = (0..WORKERS).map(|_| server.connect()).collect();
             let mut script = server.connect();
             let mut writers: Vec<Client> = (0..4 * WORKERS).map(|_| server.connect()).collect();
-            // The script's second key is undeclared: on its access, the script is rolled back and
-            // rerun with all shards.
+            // The script's second key is undeclared. When the script accesses it, the script is
+            // rolled back and rerun with all shards.
             script.send(&["EVAL", &long, "1", "{held}long", "undeclared"]);
             std::thread::sleep(Duration::from_millis(50));
             for (number, writer) in writers.iter_mut().enumerate() {
@@ -319,7 +318,8 @@ fn a_rerun_script_waits_until_a_pause_ends() {
                 script.send(&["EVAL", &text, "1", "held", "undeclared"]);
                 std::thread::sleep(Duration::from_millis(100));
                 // The worker that runs the script serves its clients only after the script, which
-                // is too late for the test. So a connection of each worker in turn sends the pause.
+                // is too late for the test. Therefore the pause is sent on a connection of each
+                // worker in turn.
                 pause_writes(admin, round % 2 == 0);
                 let keys = admin.call("DBSIZE");
                 for _ in 0..6 {
@@ -342,8 +342,8 @@ fn a_rerun_script_waits_until_a_pause_ends() {
     });
 }
 
-/// Many clients send short commands of all kinds at any moment; none of them changes anything after
-/// the reply to `CLIENT PAUSE`.
+/// Many clients send short commands of all kinds. None of these commands changes anything after the
+/// reply to `CLIENT PAUSE`.
 #[test]
 fn commands_in_flight_change_nothing_after_a_pause_is_answered() {
     const WRITERS: usize = 6;
@@ -453,7 +453,8 @@ fn setinfo_and_no_touch() {
     });
 }
 
-/// New connections are spread over all workers: each has some, none has most.
+/// New connections are distributed over all workers. Each worker has some connections, and none has
+/// most of them.
 #[test]
 fn connections_spread_over_workers() {
     const CLIENTS: usize = 90;
@@ -503,7 +504,8 @@ fn delayed_quoted_lines_run_as_they_were_sent() {
     });
 }
 
-/// No key is deleted while writes are paused: an expired key is hidden, and deleted afterwards.
+/// No key is deleted while writes are paused. A key that expires in this time is hidden, and is
+/// deleted after the pause.
 #[test]
 fn a_pause_keeps_expired_keys() {
     for_each_backend(|backend| {
@@ -541,7 +543,7 @@ fn a_removed_password_authenticates_waiting_clients() {
 }
 
 /// A command without a key, `EXEC` and a script run after all earlier commands of their connection,
-/// even if pipelined commands run on the workers of their shards (`--execution owner`).
+/// even if those were sent to other workers (`--execution owner`).
 #[test]
 fn commands_without_keys_run_after_everything_before_them() {
     const KEYS: usize = 40;

@@ -19,8 +19,8 @@ fn compare(test: &str, args: &[&str], settings: &[&str]) {
     for backend in Backend::all() {
         let Some(reference) = Server::redis(settings) else { return };
         let mut subject = Server::pantala(*backend, &[args, settings].concat());
-        // Each run has its own stream of commands. All seeds are derived from the one that is
-        // printed.
+        // Each run has its own stream of commands. The seeds of all streams are derived from the
+        // printed seed.
         let name = format!("{test} on {}", backend.name());
         differential::compare(&subject, &reference, announced, &name, commands());
         if settings.contains(&"allkeys-lfu") {
@@ -43,8 +43,8 @@ fn successes(stats: &str, name: &str) -> (i64, i64) {
     (number("calls") - number("failed_calls"), number("calls"))
 }
 
-/// A memory limit that is never reached: with it the server checks its memory before each command,
-/// but evicts nothing.
+/// A memory limit that is never reached. It makes the server check its memory before each command,
+/// but nothing is evicted.
 const FAR_LIMIT: &str = "1000gb";
 
 #[test]
@@ -66,16 +66,16 @@ fn owner_execution_answers_as_redis() {
     compare("owner_execution_answers_as_redis", &args, &["--maxmemory", FAR_LIMIT]);
 }
 
-/// Checks the generator: the replies of two real servers never differ. If this fails, a stream
-/// isn't deterministic, and other failures in this file mean nothing. Every command must also
-/// succeed often, because a stream of errors would compare nothing.
+/// Checks the generator: the replies of two real redis-servers never differ. If this test fails, a
+/// stream isn't deterministic, and other failures in this file mean nothing. Every command must
+/// also succeed often, because comparing only errors would prove nothing.
 #[test]
 fn two_judges_agree_and_every_command_is_reached() {
-    /// Minimum number of commands of this test. The rarest command succeeds about 18 times in this
-    /// many.
+    /// Minimum number of commands of this test. Among this number of commands, the rarest one
+    /// succeeds about 18 times.
     const JUDGED_MIN: usize = 100_000;
-    /// Each command must succeed at least once per this many commands. The rarest command succeeds
-    /// about four times as often, so a lower rate isn't chance.
+    /// Each command must succeed at least once per this number of commands. The rarest command
+    /// succeeds about four times as often, so a lower rate can't be chance.
     const JUDGED_PER_SUCCESS: usize = 25_000;
     const COMMANDS_REACHED: &str = "append bitcount bitfield bitfield_ro bitop bitpos getbit setbit \
         pfadd pfcount pfdebug pfmerge blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin sort sort_ro dump restore \

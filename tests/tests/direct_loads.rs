@@ -1,5 +1,5 @@
-//! `repl-diskless-load on-empty-db`: a replica without keys loads the snapshot while it arrives,
-//! and is empty again if the load fails.
+//! `repl-diskless-load on-empty-db`: a replica without keys loads the snapshot while the snapshot
+//! arrives. If the load fails, the replica is empty again.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,8 @@ fn a_failed_load_leaves_the_replica_empty() {
     let last = || Scene::answers([full_sync(7, SNAPSHOT), stream(&["SELECT 0", "SET later 1"])].concat()).keeping();
     let broken = || {
         vec![
-            // The connection ends after a key, and then within the end mark.
+            // In the first scene, the connection ends after a key; in the second, within the end
+            // mark.
             behind(&[format!("$EOF:{MARK}\r\n").as_bytes(), cut].concat()),
             Scene::answers(marked(SNAPSHOT).split_last().expect("bytes").1),
             behind(&[b"$1000\r\n", cut].concat()),
@@ -143,8 +144,8 @@ fn a_failed_load_leaves_the_replica_empty() {
     }
 }
 
-/// Repeats a check until it succeeds. For scenes in which the replica tries several times, once a
-/// second.
+/// Repeats a check until it succeeds. It is for tests in which the replica makes several attempts,
+/// one per second.
 #[track_caller]
 fn eventually_slowly(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -193,7 +194,8 @@ fn replicaof_replies_before_the_load_ends() {
     });
 }
 
-/// While the snapshot arrives, commands on the dataset reply `-LOADING`; the server can be stopped.
+/// While the snapshot arrives, commands on the dataset reply `-LOADING`, and the server can be
+/// stopped.
 #[test]
 fn commands_are_rejected_while_the_snapshot_arrives() {
     for_each_backend(|backend| {
@@ -212,8 +214,8 @@ fn commands_are_rejected_while_the_snapshot_arrives() {
     });
 }
 
-/// A shutdown during the load does not wait for the rest of the snapshot, and doesn't overwrite the
-/// RDB file with an incomplete dataset, as in Redis.
+/// As in Redis, a shutdown during the load does not wait for the rest of the snapshot, and does not
+/// overwrite the RDB file with an incomplete dataset.
 #[test]
 fn a_shutdown_ends_the_load_without_a_snapshot() {
     let end_by: [fn(&Server, &mut Client); 3] = [
@@ -241,7 +243,7 @@ fn a_shutdown_ends_the_load_without_a_snapshot() {
     });
 }
 
-/// The primary gets empty lines while a script keeps the load from starting.
+/// A script delays the start of the load. Meanwhile the replica sends empty lines to the primary.
 #[test]
 fn a_load_that_waits_for_a_script_keeps_the_link_alive() {
     let replica = Server::pantala(Backend::all()[0], &[&REPLICA[..], &["--busy-reply-threshold", "50"]].concat());
@@ -270,7 +272,7 @@ fn a_load_that_waits_for_a_script_keeps_the_link_alive() {
     let _ = primary.finish();
 }
 
-/// After a failed load, the functions that the replica had before the load can no longer be called.
+/// A failed load also deletes the functions that the replica had before the load.
 #[test]
 fn a_failed_load_deletes_the_libraries() {
     let check = |replica: &Server| {

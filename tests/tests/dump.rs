@@ -9,7 +9,8 @@ use pantala_tests::{Backend, Client, Random, Reply, Server};
 const VALUES: usize = 150;
 /// Number of damaged payloads per value.
 const DAMAGED_PER_VALUE: usize = 12;
-/// Maximum number of crashes of redis-server on damaged payloads: 7.0.15 has such bugs.
+/// Maximum number of crashes of redis-server. Version 7.0.15 has bugs that damaged payloads
+/// trigger.
 const JUDGE_DEATHS_MAX: usize = 5;
 
 fn values() -> usize {
@@ -91,8 +92,8 @@ fn maker(random: &mut Random) -> Vec<Vec<u8>> {
     args
 }
 
-/// Returns commands that create a stream: entries with the same field, some with an additional one,
-/// some deleted; up to two groups with consumers and pending entries.
+/// Returns commands that create a stream. All entries have the same field, some have an additional
+/// field, and some are deleted. There are up to two groups with consumers and pending entries.
 fn stream_makers(random: &mut Random) -> Vec<Vec<Vec<u8>>> {
     let words = |line: String| -> Vec<Vec<u8>> { line.split(' ').map(|word| word.as_bytes().to_vec()).collect() };
     let mut commands = Vec::new();
@@ -225,8 +226,8 @@ fn packed_sorted_sets_are_dumped_as_redis_dumps_them() {
 /// [`SOME_TAKEN`]. Redis does not check all bits after an element of a listpack.
 const OTHERS_TAKEN_MAX: usize = 4;
 /// Types of which Redis accepts some damaged payloads that Pantala rejects. In sorted sets with
-/// textual scores, Redis parses any text. In streams, Redis reads an impossible length in a counter
-/// as 2^64 - 1.
+/// textual scores, Redis parses any text. In streams, if the encoding of a counter is invalid,
+/// Redis reads the counter as 2^64 - 1.
 const SOME_TAKEN: [u8; 5] = [3, 12, 15, 17, 19];
 
 /// Returns a value changed in a few places.

@@ -23,7 +23,7 @@ struct Encrypted {
 }
 
 impl Encrypted {
-    /// Returns `None` if there is no redis-server.
+    /// Returns `None` if redis-server is needed but not installed.
     fn start(kind: Kind, certificates: &Certificates, certificate: &str) -> Option<Encrypted> {
         let tls_port = free_port();
         let mut args = certificates.server_args(tls_port, certificate);
@@ -151,7 +151,7 @@ fn roles_are_handed_over_on_encrypted_links() {
     });
 }
 
-/// The settings that encrypted links need, at the start and at run time.
+/// Encrypted links need certificates. The server checks this at its start and at run time.
 #[test]
 fn encrypted_links_need_certificates() {
     let server = Server::pantala(Backend::Epoll, &[]);

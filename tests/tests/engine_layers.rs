@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pantala_tests::binary::workspace_root;
 use pantala_tests::tidy;
 
-/// Each layer and the layers that it may refer to, which are above it in this table.
+/// Each layer, and the layers to which it may refer. These must be above the layer in this table.
 const LAYERS: &[(&str, &[&str])] = &[
     ("tuning", &[]),
     ("command", &[]),
@@ -75,7 +75,8 @@ fn references(module: &[String], code: &str) -> BTreeSet<String> {
     found
 }
 
-/// Returns whether a path starts at this position: not within a longer word or path.
+/// Returns whether a path starts at this position. A position within a longer word or path is no
+/// start.
 fn is_start_of_path(code: &str, at: usize) -> bool {
     !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':')
 }
@@ -146,7 +147,7 @@ fn the_table_goes_one_way() {
     }
 }
 
-/// [`references`] searches text and doesn't parse Rust; this test shows which paths it finds.
+/// [`references`] searches text and doesn't parse Rust. This test shows which paths it finds.
 #[test]
 fn paths_are_found() {
     let found = |module: &[&str], code: &str| {

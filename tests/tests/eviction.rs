@@ -1,6 +1,6 @@
 //! `maxmemory`: which commands are rejected, which keys are evicted, how close memory stays to the
-//! limit, and which clients are notified. The tests cover the subject of Redis's unit/maxmemory,
-//! which can only test a server that it started itself. Tests whose results don't depend on the
+//! limit, and which clients are notified. Redis's own test unit/maxmemory has the same subject, but
+//! can only test a server that it has started itself. Tests whose results don't depend on the
 //! allocator also run on redis-server.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemo
 /// Memory may exceed the limit by `limit / EXCESS_PART` (docs/semantics.md).
 const EXCESS_PART: usize = 16;
 
-/// The same divisor for the case that other workers hold all partitions with evictable keys.
+/// Like [`EXCESS_PART`], while other workers hold all partitions with evictable keys.
 const BUSY_EXCESS_PART: usize = 4;
 
 /// Policies that evict keys, and whether they also evict keys without a TTL.
@@ -58,8 +58,8 @@ fn allow_any(client: &mut Client) {
     set(client, &[("maxmemory", "0"), ("maxmemory-policy", "noeviction")]);
 }
 
-/// Commands while nothing can be evicted, each with the number of the client that sends it (0 or
-/// 1). `!n` sets `maxmemory` to n.
+/// Commands that run while nothing can be evicted, each with the number of its client (0 or 1).
+/// `!n` sets `maxmemory` to n.
 const REJECTIONS: &[(usize, &str)] = &[
     (0, "FUNCTION LOAD #!lua_name=lib"),
     (0, "SET there 1"),
@@ -126,7 +126,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "SET k"),
     (0, "SET"),
     (0, "NOSUCHCOMMAND"),
-    // A transaction that starts above the limit: its commands are rejected instead of queued.
+    // A transaction starts above the limit. Its commands are rejected instead of queued.
     (0, "MULTI"),
     (0, "GET there"),
     (0, "PING"),
@@ -141,7 +141,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "RESET"),
     (0, "PING"),
     (0, "EXEC"),
-    // A transaction whose commands were queued below the limit: memory is checked at EXEC.
+    // The commands of a transaction are queued below the limit. Memory is checked again at EXEC.
     (0, "!0"),
     (0, "MULTI"),
     (0, "GET there"),
@@ -205,7 +205,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "FCALL allowed 1 begun"),
     (0, "FCALL_RO allowed 1 begun"),
     (0, "FCALL nothing 0"),
-    // Scripts that were queued in a transaction below the limit: at EXEC their flags decide.
+    // Scripts are queued in a transaction below the limit. At EXEC, their flags decide.
     (1, "!0"),
     (0, "MULTI"),
     (0, "EVAL return_redis.call('set',KEYS[1],'x') 1 there"),
@@ -357,7 +357,7 @@ fn only_keys_with_a_ttl_are_volatile() {
             let exist: Vec<String> = std::iter::once("EXISTS".into()).chain((0..STAYING).map(staying)).collect();
             let keys_left = control.command(&exist).integer() as usize;
             assert_eq!(keys_left < STAYING, evicts_all, "{policy}: {keys_left} left");
-            // Writes without a TTL are rejected when no volatile key is left to evict.
+            // Writes of keys without a TTL are rejected when no key with a TTL is left to evict.
             let errors = fill(&mut control, &mut random, 3 * MB, false);
             assert_eq!(errors > 0, !evicts_all, "{policy}: {errors} errors");
             if !evicts_all {
@@ -401,7 +401,7 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     let full = info_field(&mut client, "used_memory");
     let limit = before + (full - before) / 2;
     set(&mut client, &[("maxmemory", &limit.to_string())]);
-    // Memory may stay above the limit by the memory of the client that runs INFO.
+    // The memory of the client that runs INFO may exceed the limit.
     eventually("half of the keys are evicted", || info_field(&mut client, "used_memory") <= limit + 32 * KB);
     // The checks below must not evict more keys.
     allow_any(&mut client);
@@ -419,8 +419,8 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
 #[test]
 fn used_keys_stay_and_unused_keys_are_evicted() {
     /// With `execution owner`, each worker evicts only its own keys. While the host doesn't
-    /// schedule one worker, the other workers must evict more, used keys included. Tests that run
-    /// at the same time occasionally cause this, so later tries wait first.
+    /// schedule one worker, the other workers must evict more keys, including used ones. Other
+    /// tests that run at the same time may cause this, so later tries wait first.
     const TRIES: usize = 12;
     const TRIES_AT_ONCE: usize = 3;
     let eventually_left = |server: &Server, policy: &str, uses: usize, is_right: fn(usize, usize) -> bool| {
@@ -478,8 +478,8 @@ fn pipelines_of_large_values_stay_within_the_limit() {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        // Memory may exceed the limit by a sixteenth of it, by one command per worker, and by the
-        // buffers of clients: commands that have been received but haven't run.
+        // Memory may exceed the limit by a sixteenth of the limit, by one command per worker, and
+        // by the buffers of clients (commands that were received but haven't run).
         let clients = 3 * 20 * (VALUE_BYTES + KB);
         let is_owner = control.call("CONFIG GET execution").elements()[1] == Reply::bulk("owner");
         let excess = limit / if is_owner { BUSY_EXCESS_PART } else { EXCESS_PART };
@@ -534,8 +534,8 @@ fn the_sum_of_memory_does_not_drift() {
                 }
             });
             assert!(info_field(&mut control, "evicted_keys") > 0);
-            // Deleted values no longer count. So 1 MB of values fits into the free memory without
-            // eviction, and 4 MB more do not.
+            // Deleted values no longer count. 1 MB of values therefore fits without eviction, and 4
+            // MB more do not.
             assert_eq!(control.call("FLUSHALL"), Reply::ok());
             allow_more(&mut control, 4 * MB, "allkeys-random");
             assert_eq!(control.call("CONFIG RESETSTAT"), Reply::ok());
@@ -557,7 +557,7 @@ fn evict_all(control: &mut Client) {
     eventually("all keys are evicted", || control.call("DBSIZE").integer() == 0);
 }
 
-/// When a limit is set right after writes, the server counts these writes, and so does INFO.
+/// When a limit is set, the memory of the last writes already counts, in INFO too.
 #[test]
 fn a_new_limit_counts_the_last_writes() {
     const KEYS: usize = 300;
@@ -582,7 +582,7 @@ fn a_new_limit_counts_the_last_writes() {
     });
 }
 
-/// When a client has released memory, no worker still rejects commands because of that memory.
+/// After a client has released memory, no worker rejects commands because of that memory.
 #[test]
 fn released_client_memory_causes_no_rejections() {
     const MIB: usize = 1 << 20;

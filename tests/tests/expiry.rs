@@ -26,7 +26,7 @@ fn keys_expire_on_access_and_not_before() {
         client.pipeline(&commands);
         let reads: Vec<Vec<String>> = (0..200).map(|n| vec!["GET".into(), format!("k{n}")]).collect();
         let alive = client.pipeline(&reads).iter().filter(|reply| **reply != Reply::Null).count();
-        // If the host ran the test so late that the TTLs had passed, the count proves nothing.
+        // If the host delayed the test so long that the TTLs have passed, the count proves nothing.
         if begin.elapsed() < Duration::from_millis(400) {
             assert_eq!(alive, 200, "keys expired early");
         }
@@ -72,7 +72,7 @@ fn spin(takes_ms: u32) -> String {
     )
 }
 
-/// TTL of the keys in the next test, ms: longer than the test takes on a busy host.
+/// TTL of the keys in the next test, in ms. The test takes less time, even on a busy host.
 const TTL_MS: i64 = 1_000_000;
 
 /// Returns commands that read the time, set a key with a TTL, and read its deadline.
@@ -93,17 +93,17 @@ fn age_of_clock(client: &mut Client) -> i64 {
 }
 
 /// A command with a TTL computes the deadline from the time at which the command itself starts,
-/// even if slow commands ran just before it. This is tested for slow commands of the same pipeline,
-/// for those of other clients in the same turn (iteration of the worker's event loop), and for a
-/// slow run of the command itself that is rolled back and repeated.
+/// even if slow commands ran just before it. This is tested with slow commands of the same
+/// pipeline, with slow commands of other clients in the same turn (iteration of the worker's event
+/// loop), and with a slow script that is rolled back and rerun.
 #[test]
 fn deadlines_count_from_when_their_commands_run() {
     /// Duration of the slow commands that run before the command with the TTL, in ms. The time that
     /// the command with the TTL uses may be at most `AGE_MS_MAX` old.
     const TAKES_MS: u32 = 300;
     const AGE_MS_MAX: i64 = 50;
-    /// Asserts that the clock is current in one of ten measurements. A busy host can delay the
-    /// server between the commands of one measurement; a stale clock is late in all measurements.
+    /// Asserts that the clock is current in one of ten measurements. One is enough: a busy host can
+    /// delay the server within some measurements, but a stale clock would be late in all of them.
     fn assert_current(layout: &[&str], mut age_ms: impl FnMut() -> i64) {
         let ages: Vec<i64> = (0..10).map(|_| age_ms()).take_while(|age| *age >= AGE_MS_MAX).collect();
         assert!(ages.len() < 10, "{ages:?} ms late on {layout:?}");
@@ -166,7 +166,7 @@ fn deadlines_count_from_when_their_commands_run() {
 fn a_deadline_passes_for_all_keys_at_once() {
     const KEYS: usize = 16;
     const ROUNDS: usize = 60;
-    /// The deadline is this far ahead when it is chosen, so that the keys can be set before it.
+    /// Time from the choice of the deadline to the deadline. In this time, the keys are set.
     const AHEAD_MS: i64 = 8;
     for_each_backend(|backend| {
         let server = start(backend);
@@ -280,12 +280,13 @@ fn the_active_cycle_deletes_untouched_keys() {
     });
 }
 
-/// The active cycle deletes only a bounded number of keys per turn: no client waits for long while
-/// a hundred thousand keys expire at one moment.
+/// The active cycle deletes only a bounded number of keys per turn. No client therefore waits for
+/// long when a hundred thousand keys expire at one moment.
 #[test]
 fn a_mass_expiry_does_not_stall_clients() {
     const KEYS: usize = 400_000;
-    /// Longer than a bounded cycle delays a client, even in a debug build on a busy host.
+    /// Maximum delay of a client. A bounded cycle delays a client for less time, even in a debug
+    /// build on a busy host.
     const STALL_MAX: Duration = Duration::from_millis(1500);
     for_each_backend(|backend| {
         let server = start(backend);
@@ -351,15 +352,15 @@ fn ttls_count_from_when_a_command_runs() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let mut calling = server.connect();
-        // One of these clients is on another worker than the script's client, so its commands wait
-        // for the shards.
+        // At least one of these clients belongs to another worker than the script's client. Its
+        // commands wait for the shards.
         let mut others = [server.connect(), server.connect()];
-        // On the first run the server learns that the script uses undeclared keys: it rolls the
+        // On the first call, the server learns that the script uses undeclared keys. It rolls the
         // script back and reruns it, so the script runs twice.
         let began = Instant::now();
         assert_eq!(calling.command(&["EVAL", script, "0", &TURNS.to_string()]), Reply::Integer(1));
-        // Chosen so that a later run, which is not rolled back, takes three times the TTL of the
-        // locks.
+        // The number of turns is chosen so that a later call, which runs only once, takes three
+        // times the TTL of the locks.
         let turns = TURNS as f64 * 2.0 * 0.9 / began.elapsed().as_secs_f64();
         let long = ["EVAL", script, "0", &format!("{turns:.0}")];
         for transaction in [false, true] {

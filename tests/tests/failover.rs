@@ -1,5 +1,5 @@
-//! `FAILOVER` and promotions, from Pantala to Pantala, to redis-server and from redis-server: no
-//! acknowledged write is lost.
+//! `FAILOVER` and promotions: from Pantala to Pantala, from Pantala to redis-server, and from
+//! redis-server to Pantala. No acknowledged write is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use pantala_tests::following::{assert_same, follow, info, wait_for_link, wait_un
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_all_backends, for_each_backend};
 
-/// Arguments of all servers: full syncs start without delay, and no `PING` advances the offsets.
+/// Arguments of all servers. With them, full syncs start without delay, and no `PING` advances the
+/// offsets.
 const ARGS: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
 
 /// Number of clients that write during a failover.
@@ -134,7 +135,7 @@ fn a_replica_takes_over_and_no_write_is_lost() {
     });
 }
 
-/// The role moves to the replica and back several times, without a full sync.
+/// The role of the primary moves to the replica and back several times, without a full sync.
 #[test]
 fn roles_move_there_and_back_without_a_full_sync() {
     for_each_backend(|backend| {
@@ -277,13 +278,13 @@ fn an_aborted_failover_lets_writes_run() {
         let mut client = server.connect();
         assert_eq!(state(&server), "waiting-for-sync");
         assert_eq!(client.call("GET a"), Reply::bulk("1"), "reads run");
-        // `CLIENT UNPAUSE` doesn't end a failover's pause.
+        // `CLIENT UNPAUSE` doesn't end the pause that a failover has started.
         assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(info(&server, "clients", "blocked_clients"), "1");
         assert_eq!(client.call("FAILOVER ABORT"), Reply::ok());
         assert_eq!(held.receive(), Reply::Integer(1));
         assert_eq!(state(&server), "no-failover");
-        // A timeout aborts the failover, too.
+        // A timeout also aborts the failover.
         assert_eq!(client.call("FAILOVER TIMEOUT 50"), Reply::ok());
         assert_eq!(client.call("INCR held"), Reply::Integer(2));
         assert!(server.log().contains("Replica never caught up before timeout"), "{}", server.log());
@@ -323,8 +324,8 @@ fn a_forced_failover_takes_place_after_its_timeout() {
     });
 }
 
-/// A handshake that fails before `PSYNC` has changed nothing. It is retried until the failover is
-/// aborted: as in Redis, the timeout does not count in this state.
+/// If the handshake fails before `PSYNC`, nothing has changed. It is retried until the failover is
+/// aborted. As in Redis, the timeout does not apply in this state.
 #[test]
 fn a_failover_retries_the_handshake() {
     for_all_backends(|backend| {
@@ -481,7 +482,7 @@ fn a_forced_failover_during_a_script_leaves_equal_datasets() {
     });
 }
 
-/// If the thread for a promotion can't be started, writes wait until it is started. They are then
+/// If the thread for a promotion can't be started, writes wait until it can. These writes are then
 /// in the stream.
 #[test]
 fn a_promotion_waits_for_its_thread() {

@@ -16,8 +16,8 @@ fn message(payload: &str) -> Vec<u8> {
     encode(&["message", "news", payload])
 }
 
-/// Raises the limit of open files of this process and its servers; returns whether the host
-/// allows it.
+/// Raises the limit of open files of this process and its servers. Returns whether the host allows
+/// this.
 fn allow_files(count: u64) -> bool {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= count) {
@@ -33,8 +33,8 @@ fn used_memory(client: &mut Client) -> usize {
     value.trim().parse().expect("a number")
 }
 
-/// Ten thousand subscribers of one channel each receive a message that the server stores once:
-/// copies would use a third of a gigabyte.
+/// Each of ten thousand subscribers of one channel receives a message. The server stores the
+/// message once; copies would use a third of a gigabyte.
 #[test]
 fn ten_thousand_listeners_share_a_message() {
     const LISTENERS: usize = 10_000;
@@ -73,9 +73,9 @@ fn ten_thousand_listeners_share_a_message() {
     });
 }
 
-/// A long message that several subscribers haven't read is stored once, not once per subscriber,
-/// and freed when all have read it. In each subscriber's output buffer it counts with its full
-/// length, as in Redis.
+/// A long message that several subscribers haven't read is stored once, not once per subscriber. It
+/// is freed when all have read it. As in Redis, its full length counts in each subscriber's output
+/// buffer.
 #[test]
 fn unread_long_messages_are_stored_once() {
     const LISTENERS: usize = 100;
@@ -106,7 +106,8 @@ fn unread_long_messages_are_stored_once() {
         eventually("the output buffers are counted", || {
             waiting(&mut publisher).iter().all(|bytes| *bytes > (MESSAGES - 1) * MB)
         });
-        // Each of the two workers stores its own copy of a message; the rest is tolerance.
+        // Each of the two workers stores its own copy of a message. The remaining half is
+        // tolerance.
         let allowed = 4 * MESSAGES * MB;
         let taken = used_memory(&mut publisher).saturating_sub(used);
         assert!((MESSAGES * MB..allowed).contains(&taken), "{taken} bytes more are used");
@@ -122,8 +123,9 @@ fn unread_long_messages_are_stored_once() {
     });
 }
 
-/// Long messages are shared between subscribers, short ones are copied into their output buffers.
-/// Both kinds, and replies between them, arrive in the order in which they were sent.
+/// Long messages are shared between subscribers. Short messages are copied into the subscribers'
+/// output buffers. Both kinds, and replies between them, arrive in the order in which they were
+/// sent.
 #[test]
 fn long_and_short_messages_and_replies_keep_their_order() {
     const MESSAGES: usize = 400;
@@ -173,15 +175,16 @@ fn long_and_short_messages_and_replies_keep_their_order() {
     });
 }
 
-/// Subscribers of `news` on a server of one worker, which counts its writes to sockets.
+/// Subscribers of `news` on a server with one worker. The server counts its writes to sockets.
 struct Audience {
     server: Server,
     listeners: Vec<Client>,
     publisher: Client,
 }
 
-/// Number of commands of one connection: more than a worker runs in two turns. Once the worker has
-/// replied to all of them, it has run at least two turns, the second of which delivers messages.
+/// Number of commands that one connection sends. A worker needs more than two turns for them. Once
+/// it has replied to all of them, at least two turns have ended, and the second turn delivers
+/// messages.
 const PINGS_OF_TWO_TURNS: usize = 2 * 1024;
 
 impl Audience {
@@ -211,8 +214,8 @@ impl Audience {
     }
 }
 
-/// In each turn (iteration of a worker's event loop) the server sends a message to only some of
-/// very many subscribers, so commands of other clients run in between.
+/// In each turn (iteration of a worker's event loop), the server sends a message to only some of
+/// very many subscribers. Commands of other clients therefore run in between.
 #[test]
 fn a_message_to_many_delays_no_client() {
     const LISTENERS: usize = 3000;
@@ -237,8 +240,8 @@ fn a_message_to_many_delays_no_client() {
     });
 }
 
-/// Messages published faster than they are sent are batched in order, and a client that reads them
-/// is not closed as a slow client.
+/// If messages are published faster than they are sent, they are batched in order. A client that
+/// reads them is not closed as a slow client.
 #[test]
 fn delayed_messages_are_batched() {
     const LISTENERS: usize = 1000;
@@ -248,7 +251,7 @@ fn delayed_messages_are_batched() {
     }
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
-            // Two long messages (450 bytes each) are within this limit, three exceed it.
+            // Two long messages (450 bytes each) are within this limit, and three exceed it.
             let limit = ["--client-output-buffer-limit", "pubsub 1200 0 0", "--execution", execution];
             let mut audience = Audience::new(backend, LISTENERS, &limit);
             for is_long in [false, true] {
@@ -261,9 +264,10 @@ fn delayed_messages_are_batched() {
                 }
                 audience.assert_received(&payloads);
                 let writes = audience.writes() - before;
-                // Each batch is one write. A batch has many short messages, so there must be less
-                // than half as many writes as messages. A batch has at most two long messages, so
-                // there must only be fewer writes than messages.
+                // Each batch is one write. A batch contains many short messages, so the number of
+                // writes must be less than half the number of messages. A batch contains at most
+                // two long messages, so for long messages the number of writes must only be less
+                // than the number of messages.
                 let most = if is_long { MESSAGES * LISTENERS } else { MESSAGES * LISTENERS / 2 };
                 assert!(writes < most, "{writes} writes");
             }

@@ -1,11 +1,11 @@
-//! Functions: replies are byte for byte equal to redis-server's, and each server restores the
+//! Functions: replies equal those of redis-server byte for byte, and each server restores the
 //! other's libraries.
 
 use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// Several shards (parts of the key space) per worker, so that the keys of one function are in
-/// several shards, which belong to several workers.
+/// Arguments with several shards (parts of the key space) per worker. The keys of one function are
+/// then in several shards, which belong to several workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// A library with functions of every kind.
@@ -171,7 +171,7 @@ fn crc64(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Payloads with a valid checksum and invalid contents: both servers reply with the same errors.
+/// Both servers reply with the same errors to payloads with a valid checksum and invalid contents.
 #[test]
 fn invalid_payloads_are_rejected_as_in_redis() {
     let Some(redis) = Server::redis(&[]) else { return };
@@ -219,8 +219,8 @@ fn invalid_payloads_are_rejected_as_in_redis() {
     }
 }
 
-/// A library is loaded once for all workers: all workers use it, and later its next version, no
-/// matter which worker loaded them.
+/// A library is loaded once for all workers. All workers use the library, and later its next
+/// version, no matter which worker loaded it.
 #[test]
 fn all_workers_see_libraries_change_at_once() {
     for_each_backend(|backend| {
@@ -299,8 +299,8 @@ fn variables_of_a_library_belong_to_a_worker_and_are_not_rolled_back() {
             counts.sort_unstable();
             assert_eq!(counts == (1..=9).collect::<Vec<_>>(), workers == "1", "{workers} workers: {counts:?}");
             if workers == "1" {
-                // On its access to an undeclared key, the first call is rolled back and rerun: it
-                // increments its keys once, and the variable twice.
+                // The first call is rolled back and rerun when it accesses an undeclared key. It
+                // therefore increments its keys once, and the variable twice.
                 let calls = [1, 2].map(|_| clients[0].call("FCALL wide 0").integer());
                 assert_eq!((calls, clients[0].call("GET undeclared:1")), ([11, 12], Reply::bulk("2")));
             }

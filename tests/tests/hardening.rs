@@ -48,7 +48,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("SET key last", "OK"),
 ];
 
-/// Returns the values of a field of every thread's status.
+/// Returns the value of a field in the status of each thread.
 fn of_threads(server: &Server, field: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server runs");
     let value = |task: fs::DirEntry| {
@@ -93,7 +93,7 @@ fn a_sandboxed_server_does_everything() {
         assert_eq!(saves(&server, "rdb_last_bgsave_status"), "ok");
         assert_eq!(saves(&server, "aof_last_bgrewrite_status"), "ok");
 
-        // TLS, with certificates that are read again.
+        // Uses TLS, with certificates that are read again.
         let tunnel = Tunnel::open(tls_port, certificates.client_config(Some("client")), usize::MAX);
         assert_eq!(tunnel.connect().call("GET key").text(), "last");
         let (cert, key) = (certificates.cert("rsa"), certificates.key("rsa"));
@@ -101,7 +101,7 @@ fn a_sandboxed_server_does_everything() {
         assert_eq!(reload, Reply::ok());
         assert_eq!(tunnel.connect().call("GET key").text(), "last");
 
-        // Listening on another port, and connecting to other servers.
+        // Listens on another port, and connects to other servers.
         let other = free_port();
         assert_eq!(client.call(&format!("CONFIG SET port {other}")), Reply::ok());
         assert_eq!(pantala_tests::Client::tcp(other).call("PING").text(), "PONG");
@@ -180,6 +180,6 @@ fn only_the_owner_may_read_new_files() {
         .iter()
         .map(|path| (path.display().to_string(), fs::metadata(path).expect("it exists").permissions().mode() & 0o777))
         .collect();
-    // Snapshot, base, increment, manifest, users and configuration.
+    // The six files are the snapshot, base, increment, manifest, users and configuration.
     assert!(modes.len() >= 6 && modes.iter().all(|(_, mode)| *mode == 0o600), "{modes:?}");
 }

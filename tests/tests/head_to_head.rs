@@ -6,7 +6,7 @@ use std::process::Command;
 
 use pantala_tests::{binary, tool};
 
-/// Runs a comparison with further arguments; returns its output and its `report.md`.
+/// Runs a comparison with further arguments. Returns the output and the text of `report.md`.
 fn compare(out: &Path, arguments: &[&str]) -> (String, String) {
     let mut command = Command::new(binary::pantala_bench());
     command.args(["compare", "--rounds", "2", "--test-time", "1", "--out"]).arg(out).arg("--pantala");
@@ -33,8 +33,7 @@ fn pantala_and_redis_are_measured_side_by_side() {
         assert!(!report.contains(text), "'{text}' in:\n{report}");
     }
     let results = std::fs::read_to_string(folder.path().join("out/results.json")).expect("results");
-    // The scenario `enterprise` needs a cluster, so it has a row for Pantala and none for
-    // redis-server.
+    // The workload `enterprise` needs cluster mode, so only Pantala has results for it.
     assert_eq!(results.matches("\"cluster_mode\": true").count(), 1, "{results}");
     assert_eq!(results.matches("\"cluster_mode\": false").count(), 3, "{results}");
     let summaries = results.matches("\"operations_per_s\": {").count();

@@ -3,8 +3,8 @@
 //!
 //! The count includes all of the server's code for an operation: event loop, parser, execution,
 //! dictionary, reply. It excludes the kernel. `tests/instructions.txt` has the latest counts. A
-//! case fails if it exceeds its count by more than [`REGRESSION_PERCENT`], or its budget
-//! ([`Case::budget`]) at all. Update the file after a change that adds or saves instructions on
+//! case fails if it exceeds its latest count by more than [`REGRESSION_PERCENT`], or if it exceeds
+//! its budget ([`Case::budget`]). Update the file after a change that adds or saves instructions on
 //! purpose. The counts are valid for one version of the compiler, on x86-64.
 
 use std::time::Duration;
@@ -16,8 +16,8 @@ use rustix::process::Signal;
 /// Maximum increase over the latest count. Builds of one commit in different directories differ by
 /// up to 2.5%: symbol names contain the directory, and inlining depends on the order of the names.
 const REGRESSION_PERCENT: f64 = 5.0;
-/// Number of operations of the shorter run. The longer run has three times as many; the difference
-/// between the two excludes startup and shutdown.
+/// Number of operations of the shorter run. The longer run has three times as many operations. The
+/// difference between the two runs excludes startup and shutdown.
 const OPERATIONS: usize = 30_000;
 /// Number of keys. All exist before the measured commands.
 const KEYS: usize = 1_000;
@@ -28,8 +28,8 @@ struct Case {
     name: &'static str,
     command: &'static str,
     pipeline: usize,
-    /// Maximum number of instructions per operation. It bounds the sum of many small increases,
-    /// each of which is within [`REGRESSION_PERCENT`]. Budgets may only be lowered.
+    /// Maximum number of instructions per operation. Without a budget, many small increases within
+    /// [`REGRESSION_PERCENT`] could add up. Budgets may only be lowered.
     budget: f64,
 }
 
@@ -113,7 +113,7 @@ fn recorded_counts_are_within_their_budgets() {
     for case in CASES {
         let (last, budget) = (last_count(case), case.budget);
         assert!(last <= budget, "{}: {last} is recorded, the budget is {budget}", case.name);
-        // A count just above the budget is rejected even if the recorded count is that high.
+        // A count above the budget is rejected, even if the recorded count is as high.
         assert!(case.limit(budget) <= budget, "{}", case.name);
     }
 }

@@ -21,14 +21,14 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const MIB: usize = 1 << 20;
 
-/// Length of a value, bytes: so long that its effect fills a chunk of the stream.
+/// Length of a value in bytes. It is so long that the effect fills a chunk of the stream.
 const VALUE_BYTES: usize = 64 * 1024;
 
-/// Upper bound of the length of a chunk, a piece of the stream in memory, bytes. Only whole chunks
-/// are freed, so the server may hold up to one chunk more than it needs.
+/// Maximum length in bytes of a chunk (a piece of the stream in memory). Only whole chunks are
+/// freed, so the server may hold up to one chunk more than it needs.
 const CHUNK_BYTES_MAX: usize = 512 * 1024;
 
-/// More than the sockets of a connection can buffer on both sides, bytes.
+/// A number of bytes that the sockets of both sides of a connection can't buffer.
 const STUCK_BYTES: usize = 24 * MIB;
 
 /// A connection that has sent `SYNC` and stops reading after the first bytes of the reply.
@@ -104,13 +104,14 @@ fn read_values(stream: &mut EffectStream, first: usize, end: usize) {
     }
 }
 
-/// Two followers at different positions: the slow one is disconnected at its output limit, and the
-/// other one receives everything. The number of held bytes never exceeds the limit by much.
+/// Two followers are at different positions. The slow follower is disconnected at its output limit,
+/// and the other follower receives everything. The number of held bytes never exceeds the limit by
+/// much.
 #[test]
 fn a_slow_follower_is_disconnected_and_the_other_continues() {
     const LIMIT: usize = 8 * MIB;
-    // In addition to the limit, the server holds output already queued for the slow connection, and
-    // the backlog.
+    // In addition to the limit, the server holds the output that is already queued for the slow
+    // connection, and the backlog.
     const HELD_MAX: usize = LIMIT + 3 * MIB;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2"]);
@@ -128,7 +129,7 @@ fn a_slow_follower_is_disconnected_and_the_other_continues() {
         assert!((LIMIT..=HELD_MAX).contains(&most), "{most} bytes were held");
         eventually("the slow one is closed", || closed_over_limit(&server) == 1);
         assert!(slow.is_closed());
-        // The backlog remains, and the rest of the chunk in which it starts.
+        // The backlog remains, and so does the rest of the chunk in which the backlog starts.
         eventually("bytes held for it are freed", || held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
         let grown = server.resident_bytes().saturating_sub(resident_before) as usize;
         assert!(grown < 4 * LIMIT, "{grown} bytes more than before");
@@ -235,10 +236,10 @@ const WRITERS: usize = 6;
 const HELD_MAX: usize = 64 * MIB;
 
 /// Makes `copies` follow a server while clients write, until the copies have received `effects`
-/// effects. Then compares the datasets. Returns the number of effects.
+/// effects. Then compares the datasets. Returns the number of effects that the copies received.
 fn follow_writers(server: &Server, copies: Vec<Server>, effects: u64, seed: u64) -> u64 {
     let mut client = server.connect();
-    // No output limit: the writers pause when the copies are far behind.
+    // There is no output limit. Instead, the writers pause when the copies are far behind.
     set_limit(&mut client, "replica 0 0 0");
     let look = |unit: &[Effect]| if unit.is_empty() { Err("a unit without effects".to_owned()) } else { Ok(()) };
     let replica = Replica::attach(server, copies, Box::new(look));

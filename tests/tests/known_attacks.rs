@@ -17,7 +17,7 @@ use super::dump::sealed;
 mod connections;
 mod values;
 
-/// Longer than any of these commands takes on a busy host.
+/// Maximum duration of a command. On a busy host, each of these commands takes less time.
 const COMMAND_MAX: Duration = Duration::from_secs(20);
 
 /// Commands with numbers, sizes and rules that caused an overflow. The server must reply to each.
@@ -159,7 +159,7 @@ fn a_client_that_is_logged_out_has_time_to_log_in_again() {
             assert_eq!(client.read_to_end(), b"");
             true
         });
-        // A client that need not log in any more is not closed.
+        // If a client no longer needs to log in, it is not closed.
         eventually("the host is fast enough", || {
             let connected = Instant::now();
             let (mut early, mut admin) = (server.connect(), server.connect());
@@ -176,18 +176,19 @@ fn a_client_that_is_logged_out_has_time_to_log_in_again() {
     });
 }
 
-/// Clients that never authenticate must not use up `maxclients`. Those that have authenticated keep
-/// their connections.
+/// Clients that never authenticate must not use up `maxclients`. Authenticated clients keep their
+/// connections.
 #[test]
 fn unauthenticated_clients_do_not_keep_others_out() {
     const CLIENTS: usize = 6;
     const REJECTED: &[u8] = b"-ERR max number of clients reached\r\n";
     for_each_backend(|backend| {
-        // Several workers need not take over clients in the order in which they connect.
+        // There is one worker, because several workers might accept clients in another order than
+        // that in which they connect.
         let args = ["--requirepass", "secret", "--maxclients", "6", "--workers", "1"];
         let mut server = Server::pantala(backend, &args);
         let mut silent: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
-        // Longer than the time in which a client may authenticate.
+        // Waits for longer than the time in which a client may authenticate.
         std::thread::sleep(Duration::from_millis(1200));
         let mut known = Vec::new();
         for mut oldest in silent.drain(..) {
@@ -215,8 +216,8 @@ fn unauthenticated_clients_do_not_keep_others_out() {
 /// CVE-2025-21605: replies that an unauthenticated client doesn't read.
 #[test]
 fn unauthenticated_clients_that_do_not_read_are_closed() {
-    /// Number of commands per write, and of writes. The sockets can buffer only a small part of the
-    /// replies.
+    /// Number of commands per write, and number of writes. The sockets can buffer only a small part
+    /// of the replies.
     const PINGS: usize = 10_000;
     const WRITES: usize = 200;
     /// Bytes of a connected client.
@@ -308,7 +309,7 @@ fn scripts_inject_no_replies() {
     });
 }
 
-/// CVE-2025-27151: the path of a file to check is very long.
+/// CVE-2025-27151: the path of the file that `check-aof` checks is very long.
 #[test]
 fn a_long_path_is_not_found() {
     let path = "x/".repeat(50_000);
@@ -402,15 +403,15 @@ fn a_full_sync_waits_for_a_script() {
             "1",
             "key",
         ]);
-        // Returns when the full sync has ended. The script runs completely before the sync or after
-        // it.
+        // `follow` returns when the full sync has ended. The whole script runs either before the
+        // sync or after it.
         follow(&replica, &primary);
         let read = runner.receive().text();
         assert!(read == "replica" || read == "primary", "{read}");
-        // A script that is killed while the sync waits for it.
+        // This script is killed while the sync waits for it.
         let mut endless = replica.connect();
         endless.send(&["EVAL", "while true do redis.call('GET', KEYS[1]) end", "1", "key"]);
-        // Longer than `busy-reply-threshold`, after which the script can be killed.
+        // Waits for longer than `busy-reply-threshold`, after which the script can be killed.
         std::thread::sleep(Duration::from_millis(300));
         // The primary's replication ID changes first, so that the next link needs a full sync.
         assert_eq!(primary.connect().call("DEBUG CHANGE-REPL-ID"), Reply::ok());
@@ -448,7 +449,7 @@ fn encrypted_clients_can_be_killed_at_any_time() {
                     while !is_over.load(Ordering::Relaxed) {
                         let mut client = tunnel.connect();
                         client.set_read_timeout(COMMAND_MAX);
-                        // Ends when the client is killed.
+                        // The loop ends when the client is killed.
                         while !is_over.load(Ordering::Relaxed) {
                             let is_sent = client.try_send_raw(&b"GET large\r\n".repeat(GETS)).is_ok();
                             if !is_sent || !(0..GETS).all(|_| client.try_receive().is_ok()) {
@@ -487,7 +488,7 @@ fn failing_logins_do_not_starve_other_clients() {
         let fail = |number: usize| {
             let mut attacker: Client = server.connect();
             for login in 0..LOGINS / CLIENTS {
-                // As many names as logins, so that entries of the log can't be combined.
+                // Each login has a different name, so that entries of the log can't be combined.
                 let reply = attacker.command(&["AUTH", &format!("user-{number}-{login}"), "wrong"]);
                 assert!(reply.text().starts_with("WRONGPASS"), "{reply:?}");
             }

@@ -1,6 +1,7 @@
 //! Pipelines whose replies are long in total. The server runs them in pieces (one window of
-//! commands after another, with turns for other clients in between). Tested: memory usage, order,
-//! fairness to other clients, and the release of pending output when the client closes.
+//! commands after another, with turns for other clients in between). The tests check memory usage,
+//! order, fairness to other clients, and the release of pending output when the client closes its
+//! connection.
 
 use pantala_tests::client::{encode, encode_into};
 use pantala_tests::waiting::eventually;
@@ -8,7 +9,7 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// More than the socket buffers of both sides of a connection hold.
+/// A number of bytes that the sockets of both sides of a connection can't buffer.
 const STUCK_BYTES: usize = 16 * MIB;
 
 /// Returns the number after `name` in the output of `INFO`.
@@ -25,7 +26,7 @@ fn listed(client: &mut Client, name: &str, field: &str) -> Option<usize> {
     listed_fields(client, name, [field]).map(|[value]| value)
 }
 
-/// Returns several such numbers (see [`listed`]), read at the same instant.
+/// Returns several numbers like [`listed`], read at the same instant.
 fn listed_fields<const N: usize>(client: &mut Client, name: &str, fields: [&str; N]) -> Option<[usize; N]> {
     let list = client.call("CLIENT LIST").text();
     let line = list.lines().find(|line| line.contains(&format!(" name={name} ")))?;
@@ -46,8 +47,8 @@ fn wait_for(client: &mut Client, key: &str) {
     eventually("the pipeline has run", || client.command(&["EXISTS", key]) == Reply::Integer(1));
 }
 
-/// A pipeline with long replies runs in several turns, whether or not its client reads. So commands
-/// of other connections of the same worker run before it ends.
+/// A pipeline with long replies runs in several turns, whether or not its client reads. Commands of
+/// other connections of the same worker therefore run before the pipeline ends.
 #[test]
 fn other_clients_run_between_the_pieces_of_a_pipeline() {
     const COMMANDS: i64 = 200;
@@ -106,7 +107,7 @@ fn replies_are_sent_before_the_pipeline_has_run() {
     });
 }
 
-/// Unread replies take memory once (apart from a little overhead of the allocator), are counted
+/// Unread replies are in memory once (apart from a little overhead of the allocator), are counted
 /// once, and arrive in order.
 #[test]
 fn pending_replies_take_memory_once_and_keep_their_order() {
@@ -205,8 +206,8 @@ fn mixed_replies_keep_their_order() {
     });
 }
 
-/// The hard limit applies to output that is sent in pieces. Commands after the one whose reply
-/// exceeds the limit don't run.
+/// The hard limit also applies to output that is sent in pieces. Once a reply exceeds the limit,
+/// later commands don't run.
 #[test]
 fn the_hard_limit_applies_to_output_in_pieces() {
     const LIMIT_BYTES: usize = 32 * MIB;
@@ -237,7 +238,8 @@ fn output_of_a_closed_client_is_freed_over_several_turns() {
     const COMMANDS: usize = 200;
     // Each turn frees 4 MiB, so 200 MiB need more than twice this number of turns.
     const TURNS_MIN: usize = 20;
-    // This many polls end so soon that the server's clock causes only a few of the counted turns.
+    // Maximum number of polls. They end so soon that the server's clock causes only a few of the
+    // counted turns.
     const POLLS_MAX: usize = 100;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
@@ -250,7 +252,7 @@ fn output_of_a_closed_client_is_freed_over_several_turns() {
         let (before, mut polls) = (info(&mut other, "turns="), 1);
         drop(client);
         eventually("the output has been freed", || {
-            // A poll itself takes one or two turns, which are subtracted below.
+            // A poll itself causes one or two turns, which are subtracted below.
             polls += 1;
             assert!(polls < POLLS_MAX, "the server makes no turns");
             info(&mut other, "turns=") >= before + 2 * polls + TURNS_MIN

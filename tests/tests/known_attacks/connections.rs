@@ -25,7 +25,7 @@ fn buffers_that_grow_and_shrink_keep_their_bytes() {
     const CLIENTS: usize = 6;
     const ROUNDS: usize = 20;
     const MEMBERS: usize = 3000;
-    /// Longer than the time after which Redis shrinks the buffers of an idle client.
+    /// Pause of a client. Redis shrinks the buffers of an idle client after a shorter time.
     const IDLE: Duration = Duration::from_millis(2500);
     let mut random = Random::from_seed(Random::seed("buffers that grow and shrink"));
     for_each_backend(|backend| {
@@ -39,7 +39,7 @@ fn buffers_that_grow_and_shrink_keep_their_bytes() {
         for is_last in [false, true] {
             for (number, client) in clients.iter_mut().enumerate() {
                 for _ in 0..ROUNDS {
-                    // Around the powers of two, at which buffers grow.
+                    // The lengths are near powers of two, at which buffers grow.
                     let length = (1 << (6 + random.below(15))) + random.below(80) - 40;
                     let (key, value, count) = (format!("key:{number}"), random.bytes(length), random.below(MEMBERS));
                     let range = format!("ZRANGE zset -inf +inf BYSCORE LIMIT 0 {count}");
@@ -69,8 +69,8 @@ fn buffers_that_grow_and_shrink_keep_their_bytes() {
 fn blocked_clients_are_evicted_while_others_are_served() {
     const CLIENTS: usize = 30;
     const ROUNDS: usize = 5;
-    /// Length of another key that each client waits for. The key counts as memory of the client, so
-    /// it makes the client large enough for eviction.
+    /// Length of another key for which each client waits. The key counts as memory of the client,
+    /// which makes the client large enough for eviction.
     const KEY_BYTES: usize = 100_000;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
@@ -102,7 +102,7 @@ fn blocked_clients_are_evicted_while_others_are_served() {
             let replies = control.pipeline(&[set, push]);
             assert_eq!(replies[0], Reply::ok());
             assert_eq!(replies[1], Reply::Integer(CLIENTS as i64));
-            // Each client is served or evicted; none stays.
+            // Each client is either served or evicted. None stays blocked.
             let served = waiters.iter_mut().filter_map(|client| client.try_receive().ok()).count();
             let left = control.call(if is_sorted { "ZCARD key" } else { "LLEN key" }).integer() as usize;
             assert!(served + left <= CLIENTS, "{served} served, {left} left");
@@ -122,8 +122,8 @@ fn a_writer_is_evicted_while_it_serves_blocked_clients() {
     /// The writer's channels, whose memory counts. Only the writer uses more than the limit.
     const CHANNELS: usize = 30_000;
     const LIMIT: &str = "200000";
-    // A command that blocks, and one that serves a blocked client. In the third pair, each served
-    // client serves another one.
+    // Each pair has a command that blocks, and a command that serves the blocked client. In the
+    // third pair, each served client serves another one.
     let pairs = [
         ("BLPOP key 0", "RPUSH key element"),
         ("BZPOPMIN key 0", "ZADD key 1 NUMBER"),

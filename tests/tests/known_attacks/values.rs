@@ -26,14 +26,14 @@ fn stream(client: &mut Client) -> Vec<u8> {
         assert!(!client.call(command).is_error(), "{command}");
     }
     let Reply::Bulk(payload) = client.call("DUMP stream") else { panic!("no payload") };
-    // Without version and checksum.
+    // Removes the version and the checksum.
     let value = payload[..payload.len() - 10].to_vec();
     assert!(value.ends_with(&[&[1], &ID[..]].concat()), "{}", value.escape_ascii());
     value
 }
 
 /// Returns streams in which consumers and the group disagree on the pending entry: two consumers
-/// have it, one has it twice, none has it, or the group does not have it.
+/// have the entry, one has it twice, no consumer has it, or the group does not have it.
 fn inconsistent_streams(valid: &[u8]) -> Vec<Vec<u8>> {
     let (head, seen_bytes) = (&valid[..valid.len() - 1 - ID.len()], 8);
     let name = b"\x06second";
@@ -88,7 +88,7 @@ fn pending_entries_have_one_owner() {
     assert_eq!(server.connect().call("XLEN stream"), Reply::Integer(1));
 }
 
-/// CVE-2026-25243: payloads of old and of packed types whose lengths or scores are invalid.
+/// CVE-2026-25243: payloads of old types and of packed types with invalid lengths or scores.
 #[test]
 fn invalid_packed_values_are_rejected() {
     let mut server = Server::pantala(Backend::Epoll, &[]);
@@ -166,7 +166,7 @@ fn first_and_last_ids_of_streams_leak_no_memory() {
 }
 
 /// CVE-2025-62507: a command with more IDs than fit in a fixed number of bytes. Redis overran the
-/// stack in `XACKDEL`, which Pantala lacks.
+/// stack in `XACKDEL`. Pantala doesn't have this command, so the test uses others.
 #[test]
 fn commands_take_very_many_ids() {
     const IDS: usize = 20_000;
@@ -190,9 +190,9 @@ fn commands_take_very_many_ids() {
     });
 }
 
-/// CVE-2022-24736: a script whose text ends the function that Redis puts around it, so the rest of
-/// the text runs while the script is loaded. That rest raises an error that is not a text. Redis
-/// used the text of the error without a check.
+/// CVE-2022-24736: Redis puts a function around a script's text. This script ends the function
+/// early, so the rest of the text runs while the script is loaded. The rest raises an error that is
+/// not a text, and Redis used the text of the error without a check.
 #[test]
 fn errors_without_text_get_replies() {
     for_each_backend(|backend| {
