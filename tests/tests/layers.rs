@@ -1,5 +1,5 @@
-//! Checks the layers of the design against the workspace as described by cargo: which crates a
-//! crate may import, and which may contain `unsafe`.
+//! Checks the layers of the workspace, as cargo describes it: which crates a crate may import, and
+//! which crates may contain `unsafe`.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -45,8 +45,8 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Crates that may contain `unsafe`.
 const UNSAFE_ALLOWED: &[&str] = &["base", "dict", "types", "engine", "runtime", "scripting"];
 
-/// Packages outside of the table: benches and fuzz targets may import any crate, black-box tests
-/// none.
+/// Packages outside of the table. Benches and fuzz targets may import any crate; black-box tests
+/// may import none.
 const BENCHES: &str = "pantala-benches";
 const FUZZ_TARGETS: &str = "pantala-fuzz-targets";
 const TESTS: &str = "pantala-tests";
@@ -95,8 +95,8 @@ fn crates_import_only_allowed_crates() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The table contains no cycle and no unknown crate: its crates can be ordered so that each imports
-/// only earlier ones.
+/// The table contains no cycle and no unknown crate: there is an order of its crates in which each
+/// crate imports only earlier ones.
 #[test]
 fn the_table_goes_one_way() {
     let mut below = BTreeSet::new();
@@ -119,9 +119,9 @@ fn unsafe_is_only_in_allowed_crates() {
             continue;
         }
         let folder = package.manifest_path.parent().expect("a manifest is in a directory");
-        // The files of tests/fuzz are in tests/ and so are searched too. But that package isn't a
-        // member of the workspace, so it needs no `#![forbid(unsafe_code)]`: the fuzzer's macro
-        // expands to `unsafe`.
+        // The files of tests/fuzz are also searched, because they are in tests/. That package isn't
+        // a member of the workspace, and it can't have `#![forbid(unsafe_code)]`, because the
+        // fuzzer's macro expands to `unsafe`.
         for (path, text) in tidy::rust_files(folder.as_std_path()) {
             if tidy::has_word(&tidy::code_only(&text), "unsafe") {
                 wrong.push(format!("{}: unsafe in {name}", path.display()));
@@ -151,8 +151,8 @@ fn built(selection: &[&str]) -> BTreeSet<String> {
     text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
 }
 
-/// Tests build binaries (`pantala_tests::binary`) whose packages `cargo test --workspace` has
-/// already compiled. Cargo reuses them only if every package has the same features when fewer
+/// Tests build binaries (`pantala_tests::binary`) from packages that `cargo test --workspace` has
+/// already compiled. Cargo reuses a compiled package only if its features are the same when fewer
 /// packages are selected.
 #[test]
 fn tests_compile_the_server_once() {
@@ -163,8 +163,8 @@ fn tests_compile_the_server_once() {
     }
 }
 
-/// Returns each lifetime that a safe function declares and returns but that no argument or bound
-/// mentions, as `function: lifetime`. A caller could choose such a lifetime freely.
+/// Returns lifetimes as `function: lifetime`: those that a safe function declares and returns, but
+/// that no argument or bound mentions. A caller could choose such a lifetime freely.
 fn unbound_lifetimes(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {
@@ -203,7 +203,7 @@ fn safe_functions_bind_the_lifetimes_that_they_return() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// [`unbound_lifetimes`] searches text and doesn't parse Rust; these cases show what it finds.
+/// [`unbound_lifetimes`] searches text and doesn't parse Rust. These cases show what it finds.
 #[test]
 fn unbound_lifetimes_are_found() {
     for (code, found) in [

@@ -2,8 +2,8 @@
 //! run a few commands on few keys while the server's threads pause at critical moments. A search
 //! then looks for an order of the commands that explains all replies ([`pantala_tests::history`]).
 //!
-//! Only builds with debug assertions have `DEBUG FAULT`, which makes threads pause and violates
-//! invariants on purpose. In other builds the threads don't pause, and `every_fault_is_detected` is
+//! `DEBUG FAULT` makes threads pause, and violates invariants on purpose. Only builds with debug
+//! assertions have it. In other builds, the threads don't pause, and `every_fault_is_detected` is
 //! skipped.
 //!
 //! | variable | meaning |
@@ -20,21 +20,22 @@ use pantala_tests::history::{Scope, Verdict, check};
 use pantala_tests::replica::Replica;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, for_each_form};
 
-/// How long each workload runs on each kind of server, with and without the journal.
+/// Duration of each workload on each kind of server, once with and once without the journal.
 const RUN: Duration = Duration::from_millis(250);
 /// Maximum time until a violated invariant is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(120);
-/// For at most one in this many windows, the search may end without a verdict.
+/// At most one window in this many may end without a verdict of the search.
 const DECIDED_MIN: u64 = 100;
-/// At most one in this many windows may be explained only by expiries after their deadlines
-/// ([`Deadlines::Late`]).
+/// At most one window in this many may need expiries after their deadlines ([`Deadlines::Late`]) to
+/// be explained.
 const PUNCTUAL_MIN: u64 = 20;
 
-/// More workers than cores, so that the host interrupts workers at arbitrary points.
+/// Number of workers. There are more workers than cores, so that the host interrupts workers at
+/// arbitrary points.
 const WORKERS: &str = "5";
 const SHARDS: &str = "40";
 
-/// Pauses in all runs, and how often they occur, per mille.
+/// Pauses in all runs, with their frequency per mille.
 const PAUSES: [(&str, u32); 3] = [("pause-taking", 60), ("pause-holding", 60), ("pause-replying", 40)];
 
 /// A workload of clients.
@@ -106,7 +107,8 @@ const SCRIPTS: Workload = Workload {
     ..EVERYTHING
 };
 
-/// Each connection sends all its commands in one write. Their order must hold over all keys.
+/// Each connection sends all its commands in one write. The commands must take effect in this
+/// order, on all keys.
 const PIPELINES: Workload = Workload {
     name: "pipelines",
     mix: mix(
@@ -128,8 +130,8 @@ const PIPELINES: Workload = Workload {
     scope: Scope::Connection,
 };
 
-/// As `PIPELINES`, for `--execution owner`: commands on single keys, whose order must hold on each
-/// key only.
+/// Like [`PIPELINES`], for `--execution owner`: commands on single keys. They must take effect in
+/// order only on each key.
 const PIPELINES_OF_KEYS: Workload = Workload {
     name: "pipelines of keys",
     mix: mix(&[Kind::Texts, Kind::Writes, Kind::Lists], 6, 8, 5),
@@ -138,7 +140,7 @@ const PIPELINES_OF_KEYS: Workload = Workload {
 };
 
 /// Pipelines of commands on single keys, while scripts hold all shards. Consecutive commands that
-/// wait for one of these shards are sent to its holder in one request.
+/// wait for the same shard are sent to its holder in one request.
 const PIPELINES_BESIDE_SCRIPTS: Workload = Workload {
     name: "pipelines beside scripts",
     mix: mix(
@@ -179,7 +181,7 @@ struct Tally {
     undecided: u64,
     /// Number of windows in which an interrupted worker found an expired key alive.
     late: u64,
-    /// Number of events that overlapped another one.
+    /// Number of events that overlapped another event in time.
     overlapping: u64,
     /// Duration of the search.
     checked: Duration,
@@ -207,9 +209,10 @@ fn explore(server: &Server, workload: &Workload, limit: Duration, seed: u64) -> 
 /// When keys may expire in the order that explains a history.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deadlines {
-    /// At their deadlines, except for the difference of the clocks.
+    /// At the deadline, give or take the difference of the clocks.
     Punctual,
-    /// Also later, because the host may interrupt a worker after it has read the clock.
+    /// At the deadline or later, because the host may interrupt a worker after it has read the
+    /// clock.
     Late,
 }
 
@@ -227,7 +230,7 @@ fn explore_followed(
     assert_eq!(clients[0].command(&["FUNCTION", "LOAD", "REPLACE", &library()]), Reply::bulk("history"));
     let mut tally = Tally::default();
     while tally.windows == 0 || Instant::now() < deadline {
-        // Names of keys are unique per window, because one server runs several workloads.
+        // Each window has its own names of keys, because one server runs several workloads.
         let number = seed.wrapping_mul(1_000_003).wrapping_add(tally.windows);
         let (names, plans) = (record::names(number, workload.mix.keys), planner.plan());
         order.expect(number, &plans, workload.sending == Sending::Pipelined && workload.scope == Scope::Key);
@@ -263,9 +266,9 @@ fn explore_followed(
     Ok(tally)
 }
 
-/// Runs all workloads, each for `each` without the journal and for `each` with it. With the
-/// journal, a replica follows the stream: the order of the stream is checked after every unit, and
-/// the replica must have the same dataset at the end.
+/// Runs all workloads, each for the time `each` without the journal and for the time `each` with
+/// it. With the journal, a replica follows the stream of effects. The order of the stream is
+/// checked after every unit, and the replica must have the same dataset at the end.
 ///
 /// # Panics
 /// If no order explains a history, or the stream's order is wrong.
@@ -319,7 +322,7 @@ fn histories_are_linearizable() {
     });
 }
 
-/// As [`histories_are_linearizable`], for the time in `PANTALA_HISTORY_S`.
+/// Like [`histories_are_linearizable`], but runs for `PANTALA_HISTORY_S` seconds.
 #[test]
 #[ignore = "runs for ten minutes: .ci/nightly"]
 fn histories_for_long() {
@@ -350,8 +353,8 @@ const UNDECLARED_FUNCTIONS: Mix = Mix { kinds: &[Kind::UndeclaredFunctions, Kind
 const STRINGS_WITHIN: &[Kind] = &[Kind::Texts, Kind::Several];
 const RENAMES_WITHIN: &[Kind] = &[Kind::Rename];
 
-/// The faults, their frequency, and the workload that must detect each: mainly commands that depend
-/// on the violated invariant.
+/// The faults, with their frequency per mille and the workload that must detect the fault. The
+/// workload consists mainly of commands that depend on the violated invariant.
 const BROKEN: [(&str, u32, Workload); 18] = [
     ("torn-mset", 300, broken("MSET", mix(&[Kind::Several, Kind::Several, Kind::Texts], 6, 7, 4))),
     ("torn-exec", 500, broken("strings in MULTI", within(STRINGS_WITHIN, TRANSACTIONS))),
@@ -381,17 +384,17 @@ const BROKEN: [(&str, u32, Workload); 18] = [
     ),
 ];
 
-/// Checks the checker: with each fault, it must find a violation. A checker that accepts all
-/// histories would test nothing.
+/// Checks the checker: for each fault, it must find a violation. This test is needed, because a
+/// checker that accepts all histories would test nothing.
 #[test]
 fn every_fault_is_detected() {
     let seed = Random::seed("every_fault_is_detected");
     for_each_form(|backend, execution| {
         for (fault, permille, workload) in BROKEN {
-            // With `owner`, only the faults of EXEC are tested, because EXEC always runs on the
-            // thread that acquires the last of its shards. The other faults would be detected in
-            // the same way as with `inline`, except that `overtaking` violates nothing with
-            // `owner`.
+            // With `owner`, only the faults of EXEC are tested. They may differ from `inline`,
+            // because EXEC always runs on the thread that acquires the last of its shards. The
+            // other faults would be detected in the same way as with `inline`, except `overtaking`,
+            // which violates nothing with `owner`.
             if execution == "owner" && !fault.ends_with("-exec") {
                 continue;
             }

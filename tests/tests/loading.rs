@@ -13,13 +13,13 @@ use tempfile::TempDir;
 
 const KEYS: i64 = 5000;
 
-/// 2,000 µs per key: the load of [`KEYS`] keys takes ten seconds.
+/// A delay of 2,000 µs per key. Loading [`KEYS`] keys then takes ten seconds.
 const SLOW: [&str; 2] = ["--key-load-delay", "2000"];
 
 const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 
-/// Returns a directory that holds a dataset both as a snapshot and as an append-only file, and the
-/// dataset's digest.
+/// Returns a directory and the digest of a dataset. The directory contains the dataset as a
+/// snapshot and as an append-only file.
 fn dataset(backend: Backend) -> (TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let args = ["--dir", path(&folder), "--save", "", "--appendonly", "yes", "--aof-use-rdb-preamble", "no"];
@@ -45,7 +45,8 @@ fn field(client: &mut Client, name: &str) -> String {
     line.unwrap_or_else(|| panic!("{name} is missing in:\n{text}"))
 }
 
-/// Returns the replies of a server that is loading, and checks that it has the dataset afterwards.
+/// Returns the replies of a server that is loading. Checks that the server has the dataset after
+/// the load.
 fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
     let mut client = server.connect();
     let calls = [
@@ -115,7 +116,7 @@ fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
 fn clients_are_served_while_the_dataset_is_loaded() {
     let (folder, digest) = dataset(Backend::all()[0]);
     let shared = [&["--dir", path(&folder), "--save", "", "--enable-debug-command", "yes"][..], &SLOW].concat();
-    // By default redis-server serves clients only once per 2 MiB loaded.
+    // By default, redis-server serves clients only once for each 2 MiB that it has loaded.
     let often = ["--loading-process-events-interval-bytes", "1024"];
     let reference = Server::redis_loading(&[&shared[..], &often].concat());
     let right = reference.map(|reference| replies_while_loading(&reference, &digest));
@@ -133,7 +134,7 @@ fn clients_are_served_while_the_dataset_is_loaded() {
 }
 
 /// If the dataset is small, a client that connects as soon as the port is open is served only after
-/// the load. So, as with redis-server, the client never receives `-LOADING`.
+/// the load. As with redis-server, the client therefore never receives `-LOADING`.
 #[test]
 fn a_small_dataset_is_loaded_before_the_first_reply() {
     for_all_backends(|backend| {
@@ -170,7 +171,7 @@ fn progress_counts_no_byte_twice() {
                 let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
                 line.map(|number| number.parse::<u64>().expect("a number"))
             };
-            // Both fields are missing if the load has ended meanwhile.
+            // If the load has ended in the meantime, both fields are missing.
             if let (Some(loaded), Some(total)) = (number("loading_loaded_bytes"), number("loading_total_bytes")) {
                 // At first the server doesn't know the files' sizes yet.
                 assert!(total == 0 || total.to_string() == length, "{total}");
@@ -221,8 +222,8 @@ fn shutdown_while_loading_saves_nothing() {
     });
 }
 
-/// A replica reports that it is a replica while it loads its own dataset, and connects to its
-/// primary afterwards.
+/// While a replica loads its own dataset, it already reports that it is a replica. It connects to
+/// its primary after the load.
 #[test]
 fn a_replica_is_a_replica_while_it_loads() {
     let backend = Backend::all()[0];
@@ -241,8 +242,8 @@ fn a_replica_is_a_replica_while_it_loads() {
     assert_eq!(client.call("DBSIZE"), Reply::Integer(0), "it has the dataset of its primary");
 }
 
-/// The server accepts connections before it has read the whole file, but exits when it finds that
-/// the file is damaged.
+/// The server accepts connections while it loads a file. If it then finds that the file is damaged,
+/// it exits.
 #[test]
 fn a_damaged_file_stops_the_server_while_it_loads() {
     for_all_backends(|backend| {

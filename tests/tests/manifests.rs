@@ -1,5 +1,5 @@
-//! Unusual and invalid manifests of the append-only file: Pantala and redis-server start with the
-//! same data, or fail for the same reason.
+//! Unusual and invalid manifests of the append-only file. Pantala and redis-server must start with
+//! the same data, or fail for the same reason.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -42,8 +42,8 @@ const INCREMENT: &str = "file one seq 1 type i\n";
 /// `INCR n`, in a file of effects.
 const INCR: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n";
 
-/// Writes the files: a base, two increments, an increment that ends within a command, an empty
-/// file, and the manifest.
+/// Writes the files of a server: a base, two increments, an increment that ends within a command,
+/// an empty file, and the manifest.
 fn lay_out(dir: &Path, manifest: &[u8]) {
     let files = dir.join("appendonlydir");
     fs::create_dir(&files).expect("a directory");
@@ -55,7 +55,7 @@ fn lay_out(dir: &Path, manifest: &[u8]) {
     fs::write(files.join("appendonly.aof.manifest"), manifest).expect("written");
 }
 
-/// Starts a server with these files, and returns the result.
+/// Starts a server with the files of [`lay_out`] and this manifest, and returns the result.
 fn outcome(program: &Path, manifest: &[u8], more: &[&str]) -> Outcome {
     let folder = tempfile::tempdir().expect("a folder");
     lay_out(folder.path(), manifest);

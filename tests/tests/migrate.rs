@@ -1,6 +1,6 @@
-//! `MIGRATE` between Pantala and redis-server, in both directions: replies and the final place of
-//! each key are the same as between two redis-servers. Also tests targets that reject keys, stop
-//! midway, or never reply.
+//! `MIGRATE` between Pantala and redis-server, in both directions. The replies, and the server on
+//! which each key is at the end, are the same as between two redis-servers. Also tests targets that
+//! reject keys, stop midway, or never reply.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use pantala_tests::waiting::pantalas;
 use pantala_tests::{Backend, Client, Server, for_each_form};
 
-/// Commands in order, sent to the source (`s`) or to the target (`t`; for `T` the reply is
-/// ignored). `@` is replaced by host and port of the target.
+/// Commands in order. They are sent to the source (`s`), to the target (`t`), or to the target
+/// without comparing the reply (`T`). `@` is replaced by host and port of the target.
 const SCENES: &[&str] = &[
     // Single keys, then several keys of all types.
     "s SET string value",
@@ -35,7 +35,7 @@ const SCENES: &[&str] = &[
     "t XRANGE stream - +",
     "t ZRANGE zset 0 -1 WITHSCORES",
     "t SELECT 0",
-    // Keys that exist on the target stay on both servers; the other keys of the call move.
+    // Keys that exist on the target stay on both servers. The other keys of the call move.
     "s MSET a 1 b 2 c 3",
     "t SET b there",
     "s MIGRATE @ \"\" 0 5000 KEYS a b c",
@@ -55,7 +55,7 @@ const SCENES: &[&str] = &[
     "s MIGRATE @ \"\" 0 5000",
     "s MIGRATE @ \"\" 0 5000 KEYS",
     "s MIGRATE @ \"\" 0 5000 KEYS none never",
-    // The same key twice.
+    // A call names the same key twice.
     "s SET twice 1",
     "s MIGRATE @ \"\" 0 5000 KEYS twice twice",
     "s EXISTS twice",
@@ -65,13 +65,13 @@ const SCENES: &[&str] = &[
     "s MIGRATE @ far 99 5000",
     "s EXISTS far",
     "t EXISTS far",
-    // Passwords: an unnecessary one, a wrong one, the right one, and none.
+    // Calls have an unnecessary password, a wrong one, the right one, and none.
     "s MIGRATE @ far 0 5000 AUTH secret",
     "s EXISTS far",
     "t DEL far",
     "t CONFIG SET requirepass secret",
-    // Redis caches the connection for the next call, which would then need no password. So the
-    // connections are closed between the calls.
+    // Redis caches the connection, and the next call on it would need no password. The connections
+    // are therefore closed between the calls.
     "T CLIENT KILL TYPE normal",
     "s MIGRATE @ far 0 5000",
     "s MIGRATE @ far 0 5000 AUTH wrong",
@@ -85,7 +85,7 @@ const SCENES: &[&str] = &[
     "s EXISTS far",
     "t GET far",
     "t CONFIG SET requirepass nothing",
-    // In a transaction, and from a script that doesn't declare the keys.
+    // The command is called in a transaction, and by a script that doesn't declare the keys.
     "t CONFIG SET requirepass \"\"",
     "s MSET m 1 n 2",
     "s MULTI",
@@ -154,9 +154,9 @@ fn keys_move_as_between_two_redis_servers() {
     });
 }
 
-/// Starts a target that reads until it has received `RESTORE` `restores` times, sends `answer`,
-/// waits for `wait` and closes. It accepts two connections, because Redis may retry once. Returns
-/// its port.
+/// Starts a target, and returns its port. The target reads until it has received `restores`
+/// `RESTORE` commands, sends `answer`, waits for the time `wait`, and closes the connection. It
+/// accepts two connections, because Redis may retry once.
 fn scripted(restores: usize, answer: &'static str, wait: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -181,10 +181,10 @@ fn serve(mut stream: TcpStream, restores: usize, answer: &str, wait: Duration) {
     std::thread::sleep(wait);
 }
 
-/// Timeout of `MIGRATE`, much longer than both sides take on a busy host.
+/// Timeout of `MIGRATE`. Even on a busy host, both sides take much less time.
 const TIMEOUT_MS: &str = "1000";
-/// How long the target keeps the connection open after its reply: not at all, or longer than
-/// `MIGRATE` waits.
+/// Time for which the target keeps the connection open after its reply. It closes the connection at
+/// once, or keeps it open for longer than `MIGRATE` waits.
 const CLOSES: Duration = Duration::ZERO;
 const STAYS: Duration = Duration::from_millis(3000);
 
@@ -201,7 +201,8 @@ fn moved(client: &mut Client, answer: &'static str, wait: Duration) -> String {
 #[test]
 fn unacknowledged_keys_stay_on_the_source() {
     let Some(reference) = Server::redis(&[]) else { return };
-    // In each answer, the first line replies to SELECT, and the next ones to RESTORE.
+    // In each answer, the first line is the reply to SELECT, and the next lines are replies to
+    // RESTORE.
     let answers: &[(&str, Duration)] = &[
         ("", CLOSES),
         ("", STAYS),
@@ -242,7 +243,7 @@ fn other_clients_are_served_while_a_target_does_not_reply() {
     let sent = Instant::now();
     clients[0].send(&["MIGRATE", "127.0.0.1", &port, "under-way", "0", "2000"]);
     std::thread::sleep(Duration::from_millis(300));
-    // Half of the clients are on the worker that waits for the target, and half are on the other
+    // Half of the clients belong to the worker that waits for the target, and half to the other
     // worker.
     for (number, client) in clients.iter_mut().enumerate().skip(1) {
         client.set_read_timeout(Duration::from_millis(250));

@@ -1,6 +1,7 @@
-//! Keyspace notifications. For random commands of every family, events and their order are the same
-//! as from redis-server. Other tests check that events are in the order of changes, that expired
-//! keys publish events in time, and that `notify-keyspace-events` is obeyed.
+//! Keyspace notifications. For random commands of every family, Pantala and redis-server publish
+//! the same events in the same order. Other tests check that events are in the order of changes,
+//! that events of expired keys are published in time, and that only the classes in
+//! `notify-keyspace-events` are published.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -10,12 +11,12 @@ use pantala_tests::differential::Pair;
 use pantala_tests::generator::{CONNECTIONS, Generator, Step};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, for_each_form};
 
-/// Number of commands of the random comparison; the events are compared after every
+/// Number of commands of the random comparison. The events are compared after every
 /// `COMMANDS_PER_LOOK` commands.
 const COMMANDS: usize = 12_000;
 const COMMANDS_PER_LOOK: usize = 8;
-/// Maximum number of differences shown. A difference between events leaves the data equal, so the
-/// comparison continues after it.
+/// Maximum number of differences shown. The comparison continues after a difference between events,
+/// because the data are still equal.
 const DIFFERENCES_SHOWN: usize = 6;
 /// Channel of the message that marks the end of the events.
 const END: &str = "__end__";
@@ -32,7 +33,7 @@ fn listener(server: &Server) -> Client {
 }
 
 /// Returns the events since the last call, each as the text `channel message`. `publisher`
-/// publishes a marker on [`END`], which arrives after all of them.
+/// publishes a marker on [`END`], which arrives after these events.
 fn events(listener: &mut Client, publisher: &mut Client) -> Vec<String> {
     publisher.send(&["PUBLISH", END, ""]);
     publisher.receive();
@@ -55,7 +56,7 @@ fn set_classes(client: &mut Client, classes: &str) {
 fn random_commands_publish_the_events_of_redis() {
     let test = "random_commands_publish_the_events_of_redis";
     // This comparison needs `--execution inline`, the default. With `owner`, pipelined commands on
-    // different keys may run in another order, and so their events may have another order.
+    // different keys may run in another order, so their events may also be in another order.
     let layouts: [&[&str]; 2] = [&["--workers", "1", "--shards", "1"], &["--workers", "3", "--shards", "40"]];
     let announced = Random::seed(test);
     for args in layouts {
@@ -205,8 +206,9 @@ const SCRIPT: &[&str] = &[
     "FLUSHALL",
 ];
 
-/// Asserts that `play` returns the same with each form of Pantala as with redis-server. `play` gets
-/// a client, and a closure that returns the events since its last call. Active expiry is off.
+/// Asserts that `play` returns the same value for redis-server and for Pantala with each backend
+/// and execution. `play` gets a client, and a closure that returns the events since its last call.
+/// Active expiry is off.
 fn assert_as_redis<T: PartialEq + Debug>(play: impl Fn(&mut Client, &mut dyn FnMut() -> Vec<String>) -> T) {
     let Some(reference) = Server::redis(&[]) else { return };
     for_each_form(|backend, execution| {
@@ -238,7 +240,7 @@ fn commands_on_expired_keys_make_the_events_of_redis() {
     });
 }
 
-/// `RESTORE` over an expired key: with `REPLACE` it doesn't look the key up, so there is no
+/// `RESTORE` over an expired key. With `REPLACE`, it doesn't look up the key, so there is no
 /// `expired` event.
 #[test]
 fn restore_over_an_expired_key_makes_the_events_of_redis() {
@@ -282,7 +284,7 @@ fn untouched_keys_and_fields_expire_with_an_event() {
             let event = format!("{} {}", channel.rsplit(':').next().unwrap_or_default(), key.text());
             wanted.retain(|wanted| *wanted != event);
         }
-        // No key is left: a hash is deleted with its last field.
+        // No key is left, because a hash is deleted with its last field.
         assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
     });
 }
@@ -304,8 +306,8 @@ fn the_setting_is_parsed_as_in_redis() {
     assert_eq!(given, right);
 }
 
-/// Many clients set and delete one key. Its events arrive in the order in which its states changed:
-/// `set`, `del`, `set`, `del`, …
+/// Many clients set and delete one key. The events arrive in the order in which the key changed:
+/// `set`, `del`, `set`, `del`, … …
 #[test]
 fn events_of_a_key_come_in_the_order_of_its_changes() {
     const CLIENTS: usize = 6;
@@ -354,9 +356,9 @@ fn the_reply_precedes_the_events_of_the_clients_own_command() {
             assert!(matches!(client.receive(), Reply::Array(_)), "{key}");
             assert_eq!(client.receive().elements()[3], Reply::bulk(&missing));
         }
-        // The clients are on several workers. So a push may serve a blocked client before that
-        // client's own worker has registered it as blocked. Even then the client's reply precedes
-        // the `lpop` event.
+        // The clients belong to several workers. A push may therefore serve a blocked client before
+        // the client's own worker has registered it as blocked. Even then, the client receives its
+        // reply before the `lpop` event.
         let mut others = [(); 3].map(|()| server.connect());
         set_classes(&mut others[0], "El");
         for number in 0..300 {
@@ -378,8 +380,8 @@ fn the_reply_precedes_the_events_of_the_clients_own_command() {
     });
 }
 
-/// Scripts that declare their keys, and some that are rolled back and rerun with all shards: each
-/// event is published once and in order, even `expired` events of a run that is rolled back.
+/// Some scripts declare their keys, and some are rolled back and rerun with all shards. Each event
+/// is published once and in order, even `expired` events of a run that is rolled back.
 #[test]
 fn events_of_scripts_are_those_of_redis() {
     let narrow = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('GET', KEYS[2]) redis.call('RPUSH', KEYS[3], 1, 2) redis.call('LPOP', KEYS[3])

@@ -1,5 +1,5 @@
 //! Placement of workers (threads with an event loop) on a host with several NUMA nodes. The tests
-//! describe a topology with several nodes to the server, and use the CPUs of this host.
+//! run on the CPUs of this host, but present a topology with several nodes to the server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use pantala_tests::{Backend, Server, tool};
 /// Environment variable with the folder that the server reads instead of `/sys/devices/system`.
 const TOPOLOGY: &str = "PANTALA_TOPOLOGY";
 
-/// Writes a topology with two nodes, each of which has one package, one cache and one CPU: 0 or 1.
+/// Writes a topology with two nodes. Each node has one package, one cache and one CPU (0 or 1).
 fn two_nodes(root: &Path) {
     let put = |path: String, text: &str| {
         let path = root.join(path);
@@ -66,8 +66,8 @@ fn affinities(server: &Server) -> Vec<String> {
     for thread in fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads").flatten() {
         let status = fs::read_to_string(thread.path().join("status")).expect("a status");
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).expect("the field").trim();
-        // The kernel keeps 15 bytes of a name, which leaves out the worker's number. Workers are
-        // started in order.
+        // The kernel keeps only 15 bytes of a thread's name, so the worker's number is missing.
+        // Workers are started in order, so thread IDs are in the order of the workers.
         if field("Name:").starts_with("pantala-worker") {
             threads.insert(field("Pid:").parse::<u32>().expect("a number"), field("Cpus_allowed_list:").to_owned());
         }
@@ -85,7 +85,7 @@ fn workers_are_placed_on_two_nodes() {
     assert_eq!(each(&server, "node"), ["0", "0", "1", "1"]);
     assert_eq!(each(&server, "cpus"), ["0", "0", "1", "1"]);
     assert_eq!(affinities(&server), ["0", "0", "1", "1"]);
-    // Whether or not memory can be placed on both nodes, all data is there.
+    // All data exists, whether or not memory can be placed on both nodes.
     let mut client = server.connect();
     for key in 0..1000 {
         client.call(&format!("SET {key} {key}"));

@@ -1,9 +1,9 @@
-//! RDB files in the formats of older versions of Redis, constructed byte by byte: redis-server and
-//! Pantala load the same dataset from them.
+//! RDB files in the formats of older versions of Redis, constructed byte by byte. redis-server and
+//! Pantala must load the same dataset from them.
 
 use pantala_tests::{Backend, Client, Reply, Server, tool};
 
-/// Returns a string as it is in an RDB file: its length, then its bytes.
+/// Returns a string in the form of an RDB file: the length, then the bytes.
 fn string(bytes: &[u8]) -> Vec<u8> {
     let mut out = if bytes.len() < 64 {
         vec![bytes.len() as u8]
@@ -18,8 +18,8 @@ fn string(bytes: &[u8]) -> Vec<u8> {
 #[derive(Clone, Copy)]
 enum Element<'a> {
     Text(&'a [u8]),
-    /// An integer, and the number of bytes that follow its encoding byte. 0: the encoding byte
-    /// contains the integer.
+    /// An integer, and the number of bytes that follow its encoding byte. If this number is 0, the
+    /// encoding byte contains the integer.
     Int(i64, usize),
 }
 
@@ -126,8 +126,8 @@ fn entries() -> Vec<Vec<u8>> {
         .flat_map(|(number, text)| [string(format!("m{number}").as_bytes()), score(text)].concat())
         .collect();
     let listpacked_stream = {
-        // One node (listpack) with one entry, which has the same fields as the node's master entry
-        // and so contains only values.
+        // One node (listpack) with one entry. The entry has the same fields as the node's master
+        // entry, so it contains only values.
         let entries: &[u8] = &[
             1, 1, 0, 1, 1, 1, // count 1, deleted 0, one master field
             0x81, b'f', 2, 0, 1, // its name, and the end of the master entry

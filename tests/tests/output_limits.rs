@@ -1,5 +1,5 @@
-//! Client output buffer limits: how they are parsed, which clients they close, when, and with what
-//! effect.
+//! Client output buffer limits: how they are parsed, which clients they close and when, and what
+//! happens to the commands of such clients.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 /// Maximum wait for an action of the server, on a slow host.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
-/// More than the socket buffers of both sides of a connection hold, bytes.
+/// A number of bytes that the socket buffers of both sides of a connection can't hold.
 const STUCK_BYTES: usize = 16 * MIB;
 /// Arguments of a server with a small output limit, whose workers run the commands of their own
 /// clients (`inline`).
@@ -100,9 +100,9 @@ fn limits_are_parsed_as_by_redis() {
     });
 }
 
-/// A limit is set after a slow subscriber has subscribed: the subscriber remains connected while
-/// its output is below the limit. The message that exceeds the limit closes the client and frees
-/// its output.
+/// A limit is set after a slow subscriber has subscribed. The subscriber stays connected while its
+/// output is below the limit. The message that exceeds the limit closes the client and frees its
+/// output.
 #[test]
 fn a_slow_listener_is_closed_by_the_message_that_exceeds_the_limit() {
     const ALLOWED_BYTES: usize = 100_000;
@@ -176,15 +176,15 @@ fn the_soft_limit_closes_after_its_seconds() {
             });
             open.is_empty()
         });
-        // The soft limit's seconds, doubled for a host that also runs other tests, and two seconds
-        // for the server's clock, which ticks ten times per second.
+        // The bound is twice the seconds of the soft limit, because the host also runs other tests,
+        // and two seconds more, because the server checks the limit only ten times per second.
         let took = sent.elapsed();
         assert!(took < Duration::from_secs(2 * SOFT_SECONDS + 2), "closed only after {took:?}");
         server.assert_sound();
     });
 }
 
-/// No byte of a reply above the limit is sent, and its memory is freed.
+/// If a reply exceeds the limit, none of its bytes is sent, and its memory is freed.
 #[test]
 fn a_reply_above_the_limit_is_not_sent() {
     const ROUNDS: usize = 20;
@@ -203,7 +203,7 @@ fn a_reply_above_the_limit_is_not_sent() {
         }
         eventually("all are closed", || pending_bytes(&mut other, "long").is_none());
         let after = used_memory(&mut other);
-        // Twenty replies of 150 kB were encoded; fewer than three of them may still be in memory.
+        // Twenty replies of 150 kB were encoded. Fewer than three of them may still be in memory.
         assert!(after < before + 3 * 150_000, "{before} bytes of memory before, {after} after");
         server.assert_sound();
     });
@@ -232,8 +232,8 @@ fn no_reply_of_a_pipeline_above_the_limit_is_sent() {
     }
 }
 
-/// Commands after the one whose reply exceeds the limit don't run. With `--execution owner` this
-/// holds only for commands on the same shard.
+/// Once a reply exceeds the limit, later commands don't run. With `--execution owner` this holds
+/// only for commands on the same shard.
 #[test]
 fn commands_after_a_reply_above_the_limit_do_not_run() {
     for server in servers_with_small_limit().into_iter().chain(Server::redis(&SMALL_LIMIT_ARGS[4..])) {
@@ -287,7 +287,7 @@ fn an_endless_reply_is_aborted_at_the_limit() {
         }
         let taken = server.peak_resident_bytes().saturating_sub(peak);
         assert!(taken < 4 * STUCK_BYTES as u64, "{taken} bytes more");
-        // No limit applies to a reply that a script receives, because it isn't client output.
+        // No limit applies to replies that a script receives, because they aren't client output.
         let script = "return #redis.call('SRANDMEMBER', 'set', -100000)";
         assert_eq!(other.command(&["EVAL", script, "1", "set"]), Reply::Integer(100_000));
     }
@@ -318,16 +318,16 @@ fn messages_in_flight_to_a_subscriber_are_limited() {
         }
         assert_eq!(short.receive(), Reply::Array(["message", "weather", "fine"].map(Reply::bulk).to_vec()));
         assert!(server.log().contains("overcoming of output buffer limits"));
-        // The worker has caught up: the limit applies to new messages.
+        // The worker has delivered all messages, so only new messages count towards the limit.
         let mut again = named(&server, "again", Some("news"));
         assert_eq!(other.call("PUBLISH news last"), Reply::Integer(1));
         assert_eq!(again.receive(), Reply::Array(["message", "news", "last"].map(Reply::bulk).to_vec()));
     }
 }
 
-/// Short messages that a worker can't deliver yet take no more memory than in the output buffers of
-/// redis-server. They are kept until they are delivered, up to the output limit of their
-/// subscriber.
+/// Short messages that a worker can't deliver yet take no more memory than they would in the output
+/// buffers of redis-server. They are kept until they are delivered, up to the subscriber's output
+/// limit.
 #[test]
 fn short_messages_in_flight_take_little_memory() {
     const MESSAGES: usize = 1_200_000;
@@ -350,8 +350,8 @@ fn short_messages_in_flight_take_little_memory() {
     }
 }
 
-/// A single reply is dropped when it exceeds the limit, not when it is complete, whatever command
-/// writes it. The commands run completely.
+/// A single reply is dropped as soon as it exceeds the limit, not only when it is complete. This
+/// holds for all commands that write a long reply. The commands themselves run completely.
 #[test]
 fn a_reply_is_dropped_while_its_command_runs() {
     const LIMITS: &str = "normal 1000000 0 0 pubsub 1000000 0 0";
@@ -399,7 +399,7 @@ fn a_reply_is_dropped_while_its_command_runs() {
             is_closed(&mut other, &mut client, "EXEC");
         }
         assert_eq!(other.call("GET ran"), Reply::bulk("3"));
-        // The reply to a blocked client.
+        // The long reply is sent to a blocked client.
         let mut client = named(&server, "long", None);
         client.send(&["BLPOP", "queue", "0"]);
         eventually("it is blocked", || other.call("INFO clients").text().contains("\r\nblocked_clients:1\r\n"));
@@ -413,8 +413,8 @@ fn a_reply_is_dropped_while_its_command_runs() {
     }
 }
 
-/// Replies of short elements are dropped when they exceed the limit. This is tested for the reply
-/// of one command, and for the replies of all commands without keys of a transaction together.
+/// Replies with many short elements are dropped when they exceed the limit. This is tested for the
+/// reply to one command, and for the replies in a transaction whose commands have no keys.
 #[test]
 fn a_reply_of_short_elements_is_dropped_at_the_limit() {
     const ELEMENTS: usize = 1_000_000;
@@ -428,7 +428,7 @@ fn a_reply_of_short_elements_is_dropped_at_the_limit() {
         let transaction = |command: &[&str], count: usize| {
             [encode(&["MULTI"]), encode(command).repeat(count), encode(&["INCR", "ran"]), encode(&["EXEC"])].concat()
         };
-        // SORT holds its elements, which takes more memory than the reply.
+        // SORT keeps all elements in memory, which takes more memory than the reply.
         for (what, requests, allowed_bytes) in [
             ("LPOS", encode(&["LPOS", "list", "a", "COUNT", "0"]), ALLOWED_BYTES / 2),
             ("LPOS in a transaction", transaction(&["LPOS", "list", "a", "COUNT", "0"], 5), ALLOWED_BYTES / 2),
@@ -453,7 +453,7 @@ fn a_reply_of_short_elements_is_dropped_at_the_limit() {
     }
 }
 
-/// A transaction in which a reply exceeds the limit runs completely; then its connection is closed.
+/// A transaction in which a reply exceeds the limit runs completely. Then its connection is closed.
 #[test]
 fn an_endless_reply_aborts_no_transaction() {
     for_each_backend(|backend| {
@@ -477,12 +477,12 @@ fn an_endless_reply_aborts_no_transaction() {
     });
 }
 
-/// The time above the soft limit restarts when the output has fallen below it.
+/// The time above the soft limit restarts from zero when the output has fallen below the limit.
 #[test]
 fn the_soft_seconds_restart_below_the_limit() {
     const SOFT_SECONDS: u64 = 3;
-    // Time for which a client stays above the limit. The client does so twice. This time is less
-    // than the limit's seconds, but twice this time is more.
+    // Time for which a client stays above the limit, twice. Once is less than the limit's seconds,
+    // and twice is more.
     const ABOVE: Duration = Duration::from_millis(2000);
     const TRIES: usize = 8;
     // Several ticks of the server's clock.
@@ -530,8 +530,8 @@ fn the_soft_seconds_restart_below_the_limit() {
     });
 }
 
-/// Output that is added and sent in one turn (iteration of the event loop) isn't pending. So a
-/// client that keeps reading never exceeds the soft limit, whatever the volume.
+/// Output that is added and sent in one turn (iteration of the event loop) isn't pending. A client
+/// that keeps reading therefore never exceeds the soft limit, whatever the volume.
 #[test]
 fn a_client_that_keeps_reading_does_not_exceed_the_soft_limit() {
     const LISTENERS: usize = 20;
@@ -603,7 +603,7 @@ fn a_transaction_above_the_limit_runs_to_its_end() {
     });
 }
 
-/// A reply of several streams that exceeds the limit with its last header, after all entries.
+/// A reply of several streams exceeds the limit only with the header of its last stream.
 #[test]
 fn a_reply_that_only_its_header_makes_too_long_is_dropped() {
     const ENTRIES: usize = 1348;

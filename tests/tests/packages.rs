@@ -1,6 +1,6 @@
-//! Checks licences and sources of all packages that the workspace is built from, on any platform,
-//! against `deny.toml`. `.ci/dependencies` checks them with `cargo deny`, which must be installed
-//! first. This test needs only cargo.
+//! Checks the licences and sources of all packages that a build of the workspace uses, on any
+//! platform, against `deny.toml`. `.ci/dependencies` does the same with `cargo deny`, which must be
+//! installed first. This test needs only cargo.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +11,8 @@ use pantala_tests::binary::workspace_root;
 /// Strings of a TOML file, by section and key. A value is a single string or an array of strings.
 type Strings = BTreeMap<(String, String), Vec<String>>;
 
-/// Reads the strings of a TOML file. Understands what `deny.toml` contains: sections, comments,
-/// single strings, and arrays of strings over several lines.
+/// Reads the strings of a TOML file. Supports only the syntax that `deny.toml` uses: sections,
+/// comments, single strings, and arrays of strings over several lines.
 fn strings(text: &str) -> Strings {
     let mut found = Strings::new();
     let (mut section, mut key, mut is_in_array) = (String::new(), String::new(), false);
@@ -36,8 +36,8 @@ fn strings(text: &str) -> Strings {
     found
 }
 
-/// The licences that `deny.toml` allows. Allowed sources need no field: `read` asserts that these
-/// are only the default registry and the directories of this repository.
+/// The licences that `deny.toml` allows. There is no field for sources, because `read` asserts that
+/// only the default registry and the directories of this repository are allowed.
 struct Rules {
     licences: Vec<String>,
 }
@@ -56,8 +56,8 @@ impl Rules {
         Rules { licences: of("licenses", "allow") }
     }
 
-    /// Returns why a package is not allowed, or `None` if it is. `source` is the package's source
-    /// if that is neither the default registry nor a directory.
+    /// Returns the reason why a package is not allowed, or `None` if the package is allowed.
+    /// `source` is `None` for a package from the default registry or from a directory.
     fn objection(&self, licence: Option<&str>, source: Option<&str>) -> Option<String> {
         let Some(licence) = licence else { return Some("it has no licence".to_owned()) };
         match Expression::parse(licence).map(|expression| expression.is_allowed(&self.licences)) {
@@ -78,7 +78,7 @@ enum Expression {
 }
 
 impl Expression {
-    /// Parses an expression; `A/B` is an old form of `A OR B`. Returns `None` for any other text.
+    /// Parses an expression. `A/B` is an old form of `A OR B`. Returns `None` for any other text.
     fn parse(text: &str) -> Option<Expression> {
         let text = text.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
         let mut words: Vec<&str> = text.split_whitespace().rev().collect();

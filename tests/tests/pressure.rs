@@ -1,5 +1,6 @@
-//! Adversarial clients, which must not affect other clients: floods, resets, unread replies, and
-//! many commands on one shard (a part of the key space). Also tests failed allocations.
+//! Adversarial clients must not affect other clients. The tests send floods of commands, reset
+//! connections, leave replies unread, and run many commands on one shard (a part of the key space).
+//! Another test makes allocations fail.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -26,8 +27,8 @@ fn remote_client(port: u16) -> TcpStream {
     socket.into()
 }
 
-/// In protected mode, commands of remote clients don't run. That must also hold if a remote client
-/// resets its connection before the server reads the client's address, which is then unknown.
+/// In protected mode, commands of remote clients don't run. This must also hold if a remote client
+/// resets its connection before the server reads the client's address. The address is then unknown.
 #[test]
 fn commands_of_a_remote_client_that_resets_do_not_run() {
     for_each_backend(|backend| {
@@ -51,8 +52,8 @@ fn commands_of_a_remote_client_that_resets_do_not_run() {
     });
 }
 
-/// While a client's commands are paused, its further input stays in the kernel and doesn't use the
-/// server's memory.
+/// While a client's commands are paused, further input of the client stays in the kernel and
+/// doesn't use the server's memory.
 #[test]
 fn input_of_a_paused_client_is_not_read() {
     for_each_backend(|backend| {
@@ -69,7 +70,7 @@ fn input_of_a_paused_client_is_not_read() {
         let grown = server.resident_bytes().saturating_sub(before);
         assert!(grown < 32 * MIB, "memory grew by {} MiB for a paused client", grown / MIB);
         assert_eq!(other.call("CLIENT UNPAUSE"), Reply::ok());
-        // All commands that were sent run.
+        // After the pause, all commands that were sent run.
         for number in 0..sent * 1000 {
             assert_eq!(flood.receive(), Reply::ok(), "reply {number}");
         }
@@ -117,8 +118,8 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
         }
         let grown = server.resident_bytes().saturating_sub(before);
         // The limit is checked after each window (one batch of the pipeline), so each of the two
-        // clients may exceed it by the replies of one window. Without the limit they would use
-        // 1,920 MiB.
+        // clients may exceed the limit by the replies of one window. Without the limit they would
+        // use 1,920 MiB.
         assert!(grown < 700 * MIB, "memory grew by {} MiB", grown / MIB);
         server.assert_sound();
     });
@@ -147,7 +148,7 @@ fn a_contended_shard_starves_no_client() {
                 }
                 let mut slowest = Duration::ZERO;
                 for round in 0..100 {
-                    // There is one such client on each worker, so also on the shard's owner.
+                    // Each worker serves one of these clients, including the shard's owner.
                     for client in &mut patient {
                         let start = Instant::now();
                         let reply = if round % 2 == 0 { client.call("GET other") } else { client.call("PING") };
@@ -165,7 +166,7 @@ fn a_contended_shard_starves_no_client() {
     });
 }
 
-/// A client that sends a byte every 400 ms isn't rejected and blocks no other client.
+/// A client that sends one byte every 400 ms isn't rejected, and does not block other clients.
 #[test]
 fn a_command_may_arrive_over_several_seconds() {
     for_all_backends(|backend| {
@@ -184,7 +185,8 @@ fn a_command_may_arrive_over_several_seconds() {
     });
 }
 
-/// A failed allocation is an error and changes nothing. Redis exits in this case.
+/// If an allocation fails, the command returns an error and changes nothing. Redis exits in this
+/// case.
 #[test]
 fn a_failed_allocation_is_an_error() {
     for_each_backend(|backend| {
@@ -198,8 +200,8 @@ fn a_failed_allocation_is_an_error() {
         // The process may still allocate buffers, but not a value of half a gigabyte.
         let most = pages * 4096 + 128 * MIB;
         prlimit(Some(pid), Resource::As, Rlimit { current: Some(most), maximum: Some(most) }).expect("a limit");
-        // The allocator reserved some addresses before the limit was set. A few values fit there,
-        // so the test repeats the command until it fails.
+        // The allocator reserved some address space before the limit was set. A few values fit into
+        // it, so the test repeats the command until it fails.
         let refused =
             (0..20).map(|number| client.call(&format!("SETRANGE new:{number} 500000000 x"))).find(Reply::is_error);
         let refused = refused.expect("10 GB in 128 MB");
@@ -210,7 +212,8 @@ fn a_failed_allocation_is_an_error() {
         assert_eq!(client.call("GET key").text(), "valuex");
         let Reply::Integer(keys) = client.call("DBSIZE") else { panic!("DBSIZE counts") };
         assert!(keys < 21, "a rejected command created its key");
-        // The same for a reply that is too long to allocate, alone and within a transaction.
+        // The same applies to a reply that is too long to allocate, outside and within a
+        // transaction.
         let many = format!("MGET{}", " large".repeat(40));
         let refused = client.call(&many);
         assert!(refused.is_error() && refused.text().starts_with("OOM"), "{:.100}", refused.text());

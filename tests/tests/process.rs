@@ -1,5 +1,5 @@
-//! The process and its host: supervisors, syslog, the process title, `oom_score_adj`, the source
-//! address of the link to a primary.
+//! The process and its host: supervisors, syslog, the process title, `oom_score_adj`, and the
+//! source address of the link to a primary.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -13,7 +13,7 @@ use pantala_tests::{Backend, Client, Reply, Server, binary};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A server on a Unix socket, with its own environment; killed when dropped.
+/// A server on a Unix socket, with its own environment. It is killed when dropped.
 struct Process {
     child: Child,
     folder: TempDir,
@@ -74,8 +74,8 @@ fn received(socket: &UnixDatagram) -> String {
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
-/// systemd receives the same lines as from redis-server, with Pantala's name. The socket of systemd
-/// may have a path or an abstract name. A supervised server stays in the foreground.
+/// systemd receives the same lines as from redis-server, but with Pantala's name. The socket of
+/// systemd may have a path or an abstract name. A supervised server stays in the foreground.
 #[test]
 fn systemd_receives_status_readiness_and_end() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -160,11 +160,13 @@ fn the_title_follows_its_template() {
     assert_eq!(server.title(), "x");
     assert!(set("{nope}").contains("template format is invalid or contains unknown variables"));
     assert_eq!(server.title(), "x");
-    // A title longer than the memory of the arguments extends into that of the environment.
+    // If a title is longer than the memory of the arguments, it extends into the memory of the
+    // environment.
     let long = "y".repeat(400);
     assert_eq!(set(&long), "OK");
     assert!(long.starts_with(&server.title()) && server.title().len() > 100, "{}", server.title());
-    // A variable whose name (`=a`) Rust's standard library can't set doesn't prevent startup.
+    // The server starts even if its environment has a variable that Rust's standard library can't
+    // set, such as `=a`.
     let server = Process::start(&["--proc-title-template", &long], &[("TZ", "UTC+5"), ("=a", "b")]);
     server.connect();
     assert!(long.starts_with(&server.title()), "{}", server.title());
@@ -197,7 +199,7 @@ fn oom_score_and_title_are_set_as_in_redis() {
         &["oom-score-adj", "no"],
         &["oom-score-adj", "relative"],
         &["oom-score-adj", "foo"],
-        // The last value is rejected, so the ones before it are rolled back.
+        // The last value is rejected, so the earlier values are rolled back.
         &["oom-score-adj", "absolute", "oom-score-adj-values", "7 8 9", "maxclients", "20000000"],
         &["oom-score-adj", "yes", "hz", "x"],
         &["oom-score-adj", "relative", "oom-score-adj-values", "1 2 3"],
@@ -265,11 +267,12 @@ fn replicas_connect_from_the_source_address() {
     };
     from([127, 0, 0, 5]);
     server.connect().command(&["CONFIG", "SET", "bind-source-addr", "203.0.113.5"]);
-    // Repeated, because the server may have connected once more before the setting was changed.
+    // The check is repeated, because the server may have connected once more before the setting was
+    // changed.
     eventually("no address", || primary.accept().expect("the link").1.ip() == Ipv4Addr::LOCALHOST);
 }
 
-/// A script can see addresses of the heap. These differ from run to run, so they reveal nothing
+/// A script can see heap addresses. The addresses differ from run to run, so they reveal nothing
 /// about the next run or about another server.
 #[test]
 fn heap_addresses_differ_from_run_to_run() {

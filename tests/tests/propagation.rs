@@ -1,5 +1,5 @@
-//! The commands that are propagated to replicas and to the append-only file: the same as
-//! redis-server's, and in an order that is consistent in every prefix of the stream.
+//! The commands that are propagated to replicas and to the append-only file. They must be those of
+//! redis-server, in an order in which every prefix of the stream is consistent.
 
 mod cuts;
 mod deletions;
@@ -13,16 +13,16 @@ use pantala_tests::effects::{
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend, generator};
 
-/// One scenario per line: commands separated by `;;`, words by spaces. Escapes are `\n`, `\s` (a
+/// One scenario per line: commands separated by `;;`, words by spaces. Escapes are ` `, `\s` (a
 /// space) and `\x..` (a byte in hexadecimal). A command after `@wait` is sent by another
-/// connection, which blocks; the next commands run meanwhile. `@sleep n` waits n milliseconds.
-/// Words that start with `any:` are not compared, so that a server may choose any of them.
+/// connection, which blocks while the next commands run. `@sleep n` waits n milliseconds. Words
+/// that start with `any:` are not compared, because a server may choose any of them.
 const SCENES: &str = include_str!("propagation/scenes.txt");
 
-/// Unix times in ms closer than this to the present are shown as `<ms>`.
+/// Unix times in ms that differ from the present by less than this are shown as `<ms>`.
 const NOW_SLACK_MS: i64 = 1_000_000_000;
 
-/// Default number of commands of a replayed stream; `PANTALA_EFFECT_COMMANDS` overrides it.
+/// Default number of commands of a replayed stream. `PANTALA_EFFECT_COMMANDS` overrides it.
 const COMMANDS: usize = 20_000;
 
 fn commands() -> usize {
@@ -77,8 +77,8 @@ fn normalized(effect: &Effect, now_ms: i64) -> String {
         let text = String::from_utf8_lossy(word);
         match text.split_once('-') {
             _ if index == 0 => text.to_uppercase(),
-            // IDs are replaced as a whole: their sequence numbers depend on whether two entries are
-            // added in the same millisecond.
+            // IDs are replaced as a whole, because the sequence number depends on whether two
+            // entries are added in the same millisecond.
             Some((ms, _)) if is_now(ms) => "<id>".into(),
             _ if is_now(&text) => "<ms>".into(),
             _ if text.starts_with("any:") => "<any>".into(),
@@ -174,7 +174,7 @@ fn expired_fields_are_propagated_before_the_command() {
     });
 }
 
-/// How often two servers' digests are compared before they count as different.
+/// Number of comparisons of two servers' digests before they count as different.
 const DIGESTS_MAX: usize = 3;
 
 /// Replays a stream to a new redis-server, if it is installed, and to a new Pantala. Asserts that
@@ -186,16 +186,16 @@ fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
         copy_limits(server, copy);
         replay(effects, copy);
         let count = effects.len();
-        // Compared several times, because a key that expires between the two digests is in only one
-        // of them.
+        // The digests are compared several times, because a key that expires between the two
+        // digests is in only one of them.
         let is_equal = (0..DIGESTS_MAX).any(|_| digest(copy) == digest(server));
         assert!(is_equal, "{name}, from {count} effects: {}", difference(server, copy, effects));
         assert_eq!(different_deadline(server, copy), None, "{name}, from {count} effects");
     }
 }
 
-/// Sets the limits of encodings in a copy to those of the server: a listpack loses the sign of a
-/// score -0, as in Redis, and these limits determine which sorted sets are listpacks.
+/// Sets the limits of encodings in a copy to those of the server. These limits determine which
+/// sorted sets are listpacks, and a listpack loses the sign of the score -0, as in Redis.
 fn copy_limits(server: &Server, copy: &Server) {
     for (limit, _) in generator::LIMITS_AT_FIRST {
         let value = server.connect().call(&format!("CONFIG GET {limit}")).elements()[1].text();
@@ -228,7 +228,8 @@ const WRITERS: usize = 6;
 /// Number of commands in a writer's pipeline.
 const PIPELINE: usize = 24;
 
-/// Returns the next commands of a writer. Each has its number in `SET own:<writer>:<key> <number>`.
+/// Returns the next commands of a writer. Each command has its number in a `SET own:<writer>:<key>
+/// <number>`.
 fn pipeline(random: &mut Random, writer: usize, number: &mut u64) -> Vec<Vec<String>> {
     let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let mut all = Vec::new();
@@ -288,9 +289,9 @@ fn is_unexpected(error: &str) -> bool {
 }
 
 /// Returns the first violation of the order that must hold in every prefix of a stream. A writer's
-/// `own:` keys must be set in the order in which the writer sent the commands (with
-/// `--execution owner`, only the commands on each key keep their order). The two keys of a `pair:`
-/// must be set to the same value, within one `MULTI` and `EXEC`.
+/// `own:` keys must be set in the order in which the writer sent the commands. (With `--execution
+/// owner`, only commands on the same key keep their order.) The two keys of a `pair:` must be set
+/// to the same value, within one `MULTI` and `EXEC`.
 fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
     let mut latest: HashMap<String, u64> = HashMap::new();
     let mut pairs: HashMap<String, String> = HashMap::new();
@@ -330,7 +331,7 @@ fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
     None
 }
 
-/// Arguments of a server with so few shards that its workers often need the same shard at the same
+/// Arguments of a server with few shards, so that its workers often need the same shard at the same
 /// time.
 const CROWDED: [&str; 4] = ["--workers", "4", "--shards", "5"];
 
@@ -360,19 +361,19 @@ fn concurrent_writers_are_propagated_in_an_order_that_holds_at_every_cut() {
 
 #[test]
 fn faults_of_propagation_are_detected() {
-    /// The fault `forgotten-clock` is detected in about one attempt of twenty. An attempt takes a
-    /// tenth of a second.
+    /// Maximum number of attempts to detect a fault. `forgotten-clock` is detected in about one
+    /// attempt of twenty. An attempt takes a tenth of a second.
     const ATTEMPTS_MAX: u64 = 300;
     const CONTROL_ATTEMPTS: u64 = 2;
     let seed = Random::seed("faults_of_propagation_are_detected");
     let server = Server::pantala(Backend::all()[0], &CROWDED);
     let mut client = server.connect();
     if client.call("DEBUG FAULT lost-effect 0").is_error() {
-        // This build has no faults to inject (it has no debug assertions).
+        // Without debug assertions, a build has no faults to inject.
         return;
     }
     let faults = [("lost-effect", 20), ("verbatim-form", 1000), ("unordered-effects", 1000), ("forgotten-clock", 1000)];
-    // Without a fault, nothing may be noticed.
+    // Also checks that nothing is detected without a fault.
     for (fault, permille) in faults.into_iter().chain([("lost-effect", 0)]) {
         let attempts = if permille > 0 { ATTEMPTS_MAX } else { CONTROL_ATTEMPTS };
         let is_noticed = (0..attempts).any(|attempt| {

@@ -1,5 +1,5 @@
-//! The wire protocol, compared byte for byte with redis-server: protocol errors, and which of these
-//! close the connection; requests in pieces; inline commands; long pipelines.
+//! The wire protocol, compared byte for byte with redis-server. The tests cover protocol errors and
+//! whether they close the connection, requests in pieces, inline commands, and long pipelines.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ use Then::{Closes, Waits};
 /// the server should wait, the client closes its sending side.
 fn outcome(server: &Server, input: &[u8], then: Then) -> Vec<u8> {
     let mut client = server.connect();
-    // The server may close while it is still receiving a long input.
+    // The error is ignored: the server may close the connection before it has received a long
+    // input.
     let _ = client.try_send_raw(input);
     if then == Waits {
         client.close_write();
@@ -79,8 +80,8 @@ fn protocol_errors_and_odd_requests() {
         ("*1\r\nPING\r\n", Closes),
         ("*1\r\n\r\n", Closes),
         ("*1\r\n\n\r\n", Closes),
-        // Redis searches for the end of the line with `strchr`, which stops at a NUL byte: it finds
-        // no end and waits.
+        // Redis searches for the end of the line with `strchr`, which stops at a NUL byte. It finds
+        // no end, and waits for more input.
         ("*1\r\n\0\r\n", Waits),
         ("*1\r\n\"x\r\n", Closes),
         ("*1\r\n\\x\r\n", Closes),
@@ -100,7 +101,7 @@ fn protocol_errors_and_odd_requests() {
         // Redis doesn't check that the two bytes after a bulk string are a line end.
         ("*1\r\n$4\r\nPINGxx", Waits),
         ("*1\r\n$4\r\nPINGxx*1\r\n$4\r\nPING\r\n", Waits),
-        // A carriage return ends a length; the byte after it is skipped unchecked.
+        // A carriage return ends a length. The next byte is skipped without a check.
         ("*1\rx$4\rxPING\r\n", Waits),
         ("*1\n$4\nPING\n", Waits),
         ("*1\r\n$0\r\n\r\n", Waits),
@@ -143,8 +144,8 @@ fn protocol_errors_and_odd_requests() {
         ("CLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY OFF\r\nCLIENT REPLY SKIP\r\nPING\r\nCLIENT REPLY ON\r\n", Waits),
-        // The server closes after it has sent the error or the reply to QUIT. With replies off it
-        // sends neither, and doesn't close.
+        // The server closes the connection after it has sent an error or the reply to QUIT. With
+        // replies off, it sends neither, and doesn't close the connection.
         ("CLIENT REPLY OFF\r\n*x\r\n", Waits),
         ("CLIENT REPLY OFF\r\nQUIT\r\n", Waits),
         ("HELLO 3\r\n*x\r\n", Closes),
@@ -155,7 +156,7 @@ fn protocol_errors_and_odd_requests() {
     .iter()
     .map(|(text, then)| (text.as_bytes().to_vec(), *then))
     .collect();
-    // Lines of 64 KiB and more, without a line end.
+    // These lines have 64 KiB and more, and no line end.
     cases.push((long(b'a', 65_536), Waits));
     cases.push((long(b'a', 70_000), Closes));
     cases.push(([b"*".as_slice(), &long(b'1', 70_000)].concat(), Closes));
@@ -326,9 +327,9 @@ fn a_hundred_thousand_commands_in_one_write() {
     });
 }
 
-/// The server caches which command a name and a number of arguments mean. Two subcommands of one
-/// command may have the same name and number of arguments, so the cache must distinguish them by
-/// the second word.
+/// The server caches which command belongs to a name and a number of arguments. Two subcommands of
+/// one command may have the same name and number of arguments, so the cache must distinguish them
+/// by the second word.
 #[test]
 fn subcommands_of_one_name_and_arity_are_distinguished() {
     beside_reference(&[], |subject, reference| {
@@ -365,7 +366,8 @@ fn subcommands_of_one_name_and_arity_are_distinguished() {
     });
 }
 
-/// Valid requests with bytes changed, removed and inserted get the same replies as from Redis.
+/// In valid requests, bytes are changed, removed and inserted. The replies are the same as those of
+/// Redis.
 #[test]
 fn damaged_requests() {
     const ROUNDS: usize = 1500;

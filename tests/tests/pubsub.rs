@@ -1,5 +1,5 @@
-//! Publish and subscribe: replies as from redis-server, order, output limits, and subscribers on
-//! every worker.
+//! Publish and subscribe: replies compared with redis-server, order, output limits, and subscribers
+//! on every worker.
 
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn await_listeners(client: &mut Client, channel: &str, count: usize) {
     }
 }
 
-/// A step of a session: the client, its command (if empty, it sends none), and the number of
+/// A step of a session: the client, the command that it sends (or an empty text), and the number of
 /// replies and messages that it then receives.
 type Step = (usize, &'static str, usize);
 
@@ -100,7 +100,7 @@ fn replies_are_those_of_redis() {
 #[test]
 fn shard_channels_are_those_of_redis() {
     const SCRIPT: &[Step] = &[
-        // Of two subscribers of one channel, one unsubscribes.
+        // One of the two subscribers of a channel unsubscribes.
         (0, "SSUBSCRIBE one", 1),
         (1, "SSUBSCRIBE one", 1),
         (2, "SPUBLISH one both", 1),
@@ -121,7 +121,7 @@ fn shard_channels_are_those_of_redis() {
         (2, "PUBSUB SHARDCHANNELS", 1),
         (0, "SUNSUBSCRIBE", 1),
         (0, "SUNSUBSCRIBE", 1),
-        // Subscribing to a channel several times counts once.
+        // Several subscriptions of a client to the same channel count once.
         (0, "SSUBSCRIBE one one one", 3),
         (0, "SSUBSCRIBE one", 1),
         (2, "SPUBLISH one once", 1),
@@ -134,7 +134,7 @@ fn shard_channels_are_those_of_redis() {
         (0, "SUNSUBSCRIBE bar quux", 2),
         (0, "SSUBSCRIBE one", 1),
         (0, "SUNSUBSCRIBE foo", 1),
-        // Channels and shard channels of the same name are independent, for two clients and for
+        // Channels and shard channels of the same name are independent, with two clients and with
         // one.
         (1, "SUBSCRIBE one", 1),
         (2, "SPUBLISH one shard", 1),
@@ -324,8 +324,8 @@ fn subscribers_and_monitors_may_not_read_in_a_pipeline() {
     });
 }
 
-/// A script publishes many messages before its worker delivers the first: short and long ones, on
-/// channels with and without patterns. Subscribers receive them as from redis-server.
+/// A script publishes many short and long messages before its worker delivers the first one, on
+/// channels with and without patterns. Subscribers receive the same messages as from redis-server.
 #[test]
 fn messages_of_a_long_script_arrive_as_from_redis() {
     const SCRIPT: &str = "for i = 1, 40000 do \
@@ -359,8 +359,8 @@ fn messages_of_a_long_script_arrive_as_from_redis() {
     });
 }
 
-/// A client that monitors and subscribes receives the messages that a script publishes between the
-/// monitor's lines about the script's commands.
+/// A client is a monitor and a subscriber. A message that a script publishes arrives between the
+/// monitor's lines about the script's commands, in the right order.
 #[test]
 fn messages_of_a_long_script_do_not_overtake_others() {
     const MESSAGES: usize = 30_000;
@@ -386,8 +386,8 @@ fn messages_of_a_long_script_do_not_overtake_others() {
     });
 }
 
-/// Messages published before a client unsubscribes are delivered before the reply to the
-/// unsubscription, even if the client publishes and unsubscribes in one write.
+/// A client publishes and unsubscribes in one write. It receives the messages from before the
+/// unsubscription before the reply to the unsubscription.
 #[test]
 fn a_client_that_unsubscribes_receives_earlier_messages() {
     let play = |server: &Server| {
@@ -406,9 +406,9 @@ fn a_client_that_unsubscribes_receives_earlier_messages() {
                 client.call(listens);
                 let words = commands.map(|command| command.split(' ').collect::<Vec<_>>());
                 client.send_together(&words);
-                // The client receives the reply to the publication and the message, in either
-                // order, and then the reply to the command that unsubscribes (RESET and QUIT reply
-                // with one word).
+                // The client receives the message and the reply to PUBLISH, in either order. Then
+                // it receives the reply to the command that unsubscribes (RESET and QUIT reply with
+                // one word).
                 let replies: Vec<String> = (0..3).map(|_| format!("{:?}", client.receive())).collect();
                 let has_payload = |reply: &String| {
                     reply.contains("payload") || reply.contains(&format!("{:?}", b"payload").replace(['[', ']'], ""))
@@ -429,8 +429,8 @@ fn a_client_that_unsubscribes_receives_earlier_messages() {
     });
 }
 
-/// Messages of one connection are delivered in order and after its earlier writes, to subscribers
-/// on every worker.
+/// A connection's messages are delivered in order and after the connection's earlier writes, to
+/// subscribers on every worker.
 #[test]
 fn messages_keep_their_order() {
     const MESSAGES: usize = 3000;
@@ -474,7 +474,7 @@ fn a_message_of_a_transaction_implies_that_it_has_run() {
     const ROUNDS: usize = 200;
     const SCRIPT: &str =
         "redis.call('PUBLISH', 'news', ARGV[1]) for _, key in ipairs(KEYS) do redis.call('SET', key, ARGV[1]) end";
-    // Probably in several shards, so that some changes are made later than others.
+    // These keys are probably in several shards, so that some changes are made later than others.
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
     for_each_form(|backend, execution| {
         let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
@@ -506,8 +506,8 @@ fn a_message_of_a_transaction_implies_that_it_has_run() {
     });
 }
 
-/// Messages published in one write, on alternating and on equal channels, arrive in the same order
-/// as from redis-server, by name and by pattern.
+/// Messages are published in one write, on alternating and on equal channels. Subscribers of
+/// channels and of patterns receive them in the same order as from redis-server.
 #[test]
 fn messages_of_one_write_keep_their_order() {
     const CHANNELS: [&str; 12] = ["a", "a", "a", "b", "a", "b", "b", "c", "c", "a", "a", "c"];
@@ -551,8 +551,8 @@ fn messages_of_one_write_keep_their_order() {
     });
 }
 
-/// All subscribers receive the messages of a channel in one order, from any publisher, by name and
-/// by pattern.
+/// All subscribers of a channel, and of patterns that match it, receive the messages of all
+/// publishers in the same order.
 #[test]
 fn all_subscribers_receive_a_channel_in_one_order() {
     const PUBLISHERS: usize = 4;
@@ -629,15 +629,15 @@ fn subscriptions_of_disconnected_clients_are_removed() {
     });
 }
 
-/// Very many patterns of a client are unsubscribed quickly, by any form of the command or by
+/// Unsubscribing a client from very many patterns is quick, by any form of the command and by
 /// disconnecting. No other client is delayed, not even on the same worker.
 #[test]
 fn very_many_patterns_are_unsubscribed_quickly() {
     const PATTERNS: usize = 100_000;
     /// Patterns per command.
     const TOGETHER: usize = 1000;
-    /// Maximum CPU time: many times what a debug build needs. If each unsubscription scanned all
-    /// patterns, the test would need many times this limit.
+    /// Maximum CPU time. A debug build needs much less. If each unsubscription scanned all
+    /// patterns, the test would need much more.
     const SOON: Duration = Duration::from_secs(5);
     let patterns: Vec<String> = (0..PATTERNS).map(|number| format!("pattern:{number}:*")).collect();
     let exchange = |client: &mut Client, verb: &str, together: usize| {
@@ -680,7 +680,7 @@ fn very_many_patterns_are_unsubscribed_quickly() {
     });
 }
 
-/// A subscriber that doesn't read is closed at the limit of its class; other subscribers receive
+/// A subscriber that doesn't read is closed at the limit of its class. Other subscribers receive
 /// all messages.
 #[test]
 fn a_silent_listener_is_closed_at_its_limit() {
@@ -777,8 +777,8 @@ fn replies(client: &mut Client, commands: &[&str], count: usize) -> Vec<String> 
         .collect()
 }
 
-/// The transaction's own messages follow the reply to EXEC, as in Redis since 7.2. Redis 7.0 writes
-/// them into that reply.
+/// The messages that a transaction publishes to its own client follow the reply to EXEC, as in
+/// Redis since 7.2. Redis 7.0 writes them into the reply.
 #[test]
 fn a_transaction_that_unsubscribes_receives_its_own_messages() {
     const PUBLISH: &str = "PUBLISH c x";
@@ -841,7 +841,7 @@ fn a_transaction_whose_messages_exceed_the_limit_runs_to_its_end() {
 }
 
 /// When a client has read the confirmation of a subscription, every later command of every
-/// connection sees the subscription, on whichever worker it runs.
+/// connection sees the subscription, on all workers.
 #[test]
 fn confirmed_subscriptions_are_seen_everywhere() {
     for_each_backend(|backend| {
@@ -861,7 +861,7 @@ fn confirmed_subscriptions_are_seen_everywhere() {
                 let listed = other.command(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).text();
                 let subscribed = format!(" sub={} ", round + 1);
                 assert_eq!(listed.matches(&subscribed).count(), count, "{channel}: {listed}");
-                // The subscriber receives the message that was published above.
+                // The subscriber must receive the message that was published above.
                 assert_eq!(subscriber.receive().elements()[2].text(), "m");
             }
             for (earlier, subscriber) in subscribers.iter_mut().rev().enumerate() {

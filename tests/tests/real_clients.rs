@@ -1,7 +1,7 @@
-//! Runs the workloads of `tests/clients`: job queues, locks and client libraries, which are
-//! installed from their registries (see `pantala_tests::ecosystem`), and the libraries' calls for
-//! users and permissions. All workloads also pass on redis-server 7.0.15, with
-//! `PANTALA_CLIENTS_AGAINST=redis`.
+//! Runs the workloads of `tests/clients`: job queues, locks, client libraries, and the libraries'
+//! calls for users and permissions. The packages are installed from their registries (see
+//! `pantala_tests::ecosystem`). With `PANTALA_CLIENTS_AGAINST=redis`, the workloads run on
+//! redis-server; all of them pass on version 7.0.15.
 
 use pantala_tests::ecosystem::Ecosystem;
 use pantala_tests::server::free_port;
@@ -99,8 +99,8 @@ fn run(ecosystem: &Ecosystem) {
 }
 
 /// Runs a workload whose client asks Sentinel for the primary. The workload moves the primary's
-/// role to the replica by `SENTINEL FAILOVER`. Then it kills that replica, which is the primary
-/// now, so the first server is the primary again at the end.
+/// role to the replica by `SENTINEL FAILOVER`. Then it kills the new primary, so that the first
+/// server is the primary again at the end.
 fn run_across_failovers(ecosystem: &Ecosystem, line: &[&str]) {
     let Some(folder) = ecosystem.installed() else { return };
     for_each_backend(|backend| {

@@ -1,7 +1,7 @@
-//! Protected mode and clients of other hosts, in a network namespace. There the loopback interface
-//! has additional addresses. A connection between two of these addresses looks to the server like
-//! one from another host, because neither is a loopback address. Each test starts itself again in
-//! the namespace.
+//! Protected mode and clients of other hosts, in a network namespace. In the namespace, the
+//! loopback interface has additional addresses. To the server, a connection between two of these
+//! addresses looks like a connection from another host, because neither is a loopback address. Each
+//! test starts itself again in the namespace.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,8 @@ const INNER_MAX: Duration = Duration::from_secs(120);
 
 const V4: &str = namespace::V4[0];
 
-/// Runs the test `name` of this module again in a namespace. Returns `false` there.
+/// Runs the test `name` of this module again in a namespace. Returns `false` if the test is already
+/// in the namespace.
 fn is_run_in_namespace(name: &str) -> bool {
     namespace::is_run_inside(&format!("remote_hosts::{name}"), INNER_MAX)
 }
@@ -61,7 +62,8 @@ fn protected_mode_rejects_other_hosts() {
     if is_run_in_namespace("protected_mode_rejects_other_hosts") {
         return;
     }
-    // Commands of an administrator, and the first word of the reply that another host then gets.
+    // Commands of an administrator. Each has the first word of the reply that another host gets
+    // after the command.
     let steps = [
         ("PING", "-DENIED"),
         ("CONFIG SET protected-mode no", ":1"),
@@ -107,8 +109,8 @@ fn protected_mode_rejects_other_hosts() {
     }
 }
 
-/// Over TLS, a rejected host receives nothing, and no command of it runs, although its certificate
-/// is valid.
+/// Over TLS, a rejected host receives nothing, and none of its commands runs, although its
+/// certificate is valid.
 #[test]
 fn protected_mode_rejects_other_hosts_over_tls() {
     if is_run_in_namespace("protected_mode_rejects_other_hosts_over_tls") {
@@ -136,7 +138,7 @@ fn protected_mode_rejects_other_hosts_over_tls() {
     });
 }
 
-/// A server that is bound to one address has no port on the others.
+/// A server that is bound to one address doesn't listen on the other addresses.
 #[test]
 fn only_bound_addresses_listen() {
     if is_run_in_namespace("only_bound_addresses_listen") {

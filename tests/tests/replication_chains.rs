@@ -1,7 +1,7 @@
-//! Replicas of replicas, and changes of topology: a Pantala replica passes its primary's bytes on,
-//! keeps a backlog of them, and continues the history when it is promoted. So replicas that lag
-//! behind continue without a full sync, no matter to which server they attach. Everything is tested
-//! with redis-server in every role.
+//! Replicas of replicas, and changes of topology. A Pantala replica forwards the bytes of its
+//! primary, keeps a backlog of them, and continues the history when it is promoted. Replicas that
+//! lag behind therefore continue without a full sync, no matter to which server they attach. The
+//! tests also use redis-server in every role.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,10 +13,11 @@ use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 use rustix::process::Signal;
 
-/// Arguments of all servers: snapshots start at once, and no `PING` advances the offsets.
+/// Arguments of all servers. With them, full syncs start without delay, and no `PING` advances the
+/// offsets.
 const ARGS: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
 
-/// A port at which nothing listens.
+/// Makes a server follow a port on which no process listens.
 const NOWHERE: &str = "REPLICAOF 127.0.0.1 1";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +57,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Writes data that differs if a command is lost or applied twice, until `is_over`: counters,
-/// lists, transactions and scripts, in several databases.
+/// Writes until `is_over` is set: counters, lists, transactions and scripts, in several databases.
+/// If a command is lost or applied twice, the data differ.
 fn write(server: &Server, number: usize, is_over: &AtomicBool) {
     let (mut client, mut round) = (server.connect(), 0);
     while !is_over.load(Ordering::Relaxed) {
@@ -84,11 +85,13 @@ fn under_load(server: &Server, scene: impl FnOnce()) {
     });
 }
 
-/// Waits until all servers of a tree have the whole stream of its root, under one ID.
+/// Waits until all servers of a tree have the whole stream of the root, under the same replication
+/// ID.
 #[track_caller]
 fn assert_one_history(root: &Server, others: &[&Server]) {
-    // A write is in the stream a moment after its reply. `WAIT` covers the writes that were replied
-    // to before its connection's last command, here `PING`.
+    // A write is in the stream a moment after its reply. `WAIT` waits only for the part of the
+    // stream that existed at the previous command of its connection, so the client sends `PING`
+    // first.
     let mut client = root.connect();
     client.call("PING");
     assert!(matches!(client.call("WAIT 1 10000"), Reply::Integer(1..)), "{}", root.log());
@@ -153,8 +156,8 @@ fn a_replica_that_is_behind_continues_with_the_promoted_one() {
     });
 }
 
-/// A chain has one stream: the same ID, the same offsets and the same bytes everywhere. When its
-/// head dies, the rest continues without a full sync.
+/// All servers of a chain have the same stream: the same ID, offsets and bytes. When the head of
+/// the chain dies, the other servers continue without a full sync.
 #[test]
 fn a_chain_continues_when_its_head_dies() {
     for_each_backend(|backend| {
@@ -217,7 +220,7 @@ fn a_replica_passes_on_the_bytes_of_its_primary() {
         let Some(primary) = start(Kind::Redis, backend) else { return };
         let args = [&ARGS[..], &["--workers", "2", "--appendonly", "yes"]].concat();
         let next = Server::pantala(backend, &args);
-        // The server is a primary first, and so has a backlog of its own effects.
+        // At first the server is a primary, so it has a backlog of its own effects.
         assert!(asked(&next, "?", 0, 0).0.starts_with("FULLRESYNC"));
         for number in 0..200 {
             set(&mut next.connect(), &format!("own:{number}"), &"x".repeat(50));
@@ -254,8 +257,8 @@ fn a_replica_passes_on_the_bytes_of_its_primary() {
     });
 }
 
-/// The snapshot of a replica that applies a stream under load contains exactly the effects before
-/// its offset in the stream.
+/// A replica sends a snapshot while it applies a stream under load. The snapshot contains exactly
+/// the effects before the snapshot's offset in the stream.
 #[test]
 fn a_replica_under_load_has_replicas_of_its_own() {
     for_each_backend(|backend| {
@@ -309,8 +312,8 @@ fn no_change_of_topology_needs_a_full_sync() {
                 let above = *random.pick(&tree);
                 let words = format!("REPLICAOF 127.0.0.1 {}", servers[above].port());
                 assert!(servers[server].connect().call(&words).text().starts_with("OK"));
-                // As in Redis, a server that already knows the root's replication ID can't continue
-                // at a server that doesn't know this ID yet.
+                // As in Redis, if a server already knows the root's replication ID, it can't do a
+                // partial sync with a server that doesn't know this ID yet.
                 wait_for_link(&servers[server]);
                 let id = |server: usize| info(&servers[server], "replication", "master_replid");
                 eventually("it knows the ID", || id(server) == id(root));
@@ -335,8 +338,8 @@ fn no_change_of_topology_needs_a_full_sync() {
     });
 }
 
-/// A server that is promoted and then follows its primary again continues in the database that the
-/// primary's stream has selected, even if it does so before its promotion has completed.
+/// A server is promoted, and then follows its primary again. It continues in the database that the
+/// primary's stream has selected, even if its promotion has not completed yet.
 #[test]
 fn a_promotion_that_is_undone_continues_the_stream() {
     for_each_backend(|backend| {
@@ -366,8 +369,8 @@ fn a_promotion_that_is_undone_continues_the_stream() {
     });
 }
 
-/// A `PING` that is due when a replica is promoted does not change the offset at which the former
-/// history ends.
+/// If a `PING` is due when a replica is promoted, the offset at which the former history ends does
+/// not change.
 #[test]
 fn a_promotion_after_the_ping_period_continues_the_stream() {
     for_each_backend(|backend| {
@@ -392,7 +395,7 @@ fn a_promotion_after_the_ping_period_continues_the_stream() {
     });
 }
 
-/// Clients' writes on a writable replica stay there, as in Redis.
+/// As in Redis, writes of clients on a writable replica are not sent to other servers.
 #[test]
 fn writes_on_a_replica_are_not_passed_on() {
     for_each_backend(|backend| {

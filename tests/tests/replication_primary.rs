@@ -1,4 +1,4 @@
-//! Pantala as a primary: redis-server 7.0 follows it, and redis-cli copies its dataset.
+//! Pantala as a primary of redis-server 7.0 and of redis-cli, which copies the dataset.
 //! `PANTALA_SEED` replays the writers' commands.
 
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use rustix::process::Signal;
 /// it.
 const PRIMARY: [&str; 4] = ["--workers", "2", "--repl-diskless-sync-delay", "0"];
 
-/// Number of writers at a time.
+/// Number of clients that write at the same time.
 const WRITERS: usize = 4;
 
 /// Maximum wait for a run of redis-cli, for the exit of a server, and for bytes of the stream.
@@ -57,8 +57,8 @@ fn wait_until_linked(replica: &Server) {
 fn assert_equal(primary: &Server, replicas: &[&Server]) {
     wait_for_expiry(primary);
     let mut client = primary.connect();
-    // A replica that has this key has also applied the deletions of expired keys, which precede
-    // this command in the stream.
+    // The deletions of expired keys precede this command in the stream. A replica that has this key
+    // has therefore applied them.
     client.call("SELECT 9");
     client.call("SET fence 1");
     let acked = client.call(&format!("WAIT {} 10000", replicas.len()));
@@ -81,8 +81,8 @@ fn under_load(server: &Server, seed: u64, scene: impl FnOnce()) {
     });
 }
 
-/// Two replicas attach while clients write. The snapshot has an unknown length; one replica loads
-/// it without a file. Then their links are closed, and the replicas continue.
+/// Two replicas attach while clients write. The snapshot has an unknown length, and one replica
+/// loads it without a file. Then the links are closed, and the replicas continue.
 #[test]
 fn redis_follows_under_load_and_continues_after_a_cut() {
     let seed = Random::seed("redis_follows_under_load_and_continues_after_a_cut");
@@ -118,7 +118,7 @@ fn redis_follows_under_load_and_continues_after_a_cut() {
     });
 }
 
-/// `repl-diskless-sync no`: the snapshot has a length and is written to a file.
+/// With `repl-diskless-sync no`, the snapshot has a known length and is written to a file.
 #[test]
 fn redis_follows_by_a_snapshot_of_known_length() {
     for_each_backend(|backend| {
@@ -190,8 +190,8 @@ fn a_library_changed_during_a_transaction_is_propagated() {
         follow(&replica, &primary);
         let (mut client, mut reader) = (primary.connect(), replica.connect());
         let mut running = primary.connect();
-        // At least one of these clients belongs to the worker that doesn't run the script. The
-        // commands of clients of the script's own worker run after the transaction.
+        // At least one of these clients belongs to the worker that doesn't run the script. Commands
+        // of the other clients run after the transaction.
         let mut others: Vec<Client> = (0..LIBRARIES).map(|_| primary.connect()).collect();
         for round in 0..ROUNDS {
             let first: Vec<Vec<u8>> = match round {
@@ -200,7 +200,7 @@ fn a_library_changed_during_a_transaction_is_propagated() {
             };
             let eval = encode(&["EVAL", script, "1", "go"]);
             running.send_raw(&[&encode(&["MULTI"]), &first.concat()[..], &eval, &encode(&["EXEC"])].concat());
-            // The script runs.
+            // At this time, the script runs.
             std::thread::sleep(Duration::from_millis(200));
             for (number, other) in others.iter_mut().enumerate() {
                 let delete = encode(&["FUNCTION", "DELETE", &format!("lib{number}")]);
@@ -303,7 +303,7 @@ fn wait_counts_the_replicas_that_have_everything() {
     });
 }
 
-/// While a replica is stopped, returns the replies of `WAIT` on connections that have run different
+/// Returns the replies of `WAIT` while a replica is stopped, on connections that have run different
 /// commands before.
 fn waits(primary: &Server, replica: &Server) -> Vec<(&'static str, Reply)> {
     let mut replies = Vec::new();
@@ -367,8 +367,8 @@ fn wait_waits_for_the_writes_of_its_own_connection_as_in_redis() {
     });
 }
 
-/// A replica that doesn't read is disconnected at its output limit, and memory is released. The
-/// primary's clients are not delayed meanwhile.
+/// A replica that doesn't read is disconnected at its output limit, and memory is released. Other
+/// clients of the primary are not delayed.
 #[test]
 fn a_slow_replica_is_disconnected() {
     for_each_backend(|backend| {
@@ -438,8 +438,8 @@ impl ByHand {
     }
 }
 
-/// The handshake in raw bytes: errors, a full sync with an end mark, the stream that starts after
-/// an acknowledgement, a partial sync, and offsets at which the stream can't be continued.
+/// Tests the handshake in raw bytes: errors, a full sync with an end mark, the stream that starts
+/// after an acknowledgement, a partial sync, and offsets at which the stream can't continue.
 #[test]
 fn the_protocol_is_that_of_redis() {
     for_each_backend(|backend| {
@@ -501,8 +501,8 @@ fn the_protocol_is_that_of_redis() {
     });
 }
 
-/// If a replica acknowledges an offset beyond the end of the stream, this confirms no write.
-/// (redis-server 7.0 accepts such an offset, which then confirms all later writes.)
+/// An acknowledgement of an offset beyond the end of the stream confirms no write. (redis-server
+/// 7.0 accepts such an offset, which then confirms all later writes.)
 #[test]
 fn a_replica_that_lies_about_its_offset_is_not_counted() {
     for_each_backend(|backend| {
@@ -532,8 +532,8 @@ fn a_replica_that_lies_about_its_offset_is_not_counted() {
     });
 }
 
-/// A client that has received the reply to a write sees this write in the offset of `INFO` and
-/// `ROLE`, because tools wait until a replica has that offset. When no write is pending, the offset
+/// When a client has received the reply to a write, the offset of `INFO` and `ROLE` includes this
+/// write, because tools wait until a replica has that offset. When no write is pending, the offset
 /// is the end of the stream.
 #[test]
 fn the_offset_includes_every_answered_write() {
@@ -580,7 +580,7 @@ fn a_changed_ping_period_applies_at_once() {
     eventually("there is a PING", || number(&mut client, "replication", "master_repl_offset") > offset);
 }
 
-/// A replica that doesn't acknowledge is closed after `repl-timeout`.
+/// The link of a replica that doesn't acknowledge is closed after `repl-timeout`.
 #[test]
 fn a_silent_replica_is_closed() {
     let primary = Server::pantala(Backend::all()[0], &[&PRIMARY[..], &["--repl-timeout", "1"]].concat());
@@ -591,8 +591,8 @@ fn a_silent_replica_is_closed() {
     assert!(replica.0.read_to_end(&mut Vec::new()).is_ok(), "the server has closed it");
 }
 
-/// A replica that loads its snapshot acknowledges nothing but sends empty lines. It is not closed,
-/// even if it loads longer than `repl-timeout`.
+/// A replica that loads its snapshot sends empty lines instead of acknowledgements. Its link is not
+/// closed, even if the load takes longer than `repl-timeout`.
 #[test]
 fn empty_lines_keep_a_loading_replica() {
     for_each_backend(|backend| {
@@ -635,7 +635,7 @@ fn redis_cli_copies_the_dataset() {
     });
 }
 
-/// SIGTERM and `SHUTDOWN SAVE` wait for replicas, and the snapshot contains the replication ID and
+/// SIGTERM and `SHUTDOWN SAVE` wait for replicas. The snapshot contains the replication ID and the
 /// offset, so a replica needs no full sync after the restart.
 #[test]
 fn a_restarted_primary_continues_its_history() {
@@ -673,7 +673,7 @@ fn restart_and_continue(backend: Backend, stop: fn(&Server)) {
     }
 }
 
-/// As in Redis, `INFO` also counts the bytes of replication links separately.
+/// As in Redis, `INFO` has separate counters for the bytes of replication links.
 #[test]
 fn bytes_of_replication_are_counted_apart() {
     const VALUE_BYTES: usize = 1 << 20;
@@ -681,8 +681,7 @@ fn bytes_of_replication_are_counted_apart() {
         let primary = Server::pantala(backend, &PRIMARY);
         let replica = Server::pantala(backend, &PRIMARY);
         let (mut client, mut reader) = (primary.connect(), replica.connect());
-        // This value can't be compressed, so a snapshot with the value is at least as long as the
-        // value.
+        // This value can't be compressed, so the snapshot is at least as long as the value.
         let mixed =
             |at: u64| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let value: Vec<u8> = (0..VALUE_BYTES as u64).map(|at| (mixed(at) >> 56) as u8).collect();
@@ -707,9 +706,9 @@ fn bytes_of_replication_are_counted_apart() {
     });
 }
 
-/// `SHUTDOWN` waits for a replica that does not acknowledge: writes wait too, further `SHUTDOWN`s
-/// join the wait, and `SHUTDOWN ABORT` ends the wait. `NOW` does not wait, and neither does a
-/// shutdown without replicas.
+/// `SHUTDOWN` waits for a replica that does not acknowledge. Meanwhile writes and further
+/// `SHUTDOWN`s wait too. `SHUTDOWN ABORT` ends the wait. `SHUTDOWN NOW` does not wait, and neither
+/// does a shutdown without replicas.
 #[test]
 fn shutdown_waits_for_a_lagging_replica_and_can_be_aborted() {
     const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
@@ -722,7 +721,7 @@ fn shutdown_waits_for_a_lagging_replica_and_can_be_aborted() {
         assert_eq!(replica.call("REPLCONF capa psync2"), "+OK");
         replica.send("PSYNC ? -1");
         assert!(replica.line().starts_with("+FULLRESYNC"));
-        // Acknowledges the snapshot, and nothing after it.
+        // The replica acknowledges the snapshot, and nothing after it.
         eventually("the snapshot is sent", || {
             replica.send("REPLCONF ACK 0");
             info(&mut client, "replication", "slave0").contains("state=online")
@@ -755,8 +754,8 @@ fn shutdown_waits_for_a_lagging_replica_and_can_be_aborted() {
     });
 }
 
-/// `min-replicas-to-write`: writes of clients, transactions and scripts are rejected unless enough
-/// replicas have acknowledged recently (Redis calls those good).
+/// `min-replicas-to-write`: writes of clients, transactions and scripts are rejected if too few
+/// replicas have acknowledged recently. (Redis calls a replica that has done so good.)
 #[test]
 fn writes_need_good_replicas_if_the_settings_say_so() {
     const NO: &str = "NOREPLICAS Not enough good replicas to write.";

@@ -1,5 +1,5 @@
-//! Pantala as a replica: it follows redis-server and has the same dataset, continues after a broken
-//! link, and treats its clients as Redis's replicas do.
+//! Pantala as a replica of redis-server: it has the same dataset, continues after a broken link,
+//! and treats its clients as Redis's replicas do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -36,9 +36,9 @@ fn error(text: &str) -> Reply {
     Reply::Error(text.to_owned())
 }
 
-/// Sends random commands of all types and ignores the replies. Two kinds of commands are left out:
-/// - `CONFIG` changes the limits of encodings on one server only. A listpack loses the sign of a
-///   score -0, so replica and primary must use the same encodings.
+/// Sends random commands of all types and ignores the replies. Leaves out two kinds of commands:
+/// - `CONFIG`: it would change the limits of encodings on one server only. A listpack loses the
+///   sign of the score -0, so replica and primary must use the same encodings.
 /// - `BITFIELD … OVERFLOW FAIL`: redis-server 7.0 does not propagate this command if its only
 ///   change is a longer string.
 fn write_randomly(server: &Server, seed: u64, commands: usize) {
@@ -54,8 +54,8 @@ fn write_randomly(server: &Server, seed: u64, commands: usize) {
     }
 }
 
-/// Increments several keys, in transactions and scripts. If the replica applies a command twice, or
-/// not at all, its dataset differs from the primary's.
+/// Increments several keys, in transactions and scripts. If the replica applies a command twice or
+/// not at all, the datasets differ.
 fn count(server: &Server, is_over: &AtomicBool, number: usize) {
     let mut client = server.connect();
     let mut round = 0;
@@ -72,7 +72,7 @@ fn count(server: &Server, is_over: &AtomicBool, number: usize) {
     }
 }
 
-/// The primary's commands need no permissions of the replica's default user.
+/// A replica applies its primary's commands without the permissions of its default user.
 #[test]
 fn a_replica_with_a_restricted_default_user_follows() {
     for_each_backend(|backend| {
@@ -156,7 +156,7 @@ fn a_primary_that_restarts_empty_is_followed_again() {
         follow(&replica, &primary);
         wait_until_applied(&replica, &primary);
         let id = info(&replica, "replication", "master_replid");
-        // The primary restarts: the connection breaks without a reply.
+        // The primary restarts, so the connection breaks without a reply.
         let mut client = primary.connect();
         client.send(&["DEBUG", "RESTART"]);
         client.read_to_end();
@@ -291,8 +291,8 @@ fn keys_expire_when_the_primary_says_so() {
         }
         assert_eq!(client.call("SCAN 0 COUNT 1000").elements()[1].elements().len(), 0);
         assert_eq!(client.call("DBSIZE"), Reply::Integer(3), "they are hidden, not deleted");
-        // On the primary, active expiry is off: commands there find the expired keys and delete
-        // them, and the deletions reach the replica.
+        // On the primary, active expiry is off. Commands there find the expired keys and delete
+        // them, and the deletions are propagated to the replica.
         writer.call("PERSIST none");
         eventually("the primary's clock has reached the time of each key", || {
             writer.call("EXISTS short list set") == Reply::Integer(0)
@@ -308,7 +308,7 @@ fn keys_expire_when_the_primary_says_so() {
 fn a_write_after_a_pause_reaches_the_replica_at_once() {
     const ROUNDS: usize = 100;
     const PAUSE: Duration = Duration::from_millis(5);
-    // The stream is sent at most once in this time.
+    // Minimum time between two sends of the stream.
     const SPACING: Duration = Duration::from_millis(1);
     for_each_backend(|backend| {
         let (primary, replica) = (Server::pantala(backend, &PRIMARY), Server::pantala(backend, &REPLICA));
@@ -346,9 +346,9 @@ fn a_command_that_fails_does_not_end_the_link() {
     });
 }
 
-/// On a writable replica, keys whose TTL a client of the replica has set expire there, even without
-/// access. Keys whose TTL is from the primary don't, even if a client of the replica has modified
-/// them.
+/// On a writable replica, keys expire, even without access, if a client of the replica has set the
+/// TTL. Keys with a TTL from the primary don't expire there, even if a client of the replica has
+/// modified them.
 #[test]
 fn a_writable_replica_expires_its_own_keys() {
     for_each_backend(|backend| {
@@ -408,7 +408,7 @@ fn a_writable_replica_expires_its_own_keys() {
             names.push(keys);
         }
         assert_eq!(names[0], names[1]);
-        // A client's write deletes the primary's expired key, as in Redis.
+        // As in Redis, a client's write on the replica deletes an expired key of the primary.
         assert_eq!(both("APPEND theirs 2"), Reply::Integer(1));
         assert_eq!(both("EXISTS loaded kept again long theirs"), Reply::Integer(4));
         assert_eq!(both("MGET kept again long theirs").elements().len(), 4);
@@ -426,7 +426,7 @@ fn an_empty_primary_is_refused_if_the_settings_say_so() {
     follow(&replica, &primary);
     primary.connect().call("SET a 1");
     wait_until_applied(&replica, &primary);
-    // The primary empties its dataset within this history, which is accepted.
+    // The primary empties its dataset without a restart, which is accepted.
     primary.connect().call("FLUSHALL");
     wait_until_applied(&replica, &primary);
     primary.connect().call("SET a 1");
@@ -442,7 +442,7 @@ fn an_empty_primary_is_refused_if_the_settings_say_so() {
     primary.connect().call("SET b 1");
     wait_for_link(&replica);
     assert_eq!(replica.connect().call("MGET a b"), Reply::Array(vec![Reply::Null, Reply::bulk("1")]));
-    // With the setting off, an empty primary is followed as well.
+    // If the setting is off, the replica also follows an empty primary.
     assert_eq!(replica.connect().call("CONFIG SET replica-refuse-empty-primary no"), Reply::ok());
     let mut client = primary.connect();
     client.send(&["DEBUG", "RESTART"]);
@@ -609,7 +609,7 @@ fn pantala_follows_pantala_and_is_followed() {
     let announced = Random::seed(test);
     for_each_backend(|backend| {
         let seed = Random::seed_of(announced, &format!("{test} on {}", backend.name()));
-        // The backlog must hold what is written until a link is up again, also on a loaded host.
+        // The backlog must hold all writes until a link is up again, even on a loaded host.
         let primary = Server::pantala(backend, &[&PRIMARY[..], &["--repl-backlog-size", "64mb"]].concat());
         let mut replica = Server::pantala(backend, &[&REPLICA[..], &PRIMARY].concat());
         let below = Server::redis(&[]);
@@ -652,7 +652,7 @@ fn pantala_follows_pantala_and_is_followed() {
     });
 }
 
-/// The role and the setting `replicaof` change together: both are those of the command that takes
+/// The role and the setting `replicaof` change together. Both result from the command that takes
 /// effect last.
 #[test]
 fn concurrent_changes_of_the_role_leave_one_primary() {
@@ -664,7 +664,7 @@ fn concurrent_changes_of_the_role_leave_one_primary() {
             let mut client = server.connect();
             for round in 0..ROUNDS {
                 barrier.wait();
-                // Ports on which nothing listens.
+                // No process listens on these ports.
                 client.call(&format!("REPLICAOF 127.0.0.1 {}", 2 * round + port));
                 barrier.wait();
                 let set = client.call("CONFIG GET replicaof").elements()[1].text();

@@ -1,4 +1,4 @@
-//! Broken and hostile primaries: the replica keeps its dataset or follows again, applies no command
+//! Broken and hostile primaries. The replica keeps its dataset or follows again, applies no command
 //! twice, and doesn't crash.
 
 use std::time::Duration;
@@ -21,7 +21,8 @@ fn follow(client: &mut Client, primary: &StagedPrimary) {
     assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
 }
 
-/// Sends `REPLICAOF` without waiting for the reply, which may have to wait for the full sync.
+/// Sends `REPLICAOF` without waiting for the reply, because the reply may come only after the full
+/// sync.
 fn start_to_follow(replica: &Server, primary: &StagedPrimary) -> Client {
     let mut client = replica.connect();
     client.send(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
@@ -47,8 +48,8 @@ fn finish(client: &mut Client, primary: StagedPrimary) -> Vec<String> {
 }
 
 /// Returns a primary's reply to this `PSYNC`. The primary's stream has these commands after
-/// `offset`. If the replica knows the primary's ID, the stream continues at the requested offset;
-/// otherwise the reply is a snapshot without keys, and all commands.
+/// `offset`. If the replica knows the primary's ID, the reply is the stream from the requested
+/// offset. If not, the reply is a snapshot without keys, followed by all commands.
 fn continues(psync: &Sent, offset: u64, commands: &[&str]) -> Vec<u8> {
     let all = stream(commands);
     if psync[1] != ID {
@@ -96,10 +97,10 @@ fn a_truncated_stream_continues_after_its_last_whole_command() {
     const COMMANDS: [&str; 6] = ["SELECT 3", "INCR n", "MULTI", "INCR m", "INCR m", "EXEC"];
     for_each_backend(|backend| {
         let all = stream(&COMMANDS);
-        // The first link ends before the last byte of the second command. The others end within the
-        // transaction: before the last byte of a command, and between two commands. A transaction
-        // is applied as a whole, so the replica requests the stream again from the transaction's
-        // `MULTI`.
+        // The first link ends before the last byte of the second command. The two other links end
+        // within the transaction: before the last byte of a command, and between two commands. A
+        // transaction is applied as a whole, so the replica requests the stream again from the
+        // transaction's `MULTI`.
         let ends = [1, 2, 5].map(|count| stream(&COMMANDS[..count]).len());
         let cuts = [ends[1] - 1, ends[2] - 1, ends[2]];
         let first = [&all[..cuts[0]], &all[ends[0]..cuts[1]], &all[ends[1]..cuts[2]]];
@@ -142,7 +143,7 @@ fn keeps_its_data(scenes: Vec<Scene>, args: &[&str], parts: &[&str]) {
     let files = std::fs::read_dir(replica.folder()).expect("its folder").flatten();
     let left: Vec<_> =
         files.map(|file| file.file_name()).filter(|name| name.to_string_lossy().contains("temp")).collect();
-    // At most one temporary file is left: that of the next attempt, which may have started.
+    // The next attempt may have started and have a temporary file. No other temporary file is left.
     assert!(left.len() <= 1, "{left:?}");
     // The replica may detect the last failure only after the primary has finished its scenario.
     for part in parts {
@@ -181,7 +182,8 @@ fn a_link_that_breaks_before_its_stream_leaves_the_dataset_as_it_is() {
         vec![
             Scene::answers(b""),
             behind(b""),
-            // The connection ends within the snapshot, and then within its end mark.
+            // In the first scene, the connection ends within the snapshot; in the second, within
+            // the end mark.
             behind(b"$18\r\nREDIS0010\xff\0\0"),
             behind(&marked),
             behind(b"$99999999999999\r\nREDIS0010"),
@@ -264,8 +266,8 @@ fn a_hostile_stream_harms_only_its_own_link() {
     });
 }
 
-/// As in Redis, a server deletes its RDB file after a sync only if it has no save points and no
-/// append-only file.
+/// As in Redis, a server deletes its RDB file after a sync if it has neither save points nor an
+/// append-only file. In other cases, it keeps the file.
 #[test]
 fn a_replica_deletes_its_file_if_it_saves_nothing() {
     for (args, is_deleted) in [
@@ -287,15 +289,15 @@ fn a_replica_deletes_its_file_if_it_saves_nothing() {
     }
 }
 
-/// Makes the directory of a server's append-only file unusable, by a file in its place.
+/// Makes the directory of a server's append-only file unusable, by creating a file with its name.
 fn block_append_only(server: &Server) {
     let dir = server.folder().join("appendonlydir");
     std::fs::rename(&dir, server.folder().join("former")).expect("renamed");
     std::fs::write(&dir, "").expect("written");
 }
 
-/// A replica that can't reopen its append-only file after a full sync retries. `CONFIG SET
-/// appendonly yes` tries at once.
+/// A replica that can't reopen its append-only file after a full sync retries after some time.
+/// `CONFIG SET appendonly yes` makes it retry at once.
 #[test]
 fn an_append_only_file_is_reopened_after_a_full_sync() {
     for_each_backend(|backend| {

@@ -38,9 +38,9 @@ fn wait_until_returned(server: &Server, resident_max: u64, what: &str) {
 /// Time within which freed memory is returned.
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Runs an action that ends by freeing memory, and waits until the memory has been returned.
-/// Repeats both, up to ten times, until the memory was returned within `RETURNED_WITHIN`: on a busy
-/// host some rounds take longer.
+/// Runs an action that frees memory at its end, and waits until the memory has been returned. On a
+/// busy host, this may take longer than `RETURNED_WITHIN`, so up to ten rounds are run until one is
+/// in time.
 fn returns_in_time(server: &Server, resident_max: u64, what: &str, mut scene: impl FnMut()) {
     let is_in_time = (0..10).any(|_| {
         scene();
@@ -71,7 +71,8 @@ fn freed_memory_is_returned_without_a_command() {
         let resident_max = resident_max(&mut client);
         // A purge waits until no script runs. The script that has run here must not delay it.
         assert_eq!(client.command(&["EVAL", "return 1", "0"]), Reply::Integer(1));
-        // 30 MiB are mapped separately; 5 MiB come from the allocator's arenas.
+        // Values of 30 MiB are mapped separately, and values of 5 MiB are from the allocator's
+        // arenas.
         for bytes in [30 * MIB, 5 * MIB] {
             let large = vec![b'x'; bytes as usize];
             returns_in_time(&server, resident_max, "large values are returned", || {
@@ -81,7 +82,7 @@ fn freed_memory_is_returned_without_a_command() {
                 assert_eq!(client.call("DEL a b c d"), Reply::Integer(4));
             });
         }
-        // Several workers allocate; one frees memory allocated by the others.
+        // Several workers allocate memory, and one of them frees the memory of all.
         let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         returns_in_time(&server, resident_max, "small values are returned", || {
             for other in &mut others {
@@ -125,8 +126,8 @@ fn freed_memory_is_returned_beside_scripts() {
     });
 }
 
-/// The sizes of values in the reports that led to the purge. Takes minutes and a gigabyte of
-/// memory.
+/// Uses the sizes of values from the reports for which the purge was written. Takes minutes and a
+/// gigabyte of memory.
 #[test]
 #[ignore = "takes a gigabyte: run by .ci/nightly"]
 fn large_frees_are_returned_within_a_second() {
@@ -148,8 +149,8 @@ fn large_frees_are_returned_within_a_second() {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let resident_max = resident_max(&mut server.connect());
         scenes(&server, resident_max);
-        // Threads that load the dataset at startup allocate too, and end before the dataset is
-        // deleted.
+        // Threads that load the dataset at startup also allocate memory, and end before the dataset
+        // is deleted.
         let folder = tempfile::tempdir().expect("a folder can be made");
         let dir = folder.path().to_str().expect("its name is UTF-8");
         let args = ["--workers", "2", "--appendonly", "yes", "--dir", dir];
@@ -221,13 +222,13 @@ fn memory_purge_returns_freed_memory() {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let mut client = server.connect();
         let resident_max = resident_max(&mut client);
-        // Cron, which returns memory in its periodic work, is paused, so only MEMORY PURGE returns
+        // The periodic task that returns memory is paused, so that only MEMORY PURGE returns
         // memory.
         assert_eq!(client.call("DEBUG PAUSE-CRON 1"), Reply::ok());
         let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         let value = vec![b'x'; 5 * KIB as usize];
-        // Repeated, because the allocator itself may already return memory while it serves
-        // requests. Then nothing is left for MEMORY PURGE.
+        // The test is repeated if the allocator has already returned the memory itself, so that
+        // nothing is left for MEMORY PURGE.
         eventually("there is freed memory to return", || {
             for (number, other) in others.iter_mut().enumerate() {
                 let names: Vec<String> = (0..5_000).map(|key| format!("{number}:{key}")).collect();
@@ -245,8 +246,7 @@ fn memory_purge_returns_freed_memory() {
     });
 }
 
-/// A new string uses only as much memory as its length needs, as in Redis. Spare room is allocated
-/// only when a string grows.
+/// As in Redis, a new string has no spare room. Spare room is allocated only when a string grows.
 #[test]
 fn new_strings_take_their_length() {
     for_each_backend(|backend| {
@@ -316,9 +316,9 @@ fn growing_values_are_never_in_memory_twice() {
                 }
             }
             let peak = server.peak_resident_bytes();
-            // The maximum includes the pages of the program, some 10 MiB, and the buffers that the
-            // value and the input outgrew in the last milliseconds: up to 40 MiB in huge pages.
-            // Twice the value would be 192 MiB.
+            // The maximum includes about 10 MiB for the pages of the program. It also includes up
+            // to 40 MiB, in huge pages, for buffers that the value and the input outgrew in the
+            // last milliseconds. Twice the value would be 192 MiB.
             assert!(peak < 160 * MIB, "{command}: {} MiB", peak / MIB);
         }
     });
@@ -334,18 +334,18 @@ fn large_values_are_stored_without_a_copy() {
         let value = vec![b'x'; 100 * MIB as usize];
         set(&mut client, "k", &value);
         let grown = server.peak_resident_bytes() - before;
-        // One copy of the value, and receive buffers, which are larger if the worker is slow. Two
-        // copies would exceed the limit.
+        // The limit allows one copy of the value, and receive buffers, which are larger if the
+        // worker is slow. Two copies would exceed it.
         assert!(grown < 150 * MIB, "{} MiB for 100", grown / MIB);
         assert_eq!(client.call("STRLEN k"), Reply::Integer(value.len() as i64));
     });
 }
 
-/// In three scenarios the peak is at most that of redis-server: a value of 530 MB (within 1%), a
-/// string that grows until it reaches `maxmemory`, and a list that grows by 64 MB with each command
-/// until it reaches `maxmemory`. The peak is slightly higher for lists of elements of 200 KiB, and
-/// for lists that grow by a million elements per command. Such lists reach nearly the same length
-/// on both servers, but mimalloc keeps more free blocks.
+/// Compares peaks with redis-server. In three scenarios, Pantala's peak is at most as high: a value
+/// of 530 MB (within 1%), a string that grows until it reaches `maxmemory`, and a list that grows
+/// by 64 MB with each command until it reaches `maxmemory`. In two scenarios, it is slightly
+/// higher: lists with elements of 200 KiB, and lists that grow by a million elements per command.
+/// Such lists reach nearly the same length on both servers, but mimalloc keeps more free blocks.
 #[test]
 #[ignore = "takes half a gigabyte in each of two servers: run by .ci/nightly"]
 fn peaks_are_at_most_those_of_redis() {
@@ -395,7 +395,7 @@ fn peaks_are_at_most_those_of_redis() {
     }
 }
 
-/// Large values that aren't copied are returned, stored and logged like others.
+/// Large values that aren't copied are returned, stored and logged like other values.
 #[test]
 fn values_that_are_not_copied_behave_like_others() {
     for_each_backend(|backend| {
@@ -444,7 +444,7 @@ fn values_that_are_not_copied_behave_like_others() {
         set(&mut client, "seen", &value);
         let line = monitor.receive().text();
         assert!(line.len() > 100_000 && line.contains("\"seen\""), "{} bytes", line.len());
-        // In a transaction, followed by more commands in the same write.
+        // The value is set in a transaction, and more commands follow in the same write.
         let mut all = encode(&["MULTI"]);
         all.extend(encode(&[b"SET", &b"in"[..], &value]));
         all.extend(encode(&["EXEC"]));
@@ -505,14 +505,14 @@ fn emptied_shards_leave_room_for_new_keys() {
             client.call("CONFIG SET maxmemory-policy allkeys-random");
             assert_eq!(client.call(&format!("CONFIG SET maxmemory {limit}")), Reply::ok());
             for batch in 0..12 {
-                // Input counts too, so no batch is large.
+                // Received input also counts as memory, so the batches are small.
                 let set = |key| words(&format!("SETEX key:{key} 1000 value"));
                 let commands: Vec<Vec<String>> = (500 * batch..500 * (batch + 1)).map(set).collect();
                 let refused = client.pipeline(&commands).iter().filter(|reply| **reply != Reply::ok()).count();
                 assert_eq!(refused, 0, "{shards} shards, {execution}");
             }
-            // The same if keys are deleted instead of evicted. With `--execution owner`, the owners
-            // release memory in their next periodic work.
+            // The same holds if keys are deleted instead of evicted. With `--execution owner`, the
+            // owners release memory in their next periodic work.
             assert_eq!(client.call("FLUSHALL"), Reply::ok());
             client.call("CONFIG SET maxmemory-policy noeviction");
             let pairs = |key| [words(&format!("SET key:{key} value")), words(&format!("DEL key:{key}"))];

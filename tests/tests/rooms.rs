@@ -1,4 +1,4 @@
-//! Checks the modules of the server (rooms) in its source text: which room may import which, and
+//! Checks the source text of the server: which *rooms* (top-level modules) may import which, and
 //! the size of types.
 
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use std::path::Path;
 use pantala_tests::binary::workspace_root;
 use pantala_tests::tidy;
 
-/// Rooms, from the lowest to the highest. A room may import earlier ones and files outside of all
-/// rooms, but no later room.
+/// Rooms, from the lowest to the highest. A room may import lower rooms, and files outside of all
+/// rooms.
 const ROOMS: [&str; 6] = ["reactor", "clients", "dispatch", "windows", "control", "worker"];
 
 /// Maximum number of fields of a type.
@@ -62,8 +62,8 @@ fn rooms_import_only_those_below_them() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Files outside of the rooms are used by all rooms. They may import no room, except for the files
-/// that start workers.
+/// All rooms may use files outside of the rooms. Such files may import no room, except for the
+/// files that start workers.
 #[test]
 fn files_outside_of_rooms_import_none() {
     const MAY_IMPORT: [&str; 2] = ["lib.rs", "startup.rs"];
@@ -78,8 +78,8 @@ fn files_outside_of_rooms_import_none() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Fields and methods by the name of the type. If several types have the same name, these are the
-/// fields of the largest one, and the methods of all.
+/// Number of fields and number of methods, by the name of the type. If several types have the same
+/// name, these are the fields of the largest type, and the methods of all these types.
 type Sizes = BTreeMap<String, (usize, usize)>;
 
 /// Returns the identifier at the start of the code.
@@ -184,7 +184,7 @@ fn types_stay_small() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// [`add_sizes`] searches text; this case documents what it counts.
+/// [`add_sizes`] searches text and doesn't parse Rust. This case documents what it counts.
 #[test]
 fn sizes_are_counted() {
     let code = "pub struct One<'a> {\n    pub a: u8,\n    b: [u8; 2],\n    pub(super) c: &'a str,\n}\nstruct Unit;\n\
@@ -193,7 +193,7 @@ fn sizes_are_counted() {
                 pub(in crate::room) fn i() {}\n    pub unsafe fn j() {}\n}\n";
     let mut sizes = Sizes::new();
     add_sizes(&mut sizes, code);
-    // A smaller type of the same name in another file hides no fields.
+    // A smaller type of the same name in another file does not change the number of fields.
     add_sizes(&mut sizes, "struct One {\n    pub(in crate::room) a: u8,\n}\n");
     assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [("One".to_owned(), (3, 5))]);
 }

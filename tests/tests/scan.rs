@@ -1,5 +1,5 @@
-//! The guarantee of SCAN: it returns every key that exists from the first call to the last, even if
-//! other keys are added and removed meanwhile, and it returns no key that never existed.
+//! The guarantee of SCAN: an iteration returns every key that exists from the first call to the
+//! last, even if other keys are added and removed meanwhile. It returns no key that never existed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use pantala_tests::concurrent::{Body, run_for};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
 
-/// Maximum number of calls of one iteration. More calls mean that it doesn't end.
+/// Maximum number of calls of one iteration. More calls mean that the iteration doesn't end.
 const CALLS_MAX: usize = 2_000_000;
 
 fn start(backend: Backend) -> Server {
@@ -26,7 +26,7 @@ fn scan(client: &mut Client, options: &[&str], mut between: impl FnMut()) -> Vec
         let [next, keys] = reply.elements() else { panic!("SCAN must return a cursor and keys: {reply:?}") };
         found.extend(keys.elements().iter().map(Reply::text));
         cursor = next.text();
-        // Clients parse a cursor as an unsigned 64-bit number, or as a double.
+        // Some clients parse a cursor as an unsigned 64-bit number, and others as a double.
         let number = cursor.parse::<u64>().expect("a cursor is an unsigned number");
         assert!(number < 1 << 53, "a double doesn't hold the cursor {number}");
         if cursor == "0" {
@@ -88,7 +88,7 @@ fn stable_keys_are_returned_while_the_table_grows_and_shrinks() {
         fill(&mut client, "stable:", 0..STABLE);
         for round in 0..6 {
             // During the iteration, the number of keys grows in even rounds and shrinks in odd
-            // ones, in random steps.
+            // rounds, in random steps.
             let mut done = 0;
             let grows = round % 2 == 0;
             let found = scan(&mut client, &["COUNT", "20"], || {
@@ -152,7 +152,7 @@ fn stable_keys_are_returned_beside_writers() {
     });
 }
 
-/// Clients that store a cursor as a double (node-redis 4, `tonumber` in scripts) finish a scan of
+/// Clients that store a cursor as a double (node-redis 4, `tonumber` in scripts) complete a scan of
 /// many partitions, and get each key once.
 #[test]
 fn cursors_of_many_partitions_survive_as_doubles() {

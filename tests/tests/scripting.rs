@@ -1,5 +1,4 @@
-//! Scripts: replies are byte for byte equal to those of redis-server, and scripts can't harm the
-//! server.
+//! Scripts: replies equal those of redis-server byte for byte, and scripts can't harm the server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,8 +14,8 @@ mod escapes;
 
 use corpus::CORPUS;
 
-/// Several shards (parts of the key space) per worker, so that a script's keys are in several
-/// shards, which belong to several workers.
+/// Arguments with several shards (parts of the key space) per worker. A script's keys are then in
+/// several shards, which belong to several workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// Commands that create the dataset of the scripts.
@@ -48,11 +47,12 @@ fn scripts_behave_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, transcript);
 }
 
-/// Returns calls of each command and subcommand of `server` that it rejects in scripts: because of
-/// a wrong number of arguments, an unknown subcommand, or a command that scripts may not call.
+/// Returns calls of all commands and subcommands of `server` that the server rejects in scripts.
+/// The reason is a wrong number of arguments, an unknown subcommand, or a command that scripts may
+/// not call.
 fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
     const ARGUMENTS_MAX: usize = 6;
-    /// Commands that have had an option since Redis 7.2, and so accept other numbers of arguments
+    /// Commands to which Redis 7.2 added an option, so that they accept other numbers of arguments
     /// than in Redis 7.0.
     const LATER: [&str; 2] = ["zrank", "zrevrank"];
     fn add(entry: &Reply, calls: &mut Vec<Vec<String>>) {
@@ -76,9 +76,9 @@ fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
     calls
 }
 
-/// A script's calls are rejected with the errors of Redis, for every command of Redis 7.0,
-/// including those that Pantala doesn't implement. If scripts may call a command that Pantala
-/// doesn't implement, the script gets the error that a client gets.
+/// Calls in scripts are rejected with the same errors as in Redis, for every command of Redis 7.0,
+/// even if Pantala doesn't implement the command. If scripts may call such a command, a script gets
+/// the same error as a client.
 #[test]
 fn commands_are_rejected_in_scripts_as_in_redis() {
     let Some(reference) = Server::redis(&[]) else { return };
@@ -104,13 +104,13 @@ fn commands_are_rejected_in_scripts_as_in_redis() {
 }
 
 /// A pipeline runs while scripts hold all shards, one script directly after the other. The
-/// pipeline's commands don't wait separately: the commands after a waiting command wait together
-/// with it. Replies keep their order, and each command sees the changes of earlier ones.
+/// pipeline's commands don't wait separately. When a command waits, the commands after it wait
+/// together with it. Replies keep their order, and each command sees the changes of earlier ones.
 #[test]
 fn pipelines_beside_wide_scripts_wait_together() {
     const SCRIPTS: i64 = 4;
     const TRIES_MAX: usize = 20;
-    // The script runs long enough that a pipeline arrives during it and finds all shards held.
+    // The script runs so long that a pipeline arrives during the script and finds all shards held.
     let wide = "for i = 1, 2000000 do end for i = 1, 50 do redis.call('SET', 'key:' .. i, i) end return redis.call('INCR', 'runs')";
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "40"]);
@@ -118,7 +118,7 @@ fn pipelines_beside_wide_scripts_wait_together() {
         // After this run the server knows that the script uses undeclared keys.
         let mut runs = 1;
         assert_eq!(calling.command(&["EVAL", wide, "0"]), Reply::Integer(runs));
-        // At least one of these clients is on another worker than the script's client, so its
+        // At least one of these clients belongs to another worker than the script's client. Its
         // commands wait for shards.
         let mut others = [server.connect(), server.connect()];
         let words = |key: u32, words: [&str; 2]| vec![words[0].to_owned(), format!("own:{key}"), words[1].to_owned()];
@@ -197,9 +197,9 @@ fn undeclared_keys_work() {
     });
 }
 
-/// Scripts that are rolled back after some calls have succeeded or failed. Most are rolled back
-/// because they use an undeclared key, one because it calls `PUBLISH`, and one because it changes a
-/// large value. The last script ends with an error.
+/// Scripts that are rolled back after some calls have succeeded or failed. One is rolled back
+/// because it calls `PUBLISH`, one because it changes a large value, and the others because they
+/// use an undeclared key. The last script ends with an error.
 const ROLLED_BACK: [&str; 7] = [
     "redis.pcall('nosuch') return redis.call('get','undeclared')",
     "redis.pcall('get') return redis.call('get','undeclared')",
@@ -237,16 +237,16 @@ fn counts_of_scripts(server: &Server, _: u8) -> Vec<String> {
     lines
 }
 
-/// The counters of `INFO` equal those of Redis, which runs each script once. So a script that is
-/// rolled back and rerun counts once, and so do its calls and their errors.
+/// The counters of `INFO` equal those of Redis, which runs each script once. A script that is
+/// rolled back and rerun therefore counts once, and so do its calls and their errors.
 #[test]
 fn calls_of_scripts_are_counted_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, counts_of_scripts);
 }
 
-/// A script changes more keys than the undo log (the former values, for a rollback) reserves space
-/// for. It changes each key twice, with values of many lengths, and then a value that is too large
-/// for the undo log. When it is rerun, all keys must have their original values. The next script on
+/// A script changes so many keys that the undo log (the former values, for a rollback) must grow.
+/// It changes each key twice, with values of many lengths, and then a value that is too large for
+/// the undo log. When it is rerun, all keys must have their original values. The next script on
 /// that worker must roll back only its own changes.
 #[test]
 fn many_keys_are_rolled_back() {
@@ -279,8 +279,8 @@ fn many_keys_are_rolled_back() {
 }
 
 /// A call that looks up a missing declared key creates an event, which is stored until the call
-/// commits. The memory of these events is released, so after many such calls the next call still
-/// has room for its own events, and runs once.
+/// commits. Then the memory of the event is released. After many such calls, the next call
+/// therefore still has room for its own events, and runs once.
 #[test]
 fn events_of_earlier_calls_take_no_space() {
     const CALLS: u64 = 3000;
@@ -297,8 +297,8 @@ fn events_of_earlier_calls_take_no_space() {
     });
 }
 
-/// Changes made by a script before it failed persist, and are applied once even if the script was
-/// rolled back and rerun before.
+/// The changes that a script makes before it fails persist. They are applied once, even if the
+/// script was rolled back and rerun before it failed.
 #[test]
 fn changes_of_a_script_before_its_error_persist() {
     let fails =
@@ -320,7 +320,7 @@ fn changes_of_a_script_before_its_error_persist() {
     });
 }
 
-/// Scripts in a transaction run with its other commands.
+/// Scripts in a transaction run together with the other commands of the transaction.
 #[test]
 fn scripts_in_transactions() {
     for_each_backend(|backend| {
@@ -335,7 +335,7 @@ fn scripts_in_transactions() {
     });
 }
 
-/// An endless script that catches all errors is killed from another worker.
+/// A client of another worker kills an endless script that catches all errors.
 #[test]
 fn endless_scripts_are_killed() {
     for_each_backend(|backend| {
@@ -369,15 +369,15 @@ fn endless_scripts_are_killed() {
 }
 
 /// A signal stops the server even while a script runs that can't be killed because it has written.
-/// With save points the server waits for the script, as Redis does, because the snapshot needs all
-/// shards.
+/// If there are save points, the server waits for the script, as Redis does, because the snapshot
+/// needs all shards.
 #[test]
 fn an_endless_script_does_not_prevent_shutdown() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1", "--save", ""]);
         let mut client = server.connect();
         client.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "k"]);
-        // Long enough for the script to start.
+        // In this time, the script starts.
         std::thread::sleep(Duration::from_millis(300));
         server.signal(Signal::TERM);
         assert!(server.wait_exit(Duration::from_secs(30)).success());

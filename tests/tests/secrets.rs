@@ -8,7 +8,7 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 /// Part of every password below.
 const SECRET: &str = "hunter2";
 
-/// Commands that contain a password, each of which takes another path through the server.
+/// Commands that contain a password. Each takes a different path through the server.
 const COMMANDS: &[&str] = &[
     "ACL SETUSER max on >hunter2 +@all ~*",
     "AUTH max hunter2",
@@ -46,7 +46,7 @@ const COMMANDS: &[&str] = &[
     "EXEC",
     "ACL SETUSER limited on >hunter2 +ping +auth",
     "AUTH limited hunter2",
-    // All denied, and therefore in `ACL LOG`.
+    // These commands are denied, and therefore in `ACL LOG`.
     "CONFIG SET masterauth hunter2",
     "ACL SETUSER max >hunter2",
     "MIGRATE 127.0.0.1 1 key 0 100 AUTH hunter2",
@@ -92,7 +92,7 @@ fn passwords_are_never_shown() {
         assert!(shown.iter().any(|line| line.contains("\"(redacted)\"")), "{shown:?}");
         assert_hidden("MONITOR", &shown.join("\n"));
         let slow = observer.call("SLOWLOG GET 1000");
-        // The slow log lacks denied calls, and the queuing of a transaction's commands.
+        // The slow log contains neither denied calls nor the queuing of a transaction's commands.
         assert!(slow.elements().len() > COMMANDS.len() / 2, "{} entries", slow.elements().len());
         for report in REPORTS {
             let reply = observer.call(report);
@@ -160,7 +160,7 @@ fn damaged_private_keys_are_never_shown() {
             assert!(text.contains(&expected) || name == "encrypted", "{name}: {text}");
             assert_no_key(&key, text);
         }
-        // The file of the key is set as the file of the certificate.
+        // By mistake, the key's file is set as the certificate's file.
         assert!(admin.command(&["CONFIG", "SET", "tls-cert-file", &file]).is_error(), "{name}");
         assert_no_key(&key, &server.log());
     }

@@ -9,19 +9,20 @@ use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, tool};
 use tempfile::TempDir;
 
-/// Time without a reply after which a primary counts as down, ms.
+/// Time without a reply after which a primary counts as down, in ms.
 const DOWN_AFTER_MS: u64 = 1000;
 
-/// A redis-server that runs as a Sentinel; killed when dropped.
+/// A redis-server that runs as a Sentinel. It is killed when dropped.
 pub(super) struct Sentinel {
     child: Child,
     port: u16,
-    /// Directory of its configuration file, which Sentinel rewrites while it runs.
+    /// Directory of the configuration file, which Sentinel rewrites while it runs.
     _folder: TempDir,
 }
 
 impl Sentinel {
-    /// Starts a single Sentinel that monitors a primary; `None` if redis-server isn't installed.
+    /// Starts a single Sentinel that monitors a primary. Returns `None` if redis-server isn't
+    /// installed.
     pub(super) fn of(primary: &Server) -> Option<Sentinel> {
         let program = tool::find("redis-server")?;
         let folder = tempfile::tempdir().expect("a folder");
@@ -45,7 +46,7 @@ impl Sentinel {
         Some(sentinel)
     }
 
-    /// Returns the port on which it listens.
+    /// Returns the port on which Sentinel listens.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
@@ -57,7 +58,7 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // It may already have exited.
+        // The error is ignored: Sentinel may already have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -93,7 +94,8 @@ fn a_dead_primary_is_replaced_and_keeps_what_wait_confirmed() {
     assert_eq!(promoted.connect().call("SET later 1"), Reply::ok());
     eventually("the other replica follows", || {
         let mut client = other.connect();
-        // Repeated, because Sentinel disconnects the clients of a replica that it reconfigures.
+        // The command is repeated, because Sentinel disconnects the clients of a replica that it
+        // reconfigures.
         let is_sent = client.try_send_raw(&encode(&["EXISTS", "later"])).is_ok();
         is_sent && client.try_receive().is_ok_and(|(reply, _)| reply == Reply::Integer(1))
     });

@@ -1,5 +1,4 @@
-//! CONFIG, INFO, HELLO, MEMORY and DEBUG. Replies that should be equal are compared with
-//! redis-server's.
+//! CONFIG, INFO, HELLO, MEMORY and DEBUG. Most replies are compared with those of redis-server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -54,7 +53,7 @@ fn config_get_names_and_defaults_equal() {
         "unauthenticated-timeout",
         "replica-refuse-empty-primary",
         "aof-checksums",
-        // On by default in Redis; Pantala has no such feature.
+        // These are on by default in Redis. Pantala has no such features.
         "activerehashing",
         "crash-log-enabled",
         "crash-memcheck-enabled",
@@ -203,7 +202,7 @@ fn info_has_the_fields_of_redis() {
     }
 }
 
-/// After the same commands, a field of `INFO memory` is 0 only if redis-server's field is 0 too.
+/// If redis-server's field of `INFO memory` isn't 0 after these commands, Pantala's isn't either.
 #[test]
 fn fields_of_info_memory_are_counted() {
     /// Fields that describe redis-server's allocator, or that vary over time.
@@ -369,7 +368,7 @@ fn the_peak_of_memory_is_recorded() {
     let server = start();
     let mut client = server.connect();
     client.command(&["SET", "key", &"x".repeat(VALUE_BYTES)]);
-    // Longer than the period in which cron samples the memory.
+    // Waits for longer than the interval at which the periodic task samples the memory.
     std::thread::sleep(Duration::from_millis(2500));
     client.call("DEL key");
     let memory = client.call("INFO memory").text();
@@ -391,7 +390,7 @@ fn debug_sleep_sleeps() {
     assert!(start_time.elapsed() >= Duration::from_millis(300));
 }
 
-/// While `DEBUG SLEEP` runs, no client is served, whatever its worker and its command.
+/// While `DEBUG SLEEP` runs, no client of any worker is served, whatever the client's command is.
 #[test]
 fn debug_sleep_stops_all_workers() {
     let server = start();
@@ -427,7 +426,7 @@ fn a_signal_interrupts_debug_sleep() {
             probe.send(&["GET", "key"]);
             probe.try_receive().is_err()
         };
-        // Several times in a row, because a busy host may delay a reply.
+        // The server must be silent several times in a row, because a busy host may delay a reply.
         eventually("the server sleeps", || (0..5).all(|_| is_silent()));
         server.signal(rustix::process::Signal::TERM);
         server.wait_exit(Duration::from_secs(5));
@@ -435,8 +434,8 @@ fn a_signal_interrupts_debug_sleep() {
     });
 }
 
-/// Tests `DEBUG LOG` and `DEBUG SET-SKIP-CHECKSUM-VALIDATION` on both servers. With the latter, a
-/// payload with a wrong checksum is restored, but one that is damaged elsewhere is still rejected.
+/// Tests `DEBUG LOG` and `DEBUG SET-SKIP-CHECKSUM-VALIDATION` on both servers. The second allows
+/// RESTORE of a payload with a wrong checksum, but not of one with other damage.
 #[test]
 fn checksums_are_skipped_on_request() {
     let reference = Server::redis(&["--enable-debug-command", "yes"]);
@@ -468,7 +467,7 @@ fn time_returns_the_current_time() {
     assert!(reply.elements()[1].text().parse::<u64>().expect("microseconds") < 1_000_000);
 }
 
-/// `FUNCTION FLUSH` works as in Redis while no library is loaded. Tools that reset a server send
+/// `FUNCTION FLUSH` works as in Redis, even if no library is loaded. Tools that reset a server send
 /// this command.
 #[test]
 fn an_empty_library_of_functions_is_flushed() {
@@ -490,8 +489,8 @@ fn an_empty_library_of_functions_is_flushed() {
 #[test]
 fn statistics_include_other_workers_at_once() {
     let server = start();
-    // Connections are spread evenly over the two workers, so some aren't on the worker that replies
-    // to INFO.
+    // Connections are distributed evenly over the two workers, so some don't belong to the worker
+    // that replies to INFO.
     let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
     for client in &mut clients {
         client.call("GET a");
@@ -546,8 +545,8 @@ fn change_addresses(server: &Server) -> Vec<Reply> {
     let taken = std::net::TcpListener::bind("0.0.0.0:0").expect("a port");
     set("port", &taken.local_addr().expect("its address").port().to_string());
     ping(other);
-    // The new address may include the old one, or be part of it, on the same port. The third value
-    // contains an address that the host doesn't have.
+    // The new addresses may include the old ones, or be a part of them, on the same port. The third
+    // value contains an address that the host doesn't have.
     for bind in ["127.0.0.1", "* -::*", "127.0.0.1 192.0.2.1", "127.0.0.1"] {
         set("bind", bind);
         ping(other);
@@ -575,8 +574,8 @@ fn the_listening_address_changes_at_run_time() {
     });
 }
 
-/// Sets several directives, of which `appendonly` can't be applied: a file has the name of the
-/// append-only file's directory. Returns the replies.
+/// Sets several directives, and returns the replies. `appendonly` can't be applied, because a file
+/// has the name of the append-only file's directory.
 fn refused_changes(server: &Server) -> Vec<Reply> {
     let mut client = server.connect();
     let dir = client.call("CONFIG GET dir").elements()[1].text();
@@ -615,7 +614,7 @@ fn refused_changes(server: &Server) -> Vec<Reply> {
         Reply::Integer(i64::from(client.call("CONFIG GET port").elements()[1].text() == server.port().to_string())),
         Reply::Integer(i64::from(std::net::TcpStream::connect(("127.0.0.1", port.parse().expect("a port"))).is_ok())),
     ];
-    // A new connection, which needs no password.
+    // Uses a new connection, which needs no password.
     replies.push(server.connect().call("GET a"));
     std::fs::remove_file(&folder).expect("it is there");
     let appendonly = client.command(&["CONFIG", "SET", "maxclients", "77", "appendonly", "yes"]);
@@ -633,7 +632,7 @@ fn config_set_applies_all_or_none() {
     assert_eq!(own, refused_changes(&reference));
 }
 
-/// The append-only file is in the directory that the same command sets.
+/// One command sets the directory and turns the append-only file on. The file is in that directory.
 #[test]
 fn config_set_turns_the_append_only_file_on_in_a_new_directory() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2", "--enable-protected-configs", "yes"]);
@@ -742,7 +741,8 @@ fn debug_htstats_counts_the_keys_of_a_database() {
     assert!(client.call("DEBUG REPLYBUFFER RESIZING 1").text().starts_with("ERR Pantala has no reply buffers"));
 }
 
-/// Replies to `MODULE` with each value of `enable-module-command`, for a library that is missing.
+/// Returns the replies to `MODULE` for a library that is missing, with each value of
+/// `enable-module-command`.
 fn module_replies(server: &Server) -> Vec<String> {
     const CALLS: &[&str] = &[
         "MODULE LOAD",

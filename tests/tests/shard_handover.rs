@@ -1,40 +1,40 @@
 //! A *shard* is a part of the key space, which one worker (a thread with an event loop) holds at a
 //! time. Other workers may hand shards over to a worker. If such shards arrive while the worker
 //! runs a script, the worker releases them immediately, because it can't use them before the script
-//! ends. No script in these tests becomes busy before `kill_function` (`busy-reply-threshold 0`),
-//! so a shard that isn't released would be held forever.
+//! ends. With `busy-reply-threshold 0`, no script becomes busy before `kill_function`. A shard that
+//! isn't released would therefore be held forever.
 
 use std::time::Duration;
 
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
-/// Maximum wait for a reply, far longer than a reply takes.
+/// Maximum wait for a reply. It is far longer than a reply takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Keys whose shards the function of [`Scene::holder`] holds, and [`OWN`], a key in a shard that it
-/// doesn't hold.
+/// Keys whose shards the function of [`Scene::holder`] holds. [`OWN`] is a key in a shard that the
+/// function doesn't hold.
 const HELD: [&str; 8] = ["h0", "h1", "h2", "h3", "h4", "h5", "h6", "h7"];
 const OWN: &str = "own";
 
-/// A server and its clients, in three groups by purpose. The clients of a group are all on one
-/// worker, and no two groups share a worker.
+/// A server and its clients, in three groups by purpose. All clients of a group belong to one
+/// worker, and each group has a different worker.
 struct Scene {
     server: Server,
     /// Runs an endless function, which holds the shards of [`HELD`] until it is killed.
     holder: Client,
-    /// Clients on the worker that runs an endless script: none of them is served before the script
+    /// Clients of the worker that runs an endless script. None of them is served before the script
     /// is killed.
     stuck: Vec<Client>,
     /// Clients that observe the server and wait for keys.
     others: Vec<Client>,
-    /// Idle clients, one per worker, so that the server assigns further connections round robin.
+    /// Idle clients, one per worker. With them, the server assigns further connections round robin.
     _balance: Vec<Client>,
 }
 
 impl Scene {
-    /// Starts a server with this number of clients in each group. The holder sends the command
-    /// `behind` in the same write as the call of its function, after that call.
+    /// Starts a server with this number of clients in each group. The holder sends the call of its
+    /// function and the command `behind` in one write.
     fn new(backend: Backend, clients: usize, behind: &[&str]) -> Scene {
         let args = ["--workers", "3", "--shards", "64", "--busy-reply-threshold", "0", "--hz", "1"];
         let server = Server::pantala(backend, &args);
@@ -45,9 +45,10 @@ impl Scene {
             assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
             client
         };
-        // A new connection is assigned to the worker with the fewest connections, the first of
-        // these if there are several. Once every worker has one connection, the assignment is round
-        // robin. In the loop below, each worker therefore gets the clients of one group.
+        // A new connection is assigned to the worker with the fewest connections. If there are
+        // several such workers, the first of them gets it. Once every worker has one connection,
+        // the assignment is round robin. In the loop below, each worker therefore gets the clients
+        // of one group.
         let mut first = connect();
         eventually("it is the only connection", || {
             first.call("INFO clients").text().contains("connected_clients:1\r\n")
@@ -102,8 +103,8 @@ impl Scene {
     }
 }
 
-/// Before the script, two clients of its worker have requested shards: one by `WATCH`, one by a
-/// transaction. The shards arrive while the script runs, when neither client can be served.
+/// Before the script starts, two clients of its worker request shards, one by `WATCH` and one by a
+/// transaction. The shards arrive while the script runs, so neither client can be served.
 #[test]
 fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
     for_each_backend(|backend| {
@@ -144,8 +145,7 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
 /// the end of its turn: see the next test.)
 #[test]
 fn shards_sent_home_in_a_script_are_free_for_others() {
-    /// More clients, and so more commands that wait for the shards, than a home worker serves in a
-    /// turn.
+    /// Number of clients. More commands wait for the shards than a home worker serves in a turn.
     const CLIENTS: usize = 100;
     for_each_backend(|backend| {
         let mut scene = Scene::new(backend, CLIENTS, &[]);
@@ -162,7 +162,7 @@ fn shards_sent_home_in_a_script_are_free_for_others() {
 
 /// The holder's worker also has a script to run, which was sent after the function's call. When the
 /// function is killed, the worker defers the release of its contended shards to the end of the
-/// turn. But in the same turn it starts the script, and it must release the shards before that.
+/// turn. It starts the script in the same turn, so it must release the shards before the script.
 #[test]
 fn shards_deferred_before_a_script_are_free_for_others() {
     const CLIENTS: usize = 100;
@@ -184,8 +184,8 @@ fn shards_deferred_before_a_script_are_free_for_others() {
 /// If the reply to a command on a key takes longer than this, the key's shard counts as held.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 
-/// Waits until a script holds the shard of a key, that is, until the script runs. CLIENT LIST
-/// doesn't show this.
+/// Waits until a script runs, which CLIENT LIST doesn't show. A script that runs holds the shard of
+/// its key.
 fn wait_until_held(server: &Server, key: &str) {
     eventually("the key is held", || {
         let mut client = server.connect();
@@ -205,8 +205,8 @@ fn shards_that_a_script_evicted_from_are_free_for_others() {
         let mut scene = Scene::new(backend, 2, &[]);
         scene.kill_function();
         assert!(scene.holder.receive().is_error());
-        // These keys are in other shards than the script's, so commands on them aren't rejected
-        // while it runs.
+        // These keys are not in the script's shard, so commands on them aren't rejected while the
+        // script runs.
         let value = "v".repeat(VALUE_BYTES);
         scene.holder.send(&["EVAL", "while true do end", "1", HELD[0]]);
         eventually("the script is busy", || scene.others[0].command(&["STRLEN", HELD[0]]).is_error());

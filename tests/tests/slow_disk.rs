@@ -1,5 +1,5 @@
-//! A disk that is slower than the writers: the fault `stuck-disk` stops the thread that writes the
-//! append-only file.
+//! Tests a disk that is slower than the writers. The fault `stuck-disk` stops the thread that
+//! writes the append-only file.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 const MIB: usize = 1 << 20;
 
-/// The server's limit for bytes that wait to be written to the append-only file:
-/// `UNWRITTEN_BYTES_MAX` in `aof/gate.rs`. At this limit, replies to writes wait until bytes have
-/// been written. So the next commands of these clients wait, too.
+/// The server's limit for bytes that wait to be written to the append-only file
+/// (`UNWRITTEN_BYTES_MAX` in `aof/gate.rs`). At this limit, replies to writes wait until bytes have
+/// been written. The next commands of these clients therefore wait, too.
 const UNWRITTEN_BYTES_MAX: u64 = 256 << 20;
 
 fn field(client: &mut Client, section: &str, name: &str) -> u64 {
@@ -67,7 +67,7 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
         );
         let mut client = server.connect();
         stick(&mut client, true);
-        // The second writer has turned its replies off. Its commands must be delayed, too.
+        // The second writer has turned its replies off. Its commands must also be delayed.
         for mut writer in [server.connect(), server.connect()] {
             let is_silent = client.call("EXISTS key").integer() == 1;
             if is_silent {
@@ -128,8 +128,8 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
     });
 }
 
-/// Readers that share a worker, and its turns, with the writer do not wait, not even at the moment
-/// when the disk falls behind.
+/// Readers do not wait, even if they share a worker and its turns with the writer, and even at the
+/// moment when the disk falls behind.
 #[test]
 fn no_reader_waits_when_the_disk_falls_behind() {
     const ROUNDS: usize = 3;
@@ -179,7 +179,7 @@ fn no_reader_waits_when_the_disk_falls_behind() {
     });
 }
 
-/// A pipeline whose commands run on another worker is delayed, too.
+/// A pipeline whose commands run on another worker is also delayed.
 #[test]
 fn a_pipeline_on_another_worker_is_delayed() {
     const WRITES: usize = 400;
@@ -212,7 +212,7 @@ fn a_pipeline_on_another_worker_is_delayed() {
                 writing.push(scope.spawn(move || (0..WRITES).for_each(|_| writer.send_raw(&request))));
             }
             eventually("the disk is too far behind", || writes_wait(&mut client));
-            // During this time, a pipeline that isn't delayed would exceed the limit.
+            // In this time, a pipeline that isn't delayed would exceed the limit.
             std::thread::sleep(Duration::from_millis(300));
             let waiting = buffer(&mut client);
             assert!(waiting < UNWRITTEN_BYTES_MAX + 64 * MIB as u64, "{waiting} bytes");
@@ -232,8 +232,8 @@ fn send_waiting(client: &mut Client, words: &[&str]) {
     client.set_read_timeout(PATIENCE);
 }
 
-/// With `appendfsync always`, every command that reads another client's write waits until that
-/// write is synced.
+/// With `appendfsync always`, the reply to a command that has read another client's write waits
+/// until the write is synced.
 #[test]
 fn no_command_shows_a_write_that_is_not_on_disk() {
     const READS: [&str; 18] = [
@@ -289,7 +289,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         );
         let (mut client, mut asking, mut other) = (server.connect(), server.connect(), server.connect());
         assert_eq!(asking.call("CLIENT DURABILITY always"), Reply::ok());
-        // The file is synced at once for this client, not once a second.
+        // For this client, the file is synced at once instead of once a second.
         let began = Instant::now();
         for number in 0..20 {
             assert_eq!(asking.call(&format!("SET a {number}")), Reply::ok());
@@ -321,7 +321,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         stick(&mut client, true);
         assert_eq!(asking.call("SET a 3"), Reply::ok());
         stick(&mut client, false);
-        // RESET ends the choice. `always` has no effect while the append-only file is off.
+        // RESET restores the default. `always` has no effect while the append-only file is off.
         assert_eq!(asking.call("CLIENT DURABILITY always"), Reply::ok());
         assert_eq!(asking.call("RESET").text(), "RESET");
         stick(&mut client, true);
@@ -340,7 +340,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         send_waiting(&mut asking, &["SET", "a", "7"]);
         stick(&mut client, false);
         assert_eq!(asking.receive(), Reply::ok());
-        // Conversely, a client that does not wait for the syncs of `always`.
+        // Conversely, with `appendfsync always`, a client chooses not to wait for syncs.
         assert_eq!(client.call("CONFIG SET appendfsync always"), Reply::ok());
         assert_eq!(client.call("CLIENT DURABILITY everysec"), Reply::ok());
         assert_eq!(asking.call("CLIENT DURABILITY default"), Reply::ok());

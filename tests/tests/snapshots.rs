@@ -10,11 +10,12 @@ use pantala_tests::server::{READY_MAX, run_to_exit};
 use pantala_tests::{Backend, Client, Reply, Server, binary, for_each_backend, tool};
 use tempfile::TempDir;
 
-/// Length of the value that replaces LONG in a command, bytes. Such a value is longer than a list's
-/// node may be, and it is compressible.
+/// Length in bytes of the value that replaces LONG in a command. Such a value is too long for a
+/// list's node, and is compressible.
 const LONG_BYTES: usize = 9000;
 
-/// Commands that create a value of each type and encoding under the key `k`, which is then renamed.
+/// Commands that create a value of each type and encoding under the key `k`. The key is then
+/// renamed.
 const VALUES: &[(&str, &[&str])] = &[
     ("string", &["SET k value"]),
     ("empty string", &["SET k "]),
@@ -88,7 +89,7 @@ fn fill(client: &mut Client) {
 /// Returns everything that a client can read about every key of every database.
 fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
     let mut all = BTreeMap::new();
-    // The function compares dumps, and two compressors may compress the same value differently.
+    // Dumps are compared below, and two compressors may compress the same value differently.
     must(client, "CONFIG SET rdbcompression no");
     for db in 0..16 {
         must(client, &format!("SELECT {db}"));
@@ -96,16 +97,16 @@ fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
             let key = key.text();
             let mut seen = ["DEBUG DIGEST-VALUE", "OBJECT ENCODING", "PEXPIRETIME", "TYPE"]
                 .map(|question| client.call(&format!("{question} {key}")));
-            // These two encodings count as one: a short string that was changed is raw before it is
-            // saved, and embstr after it is loaded.
+            // These two encodings count as equal: a short string that was changed is raw before the
+            // save, and embstr after the load.
             let is_text = matches!(seen[1].text().as_str(), "raw" | "embstr");
             if is_text {
                 seen[1] = Reply::Null;
             }
             let stream = (seen[3].text() == "stream").then(|| client.call(&format!("XINFO STREAM {key} FULL COUNT 0")));
-            // The dumps of these encodings may differ between servers with equal data: members of
-            // hash tables have no defined order, and compressed strings may have different bytes.
-            // All other dumps must be equal.
+            // For these encodings, dumps of equal data may differ: members of hash tables have no
+            // defined order, and compressed strings may have different bytes. All other dumps must
+            // be equal.
             let is_ordered = !is_text && !matches!(seen[1].text().as_str(), "hashtable" | "quicklist" | "stream");
             let dump = is_ordered.then(|| client.call(&format!("DUMP {key}")));
             all.insert(format!("{db}/{key}"), seen.into_iter().chain(stream).chain(dump).collect());
@@ -175,8 +176,8 @@ fn snapshots_of_redis_are_loaded() {
         must(&mut right, "DEBUG SET-ACTIVE-EXPIRE 0");
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(right.call("SAVE").text(), "OK");
-        // On redis-server, the digest includes an expired key until a client accesses it; GET
-        // deletes the key.
+        // On redis-server, the digest includes an expired key until a client accesses the key. This
+        // GET deletes it.
         must(&mut right, "GET over");
         for_each_backend(|backend| {
             let server = pantala(backend, &folder, &[]);
@@ -240,7 +241,7 @@ fn fields_that_expire_survive() {
     let times = client.call("HPEXPIRETIME h FIELDS 3 a b c");
     assert_eq!(times.elements().iter().map(Reply::text).collect::<Vec<_>>(), ["4102444800123", "4102444800123", "-1"]);
     assert_eq!(client.call("HKEYS soon").elements().len(), 1);
-    // If no expiring fields are left, the file has the format of Redis 7.0 again.
+    // If no field has a TTL any more, the file has the format of Redis 7.0 again.
     must(&mut client, "HPERSIST h FIELDS 2 a b");
     assert_eq!(client.call("SAVE").text(), "OK");
     let bytes = std::fs::read(folder.path().join("dump.rdb")).expect("a file");

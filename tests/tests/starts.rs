@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use pantala_tests::server::{pantala_with_file, run_to_exit};
 use pantala_tests::{Backend, Reply, Server, tool};
 
-/// A directive that can't be ignored safely prevents startup; the error names line, directive and
-/// reason.
+/// A directive that can't be ignored safely prevents startup. The error names the line, the
+/// directive and the reason.
 #[test]
 fn directives_unsafe_to_ignore_prevent_the_start() {
     for (line, meaning) in [("tls-cluster yes", "encrypted"), ("loadmodule /x.so", "no module")] {
@@ -59,7 +59,7 @@ fn the_log_says_that_maxmemory_leaves_no_room() {
     }
 }
 
-/// With `always-show-logo` the log has no picture, but the lines that programs search for.
+/// With `always-show-logo`, the log contains the lines that programs search for, but no picture.
 #[test]
 fn the_log_shows_mode_port_and_process() {
     for &backend in Backend::all() {
@@ -79,7 +79,7 @@ fn a_bare_save_line_starts() {
     assert_eq!(server.connect().command(&["CONFIG", "GET", "save"]).elements()[1].text(), "");
 }
 
-/// The last two lines of both servers' output are equal: the wrong line, and the reason.
+/// The last two lines of output are the same on both servers: the wrong line, and the reason.
 #[test]
 fn wrong_options_are_rejected_with_the_texts_of_redis() {
     let Some(redis) = tool::find("redis-server") else { return };

@@ -96,8 +96,8 @@ fn prose_keeps_its_rules() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Every directory in the table exists. Otherwise the budget of a renamed directory would remain,
-/// and would apply to a later directory of that name.
+/// Every directory in the table exists. The budget of a directory that no longer exists would apply
+/// to a later directory of the same name.
 #[test]
 fn budgets_name_existing_directories() {
     for (folder, budget) in BUDGETS {
@@ -147,7 +147,7 @@ fn no_host_of_a_package_registry_is_named() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Text files end in one line end; Rust code has no tab; no line ends with a space.
+/// Text files end with one line end. Rust code has no tabs. No line ends with a space.
 #[test]
 fn whitespace_is_tidy() {
     const KINDS: &[&str] = &["rs", "toml", "md", "conf", "yml"];
@@ -258,8 +258,7 @@ fn attacks_have_tests() {
             .split([',', ' '])
             .filter(|number| number.starts_with("20"))
             .all(|number| files.iter().any(|text| text.contains(&format!("CVE-{number}"))));
-        // Files outside of the tests of attacks test a subject as a whole, and contain no number of
-        // an attack.
+        // Other test files test a subject as a whole, and don't contain the numbers of attacks.
         let is_of_attacks = files.len() == 1 && (tests.contains("known_attacks") || tests.contains("escapes"));
         if files.is_empty() || files.iter().any(String::is_empty) || (is_of_attacks && !names_all) {
             wrong.push(row);

@@ -1,6 +1,6 @@
 //! Sorting with ties and a limit, compared with redis-server: places at equal distances, and
 //! elements of equal weight. The steps of the sorting algorithm determine which of several equal
-//! elements are within the limit, so Pantala must perform the same steps as Redis.
+//! elements are within the limit. Pantala must therefore perform the same steps as Redis.
 
 use pantala_tests::reply::show;
 use pantala_tests::{Client, Random, Server, for_each_backend};
@@ -8,10 +8,10 @@ use pantala_tests::{Client, Random, Server, for_each_backend};
 /// Number of datasets, and number of queries for each.
 const ROUNDS: usize = 60;
 const QUERIES: usize = 60;
-/// Numbers of elements: around 7 and 40, where Redis's quicksort changes its strategy, and around
-/// 128, the limit of a listpack.
+/// Numbers of elements. Some are near 7 and 40, where Redis's quicksort changes its strategy, and
+/// some are near 128, the limit of a listpack.
 const LENGTHS: &[usize] = &[1, 2, 3, 6, 7, 8, 9, 15, 40, 41, 42, 48, 90, 127, 128, 129, 200, 500, 1_500];
-/// Scores that are set by `ZADD` instead of `GEOADD`. GEO commands accept any score as a place;
+/// Scores that are set by `ZADD` instead of `GEOADD`. GEO commands accept any score as a place, and
 /// extreme scores are at the edge of the map.
 const FAR_SCORES: &[&str] = &["-1", "inf", "-inf", "1e30", "4503599627370496", "0", "0.5"];
 
@@ -74,8 +74,8 @@ fn fill_places(random: &mut Random, pair: &mut Pair, len: usize) {
         words.push(format!("member:{member}"));
     }
     pair.both(&words.into_iter().map(String::into_bytes).collect::<Vec<_>>());
-    // The middle itself, and the point opposite to it on the globe. Due to rounding, the distance
-    // of the opposite point may be NaN.
+    // Adds the middle itself, and the point on the opposite side of the globe. Due to rounding, the
+    // distance of the opposite point may be NaN.
     pair.call(&format!("GEOADD places {} {} middle", center.0, center.1));
     let opposite = if center.0 > 0 { center.0 - 180 } else { center.0 + 180 };
     pair.call(&format!("GEOADD places {opposite} {} opposite:1 {opposite} {} opposite:2", -center.1, -center.1));
@@ -101,7 +101,7 @@ fn places_at_equal_distances() {
             words += *random.pick(&["", " WITHDIST", " WITHHASH WITHCOORD"]);
             pair.call(&words);
         }
-        // The stored members show which of those at equal distances were within the limit.
+        // The stored members show which members at equal distances were within the limit.
         for order in ["ASC", "DESC"] {
             pair.call(&format!(
                 "GEOSEARCHSTORE stored places FROMMEMBER middle BYRADIUS 30000 km COUNT {} {order}",
@@ -118,7 +118,7 @@ fn elements_of_equal_weight() {
         let len = *random.pick(LENGTHS);
         let weights = *random.pick(&[1, 2, 5, 50]);
         for element in 0..len {
-            // One in six elements has no weight; SORT puts such elements before all others.
+            // One in six elements has no weight. SORT puts such elements before all others.
             if !random.one_in(6) {
                 pair.call(&format!("SET weight:{element} w{}", random.below(weights)));
             }

@@ -1,4 +1,4 @@
-//! TLS, on both event loops: with Redis's tools and openssl, and with plain clients through a
+//! TLS on both event loops, with Redis's tools, with openssl, and with plain clients through a
 //! tunnel.
 
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::{Backend, Client, Random, Reply, Server, binary, for_each_backend, tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Maximum number of bytes that a tunnel sends at once: no limit.
+/// As the maximum number of bytes that a tunnel sends at once, stands for no limit.
 const WHOLE: usize = usize::MAX;
 
 /// A server with an encrypted port.
@@ -290,8 +290,8 @@ fn garbage_gets_at_most_an_alert() {
             let length = 5 + random.below(400);
             let mut bytes = random.bytes(length);
             if random.below(2) == 0 {
-                // Half of the inputs have the header of a handshake record with the right length,
-                // so that the random bytes after it are parsed as a handshake.
+                // Half of the inputs start with the header of a handshake record of the right
+                // length, so that the random bytes after the header are parsed as a handshake.
                 let body = (length - 5) as u16;
                 bytes[..5].copy_from_slice(&[22, 3, 1, (body >> 8) as u8, body as u8]);
                 bytes[5..].first_mut().into_iter().for_each(|kind| *kind |= 0x80);
@@ -348,7 +348,8 @@ fn certificates_are_reloaded_without_closing_connections() {
         assert!(encrypted.server.log().contains("TLSv1.1"), "{}", encrypted.server.log());
         tunnel.connect().call("PING");
         assert_eq!(tunnel.certificate(), after);
-        // The server reads a replaced file when the directive is set again, even to the same value.
+        // The server reads a replaced file when the directive is set again, even if the value is
+        // the same.
         let (swapped, swapped_key) = (certificates.cert("swapped"), certificates.key("swapped"));
         let copy = |from: &str| {
             std::fs::copy(certificates.cert(from), &swapped).expect("it is copied");
@@ -388,7 +389,7 @@ fn ports_are_opened_and_closed_at_run_time() {
         assert!(Client::try_tcp(server.port()).is_err(), "the plain port is closed");
         assert_eq!(plain.call("PING"), Reply::Simple("PONG".into()), "its connections stay open");
         let info = client.call("INFO server").text();
-        // The certificate has just been signed, for thirty days: 29 whole days are left, or 30.
+        // The certificate has just been signed for thirty days, so 29 or 30 whole days are left.
         let is_dated = ["29", "30"].iter().any(|days| info.contains(&format!("tls_certificate_days_left:{days}")));
         assert!(info.contains(&format!("tcp_port:{port}")) && is_dated, "{info}");
         assert_eq!(plain.call("CONFIG SET tls-port 0"), Reply::ok());
@@ -398,7 +399,7 @@ fn ports_are_opened_and_closed_at_run_time() {
     });
 }
 
-/// Makes a certificate of X.509 version 1. Returns its file.
+/// Makes a certificate of X.509 version 1. Returns the path of its file.
 fn sign_version_1(certificates: &Certificates) -> String {
     let (request, made) = (certificates.file("request"), certificates.cert("old"));
     let (cnf, key) = (certificates.file("cnf"), certificates.key("server"));
@@ -513,8 +514,9 @@ fn unauthenticated_clients_are_closed_in_time() {
         let tunnel = encrypted.tunnel(&certificates);
         let mut known = tunnel.connect();
         assert_eq!(known.call("AUTH secret"), Reply::ok());
-        // None of these clients authenticates: the first sends nothing, the second only a part of a
-        // handshake, the third (on the plain port) nothing, and the last one no password.
+        // None of these clients authenticates. On the encrypted port, the first client sends
+        // nothing, and the second sends only a part of a handshake. The third client sends nothing
+        // on the plain port, and the last one sends no password.
         let (port, plain_port) = (encrypted.port, encrypted.server.port());
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(answer_to(port, b"", false), b""));
@@ -533,16 +535,16 @@ fn unauthenticated_clients_are_closed_in_time() {
 fn a_handshake_on_the_plain_port_is_closed() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &[]);
-        // The start of a TLS ClientHello. It contains no line end, so the server must reply before
-        // it has a whole line.
+        // Sends the start of a TLS ClientHello. It contains no line end, so the server must reply
+        // before it has received a whole line.
         let answer = answer_to(server.port(), &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3], false);
         assert_eq!(answer, b"-ERR Protocol error: a TLS handshake on a port without TLS\r\n");
         server.assert_sound();
     });
 }
 
-/// A hundred handshakes with an RSA key, each of which takes long, start at once. Another client
-/// gets its replies meanwhile.
+/// A hundred handshakes with an RSA key start at the same time. Each takes long, but another client
+/// still gets its replies meanwhile.
 #[test]
 fn handshakes_do_not_delay_other_clients() {
     let Some(certificates) = Certificates::make() else { return };

@@ -1,5 +1,5 @@
-//! TLS in trouble: certificates that have expired or are replaced by garbage, clients that stall in
-//! a handshake, and renegotiation.
+//! Trouble with TLS: certificates that have expired or are replaced by garbage, clients that stall
+//! in a handshake, and renegotiation.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,8 @@ use pantala_tests::{Backend, Client, Reply, Server, for_all_backends, for_each_b
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts a server with an encrypted port and the certificate `name`. Returns the port, too.
+/// Starts a server with an encrypted port and the certificate `name`. Returns the server and the
+/// port.
 fn start(backend: Backend, certificates: &Certificates, name: &str, more: &[&str]) -> (Server, u16) {
     let port = free_port();
     let args = certificates.server_args(port, name);
@@ -35,8 +36,8 @@ fn days_left(server: &Server) -> i64 {
     info(server, "server", "tls_certificate_days_left").parse().expect("a number")
 }
 
-/// As in Redis, a server may use an expired certificate; its clients reject it. Pantala logs a
-/// warning. The certificates of clients are checked by the server.
+/// As in Redis, a server may use an expired certificate, which its clients reject. Pantala logs a
+/// warning. The server rejects expired certificates of clients.
 #[test]
 fn expired_certificates() {
     let Some(certificates) = Certificates::make() else { return };
@@ -50,8 +51,8 @@ fn expired_certificates() {
         let client = tunnel_of("client");
         client.connect().read_to_end();
         assert!(client.failure().contains("expired"));
-        // With another certificate, set at run time, clients accept the server. `CONFIG SET` also
-        // accepts the expired certificate again.
+        // After another certificate is set at run time, clients accept the server. `CONFIG SET`
+        // also accepts the expired certificate again.
         assert_eq!(set(&mut admin, &certificates, "server"), Reply::ok());
         assert!(days_left(&server) > 0);
         let mut open = client.connect();
@@ -60,7 +61,7 @@ fn expired_certificates() {
         assert_eq!(open.call("PING").text(), "PONG", "connections stay open");
         client.connect().read_to_end();
         assert!(client.failure().contains("expired"));
-        // A client with an expired certificate.
+        // The server rejects a client with an expired certificate.
         assert_eq!(set(&mut admin, &certificates, "server"), Reply::ok());
         let mut late = tunnel_of("expired").connect();
         late.send(&["SET", "key", "value"]);
@@ -71,7 +72,7 @@ fn expired_certificates() {
 }
 
 /// The files are overwritten with garbage, emptied, deleted, or replaced by directories while the
-/// server runs: the loaded certificate stays in use, also after an attempt to load the files again.
+/// server runs. The loaded certificate stays in use, even after an attempt to load the files again.
 #[test]
 fn files_replaced_by_garbage_at_run_time() {
     let Some(certificates) = Certificates::make() else { return };
@@ -96,7 +97,7 @@ fn files_replaced_by_garbage_at_run_time() {
             for content in garbage.iter().map(Some).chain([None, None]) {
                 match content {
                     Some(content) => std::fs::write(&file, content).expect("it is written"),
-                    // First without the file, then with a directory.
+                    // First the file is missing, and then it is a directory.
                     None if file.is_file() => std::fs::remove_file(&file).expect("it is removed"),
                     None => std::fs::create_dir(&file).expect("it is created"),
                 }
@@ -116,12 +117,12 @@ fn files_replaced_by_garbage_at_run_time() {
     });
 }
 
-/// Without any timeout configured, clients that stall in a handshake are closed after ten seconds.
-/// Meanwhile other clients are served and others finish their handshakes.
+/// Clients that stall in a handshake are closed after ten seconds, even if no timeout is
+/// configured. Meanwhile other clients are served or finish their handshakes.
 #[test]
 fn stalled_handshakes_are_closed_and_delay_no_client() {
     const CLIENTS: usize = 60;
-    /// Limit of a handshake, and the time by which a busy host may exceed it.
+    /// Maximum duration of a handshake, and the time by which a busy host may exceed it.
     const HANDSHAKE: Duration = Duration::from_secs(10);
     const LATE: Duration = Duration::from_secs(30);
     let Some(certificates) = Certificates::make() else { return };
@@ -147,7 +148,7 @@ fn stalled_handshakes_are_closed_and_delay_no_client() {
         }
         for socket in &mut stalled {
             let mut rest = Vec::new();
-            // An error means that the server has reset the connection, or the timeout.
+            // The error is ignored: the server has reset the connection, or the timeout has passed.
             let _ = socket.read_to_end(&mut rest);
             let elapsed = begin.elapsed();
             assert!(elapsed < HANDSHAKE + LATE, "still open after {elapsed:?}");
@@ -162,8 +163,8 @@ fn stalled_handshakes_are_closed_and_delay_no_client() {
     });
 }
 
-/// TLS 1.2 lets a client start another handshake. As in Redis, the server rejects it; the client
-/// ends.
+/// In TLS 1.2, a client may start another handshake on its connection. As in Redis, the server
+/// rejects this handshake, and the client exits.
 #[test]
 fn renegotiation_is_rejected() {
     let Some(certificates) = Certificates::make() else { return };
@@ -209,7 +210,7 @@ fn renegotiation_is_rejected() {
     });
 }
 
-/// There is no cluster bus that `tls-cluster` could encrypt, so it can't be turned on.
+/// `tls-cluster` can't be turned on, because there is no cluster bus that it could encrypt.
 #[test]
 fn tls_cluster_is_rejected_at_run_time() {
     let Some(certificates) = Certificates::make() else { return };
@@ -224,7 +225,7 @@ fn tls_cluster_is_rejected_at_run_time() {
     }
 }
 
-/// Returns the directive that the error of a `CONFIG SET` blames.
+/// Returns the directive that the error of a `CONFIG SET` names.
 fn blamed(reply: &Reply) -> String {
     let text = reply.text();
     assert!(text.ends_with("Unable to update TLS configuration. Check server logs."), "{text}");
@@ -292,8 +293,8 @@ fn auth_clients_changes_without_the_files() {
     assert_eq!(blamed(&rejected), "tls-cert-file");
 }
 
-/// If the server doesn't check the certificates of its clients, `tls-client-cert-file`, the
-/// certificate for links to a primary, can be configured without any authority.
+/// If the server doesn't check certificates of clients, no authority is needed to set
+/// `tls-client-cert-file` (the certificate for links to a primary).
 #[test]
 fn a_client_certificate_needs_no_authority() {
     let Some(certificates) = Certificates::make() else { return };
@@ -308,8 +309,8 @@ fn a_client_certificate_needs_no_authority() {
     assert!(server.log().contains("Either tls-ca-cert-file or tls-ca-cert-dir must be specified"), "{}", server.log());
 }
 
-/// As in Redis, `tls-ca-cert-dir` may be empty or missing: the server starts, and rejects the
-/// certificates of clients.
+/// As in Redis, the directory `tls-ca-cert-dir` may be empty or missing. The server then starts,
+/// and rejects all certificates of clients.
 #[test]
 fn a_folder_of_authorities_may_be_empty() {
     let Some(certificates) = Certificates::make() else { return };
@@ -335,7 +336,8 @@ fn a_folder_of_authorities_may_be_empty() {
     }
 }
 
-/// Keys whose encryption is too old prevent the start, with a log line that says what is supported.
+/// A key with an encryption that is too old prevents the start. The log names the supported
+/// encryptions.
 #[test]
 fn keys_with_an_unsupported_encryption() {
     let Some(certificates) = Certificates::make() else { return };

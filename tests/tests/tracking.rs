@@ -1,6 +1,6 @@
-//! Client-side caching (`CLIENT TRACKING`). Replies and invalidations equal redis-server's. Caches
-//! are never stale, no matter which client writes. The server's table of tracked keys is bounded,
-//! and so is the pending output of a client that doesn't read.
+//! Client-side caching (`CLIENT TRACKING`). Replies and invalidations equal those of redis-server.
+//! Caches are never stale, no matter which client writes. The server's table of tracked keys is
+//! bounded, and so is the pending output of a client that doesn't read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -13,10 +13,10 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long clients cache keys while others write, for each backend and execution.
+/// Time for which clients cache keys while others write, for each backend and execution.
 const CACHING_MAX: Duration = Duration::from_millis(1500);
 
-/// Returns whether the server sent this message without a request.
+/// Returns whether this is a message that no command requested.
 fn is_unsolicited(reply: &Reply) -> bool {
     match reply {
         Reply::Push(_) => true,
@@ -152,7 +152,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (1, "PING"),
             (2, "SETNX none{t} x"),
             (0, "PING"),
-            // A client's own changes invalidate its keys, after the reply; with NOLOOP they don't.
+            // A client's own changes invalidate its keys after the reply. With NOLOOP they don't.
             (0, "GET a{t}"),
             (1, "GET a{t}"),
             (0, "INCR a{t}"),
@@ -174,7 +174,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "TTL c{t}"),
             (2, "EXPIRE c{t} 100"),
             (2, "RENAME d{t} e{t}"),
-            // RENAME of a large value, which moves without a copy: the source is invalidated first.
+            // RENAME moves a large value without a copy. The source is invalidated first.
             (2, "SETRANGE large{t} 100000 x"),
             (0, "EXISTS large{t} moved{t}"),
             (2, "RENAME large{t} moved{t}"),
@@ -193,7 +193,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "GET f{t}"),
             (2, "GETDEL f{t}"),
             (0, "PING"),
-            // A key of the same name in another database: tracking compares only key names.
+            // Tracking compares only key names, so a key of another database counts too.
             (0, "GET a{t}"),
             (2, "SELECT 5"),
             (2, "SET a{t} there"),
@@ -574,7 +574,7 @@ impl Caching {
     }
 
     /// Reads some keys that are missing from the cache. Then checks that no cached value is less
-    /// than the key's value in `written`: the last one that a writer's reply has confirmed.
+    /// than the key's value in `written`, the last value that a writer's reply has confirmed.
     fn round(&mut self, written: &[AtomicU64]) -> Result<(), String> {
         let wanted: Vec<String> = (0..6).map(|_| key(self.random.below(KEYS))).collect();
         let missing: Vec<&String> = wanted.iter().filter(|key| !self.values.contains_key(*key)).collect();
@@ -642,7 +642,7 @@ fn write(client: &mut Client, random: &mut Random, written: &[AtomicU64]) {
             note(other, &reply.elements()[1]);
         }
         _ => {
-            // With an undeclared key.
+            // The script's key is undeclared.
             let script = format!("return redis.call('incr', '{}')", key(one));
             let reply = client.command(&["EVAL", &script, "0"]);
             note(one, &reply);
@@ -657,8 +657,8 @@ fn cache(server: &Server, applies: Applies, seed: u64) -> Result<(), String> {
     let mut bodies: Vec<Body<'_>> = Vec::new();
     for (number, options) in ["", "", "BCAST", "", "BCAST PREFIX key:1 PREFIX key:2"].iter().enumerate() {
         let mut caching = Caching::new(server, options, applies, seed.wrapping_add(number as u64));
-        // With prefixes, the server tracks only keys that start with them, and the client may cache
-        // only these.
+        // With prefixes, the server tracks only keys that start with one of them, and the client
+        // may cache only such keys.
         let only = options.contains("PREFIX");
         bodies.push(Box::new(move || {
             if only {
@@ -725,8 +725,8 @@ fn the_table_is_bounded_and_evicted_keys_are_invalidated() {
             }
             cached.insert(key(number));
         }
-        // The client caches the keys in the server's table, except that one invalidation may still
-        // be in flight.
+        // The client caches exactly the keys in the server's table, unless one invalidation is
+        // still in flight.
         assert_eq!(info(&mut other, "tracking_total_keys"), 100);
         assert!((99..=101).contains(&cached.len()), "{} of {invalidated}", cached.len());
         assert_eq!(other.call("CONFIG SET tracking-table-max-keys 7"), Reply::ok());

@@ -1,13 +1,13 @@
-//! Transactions: replies, which are equal to redis-server's; watches; isolation over several shards
-//! (parts of the key space that workers acquire separately; see also `atomicity.rs`).
+//! Transactions: replies (equal to those of redis-server), watches, and isolation over several
+//! shards (parts of the key space that workers acquire separately). See also `atomicity.rs`.
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::transcript::{assert_as, assert_as_redis_in_each_form};
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// Enough shards that the keys of one transaction are in several of them, with different home
-/// workers.
+/// Arguments with several shards per worker. The keys of one transaction are then in several
+/// shards, with different home workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// Commands of two clients (0 and 1), each sent after the reply to the previous command.
@@ -86,7 +86,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "GET a"),
     (0, "EXEC"),
-    // A key of the same name in another database.
+    // A key of the same name changes in another database.
     (0, "WATCH a"),
     (1, "SELECT 3"),
     (1, "SET a 9"),
@@ -94,7 +94,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "GET a"),
     (0, "EXEC"),
-    // Kinds of change.
+    // Various kinds of changes.
     (0, "WATCH l"),
     (1, "RPUSH l 1 2 3"),
     (0, "MULTI"),
@@ -135,7 +135,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (1, "COPY h copy"),
     (0, "MULTI"),
     (0, "EXEC"),
-    // Whole databases.
+    // Whole databases are flushed or swapped.
     (0, "WATCH none"),
     (1, "FLUSHALL"),
     (0, "MULTI"),
@@ -235,8 +235,8 @@ fn counts(line: &str) -> String {
     line.split([',', ':']).filter(|part| !part.starts_with("usec")).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the lines that `INFO` and `MONITOR` show about a transaction. They must not depend on
-/// the workers that run the commands (with `--execution owner`, the owners of the shards).
+/// Returns the lines that `INFO` and `MONITOR` show about a transaction. The lines must not depend
+/// on which workers run the commands (with `--execution owner`, the owners of the shards).
 fn observed(server: &Server) -> Vec<String> {
     let (mut client, mut monitor, mut blocked) = (server.connect(), server.connect(), server.connect());
     monitor.call("MONITOR");
@@ -253,7 +253,7 @@ fn observed(server: &Server) -> Vec<String> {
         if words.contains("ECHO") {
             break;
         }
-        // Keeps the transaction's lines; the monitor also shows the other commands of this test.
+        // Keeps only the transaction's lines. The monitor also shows other commands of this test.
         if ["watch", "multi", "set", "lpush", "mget", "exec"].iter().any(|name| words.to_lowercase().contains(name)) {
             observed.push(words);
         }
@@ -293,8 +293,8 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
                 std::thread::sleep(Duration::from_millis(40));
                 client.call("WATCH k");
             } else {
-                // Sent together, so that both run in one turn of the worker, in which the worker's
-                // cached clock doesn't advance.
+                // Both are sent together, so that they run in one turn of the worker. In one turn,
+                // the worker's cached clock doesn't advance.
                 client.send_together(&[set, vec!["WATCH", "k"]]);
                 (0..2).for_each(|_| assert_eq!(client.receive(), Reply::ok()));
             }
@@ -302,8 +302,8 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
             client.call("MULTI");
             client.call("PING");
             let done = client.call("EXEC") != Reply::Null;
-            // EXEC runs only if the key had already expired at WATCH: only then has the key not
-            // changed since WATCH.
+            // EXEC runs if the key had already expired at WATCH, because then it has not changed
+            // since WATCH. In the other case, EXEC must not run.
             assert_eq!(done, expires_before);
         }
     });
@@ -359,8 +359,8 @@ fn last_commands_are_those_of_redis() {
 }
 
 /// Returns whether `EXEC` runs after changes of a watched key. `k` is missing in database 0, and
-/// exists in database 1 (expired, if `is_expired`). One client watches `k` in database 0, another
-/// one runs `commands`, some of which swap the databases.
+/// exists in database 1. If `is_expired`, it has expired there. One client watches `k` in database
+/// 0. Another client runs `commands`, some of which swap the databases.
 fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> bool {
     let (mut client, mut other) = (server.connect(), server.connect());
     for command in ["FLUSHALL", "DEBUG SET-ACTIVE-EXPIRE 0", "SELECT 1", "SET k v"] {
@@ -378,8 +378,8 @@ fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> b
     client.call("EXEC") != Reply::Null
 }
 
-/// An expired key counts as missing. So a watched key that is missing doesn't change if SWAPDB
-/// replaces it with an expired key, or if that expired key is deleted.
+/// An expired key counts as missing. If SWAPDB replaces a missing watched key with an expired key,
+/// the watched key therefore doesn't change. It also doesn't change if the expired key is deleted.
 #[test]
 fn an_expired_key_does_not_change_a_missing_watched_key() {
     const SWAP: &[&str] = &["SWAPDB", "0", "1"];
@@ -429,8 +429,8 @@ fn the_queue_of_a_disconnected_client_does_not_run() {
     });
 }
 
-/// Memory of queued commands and watched keys is freed soon after clients disconnect before EXEC,
-/// regardless of its size.
+/// If clients disconnect before EXEC, any amount of memory of queued commands and watched keys is
+/// freed soon.
 #[test]
 fn disconnecting_before_exec_frees_the_memory() {
     const CLIENTS: usize = 400;
@@ -469,8 +469,8 @@ fn disconnecting_before_exec_frees_the_memory() {
 #[test]
 fn very_many_keys_are_watched_quickly() {
     const KEYS: usize = 100_000;
-    /// Maximum CPU time: many times the expected time, but less than comparing each key with every
-    /// other key would take.
+    /// Maximum CPU time. It is many times the expected time, but comparing each key with every
+    /// other key would take longer.
     const SOON: Duration = Duration::from_secs(4);
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &SERVER_ARGS);
@@ -521,7 +521,7 @@ fn await_blocked(client: &mut Client, count: usize) {
     }
 }
 
-/// A pause of writes delays an EXEC with a write, and no other EXEC.
+/// A pause of writes delays an EXEC that contains a write. Any other EXEC is not delayed.
 #[test]
 fn a_pause_of_writes_delays_transactions_that_write() {
     for_each_backend(|backend| {
@@ -579,8 +579,8 @@ fn client_list_shows_a_broken_watch_and_the_queue() {
         assert!(queued_bytes.parse::<u64>().unwrap() > 40);
         server.connect().call("SET key x");
         assert_eq!(shown("flags"), "xd");
-        // When a watch is invalidated, EXEC can't run any more, so the server doesn't keep commands
-        // that are queued afterwards.
+        // Once a watch is invalidated, EXEC can't succeed any more, so the server doesn't keep
+        // commands that are queued later.
         assert_eq!(watcher.command(&["SET", "c", &"x".repeat(100_000)]).text(), "QUEUED");
         assert_eq!((shown("multi"), shown("multi-mem")), ("1".to_owned(), queued_bytes));
         assert_eq!(watcher.call("EXEC"), Reply::Null);

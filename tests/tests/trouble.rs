@@ -1,4 +1,4 @@
-//! Misbehaving clients, limits that are reached, and invalid startup arguments: the server reports
+//! Misbehaving clients, limits that are reached, and invalid startup arguments. The server reports
 //! the error, and continues or exits as it should.
 
 use std::io::Read;
@@ -95,8 +95,8 @@ fn a_slow_client_gets_everything() {
 fn ten_thousand_idle_connections() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
-        // If the limit can't be raised, the test uses fewer connections and prints their number
-        // below.
+        // If the limit can't be raised, the test uses fewer connections, and prints the number of
+        // connections below.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
@@ -274,7 +274,7 @@ fn errors_in_configuration_files_name_the_line() {
     }
 }
 
-/// A directive of Redis without effect in Pantala is a warning, not an error.
+/// A directive of Redis that has no effect in Pantala causes a warning, not an error.
 #[test]
 fn directives_without_effect_are_logged() {
     let server = Server::pantala(Backend::Epoll, &["--jemalloc-bg-thread", "yes"]);
@@ -459,7 +459,7 @@ fn announced_lengths_take_no_memory() {
     });
 }
 
-/// Complete arguments don't count towards `client-query-buffer-limit`, as in Redis.
+/// As in Redis, complete arguments don't count towards `client-query-buffer-limit`.
 #[test]
 fn complete_arguments_do_not_count_as_query_buffer() {
     for_each_backend(|backend| {

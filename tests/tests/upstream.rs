@@ -15,11 +15,12 @@ use pantala_tests::upstream::report::Report;
 use pantala_tests::upstream::{run, source};
 use pantala_tests::{Backend, Server, binary};
 
-/// Number of units that run at the same time. Tcl, which has one thread, takes most of the time.
+/// Number of units that run at the same time. Most of the time is spent in Tcl, which uses one
+/// thread.
 const AT_ONCE: usize = 2;
-/// A unit with at most this many findings is rerun, because a busy machine may have caused them.
+/// Maximum number of findings with which a unit is rerun. A busy machine may cause a few findings.
 const UNSTEADY_MAX: usize = 3;
-/// Number of workers of the server, unless a unit's list has another number.
+/// Default number of workers of the server. A unit's skip list may set another number.
 const WORKERS: usize = 2;
 /// Settings that the suite expects of an external server.
 const ARGS: &[&str] = &["--enable-protected-configs", "yes", "--enable-module-command", "yes"];
@@ -81,8 +82,9 @@ impl Sum {
     }
 }
 
-/// Runs one unit on a new server. If a busy machine may have caused its findings, runs it again:
-/// only findings of both runs count. Prints the differences between the runs.
+/// Runs one unit on a new server. If there are few findings, a busy machine may have caused them,
+/// so the unit runs again. Only findings of both runs then count. Prints the differences between
+/// the runs.
 fn run_unit(subject: Subject, source: &Path, logs: &Path, unit: &Unit) -> Option<(Report, Vec<Finding>)> {
     let skipped = subject.skipped(unit);
     let mut last: Option<(Report, Vec<Finding>)> = None;
@@ -197,8 +199,8 @@ fn redis_s_own_tests_pass_or_are_listed() {
     assert!(red.is_empty(), "{}\n(logs: {})", red.join("\n"), source::base().join("logs").display());
 }
 
-/// Units whose tests start their own servers, and so don't run on an external server: replication,
-/// failover, files. They run one at a time, because each uses the whole machine.
+/// Runs the units whose tests start their own servers: replication, failover, files. Such units
+/// can't use an external server. They run one at a time, because each uses the whole machine.
 #[test]
 #[ignore = "long, and fetches a source package: run on a release build by .ci/nightly"]
 fn units_that_start_servers_pass_or_are_listed() {

@@ -1,6 +1,6 @@
-//! Runs Redis's own units on users (acl, acl-v2, auth) and on TLS. They start their own servers,
-//! with configurations, ACL files and certificates, so `pantala` replaces `redis-server` in a copy
-//! of the suite. `upstream.rs` runs the other units.
+//! Runs Redis's own units on users (acl, acl-v2, auth) and on TLS. These units start their own
+//! servers, with configurations, ACL files and certificates. Therefore `pantala` replaces
+//! `redis-server` in a copy of the suite. `upstream.rs` runs the other units.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -18,16 +18,16 @@ const UNITS: &[(&str, &[&str])] = &[("unit/acl", &[]), ("unit/acl-v2", &[]), ("u
 /// The unit on TLS.
 const TLS_UNITS: &[(&str, &[&str])] = &[("unit/tls", &["--tls"])];
 
-/// Minimum numbers of passed tests over all units, because a suite that runs nothing proves
-/// nothing.
+/// Minimum numbers of passed tests over all units. Without them, a suite that runs no tests would
+/// pass.
 const PASSED_MIN: usize = 130;
 const TLS_PASSED_MIN: usize = 7;
 
 /// Maximum time in which Tcl loads a package.
 const TCL_MAX: Duration = Duration::from_secs(60);
 
-/// Pairs of ciphers: one without forward secrecy, which Redis's tests use and Pantala doesn't
-/// support, and its replacement with forward secrecy.
+/// Pairs of ciphers. The first has no forward secrecy; Redis's tests use it, and Pantala doesn't
+/// support it. The second is the replacement, with forward secrecy.
 const SUITES: [(&str, &str); 2] =
     [("AES128-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"), ("AES256-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")];
 
@@ -46,8 +46,8 @@ fn copy_suite(source: &Path, folder: &Path) {
     for program in ["redis-cli", "redis-benchmark"] {
         symlink(source.join("src").join(program), programs.join(program)).expect("a program is linked");
     }
-    // The suite waits for this line with the ID of the process that it has started. That process is
-    // this shell, which `exec` replaces with Pantala.
+    // The suite waits for this line, which must contain the ID of the process that the suite has
+    // started. This process is the shell, which `exec` replaces with Pantala.
     let script = format!(
         "#!/bin/sh\nme=$$\n(sleep 0.7; echo \" PID: $me Server initialized\") &\nexec {} \"$@\" --workers 2\n",
         binary::pantala().display()

@@ -1,4 +1,5 @@
-//! `WAITAOF` of Redis 7.2: waits until a connection's writes are on disk, locally and on replicas.
+//! `WAITAOF`, a command of Redis 7.2. It waits until a connection's writes are on disk, locally and
+//! on replicas.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,8 @@ use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 use tempfile::TempDir;
 
-/// Options of a primary that sends a snapshot at once, without waiting for more replicas.
+/// Options of a primary that sends a snapshot at once, without waiting for more replicas to request
+/// it.
 const PRIMARY: [&str; 4] = ["--workers", "2", "--repl-diskless-sync-delay", "0"];
 
 fn directory() -> TempDir {
@@ -122,8 +124,8 @@ fn it_waits_for_a_stuck_disk() {
         eventually("it is blocked", || other.call("INFO clients").text().contains("blocked_clients:1\r"));
         assert!(set_fault(&mut other, 0));
         assert_eq!(client.receive(), counts(1, 0));
-        // Replies to this client don't wait for `appendfsync always`, so a reply doesn't prove that
-        // its write is on disk.
+        // Replies to this client don't wait for the syncs of `appendfsync always`. A reply
+        // therefore doesn't prove that the write is on disk.
         assert_eq!(other.call("CONFIG SET appendfsync always"), Reply::ok());
         assert_eq!(client.call("CLIENT DURABILITY everysec"), Reply::ok());
         assert_eq!(other.call("CLIENT DURABILITY everysec"), Reply::ok());
@@ -136,7 +138,8 @@ fn it_waits_for_a_stuck_disk() {
     });
 }
 
-/// Before the first base is on disk, a restarted server would load none of the effects.
+/// `WAITAOF` waits for the first base. Before it is on disk, a restarted server would load none of
+/// the effects.
 #[test]
 fn it_waits_for_the_first_base() {
     for_each_backend(|backend| {
@@ -156,7 +159,8 @@ fn it_waits_for_the_first_base() {
 }
 
 /// A replica counts once the writes are in its append-only file. Replicas without such a file don't
-/// count, nor does redis-server 7.0, which doesn't report that it has written them.
+/// count. redis-server 7.0 doesn't count either, because it doesn't report which writes are in its
+/// file.
 #[test]
 fn replicas_with_an_append_only_file_confirm() {
     for_each_backend(|backend| {

@@ -1,6 +1,6 @@
-//! Checks which commands abort a transaction that watches a key: exactly those that do so on
-//! redis-server. Some changes, for example to the groups of a stream, don't. Other tests of watches
-//! are in `transactions.rs`.
+//! Checks which commands abort a transaction that watches a key. They must be the same as on
+//! redis-server, where some changes, for example to the groups of a stream, abort no transaction.
+//! Other tests of watches are in `transactions.rs`.
 
 use std::collections::BTreeSet;
 
@@ -34,8 +34,8 @@ const DATASET: &[&str] = &[
 /// Maximum number of different words in a line of [`CHANGES`].
 const WORDS_MAX: usize = 10;
 
-/// Changes, and commands that look like changes but leave the data as it is. Each line is one case;
-/// its commands run in order.
+/// Changes, and commands that look like changes but don't change the data. Each line is one case,
+/// whose commands run in order.
 const CHANGES: &[&str] = &[
     "SET s 5",
     "SET new 1",
@@ -257,8 +257,9 @@ const CHANGES: &[&str] = &[
     "SET new 1; DEL new",
 ];
 
-/// Returns each line of [`CHANGES`], followed by those of its words which name a key that the line
-/// changed: a transaction that watches such a key aborts. `s` is watched for every line.
+/// Returns each line of [`CHANGES`], followed by the keys that the line changed. A key counts as
+/// changed if a transaction that watches it aborts. All words of the line are watched as keys, and
+/// `s` is watched for every line.
 fn invalidated(server: &Server) -> Vec<String> {
     let mut watchers: Vec<_> = (0..WORDS_MAX).map(|_| server.connect()).collect();
     let mut changer = server.connect();

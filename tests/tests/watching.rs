@@ -18,7 +18,7 @@ fn monitor(server: &Server) -> Client {
     client
 }
 
-/// Returns the next line of a monitor without its time, and with `addr` for an address.
+/// Returns the next line of a monitor, without the time and with `addr` in place of an address.
 fn line(monitor: &mut Client) -> String {
     let line = monitor.receive().text();
     let (time, rest) = line.split_once(' ').expect("time, and more");
@@ -162,8 +162,8 @@ fn a_monitor_is_a_client_as_in_redis() {
             let mut replies = vec![Reply::Integer(flags as i64)];
             replies
                 .extend(["GET a", "SET a b", "CLIENT LIST TYPE pubsub", "RESET"].map(|command| monitor.call(command)));
-            // As a monitor, the client has seen its own commands. After RESET it must see no more
-            // commands.
+            // As a monitor, the client has seen its own commands. After RESET it must not see any
+            // more commands.
             other.call("SET after reset");
             replies.push(monitor.call("GET after"));
             replies
@@ -173,8 +173,8 @@ fn a_monitor_is_a_client_as_in_redis() {
 }
 
 /// Clients on all workers change one shared key and keys of their own. The monitor sees every
-/// command once and each client's commands in order, and the values of the shared key match this
-/// order.
+/// command once, and each client's commands in order. The values of the shared key match the order
+/// of the monitor's lines.
 #[test]
 fn a_monitor_sees_all_commands_in_a_consistent_order() {
     const CLIENTS: usize = 6;
@@ -306,7 +306,7 @@ fn the_slow_log_is_that_of_redis() {
     });
 }
 
-/// All workers write into one log, whose entries are ordered by ID.
+/// All workers write into one slow log, whose entries are ordered by ID.
 #[test]
 fn the_slow_log_is_one_over_all_workers() {
     for_each_backend(|backend| {
@@ -331,8 +331,8 @@ fn the_slow_log_is_one_over_all_workers() {
     });
 }
 
-/// With a threshold of 2 ms, the large command of a pipeline is logged, not the plain ones around
-/// it.
+/// With a threshold of 2 ms, the large command of a pipeline is logged, but the short commands
+/// around it are not.
 #[test]
 fn only_the_slow_command_of_a_pipeline_is_logged() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "1", "--slowlog-log-slower-than", "2000"]);
@@ -410,7 +410,7 @@ fn latency_statistics_are_those_of_redis() {
                 seen.push(histograms(&client.call(&format!("LATENCY HISTOGRAM {command}"))));
             }
             let mut all = histograms(&client.call("LATENCY HISTOGRAM"));
-            // Without `INFO`, which this test calls repeatedly until two clients are blocked.
+            // `INFO` is left out, because this test polls with it until two clients are blocked.
             all.retain(|(name, _)| !name.starts_with("latency") && !name.starts_with("config") && name != "info");
             seen.push(all);
             let mut replies = Vec::new();
@@ -453,7 +453,7 @@ fn latency_events_are_those_of_redis() {
             &["--workers", "3", "--shards", "4", "--enable-debug-command", "yes", "--execution", execution],
         );
         let [given, right] = [&subject, &reference].map(|server| {
-            // On all workers.
+            // These clients are on all workers.
             let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
             clients[1].call("HELLO 3");
             let mut replies = Vec::new();
@@ -521,7 +521,7 @@ fn keys_that_take_long_to_expire_are_latency_events() {
         loop {
             (0..parts).for_each(|part| add(&mut client, part));
             client.call("PEXPIRE set 1");
-            // Active expiry deletes the set: DBSIZE looks up no key, so it doesn't expire any.
+            // Active expiry deletes the set. DBSIZE can't do so, because it looks up no key.
             eventually("the set expires", || client.call("DBSIZE") == Reply::Integer(0));
             if is_recorded(&mut client, "expire-del") {
                 break;
@@ -529,8 +529,8 @@ fn keys_that_take_long_to_expire_are_latency_events() {
             parts *= 2;
             assert!(parts <= PARTS_MAX, "{MEMBERS} members times {PARTS_MAX} were deleted within a millisecond");
         }
-        // The worker's turn (iteration of its event loop) in which the set was deleted took at
-        // least as long as the deletion. The turn's time is recorded when it ends.
+        // The worker's turn (iteration of the event loop) in which the set was deleted took at
+        // least as long as the deletion. The turn's time is recorded at the end of the turn.
         eventually("the turn is recorded as an event", || is_recorded(&mut client, "expire-cycle"));
     });
 }
@@ -544,7 +544,7 @@ fn reset_latencies(clients: &mut [Client], replies: &mut Vec<Reply>) {
     replies.push(clients[0].call("CONFIG SET latency-monitor-threshold 0"));
 }
 
-/// A script that needs more shards than those of its keys is rolled back and rerun; monitors don't
+/// A script that needs more shards than those of its keys is rolled back and rerun. Monitors don't
 /// see the rolled-back run.
 #[test]
 fn monitors_see_commands_of_a_rerun_script_once() {
@@ -552,7 +552,7 @@ fn monitors_see_commands_of_a_rerun_script_once() {
         let server = Server::pantala(backend, &["--workers", "1", "--shards", "64", "--execution", execution]);
         let (mut monitor, mut client) = (server.connect(), server.connect());
         monitor.call("MONITOR");
-        // Four undeclared keys: at most one is in the shard of the declared key.
+        // At most one of the four undeclared keys is in the shard of the declared key.
         let script = "for i = 0, 3 do redis.call('SET', KEYS[1], i); redis.call('SET', 'made:' .. i, i) end";
         client.command(&["EVAL", script, "1", "declared"]);
         client.call("ECHO end");
@@ -568,7 +568,7 @@ fn monitors_see_commands_of_a_rerun_script_once() {
     });
 }
 
-/// How long a script holds its key.
+/// Time for which a script holds its key.
 const SPIN: Duration = Duration::from_millis(500);
 /// Maximum number of attempts until one of two scripts waits for the other.
 const ATTEMPTS_MAX: usize = 10;

@@ -16,7 +16,8 @@ const PIPELINES: usize = 15;
 /// Number of cuts of each kind: between two units, at any byte, and within a transaction.
 const CUTS: usize = 4;
 
-/// The writers' `SET own:<writer>:<key> <number>` in the order in which they are sent.
+/// For each writer, its commands `SET own:<writer>:<key> <number>` in the order in which they are
+/// sent.
 struct Sent(Vec<Vec<(String, u64)>>);
 
 impl Sent {
@@ -30,8 +31,8 @@ impl Sent {
         Sent((0..WRITERS).map(sets).collect())
     }
 
-    /// Returns a violation in a dataset: a transaction of which only one command has run, or a
-    /// writer's command that has run without the writer's earlier commands.
+    /// Returns a violation in a dataset: only one of a transaction's commands has run, or a
+    /// writer's command has run without the writer's earlier commands.
     fn violation(&self, client: &mut Client) -> Option<String> {
         (0..WRITERS).find_map(|writer| {
             let pair = client.call(&format!("MGET pair:{writer}:a pair:{writer}:b"));
@@ -112,14 +113,14 @@ fn the_stream_cut_at_random_positions_gives_both_servers_the_same_dataset() {
     });
 }
 
-/// With the fault `verbatim-form`, a random pop is propagated as the client sent it, and a relative
-/// expiry stays relative. A comparison of digests alone doesn't notice the latter.
+/// With the fault `verbatim-form`, commands are propagated as the client sent them, for example
+/// random pops and relative expiries. Comparing digests would not detect a relative expiry.
 #[test]
 fn effects_in_a_wrong_form_are_detected() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2"]);
     let mut client = server.connect();
     if client.call("DEBUG FAULT verbatim-form 0").is_error() {
-        // This build has no faults to inject (it has no debug assertions).
+        // Without debug assertions, a build has no faults to inject.
         return;
     }
     let sets: String = (0..100).map(|number| format!("SADD set {number} ;; ")).collect();

@@ -8,7 +8,7 @@ use super::assert_rebuilds;
 const KEYS: usize = 1500;
 const VALUE_BYTES: usize = 3000;
 
-/// Memory that the keys may use, less than they need.
+/// Memory that the keys may use. They need more, so some are evicted.
 const MORE_BYTES: usize = KEYS * VALUE_BYTES / 3;
 
 fn set(control: &mut Client, name: &str, value: &str) {
@@ -37,8 +37,9 @@ fn overfill(server: &Server, writers: usize) {
     });
 }
 
-/// Fills a server with a memory limit. Returns its effects, and the events of sets and evictions in
-/// the form of effects. If `is_lazy` is true, evicted values are freed in the background.
+/// Fills a server that has a memory limit. Returns the server's effects, and its events of sets and
+/// evictions in the form of effects. If `is_lazy` is true, evicted values are freed in the
+/// background.
 fn effects_and_events(server: &Server, policy: &str, is_lazy: bool, writers: usize) -> (Vec<Effect>, Vec<String>) {
     let (mut control, mut listener) = (server.connect(), server.connect());
     let (option, deletion) = if is_lazy { ("yes", "UNLINK") } else { ("no", "DEL") };
@@ -52,7 +53,7 @@ fn effects_and_events(server: &Server, policy: &str, is_lazy: bool, writers: usi
     set(&mut control, "maxmemory", &limit.to_string());
     overfill(server, writers);
     set(&mut control, "maxmemory", "0");
-    // The last event.
+    // This command publishes the last event.
     control.call("SET last 1");
     let mut events = Vec::new();
     loop {
@@ -74,7 +75,7 @@ fn shown(effects: &[Effect]) -> Vec<String> {
     on_keys.map(|effect| show_effect(&effect[..2].to_vec())).collect()
 }
 
-/// Returns how many keys a copy has at most while it applies these sets and deletions.
+/// Returns the maximum number of keys that a copy has while it applies these sets and deletions.
 fn keys_held_max(effects: &[String]) -> usize {
     let (mut held, mut most) = (0, 0);
     for effect in effects {
@@ -84,8 +85,9 @@ fn keys_held_max(effects: &[String]) -> usize {
     most
 }
 
-/// On one worker, the order of events is the order in which the server has changed the keys: a key
-/// is evicted before the write that needs its room. So a copy needs no more memory than the server.
+/// On one worker, events are in the order in which the server changed the keys. A key is evicted
+/// before the write that needs its memory. If the effects have the same order, a copy needs no more
+/// memory than the server.
 #[test]
 fn evicted_keys_are_propagated_before_the_write_that_needs_room() {
     let check = |server: &Server, policy: &str, is_lazy: bool| {

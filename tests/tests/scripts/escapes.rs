@@ -1,4 +1,4 @@
-//! First steps of sandbox escapes: none succeeds, and the server keeps running.
+//! First steps of escapes from the sandbox. None of them succeeds, and the server keeps running.
 
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
@@ -109,8 +109,8 @@ const NAMES_UNDER_PRESSURE: &str = "
     end
     return 'named'";
 
-/// The same for `load` with a function that collects garbage while the chunk is being read: for the
-/// default name of a chunk, and for a given one.
+/// The same for `load` with a function that collects garbage while the chunk is being read. Tests
+/// the default name of a chunk, and a given name.
 const LOADS_UNDER_PRESSURE: &str = "
     for round = 1, 100 do
         for _, name in ipairs({'=(load)', '=' .. string.rep('m', 20) .. round}) do
@@ -156,17 +156,17 @@ fn escapes_from_scripts_fail() {
         assert_eq!(eval(&mut client, NAMES_UNDER_PRESSURE), Reply::bulk("named"));
         assert_eq!(eval(&mut client, LOADS_UNDER_PRESSURE), Reply::bulk("named"));
         assert_untouched(&mut client);
-        // Closing the states, on every worker, runs no code of a script.
+        // SCRIPT FLUSH closes the Lua states of all workers, which runs no code of a script.
         client.call("SCRIPT FLUSH");
         assert_untouched(&mut client);
-        // Encoding the reply, a table that contains itself, stops at the maximum depth. The test
-        // doesn't read the reply.
+        // The reply is a table that contains itself. Encoding it stops at the maximum depth. The
+        // test doesn't read the reply.
         server.connect().send(&["EVAL", "local t = {} t[1] = t return t", "0"]);
         assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     });
 }
 
-/// Libraries can change no more than scripts can, both while they are loaded and when they are
+/// Libraries can't change more than scripts can, neither while they are loaded nor when they are
 /// called.
 #[test]
 fn escapes_from_libraries_fail() {
@@ -189,10 +189,11 @@ fn escapes_from_libraries_fail() {
     });
 }
 
-/// Scripts that ask for too much memory; for each a part of its error, and the MiB below which the
+/// Scripts that request too much memory. Each has a part of its error, and the MiB below which the
 /// server's resident memory must stay. A Lua state, a reply, and the arguments of a command are
-/// each limited to 512 MiB. Resident memory may exceed that, because a growing buffer may exist
-/// twice while it is moved. `redis.log` truncates instead of failing; its script fails by itself.
+/// each limited to 512 MiB. Resident memory may exceed this limit, because a growing buffer may
+/// exist twice while it is moved. `redis.log` truncates instead of failing, so the script with
+/// `redis.log` raises an error itself.
 const GREEDY: &[(&str, &str, u64)] = &[
     ("local t, s = {}, string.rep('x', 10000) for i = 1, 1e9 do s = s .. s t[i] = s end", "not enough memory", 768),
     ("return string.rep('x', 1e10)", "not enough memory", 128),
