@@ -227,8 +227,8 @@ impl<'a> Driver<'a> {
         if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
             self.stopping = true;
             for client in &mut self.clients {
-                // The run's time is over by now, so redirected requests that were not sent again
-                // are not errors.
+                // The time of the run has ended, so a redirected request that was not sent again is
+                // not an error.
                 client.stop();
             }
             self.due.clear();
