@@ -69,7 +69,8 @@ pub fn for_each_backend(mut body: impl FnMut(Backend)) {
 /// of the time. Bodies that use much CPU time would slow each other down, and need
 /// [`for_each_backend`].
 ///
-/// # Panics If a body panics. Panics after all bodies have ended.
+/// # Panics
+/// If a body panics. Panics after all bodies have ended.
 pub fn for_all_backends(body: impl Fn(Backend) + Sync) {
     std::thread::scope(|scope| {
         let body = &body;

@@ -9,7 +9,8 @@ use cargo_metadata::Message;
 
 /// Returns the root directory of the workspace.
 ///
-/// # Panics Never, because this package is in a subdirectory of the workspace.
+/// # Panics
+/// Never, because this package is in a subdirectory of the workspace.
 #[must_use]
 pub fn workspace_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("the package has a parent").to_path_buf()
@@ -18,7 +19,8 @@ pub fn workspace_root() -> PathBuf {
 /// Returns the path of the binary under test. This is `PANTALA_BIN` if it is set; otherwise cargo
 /// builds the binary once per process, in the profile of this test.
 ///
-/// # Panics If the binary can't be built.
+/// # Panics
+/// If the binary can't be built.
 pub fn pantala() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| match std::env::var_os("PANTALA_BIN") {
@@ -30,7 +32,8 @@ pub fn pantala() -> &'static PathBuf {
 /// Returns the path of `pantala-bench`, built once per process by cargo in the profile of this
 /// test.
 ///
-/// # Panics If the binary can't be built.
+/// # Panics
+/// If the binary can't be built.
 pub fn pantala_bench() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build("pantala-bench", &["pantala-bench", "pantala", "pantala-tests"]))

@@ -10,7 +10,8 @@ pub type Body<'a> = Box<dyn FnMut() -> Result<(), String> + Send + 'a>;
 
 /// Runs every body repeatedly, in its own thread, until `limit` has passed.
 ///
-/// # Errors The first error of a body. The other bodies then stop.
+/// # Errors
+/// The first error of a body. The other bodies then stop.
 ///
 /// # Panics
 /// If a body panics.

@@ -85,8 +85,8 @@ impl Ecosystem {
 
     /// Runs all workloads against `server`, one after another.
     ///
-    /// # Panics If a workload exits with a status other than 0, prints no check, or exceeds its
-    /// time limit.
+    /// # Panics
+    /// If a workload exits with a status other than 0, prints no check, or exceeds its time limit.
     pub fn run(&self, folder: &Path, server: &mut Server) {
         for line in self.workloads {
             let port = server.port();

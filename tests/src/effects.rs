@@ -137,8 +137,9 @@ impl EffectStream {
 
 /// Replays effects on a server, in order.
 ///
-/// # Panics If the server replies with an error to an effect, because effects of one server must be
-/// valid on another.
+/// # Panics
+/// If the server replies with an error to an effect, because effects of one server must be valid on
+/// another.
 pub fn replay(effects: &[Effect], server: &Server) {
     let mut client = server.connect();
     for together in effects.chunks(REPLAYED_TOGETHER) {
@@ -189,7 +190,7 @@ impl Encoded {
 
 /// Deletes the expired keys of all databases with `SCAN`, so that their `DEL`s are propagated.
 /// Copies of the server keep these keys until they receive the `DEL`s, because
-/// [`as_sent_by_a_client`] has postponed the deadlines.
+/// `as_sent_by_a_client` has postponed the deadlines.
 pub fn delete_expired(client: &mut Client) {
     for db in 0..DATABASES {
         client.call(&format!("SELECT {db}"));
@@ -206,7 +207,8 @@ pub fn delete_expired(client: &mut Client) {
 
 /// Waits until all keys with a TTL have expired. Each deletion is propagated to copies.
 ///
-/// # Panics If some keys don't expire in time.
+/// # Panics
+/// If some keys don't expire in time.
 pub fn wait_for_expiry(server: &Server) {
     let mut client = server.connect();
     eventually("all keys with a TTL expire", || {

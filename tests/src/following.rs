@@ -43,7 +43,8 @@ pub fn wait_for_link(replica: &Server) {
 
 /// Waits until a replica has applied everything that its primary has sent.
 ///
-/// # Panics If the replica hasn't applied everything in time.
+/// # Panics
+/// If the replica hasn't applied everything in time.
 #[track_caller]
 pub fn wait_until_applied(replica: &Server, primary: &Server) {
     eventually("the replica has applied the stream", || {

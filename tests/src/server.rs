@@ -40,7 +40,8 @@ impl Server {
     /// Starts Pantala on `backend` and a free port, with `DEBUG` allowed and with further `args`
     /// (redis-server's form: `--directive value`).
     ///
-    /// # Panics If Pantala doesn't start. The message contains its log.
+    /// # Panics
+    /// If Pantala doesn't start. The message contains its log.
     #[must_use]
     pub fn pantala(backend: Backend, args: &[&str]) -> Server {
         let mut all = vec!["--io-backend", backend.name(), "--enable-debug-command", "yes"];
@@ -50,7 +51,8 @@ impl Server {
 
     /// Starts Pantala on `backend` at exactly this port, with further `args`.
     ///
-    /// # Errors If Pantala doesn't start. The error contains the reason and the output.
+    /// # Errors
+    /// If Pantala doesn't start. The error contains the reason and the output.
     pub fn pantala_at(port: u16, backend: Backend, args: &[&str]) -> Result<Server, String> {
         let port_text = port.to_string();
         let mut all = vec!["--port", &port_text, "--io-backend", backend.name()];
@@ -66,7 +68,8 @@ impl Server {
     /// Runs `tool` with its arguments `words`, followed by the command line of Pantala. The backend
     /// is epoll, because valgrind doesn't support io_uring.
     ///
-    /// # Panics If Pantala doesn't start. The message contains its log.
+    /// # Panics
+    /// If Pantala doesn't start. The message contains its log.
     #[must_use]
     pub fn pantala_under(tool: &Path, words: &[&str], args: &[&str]) -> Server {
         let mut before: Vec<OsString> = words.iter().map(Into::into).collect();
@@ -89,7 +92,8 @@ impl Server {
     /// Starts Pantala as [`Server::pantala`] does, but without allowing `DEBUG`. Waits only for the
     /// first reply, so the server may still be loading its dataset.
     ///
-    /// # Panics If Pantala doesn't start. The message contains its log.
+    /// # Panics
+    /// If Pantala doesn't start. The message contains its log.
     #[must_use]
     pub fn pantala_loading(backend: Backend, args: &[&str]) -> Server {
         let all = [&["--io-backend", backend.name()], args].concat();
@@ -330,7 +334,8 @@ impl Drop for Server {
 /// Runs `pantala` with exactly `args` and `stdin` until it exits. It is for tests in which startup
 /// must fail.
 ///
-/// # Panics If `pantala` still runs after [`READY_MAX`].
+/// # Panics
+/// If `pantala` still runs after [`READY_MAX`].
 #[must_use]
 pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
     let folder = tempfile::tempdir().expect("a folder for the server");
@@ -367,7 +372,8 @@ pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
 /// Starts `pantala` on a free port, with a configuration file of the given text followed by `args`.
 /// The returned directory contains the file, and is deleted when dropped.
 ///
-/// # Panics If the server doesn't start.
+/// # Panics
+/// If the server doesn't start.
 #[must_use]
 pub fn pantala_with_file(text: &str, args: &[&str]) -> (Server, TempDir) {
     let folder = tempfile::tempdir().expect("a folder for the configuration");
@@ -378,7 +384,8 @@ pub fn pantala_with_file(text: &str, args: &[&str]) -> (Server, TempDir) {
 
 /// Starts `pantala` on a free port, with its configuration from standard input followed by `args`.
 ///
-/// # Panics If the server doesn't start.
+/// # Panics
+/// If the server doesn't start.
 #[must_use]
 pub fn pantala_with_input(text: &str, args: &[&str]) -> Server {
     pantala_configured("-".into(), Some(text), args)

@@ -112,7 +112,8 @@ impl Certificates {
 
     /// Runs openssl.
     ///
-    /// # Panics If openssl fails.
+    /// # Panics
+    /// If openssl fails.
     pub fn openssl(&self, args: &[&str]) {
         let ran = Command::new(&self.openssl).args(args).stdin(Stdio::null()).output().expect("openssl starts");
         assert!(ran.status.success(), "openssl {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
@@ -262,7 +263,8 @@ impl Tunnel {
 
     /// Waits until a connection has failed, and returns the reason.
     ///
-    /// # Panics If no connection fails within [`READ_MAX`].
+    /// # Panics
+    /// If no connection fails within [`READ_MAX`].
     #[must_use]
     pub fn failure(&self) -> String {
         let deadline = Instant::now() + READ_MAX;

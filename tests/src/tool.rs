@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 /// Returns the path of `program` on the search path. If it isn't installed, prints a `SKIPPED:`
 /// line and returns `None`.
 ///
-/// # Panics If `program` isn't installed and `CI=true`, because CI must not skip tests.
+/// # Panics
+/// If `program` isn't installed and `CI=true`, because CI must not skip tests.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
     let found = on_path(program);
@@ -40,7 +41,8 @@ pub struct Ran {
 
 /// Runs `program` on the server at `port` (`-p`), with `args` and `input`, until it ends.
 ///
-/// # Panics If `program` can't be started, or still runs after `limit`.
+/// # Panics
+/// If `program` can't be started, or still runs after `limit`.
 #[must_use]
 pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Duration) -> Ran {
     run_to_end(Command::new(program).args(["-p", &port.to_string()]).args(args), input, limit)
@@ -48,8 +50,8 @@ pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Durati
 
 /// Runs a command line with `input` until it ends.
 ///
-/// # Panics If the command can't be started, or still runs after `limit`. The message contains its
-/// output.
+/// # Panics
+/// If the command can't be started, or still runs after `limit`. The message contains its output.
 #[must_use]
 pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
     let mut child = command

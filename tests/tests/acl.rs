@@ -213,7 +213,7 @@ fn sort_ro_reads_only_permitted_keys() {
                 assert!(admin.command(&words).text().contains("no permissions"), "{rules}: {call}");
             }
             // The patterns of BY and GET may match any key, so both need access to all keys. As in
-            // Redis 7.0, `GET #` does too.
+            // Redis 7.0, so does `GET #`.
             for (options, denied) in [
                 ("BY secret*", BY_DENIED),
                 ("BY kw*", BY_DENIED),

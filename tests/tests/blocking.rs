@@ -528,7 +528,7 @@ fn elements_are_neither_lost_nor_popped_twice() {
         pushed.sort_unstable();
         got.sort_unstable();
         assert_eq!(pushed, got, "seed {seed}");
-        // No blocked client is left in the queue of a key. It would take the element.
+        // No blocked client is left in the queue of a key: it would take the pushed element.
         for key in 0..KEYS {
             assert_eq!(client.call(&format!("RPUSH key:{key} x")).integer(), 1);
             assert_eq!(client.call(&format!("LLEN key:{key}")).integer(), 1);

@@ -588,8 +588,8 @@ fn the_sum_is_right_after_many_evictions() {
         // The limit is the smallest that Redis accepts, because an error in the sum is then largest
         // in proportion. `goes` must be the larger client. A receive buffer may be twice as large
         // as its contents, so `goes` sends more than twice the bytes of `stays`. Both clients send
-        // everything before the limit is set, because `goes` is the smaller client until all of its
-        // bytes have arrived.
+        // everything before the limit is set, because `goes` may be the smaller client until all of
+        // its bytes have arrived.
         let _stays = filled(&server, &mut control, "stays", 40 * KB);
         let mut goes = filled(&server, &mut control, "goes", 128 * KB);
         set_limit(&mut control, 128 * KB);

@@ -401,7 +401,7 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     let full = info_field(&mut client, "used_memory");
     let limit = before + (full - before) / 2;
     set(&mut client, &[("maxmemory", &limit.to_string())]);
-    // The memory of the client that runs INFO may exceed the limit.
+    // Memory may exceed the limit by the memory of the client that runs INFO.
     eventually("half of the keys are evicted", || info_field(&mut client, "used_memory") <= limit + 32 * KB);
     // The checks below must not evict more keys.
     allow_any(&mut client);

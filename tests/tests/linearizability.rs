@@ -209,7 +209,7 @@ fn explore(server: &Server, workload: &Workload, limit: Duration, seed: u64) -> 
 /// When keys may expire in the order that explains a history.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deadlines {
-    /// At the deadline, give or take the difference of the clocks.
+    /// At the deadline, within the difference of the clocks.
     Punctual,
     /// At the deadline or later, because the host may interrupt a worker after it has read the
     /// clock.

@@ -481,8 +481,8 @@ fn an_endless_reply_aborts_no_transaction() {
 #[test]
 fn the_soft_seconds_restart_below_the_limit() {
     const SOFT_SECONDS: u64 = 3;
-    // Time for which a client stays above the limit, twice. Once is less than the limit's seconds,
-    // and twice is more.
+    // A client stays above the limit twice, for this time each. This time is less than the limit's
+    // seconds, but twice this time is more.
     const ABOVE: Duration = Duration::from_millis(2000);
     const TRIES: usize = 8;
     // Several ticks of the server's clock.

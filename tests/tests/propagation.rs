@@ -13,7 +13,7 @@ use pantala_tests::effects::{
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend, generator};
 
-/// One scenario per line: commands separated by `;;`, words by spaces. Escapes are ` `, `\s` (a
+/// One scenario per line: commands separated by `;;`, words by spaces. Escapes are `\n`, `\s` (a
 /// space) and `\x..` (a byte in hexadecimal). A command after `@wait` is sent by another
 /// connection, which blocks while the next commands run. `@sleep n` waits n milliseconds. Words
 /// that start with `any:` are not compared, because a server may choose any of them.

@@ -386,8 +386,8 @@ fn messages_of_a_long_script_do_not_overtake_others() {
     });
 }
 
-/// A client publishes and unsubscribes in one write. It receives the messages from before the
-/// unsubscription before the reply to the unsubscription.
+/// A client publishes and unsubscribes in one write. It receives the messages first, and then the
+/// reply to the unsubscription.
 #[test]
 fn a_client_that_unsubscribes_receives_earlier_messages() {
     let play = |server: &Server| {

@@ -143,7 +143,7 @@ fn keeps_its_data(scenes: Vec<Scene>, args: &[&str], parts: &[&str]) {
     let files = std::fs::read_dir(replica.folder()).expect("its folder").flatten();
     let left: Vec<_> =
         files.map(|file| file.file_name()).filter(|name| name.to_string_lossy().contains("temp")).collect();
-    // The next attempt may have started and have a temporary file. No other temporary file is left.
+    // Only the next attempt, which may have started, may have a temporary file.
     assert!(left.len() <= 1, "{left:?}");
     // The replica may detect the last failure only after the primary has finished its scenario.
     for part in parts {

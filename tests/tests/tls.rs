@@ -13,7 +13,7 @@ use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::{Backend, Client, Random, Reply, Server, binary, for_each_backend, tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// As the maximum number of bytes that a tunnel sends at once, stands for no limit.
+/// With this maximum number of bytes per send, a tunnel has no limit.
 const WHOLE: usize = usize::MAX;
 
 /// A server with an encrypted port.

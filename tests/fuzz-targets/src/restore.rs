@@ -1,6 +1,6 @@
-//! Values of `RESTORE` from arbitrary bytes. The result is an error or a value. If the value is
-//! written and read again, the result is equal to it. Decoding never panics, and never allocates
-//! memory for bytes that the input declares but doesn't contain. Compressing the bytes by LZF and
+//! Values of `RESTORE` from arbitrary bytes. The result is an error or a value. Writing the value
+//! and reading it again returns an equal value. Decoding never panics, and never allocates memory
+//! for bytes that the input declares but doesn't contain. Compressing the bytes by LZF and
 //! decompressing the result returns the same bytes. A shard also runs the command `RESTORE` itself:
 //! commands of every type then read and change the stored value, and deleting the value frees all
 //! its memory.

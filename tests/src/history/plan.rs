@@ -107,7 +107,7 @@ pub struct Planner {
     mix: Mix,
     random: Random,
     /// The number of the last value. Every value is unique in its window, so that a reply shows
-    /// which write it is the result of.
+    /// which write the command has read.
     next_value: u64,
     /// The number of the next TTL in the window.
     next_expiry: u8,

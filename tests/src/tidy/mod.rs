@@ -36,7 +36,8 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
 
 /// Returns the Rust files in `folder`, with their text.
 ///
-/// # Panics If a file isn't UTF-8.
+/// # Panics
+/// If a file isn't UTF-8.
 #[must_use]
 pub fn rust_files(folder: &Path) -> Vec<(PathBuf, String)> {
     let rust = files(folder).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));

@@ -16,7 +16,8 @@ const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 /// Returns the directory of the source package, after downloading and unpacking it if it is
 /// missing. If a required program isn't installed, prints a `SKIPPED:` line and returns `None`.
 ///
-/// # Panics If the package can't be downloaded, or its version isn't [`VERSION`]. Also panics like
+/// # Panics
+/// If the package can't be downloaded, or its version isn't [`VERSION`]. Also panics like
 /// [`tool::find`].
 #[must_use]
 pub fn folder() -> Option<PathBuf> {
@@ -44,7 +45,8 @@ pub fn folder() -> Option<PathBuf> {
 /// two modes of the suite may run at the same time. If a required program isn't installed, prints a
 /// `SKIPPED:` line and returns `None`.
 ///
-/// # Panics Like [`folder`]. Also panics if files can't be created.
+/// # Panics
+/// Like [`folder`]. Also panics if files can't be created.
 #[must_use]
 pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
     let source = folder()?;

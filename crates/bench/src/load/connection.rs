@@ -108,8 +108,8 @@ impl Connection {
 
     /// Encrypts the output, if the connection is encrypted.
     ///
-    /// # Errors Fails if the TLS keys of the connection have encrypted the maximum number of
-    /// records.
+    /// # Errors
+    /// Fails if the TLS keys of the connection have encrypted the maximum number of records.
     #[inline]
     pub(super) fn seal(&mut self) -> std::io::Result<()> {
         match &mut self.link {

@@ -12,10 +12,9 @@ impl Law {
     /// Fits the law to points. A point is a number of workers N and its capacity C, relative to one
     /// worker.
     ///
-    /// The law can be written in a form that is linear in both parameters: `(N / C − 1) / (N − 1) =
-    /// σ + κ N`. The fit minimizes the squared errors of this form. A negative parameter becomes 0,
-    /// because a capacity above N can only be noise. A single point with N above 1 determines only
-    /// σ.
+    /// The law has a form that is linear in both parameters: `(N / C − 1) / (N − 1) = σ + κ N`. The
+    /// fit minimizes the squared errors of this form. A negative parameter becomes 0, because a
+    /// capacity above N can only be noise. A single point with N above 1 determines only σ.
     pub(super) fn fit(points: &[(u32, f64)]) -> Self {
         let lines: Vec<(f64, f64)> = points
             .iter()

@@ -35,7 +35,8 @@ pub(super) struct Row {
 
 /// Returns all rows.
 ///
-/// # Panics Panics if the built-in table is malformed. A test checks the table.
+/// # Panics
+/// Panics if the built-in table is malformed. A test checks the table.
 pub(super) fn rows() -> Vec<Row> {
     TABLE.lines().map(|line| row(line).unwrap_or_else(|| panic!("lines.txt: {line}"))).collect()
 }
