@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """CPU time per operation of servers that speak RESP, compared directly.
 
-In each round, every peer in turn is started on one set of CPUs, driven by redis-benchmark on
-another set, and stopped. Rounds are interleaved (peer A, peer B, peer A, ...), so that other load
-on the host affects all peers alike. CPU time is that of all threads of the server's process, user
-and system. It is read from the process's own clock in nanoseconds before and after each run.
+In each round, the peers are measured one after the other: a peer is started on one set of CPUs,
+driven by redis-benchmark on another set, and stopped. Rounds are interleaved (peer A, peer B, peer
+A, ...), so that other load on the host affects all peers alike. CPU time is that of all threads of
+the server's process, user and system. It is read from the process's own clock in nanoseconds before
+and after each run.
 
     python3 benches/cpu_per_op.py --rounds 5 --pipeline 1,30 --test get,set --data-size 256 \\
         --clients 50 --requests 300000 \\

@@ -10,10 +10,10 @@ a time, and SETs each missing key to a value of --bytes bytes. The first --warm-
 counted. The measurement is repeated for --seeds random seeds. For each seed, a new server of each
 peer is started, and all peers receive the same requests.
 
-Prints for each policy and peer the hit rate, the number of keys left, and used_memory and resident
-memory at the end, each as the median over all seeds (minimum-maximum). "ideal" is the share of
-requests that are for the N most popular keys, where N is the number of keys left. No policy can
-have a higher hit rate.
+Prints for each policy and peer: the hit rate, the number of keys left, used_memory at the end, and
+resident memory at the end. Each value is the median over all seeds (minimum-maximum). "ideal" is
+the share of requests that are for the N most popular keys, where N is the number of keys left. No
+policy can have a higher hit rate.
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.

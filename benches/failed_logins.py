@@ -11,8 +11,8 @@ second, in equal intervals, each with a different user name. One more connection
 in, sends GETs of a small key one after the other. In each round, this connection is measured
 without failing logins and with them, for --seconds each, on each server in turn.
 
-Prints the median over the rounds of p50 and p99 of GET in milliseconds, with minimum and maximum;
-the ratio with/without failing logins of the same round; and the ratio to the first peer. Also
+Prints p50 and p99 of GET in milliseconds, as median, minimum and maximum over the rounds. Also
+prints two ratios within a round: with failing logins to without them, and to the first peer. Also
 prints how many logins failed per second. Fails if a login succeeds, if an attacker's connection is
 closed, or if ACL LOG has more than acllog-max-len entries (128 on a server without this setting).
 
@@ -167,7 +167,7 @@ def measure(port, arguments, is_attacked):
 def main():
     arguments = parse_arguments()
     servers = []
-    # By peer, and by whether logins fail meanwhile: the results of all rounds.
+    # The results of all rounds, by peer and by whether logins fail meanwhile.
     found = {(name, attacked): [] for name, _ in arguments.peer for attacked in (False, True)}
     try:
         for name, command in arguments.peer:

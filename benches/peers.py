@@ -173,7 +173,7 @@ def spread(figures, digits=3):
 
 
 def columns(figures, base, digits=3):
-    """Formats the values of all rounds, and their ratios to those of the first peer in the same
+    """Formats the values of all rounds, and their ratios to the first peer's values in the same
     rounds."""
     (middle, around), (ratio, ratio_around) = spread(figures, digits), spread([a / b for a, b in zip(figures, base)])
     return f"{middle:>9} {around:>17} {ratio:>7} {ratio_around:>15}"

@@ -7,8 +7,8 @@
 
 Each peer is its own replica: a second server with the same command follows the first server.
 
-- "alone", "primary", "replica": CPU time per SET (--value-bytes, --pipeline) in microseconds, of a
-  server without a replica, of a server with a replica, and of that replica.
+- "alone", "primary", "replica": CPU time per SET (--value-bytes, --pipeline) in microseconds.
+  "alone" is a server without a replica, "primary" a server with one, and "replica" that replica.
 - "full sync": the seconds from REPLICAOF until the replica has all --sync-keys keys of
   --sync-value-bytes. The full sync is diskless and starts without a delay.
 - "p99.9": the latency of SET and GET 1:1 at half of the peak rate, in milliseconds, without a full

@@ -41,7 +41,7 @@ VALUE_BYTES = 256
 GET_REPLY_BYTES = len(b"$256\r\n") + VALUE_BYTES + len(b"\r\n")
 SET_REPLY_BYTES = len(b"+OK\r\n")
 
-# The order is that of the table. The kernel is measured separately.
+# The stages, in the order of the printed table. The kernel is measured separately.
 STAGES = {
     "loop": "event loop: poll, receive, send",
     "parse": "parse RESP",
@@ -80,7 +80,7 @@ FILES = [
     (r"server/src/stats|(clients|windows)/slow|engine/src/events/latency|std/src/time|time\.rs", "counters"),
     (r"crates/runtime/|io-uring|crates/session/|server/src/reactor|clients/events", "loop"),
 ]
-# Helpers (copies, comparisons, memory), whose instructions count for their callers.
+# Names of helpers (copies, comparisons, memory). Their instructions count for their callers.
 BORROWED = re.compile(r"^(__?mem|memcpy|memmove|memset|memcmp|bcmp|__bcmp|_?mi_|malloc|free|calloc|realloc|__rust|__rdl|__rg)|GlobalAlloc")
 
 

@@ -265,8 +265,8 @@ impl Client {
         matches!(result, Ok(n) if n > 0)
     }
 
-    /// Reads once, for at most `limit`. Returns whether the connection is still open afterwards:
-    /// true even if no bytes arrived, and false if the server has closed the connection or the
+    /// Reads once, for at most `limit`. Returns whether the connection is still open afterwards,
+    /// even if no bytes arrived. Returns false if the server has closed the connection, or if the
     /// socket has failed.
     ///
     /// # Panics
@@ -319,7 +319,7 @@ impl Client {
         result.expect("a socket takes a timeout");
     }
 
-    /// Closes the sending half; reading continues.
+    /// Closes the sending half of the connection. The client can still read.
     pub fn close_write(&mut self) {
         // The error is ignored: it means that the server has already closed the connection, which
         // later reads detect.

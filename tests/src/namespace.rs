@@ -11,7 +11,7 @@ use crate::{binary, tool};
 
 /// Addresses that the namespace has in addition to those of a loopback interface.
 pub const V4: [&str; 3] = ["10.77.0.1", "10.77.0.2", "10.77.0.3"];
-/// An IPv6 address that the namespace also has, unless the host has no IPv6.
+/// An IPv6 address that the namespace also has, if the host supports IPv6.
 pub const V6: &str = "fd77::1";
 
 /// Environment variable that tells a test that it runs in the namespace.

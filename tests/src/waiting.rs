@@ -72,7 +72,7 @@ pub fn wait_until_blocked(client: &mut Client, count: usize) {
     }
 }
 
-/// Sends `PING` from these clients, one after the other, until one gets a reply, and returns its
+/// Sends `PING` from one client after the other until a client gets a reply. Returns this client's
 /// index. A client whose worker is busy gets no reply within `within`. The last client waits for up
 /// to [`PATIENCE`].
 ///

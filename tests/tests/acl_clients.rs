@@ -434,7 +434,7 @@ fn malformed_files_change_nothing() {
             b"user a on\nuser a off",
         ] {
             // `line` is appended after the two lines of `VALID`, so the invalid line is the third.
-            // The last case has two lines, of which the second is invalid.
+            // The last case has two lines, and its second line is invalid.
             let file = [VALID.as_bytes(), line, b"\nuser last on nopass +@all\n"].concat();
             std::fs::write(&path, file).expect("written");
             let error = admin.call("ACL LOAD").text();

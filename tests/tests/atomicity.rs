@@ -218,7 +218,7 @@ fn transactions_are_isolated() {
     check(transfers);
 }
 
-/// `TRANSFER` moves 1 from the first key to the second; `COUNT` returns the sum of its keys.
+/// `TRANSFER` moves 1 from the first key to the second. `COUNT` returns the sum of its keys.
 const TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2]) return 0";
 const COUNT: &str = "local sum = 0 for _, key in ipairs(KEYS) do sum = sum + redis.call('GET', key) end return sum";
 /// The same scripts with undeclared keys. The first script uses its undeclared key after a write,

@@ -120,7 +120,7 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
             (0..50).map(|_| vec!["INCR".to_owned(), key.clone()]).collect()
         };
         for round in 0..3 {
-            // Each client sends so many commands that those of the other clients arrive while the
+            // Each client sends so many commands that the other clients' commands arrive while the
             // worker runs the first ones. The worker then receives the others in one turn.
             for (number, client) in clients.iter_mut().enumerate() {
                 let mut all = commands(number);

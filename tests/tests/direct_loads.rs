@@ -96,8 +96,8 @@ fn a_failed_load_leaves_the_replica_empty() {
     let last = || Scene::answers([full_sync(7, SNAPSHOT), stream(&["SELECT 0", "SET later 1"])].concat()).keeping();
     let broken = || {
         vec![
-            // In the first scene, the connection ends after a key; in the second, within the end
-            // mark.
+            // The connection ends after a key in the first scene, and within the end mark in the
+            // second.
             behind(&[format!("$EOF:{MARK}\r\n").as_bytes(), cut].concat()),
             Scene::answers(marked(SNAPSHOT).split_last().expect("bytes").1),
             behind(&[b"$1000\r\n", cut].concat()),

@@ -1,5 +1,5 @@
-//! Compares `DUMP` and `RESTORE` with redis-server: each restores the other's payloads, and both
-//! treat damaged payloads the same way.
+//! Compares `DUMP` and `RESTORE` with redis-server. Each server restores the other's payloads, and
+//! both treat damaged payloads in the same way.
 
 use pantala_tests::differential::agree;
 use pantala_tests::generator::Check;

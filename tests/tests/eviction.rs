@@ -47,7 +47,7 @@ fn info_field(client: &mut Client, name: &str) -> usize {
     value.unwrap_or_else(|| panic!("INFO has no {name}")).trim().parse().expect("a number")
 }
 
-/// Sets the limit to the current memory usage plus `bytes`; returns the limit.
+/// Sets the limit to the current memory usage plus `bytes`. Returns the limit.
 fn allow_more(client: &mut Client, bytes: usize, policy: &str) -> usize {
     let limit = info_field(client, "used_memory") + bytes;
     set(client, &[("maxmemory", &limit.to_string()), ("maxmemory-policy", policy)]);

@@ -34,7 +34,7 @@ fn used_memory(client: &mut Client) -> usize {
 }
 
 /// Each of ten thousand subscribers of one channel receives a message. The server stores the
-/// message once; copies would use a third of a gigabyte.
+/// message once. Copies would use a third of a gigabyte.
 #[test]
 fn ten_thousand_listeners_share_a_message() {
     const LISTENERS: usize = 10_000;

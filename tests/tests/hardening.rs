@@ -166,7 +166,7 @@ fn only_the_owner_may_read_new_files() {
     let (server, conf) = pantala_with_file(&text, &["--enable-debug-command", "yes"]);
     let mut client = server.connect();
     let conf = conf.path().join("pantala.conf");
-    // Existing files keep their permissions, so the test removes these two; the commands below
+    // Existing files keep their permissions, so the test removes these two. The commands below
     // create them again.
     fs::remove_file(&users).expect("removed");
     fs::remove_file(&conf).expect("removed");

@@ -78,7 +78,7 @@ fn commands_of_attacks_get_replies() {
     });
 }
 
-/// CVE-2022-36021 and CVE-2024-31228: patterns whose matching takes exponential time, or unbounded
+/// CVE-2022-36021 and CVE-2024-31228: matching some patterns takes exponential time, or unbounded
 /// recursion.
 #[test]
 fn patterns_take_bounded_time_and_stack() {

@@ -1,7 +1,6 @@
-//! Pipelines whose replies are long in total. The server runs them in pieces (one window of
-//! commands after another, with turns for other clients in between). The tests check memory usage,
-//! order, fairness to other clients, and the release of pending output when the client closes its
-//! connection.
+//! Pipelines with long replies. The server runs them in pieces (one window of commands after
+//! another, with turns for other clients in between). The tests check memory usage, order, fairness
+//! to other clients, and the release of pending output when the client closes its connection.
 
 use pantala_tests::client::{encode, encode_into};
 use pantala_tests::waiting::eventually;
@@ -114,7 +113,7 @@ fn pending_replies_take_memory_once_and_keep_their_order() {
     const KEYS: usize = 4;
     const TOTAL_BYTES: usize = 40 * MIB;
     // Maximum resident memory for this many bytes of replies. mimalloc may round a value of 1 MiB
-    // and its header up by two blocks of 64 KiB (an eighth), and with huge pages all of it is
+    // and its header up by two blocks of 64 KiB (an eighth). With huge pages, the rounded size is
     // resident.
     let most = |bytes: usize| bytes + bytes / 6 + 8 * MIB;
     for_each_backend(|backend| {

@@ -45,8 +45,8 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Crates that may contain `unsafe`.
 const UNSAFE_ALLOWED: &[&str] = &["base", "dict", "types", "engine", "runtime", "scripting"];
 
-/// Packages outside of the table. Benches and fuzz targets may import any crate; black-box tests
-/// may import none.
+/// Packages outside of the table. Benches and fuzz targets may import any crate, and black-box
+/// tests none.
 const BENCHES: &str = "pantala-benches";
 const FUZZ_TARGETS: &str = "pantala-fuzz-targets";
 const TESTS: &str = "pantala-tests";

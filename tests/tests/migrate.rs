@@ -232,8 +232,8 @@ fn unacknowledged_keys_stay_on_the_source() {
     servers.iter_mut().for_each(Server::assert_sound);
 }
 
-/// While a worker waits for an unresponsive target, other clients are served, unless they need the
-/// keys being moved.
+/// While a worker waits for an unresponsive target, other clients are served. Only clients that
+/// need the keys being moved wait.
 #[test]
 fn other_clients_are_served_while_a_target_does_not_reply() {
     let server = Server::pantala(Backend::Epoll, &["--workers", "2", "--shards", "8"]);

@@ -119,8 +119,8 @@ fn a_missing_supervisor_is_logged() {
     assert!(!server.log().contains("supervis"), "{}", server.log());
 }
 
-/// With `supervised upstart`, the process stops itself (SIGSTOP) once it has started; upstart
-/// notices this and continues it.
+/// With `supervised upstart`, the process stops itself (SIGSTOP) once it has started. Upstart
+/// notices this and continues the process.
 #[test]
 fn upstart_continues_the_process() {
     let server = Process::start(&["--supervised", "auto"], &[("UPSTART_JOB", "pantala")]);

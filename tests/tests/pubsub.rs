@@ -413,7 +413,7 @@ fn a_client_that_unsubscribes_receives_earlier_messages() {
                 let has_payload = |reply: &String| {
                     reply.contains("payload") || reply.contains(&format!("{:?}", b"payload").replace(['[', ']'], ""))
                 };
-                // A monitor shows the ECHO, whose reply contains the text a second time.
+                // A monitor shows the ECHO, and the reply to ECHO contains the text a second time.
                 let wanted = if listens == "MONITOR" { 2 } else { 1 };
                 let count = replies[..2].iter().filter(|reply| has_payload(reply)).count();
                 assert_eq!(count, wanted, "{listens}, {commands:?}, round {round}: {replies:?}");
@@ -819,8 +819,8 @@ fn a_transaction_that_unsubscribes_receives_its_own_messages() {
     });
 }
 
-/// A transaction whose own messages exceed its client's limit runs to its end before the client is
-/// closed.
+/// If the messages of a transaction to its own client exceed the client's limit, the transaction
+/// runs to its end before the client is closed.
 #[test]
 fn a_transaction_whose_messages_exceed_the_limit_runs_to_its_end() {
     for_each_backend(|backend| {
@@ -871,8 +871,8 @@ fn confirmed_subscriptions_are_seen_everywhere() {
     });
 }
 
-/// A subscription doesn't receive messages that were published before it, not even those of its own
-/// connection, in the same pipeline or transaction.
+/// A subscription doesn't receive messages that were published before it. This also holds if its
+/// own connection published them, in the same pipeline or transaction.
 #[test]
 fn a_subscription_receives_no_earlier_message_of_its_connection() {
     for_each_backend(|backend| {

@@ -182,8 +182,8 @@ fn a_link_that_breaks_before_its_stream_leaves_the_dataset_as_it_is() {
         vec![
             Scene::answers(b""),
             behind(b""),
-            // In the first scene, the connection ends within the snapshot; in the second, within
-            // the end mark.
+            // The connection ends within the snapshot in the first scene, and within the end mark
+            // in the second.
             behind(b"$18\r\nREDIS0010\xff\0\0"),
             behind(&marked),
             behind(b"$99999999999999\r\nREDIS0010"),

@@ -403,7 +403,7 @@ fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     });
 }
 
-/// The first rewrite, which starts the thread that writes the file, must not stop a worker either.
+/// The first rewrite starts the thread that writes the file. It must not stop a worker either.
 /// `CONFIG SET` itself opens a file, so the disk becomes stuck only after that command. Until then,
 /// a slow snapshot delays the rewrite.
 #[test]

@@ -121,7 +121,7 @@ fn files_stay_small() {
 /// Each machine chooses where packages come from, so the source tree names no registry's host.
 #[test]
 fn no_host_of_a_package_registry_is_named() {
-    // Assembled from parts, so that this file doesn't name them either.
+    // The names are assembled from parts, so that this file doesn't contain them.
     let hosts = [
         ["crates", ".io"],
         ["pypi", ".org"],

@@ -26,7 +26,7 @@ fn is_unsolicited(reply: &Reply) -> bool {
 }
 
 /// Runs one of the sessions below and returns the replies and messages that each client receives. A
-/// session lists clients and their commands, in order; `@n` stands for the ID of client n.
+/// session lists clients and their commands, in order. `@n` stands for the ID of client n.
 fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
     const CLIENTS: usize = 4;
     // Raises the next client ID, so that no other number in the replies equals a client ID.

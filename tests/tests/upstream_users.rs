@@ -26,7 +26,7 @@ const TLS_PASSED_MIN: usize = 7;
 /// Maximum time in which Tcl loads a package.
 const TCL_MAX: Duration = Duration::from_secs(60);
 
-/// Pairs of ciphers. The first has no forward secrecy; Redis's tests use it, and Pantala doesn't
+/// Pairs of ciphers. The first has no forward secrecy. Redis's tests use it, but Pantala doesn't
 /// support it. The second is the replacement, with forward secrecy.
 const SUITES: [(&str, &str); 2] =
     [("AES128-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"), ("AES256-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")];
@@ -70,8 +70,8 @@ fn prepare_tls(folder: &Path) {
     fs::create_dir_all(&tls).expect("a folder for certificates");
     // The Diffie-Hellman parameters aren't needed, and take long to generate.
     fs::write(tls.join("redis.dh"), "").expect("written");
-    // rustls rejects certificates of X.509 version 1. openssl makes such a certificate unless it
-    // has extensions.
+    // rustls rejects certificates of X.509 version 1. openssl makes such a certificate if it has no
+    // extensions.
     edit(&folder.join("utils/gen-test-certs.sh"), |text| {
         text.replace(
             "redis \"Generic-cert\"",

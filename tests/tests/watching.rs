@@ -277,7 +277,7 @@ fn the_slow_log_is_that_of_redis() {
             client.call("SLOWLOG RESET");
             client.call("RPUSH wait 1");
             other.receive();
-            // The blocked command and the command that wakes it are logged by their workers, so
+            // Different workers may log the blocked command and the command that wakes it, so
             // either entry may be first.
             let mut woken = entries(&mut client, "SLOWLOG GET 3");
             woken.sort();
@@ -570,7 +570,7 @@ fn monitors_see_commands_of_a_rerun_script_once() {
 
 /// Time for which a script holds its key.
 const SPIN: Duration = Duration::from_millis(500);
-/// Maximum number of attempts until one of two scripts waits for the other.
+/// Maximum number of attempts. In one of them, one of two scripts must wait for the other.
 const ATTEMPTS_MAX: usize = 10;
 
 /// The monitor attaches while the script waits for the shard of its declared key.

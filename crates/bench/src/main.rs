@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 }
 
 /// Returns a flag that the first of `signals` sets, so that the run ends in an orderly way. With
-/// `then_at_once`, the second signal ends the process immediately. Otherwise further signals have
+/// `then_at_once`, the second signal ends the process immediately. Without it, further signals have
 /// no effect, because the process must still stop the servers that it started.
 fn stop_flag(signals: &[i32], then_at_once: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));

@@ -56,7 +56,7 @@ fn processes_in(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns the path of redis-server. If it is not installed, fails in CI; elsewhere prints a
+/// Returns the path of redis-server. If it is not installed, fails in CI. Outside of CI, prints a
 /// message and returns `None`.
 fn redis_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -297,7 +297,7 @@ fn a_sweep_measures_every_rate() {
             assert!(summary[metric].as_f64().unwrap() > 0.0, "{metric}: {point:#}");
         }
         assert!(summary["involuntary_switches"].is_number() && summary["cpu_us_per_operation"]["median"].is_number());
-        // The host either counts the events of all rates, or states why it can't.
+        // Either the events of all rates are counted, or a remark states the reason why not.
         let counts = &point["counts"];
         let are_counted = counts["system_calls"].as_u64().is_some_and(|calls| calls > 0);
         assert_eq!(are_counted, workload["uncounted"].is_null(), "{counts:#} {:#}", workload["uncounted"]);

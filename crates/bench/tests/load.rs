@@ -291,8 +291,8 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
     for moved in [true, false] {
         let other: Arc<Mutex<u16>> = Arc::default();
         let known = Arc::clone(&other);
-        // At first this node has all slots. It redirects the tenth request. If `moved`, it
-        // redirects to the node that refuses connections. Otherwise it redirects to a node that
+        // At first this node has all slots. It redirects the tenth request. If `moved` is true, it
+        // redirects to the node that refuses connections. If false, it redirects to a node that
         // serves, and the new slot table assigns the upper half of the slots to the refusing node.
         let first = Node::start(
             Duration::ZERO,

@@ -2,9 +2,9 @@
 //! replaced by the valid password, or by commands with it ([`expand`]), so that some inputs log in.
 //! No other input can contain the password, because it is random.
 //!
-//! A model computes from the commands when the client is logged in. Until then, the client may
-//! receive only errors that reveal no data and the replies of `QUIT` and `RESET`, and no command
-//! that needs a login may run. No input may change the users.
+//! A model computes from the commands when the client is logged in. Until then, no command that
+//! needs a login may run. The client may receive only the replies of `QUIT` and `RESET`, and errors
+//! that reveal no data. No input may change the users.
 //!
 //! The server is complete: a worker with its event loop serves one end of a pair of sockets.
 
@@ -361,7 +361,7 @@ mod tests {
 
     use super::*;
 
-    /// Inputs whose logins the server accepts, and similar ones.
+    /// Inputs whose logins the server accepts, and similar inputs.
     #[test]
     fn valid_passwords_log_in_and_others_do_not() {
         let with = |parts: &[&[u8]]| logins(&parts.concat());

@@ -3,7 +3,7 @@
 //! The two readers of replies also run on these bytes. They must not panic, and must agree on the
 //! end of a reply.
 //!
-//! The first bytes of the input are choices (limits, and the ends of the pieces); the rest is the
+//! The first bytes of the input are choices (limits, and the ends of the pieces). The rest is the
 //! stream.
 
 use pantala_resp::value::{parse_reply, reply_len};

@@ -74,8 +74,8 @@ struct Way {
 }
 
 impl Way {
-    /// Encrypts `count` bytes into [`Way::flying`], unless the handshake is unfinished or this
-    /// direction is closed or damaged.
+    /// Encrypts `count` bytes into [`Way::flying`]. Does nothing if the handshake is unfinished, or
+    /// if this direction is closed or damaged.
     fn send(&mut self, from: &mut Connection, count: usize) {
         if from.is_handshaking() || self.is_closed || self.is_damaged {
             return;

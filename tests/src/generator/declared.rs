@@ -115,7 +115,7 @@ fn check_of(name: &str) -> Check {
 }
 
 impl Generator {
-    /// Returns a command built from its declaration; `None` if there are no declarations.
+    /// Returns a command built from its declaration, or `None` if there are no declarations.
     pub(super) fn declared_command(&mut self) -> Option<Step> {
         let declared = std::mem::take(&mut self.declared);
         if declared.is_empty() {
@@ -235,8 +235,8 @@ impl Generator {
         }
     }
 
-    /// Returns a value for an argument whose name has a meaning in some commands; `None` for other
-    /// arguments.
+    /// Returns a value for an argument whose name has a meaning in some commands. Returns `None`
+    /// for other arguments.
     fn given_to(&mut self, of: &[u8], name: &str) -> Option<Vec<u8>> {
         let text = |text: &str| text.as_bytes().to_vec();
         Some(match (of, name) {

@@ -78,7 +78,7 @@ impl Generator {
                 args.push(self.pattern());
                 check = Check::Unordered;
             }
-            // The returned key is random; whether there is one is not.
+            // The returned key is random. Whether there is a key is not random.
             "RANDOMKEY" => check = Check::Kind,
             "SCAN" => check = self.scan(&mut args),
             _ => check = self.object(&mut args),

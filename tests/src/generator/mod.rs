@@ -44,19 +44,19 @@ pub enum Check {
     /// The pairs of a map, of an array of pairs, or of an array in which the elements of each pair
     /// are neighbours, in any order.
     Pairs,
-    /// For `SCAN` and the like: the cursor is followed to the end on each server, and the elements
-    /// of all pages must be equal. Cursors and repeated elements may differ between servers. Such a
+    /// For the SCAN commands: the cursor is followed to the end on each server, and the elements of
+    /// all pages must be equal. Cursors and repeated elements may differ between servers. Such a
     /// step starts at cursor 0. No step may be required to follow it directly.
     Walk,
     /// As `Walk`, with pairs as elements.
     WalkOfPairs,
-    /// The same kind of reply with the same number of elements; errors exactly.
+    /// The same kind of reply with the same number of elements. Errors must be equal.
     Length,
     /// Integers that may differ by this much. Negative integers and other replies must be equal.
     Near(i64),
     /// Byte for byte, except for clock times in replies about streams.
     Times,
-    /// The same kind of reply; errors exactly.
+    /// The same kind of reply. Errors must be equal.
     Kind,
 }
 

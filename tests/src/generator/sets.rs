@@ -156,8 +156,8 @@ impl Generator {
         }
     }
 
-    /// Appends `[count]`. If some but not all members are removed, the remaining ones are random,
-    /// so the key is deleted afterwards.
+    /// Appends `[count]`. If only some members are removed, the remaining members are random, so
+    /// the key is then deleted.
     fn spop(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(12) {
             args.extend([b"3".to_vec(), self.junk()]);

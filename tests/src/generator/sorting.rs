@@ -1,4 +1,4 @@
-//! `SORT` and `SORT_RO`; blocking commands that find data or block only briefly; `DUMP` and
+//! `SORT` and `SORT_RO`, blocking commands (which find data or block only briefly), `DUMP` and
 //! `RESTORE`.
 
 use super::{Check, Generator, Step, lists, sets, sorted_sets};

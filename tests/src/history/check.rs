@@ -114,8 +114,8 @@ impl<'e> Search<'e> {
         Search { events, clients, done, seen: HashSet::new(), order: Vec::new(), best: Vec::new() }
     }
 
-    /// Returns whether the remaining events can happen from this state; `None` if the search has
-    /// reached its limit.
+    /// Returns whether the remaining events can happen from this state. Returns `None` if the
+    /// search has reached its limit.
     fn go(&mut self, state: &State) -> Option<bool> {
         if self.order.len() > self.best.len() {
             self.best.clone_from(&self.order);

@@ -37,7 +37,7 @@ pub enum Command {
     Move(Key, Key),
     /// `BLPOP` in a transaction, where it doesn't block: pops from the first existing key
     PopFirst(Vec<Key>),
-    /// `PEXPIRE` with [`EXPIRE_MS`]. The number identifies the TTL in its window; it is less than
+    /// `PEXPIRE` with [`EXPIRE_MS`]. The number identifies the TTL in its window, and is less than
     /// [`EXPIRIES_MAX`]
     Expire(Key, u8),
     /// `FLUSHALL`, with the number of keys of the window
@@ -105,8 +105,8 @@ pub enum Operation {
     BlockingPop(Vec<Key>),
     /// `BLMOVE` from the left end of one list to the right end of another
     BlockingMove(Key, Key),
-    /// Not sent by a client: the TTL of this number, which was set on this key, expires. The key
-    /// that has it now is deleted (`RENAME` moves a TTL to another key)
+    /// The TTL with this number, which was set on this key, expires. No client sends this
+    /// operation. The key that now has the TTL is deleted (`RENAME` moves a TTL to another key)
     Expires(Key, u8),
 }
 

@@ -11,7 +11,7 @@ pub const COLUMNS_MAX: usize = 100;
 /// Maximum number of lines of a source file, without its tests.
 pub const LINES_MAX: usize = 600;
 
-/// Idioms that must not return, in lower case, with the term to write instead.
+/// Forbidden idioms in lower case, each with the term to write instead.
 ///
 /// They match whole words. A term that is correct in some sentences isn't an idiom.
 pub const IDIOMS: &[(&str, &str)] = &[

@@ -152,7 +152,7 @@ pub fn units(mode: Mode) -> Vec<Unit> {
     parse_units(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
 }
 
-/// Parses lines `name tests seconds`; lines that start with `#` are comments. Fails with the
+/// Parses lines `name tests seconds`. Lines that start with `#` are comments. Fails with the
 /// malformed line.
 fn parse_units(text: &str) -> Result<Vec<Unit>, &str> {
     let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));

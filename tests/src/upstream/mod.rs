@@ -3,11 +3,11 @@
 //! The suite is written in Tcl and isn't part of this tree: [`source`] downloads Debian's source
 //! package of redis with the ordinary apt client and unpacks it in `target/upstream`. In its
 //! *external mode* (`--host --port`) the suite runs a file of tests, a *unit*, on a running server.
-//! [`run`] starts a new server for each unit, because units change settings; [`report`] parses the
-//! suite's output; [`list`] compares the results with the files committed in `tests/upstream`:
+//! [`run`] starts a new server for each unit, because units change settings. [`report`] parses the
+//! suite's output. [`list`] compares the results with the files committed in `tests/upstream`:
 //!
 //! - `units.txt`: the units, with the number of tests that each runs on redis-server 7.0.15 in
-//!   external mode, and the maximum time;
+//!   external mode, and the maximum time.
 //! - `skipped/*.txt`: the tests that Pantala doesn't pass, grouped by reason.
 //!
 //! In the other mode ([`list::Mode::Own`]), the suite starts the servers itself. The lists for this

@@ -63,8 +63,8 @@ fn buffers_that_grow_and_shrink_keep_their_bytes() {
     });
 }
 
-/// CVE-2026-23479, and a similar defect that Redis 8.10.1 fixed: clients that are blocked on a key
-/// are evicted while the same command serves other clients that are blocked on that key.
+/// CVE-2026-23479, and a similar defect that Redis 8.10.1 fixed. Several clients are blocked on a
+/// key. A command serves some of them, and the others are evicted during this command.
 #[test]
 fn blocked_clients_are_evicted_while_others_are_served() {
     const CLIENTS: usize = 30;
@@ -167,8 +167,8 @@ fn a_writer_is_evicted_while_it_serves_blocked_clients() {
     });
 }
 
-/// CVE-2026-81934: a command of an encrypted client kills other clients of the same worker whose
-/// decrypted bytes are not yet processed.
+/// CVE-2026-81934: a command of an encrypted client kills other clients of the same worker while
+/// their decrypted bytes are not yet processed.
 #[test]
 fn encrypted_clients_kill_others_with_pending_bytes() {
     const CLIENTS: usize = 6;

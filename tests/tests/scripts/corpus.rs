@@ -1,4 +1,4 @@
-//! Commands whose replies are compared with redis-server's, in order.
+//! Commands, in order. Their replies are compared with those of redis-server.
 
 /// One row per command, as a list of words.
 #[rustfmt::skip] // one call a line

@@ -166,7 +166,7 @@ fn escapes_from_scripts_fail() {
     });
 }
 
-/// Libraries can't change more than scripts can, neither while they are loaded nor when they are
+/// Libraries can't change more than scripts can, both while they are loaded and when they are
 /// called.
 #[test]
 fn escapes_from_libraries_fail() {

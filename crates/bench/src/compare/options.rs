@@ -28,9 +28,9 @@ const PEERS_MAX: usize = 32;
 const SHARDS: u64 = 40;
 /// Default length of one measurement without a preset, in seconds.
 const SECONDS: u64 = 5;
-/// The workloads, unless options or a preset name others.
+/// Default workloads.
 const WORKLOADS: &[&str] = &["dragonfly-get1", "dragonfly-get30", "dragonfly-set1", "dragonfly-set30"];
-/// The workloads of a sweep, unless options or a preset name others.
+/// Default workloads of a sweep.
 const SWEPT: &[&str] = &["dragonfly-get1", "dragonfly-set1", "elasticache", "enterprise", "mixed-types"];
 
 /// Options of a comparison.
@@ -223,9 +223,9 @@ impl Options {
     }
 
     /// Returns the CPUs of the servers and those of the generator. Without a preset, these are the
-    /// CPUs of the options; an empty list stands for any CPU. With a preset and neither option, the
-    /// topology of the host decides. With a preset and one option, the other side gets all
-    /// remaining CPUs.
+    /// CPUs of the options; an empty list stands for any CPU. With a preset, the CPUs are divided
+    /// according to the host's topology if no option is given. If one option is given, the other
+    /// side gets all remaining CPUs.
     fn split(&self) -> Result<Split, String> {
         let given = |list: &Option<List>| list.clone().map(|list| list.0);
         let (server, client) = (given(&self.server_cpus), given(&self.client_cpus));
@@ -330,8 +330,8 @@ fn dragonfly(threads: usize) -> Result<Vec<String>, String> {
     Ok(std::iter::once(program.display().to_string()).chain(words.map(str::to_owned)).collect())
 }
 
-/// Returns the path of the executable `name`: `given`, if set; otherwise the first match in the
-/// folder `first` or on the search path.
+/// Returns the path of the executable `name`. This is `given`, if it is set. If not, it is the
+/// first match in the folder `first` or on the search path.
 fn program(given: Option<&Path>, name: &str, first: Option<PathBuf>) -> Option<PathBuf> {
     if let Some(path) = given {
         return std::path::absolute(path).ok().filter(|path| path.is_file());

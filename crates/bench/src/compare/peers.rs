@@ -66,8 +66,8 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Ports {
     next: u16,
-    /// Whether the user chose the first port. If so, a port in use is an error. Otherwise a port in
-    /// use is skipped.
+    /// Whether the user chose the first port. If true, a port in use is an error. If false, ports
+    /// in use are skipped.
     given: bool,
     claims: Vec<UnixListener>,
 }

@@ -33,8 +33,8 @@ impl Comparison<'_> {
         Ok(Driven { round, peak_bytes: peer.resident_bytes().1, counts: None, verdict: Ok(()) })
     }
 
-    /// Measures a restart. Before the first restart, writes the dataset to a snapshot, unless the
-    /// peer has an append-only file.
+    /// Measures a restart. If the peer has no append-only file, writes the dataset to a snapshot
+    /// before the first restart.
     pub(super) fn restart(&self, peer: &mut Peer, workload: &Workload, round: u64) -> io::Result<Driven> {
         if round == 0 && !matches!(workload.needs, Needs::AppendOnlyFile(_)) {
             self.write_snapshot(&mut Control::open(&Target::Tcp(peer.addresses[0]), &Login::default())?)?;

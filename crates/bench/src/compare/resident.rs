@@ -55,8 +55,8 @@ impl Comparison<'_> {
         Ok((operations, Footprint::new(what, count, before_bytes, peer.resident_bytes().0)))
     }
 
-    /// Sends requests like those of the plan, but on a key that holds a string. Fails unless the
-    /// server rejects all of them.
+    /// Sends requests like those of the plan, but on a key that holds a string. Fails if the server
+    /// accepts one of them.
     fn send_rejected(&self, mut plan: Plan) -> io::Result<()> {
         let words = &mut plan.commands[0].words;
         let mut requests = 0;

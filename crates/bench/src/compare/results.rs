@@ -238,8 +238,8 @@ pub(super) struct Summary {
     pub(super) hit_rate: Option<f64>,
     /// CPU time of the load generator per operation: the median over the rounds.
     pub(super) generator_us_per_operation: f64,
-    /// Maximum over the generator's threads of the time on a CPU plus the time in the run queue, as
-    /// a share of the elapsed time: the median over the rounds.
+    /// Time on a CPU plus time in the run queue, as a share of the elapsed time: the maximum over
+    /// the generator's threads, and the median over the rounds.
     pub(super) generator_wanting: f64,
     /// Number of rounds in which [`Limit::Generator`] was the limit.
     pub(super) generator_limited: usize,
@@ -499,7 +499,8 @@ pub(super) mod tests {
             ratios.iter().map(|ratio| (ratio.against.clone(), ratio.each_bytes)).collect()
         };
         assert_eq!(a.measured_footprint().unwrap().each_bytes, 200.0);
-        // There is no ratio to the invalid peer, nor to the peer whose collections use no memory.
+        // There is no ratio to the invalid peer, and none to the peer whose collections use no
+        // memory.
         assert_eq!(ratios(b), [("a".to_owned(), 0.75)]);
         // The memory usage may shrink, which is not an error.
         assert_eq!(Footprint::new("sets", 10, 1_000, 900).each_bytes, -10.0);

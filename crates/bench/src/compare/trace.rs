@@ -46,7 +46,8 @@ pub(super) struct Tracing {
 }
 
 impl Tracer {
-    /// Checks that `perf` can count this process's own system calls. Otherwise returns the reason.
+    /// Checks that `perf` can count this process's own system calls. If it can't, returns the
+    /// reason.
     pub(super) fn new(perf: Option<PathBuf>) -> Result<Self, String> {
         let tracer = Self { perf: perf.ok_or("perf is not installed")? };
         let own = [std::process::id()];

@@ -63,8 +63,8 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Returns the index of the node at `address`. Adds a new node, unless there are too many
-    /// nodes.
+    /// Returns the index of the node at `address`. Adds the node if it is new. Returns `None` if
+    /// there are too many nodes.
     pub(crate) fn node(&mut self, address: SocketAddr) -> Option<usize> {
         if let Some(node) = self.nodes.iter().position(|known| *known == address) {
             return Some(node);

@@ -1,9 +1,9 @@
 //! The cache lines that a command on a free shard writes and that another worker may have written
 //! last.
 
-/// The table of written cache lines. A row has these columns: the command; the number of written
-/// lines of its shard; the written part of its key's entry (`-`, `1` line or `all`); how the
-/// numbers were determined; and which lines they are.
+/// The table of written cache lines. The columns of a row are the command, the number of written
+/// lines of the shard, the written part of the key's entry (`-`, `1` line or `all`), how the
+/// numbers were determined, and which lines they are.
 ///
 /// `crates/commands/tests/written_lines.rs` checks the `counted` rows: it compares the memory of
 /// the process before and after a command.

@@ -85,8 +85,8 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     tables::print(&mut out, &costs, options)
 }
 
-/// Returns the scene (the parameters of a simulation) for the engine without sockets, as it was
-/// measured: GET and SET in turn, with small values.
+/// Returns the scene (the parameters of a simulation) of the measured engine without sockets. Its
+/// commands are alternately GET and SET, with small values.
 fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
     const VALUE_BYTES: f64 = 64.0;
     const KEYS: u64 = 1_000_000;
@@ -159,9 +159,9 @@ fn predicted(costs: &Costs, row: &Ratio, seed: u64) -> f64 {
     rate(2) / rate(1)
 }
 
-/// Returns the predicted ratios of `owner` to `inline`: that of the CPU time per operation, and
-/// that of the throughput if the clients run on the same cores. Returns `None` if there is no such
-/// workload.
+/// Returns the predicted ratios of `owner` to `inline`: the ratio of the CPU times per operation,
+/// and the ratio of the throughputs if the clients run on the same cores. Returns `None` if there
+/// is no such workload.
 fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64)> {
     let load = costs.load(&row.workload)?;
     let (cpu_us, line_ns) = (row.inline_us, costs.line.here_ns.value);

@@ -71,7 +71,7 @@ pub(super) struct Scene {
     /// Time to transfer a line that another core wrote last, in ns.
     pub(super) line_ns: f64,
     /// Share of `line_ns` that a prefetch hides, from 0 to 1. It applies to the lines of an entry.
-    /// It also applies to the line of a gate, unless the operation waits for the shard.
+    /// If the operation doesn't wait for the shard, it also applies to the line of the gate.
     pub(super) hidden: f64,
     pub(super) spin_ns: f64,
     pub(super) request_ns: f64,
@@ -276,8 +276,8 @@ impl Simulation<'_> {
         line_ns
     }
 
-    /// Returns the number of lines of a key's entry that must move from core to core if `worker`
-    /// uses the key: lines that it fetches from another core, or invalidates there.
+    /// Returns the number of lines of a key's entry that move from core to core if `worker` uses
+    /// the key. The worker fetches these lines from another core, or invalidates them there.
     fn entry_lines(&mut self, worker: u32, wanted: &Wanted) -> f64 {
         let Scene { written, kept_operations, keys, zipf, .. } = *self.scene;
         // With uniform keys, a key is used again after about as many operations as there are keys.

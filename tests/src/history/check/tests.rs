@@ -158,7 +158,7 @@ fn databases_are_swapped_and_flushed_at_one_moment() {
     let emptied = [write, swap(0, (2, 3)), flush, swap(0, (6, 7))];
     assert!(is_explained(&[&emptied, [seen((8, 9), None)].as_slice()].concat()));
     assert!(!is_explained(&[&emptied, [seen((8, 9), Some("v"))].as_slice()].concat()));
-    // A swap invalidates watches of keys in either database, and no others.
+    // A swap invalidates watches of keys that exist in either database, and no other watches.
     for (written, refused) in [(true, true), (false, false)] {
         let mut events = vec![
             event(1, (2, 3), Operation::Watch(vec![0]), Reply::ok()),

@@ -110,8 +110,9 @@ struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// Returns a workload's tables: the measured peers; their ratios, if there are any; and the written
-/// bytes, if the rounds write files. Sweeps and workloads that measure memory have other tables.
+/// Returns a workload's tables. The first has the measured peers, the second their ratios, and the
+/// third the written bytes. The second is left out if there are no ratios, and the third if the
+/// rounds write no files. Sweeps and workloads that measure memory have other tables.
 fn tables(workload: &WorkloadResult) -> Vec<Table> {
     if workload.peers.iter().any(|peer| peer.footprint.is_some()) {
         return footprints(workload);

@@ -1,5 +1,5 @@
-//! The named workloads. Some are published, with their parameters; the others are our own (see
-//! `table`).
+//! The named workloads. Some are published together with their parameters, and the others are our
+//! own (see `table`).
 
 mod published;
 mod table;
