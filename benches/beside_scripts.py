@@ -87,7 +87,8 @@ LOADS = ["none", "declared", "copied", "large", "undeclared", "declared long", "
 
 def run_load(port, clients, commands, answer_bytes, per_write, pipe):
     """Sends commands in a separate process, from a start signal to a stop signal. Returns the
-    number of replies. Each connection sends its next command when it has all its replies."""
+    number of replies. A connection sends its next commands when it has received all replies to the
+    previous ones."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     poll = select.epoll()
     missing = {}

@@ -175,7 +175,7 @@ def main():
         for server in servers:
             wait_ready(server)
         for number in range(arguments.rounds):
-            # Each round starts with another server.
+            # Each round starts with a different server.
             first = number % len(servers)
             for server in servers[first:] + servers[:first]:
                 for attacked in (False, True):

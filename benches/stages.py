@@ -167,8 +167,8 @@ def request(test, number):
 
 
 def profile(command, test, pipeline, operations):
-    """Returns the instructions of a server from its start to its end. It runs `operations`
-    operations."""
+    """Returns the instructions of a server that runs `operations` operations, from the start of the
+    server to its end."""
     with tempfile.NamedTemporaryFile() as out:
         under = f"valgrind --tool=callgrind --callgrind-out-file={out.name} {command} --io-backend epoll --hz 1 --pin-threads no"
         with peers.Server("callgrind", under) as server:

@@ -331,7 +331,7 @@ pub struct Elapsed {
     pub cpu: Duration,
 }
 
-/// Runs workers at the same time. Each worker is given by its keyspace and by its number there.
+/// Runs workers at the same time. A worker is given as a keyspace and the worker's number in it.
 fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
     let barrier = Barrier::new(workers.len());
     let left = AtomicUsize::new(workers.len());

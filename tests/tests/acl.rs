@@ -180,7 +180,7 @@ fn commands_keys_and_channels_are_checked() {
     });
 }
 
-/// Tests for CVE-2023-41053: `SORT_RO` must not read keys that the user may not read. It reads the
+/// Tests for CVE-2023-41053: `SORT_RO` must read only keys that the user may read. It reads the
 /// sorted key, and the keys that match the patterns of `BY` and `GET`.
 #[test]
 fn sort_ro_reads_only_permitted_keys() {

@@ -116,7 +116,7 @@ fn mget_readers<'a>(server: &Server, database: usize, keys: &[String], changes: 
         .collect()
 }
 
-/// Asserts that the readers saw changes, without which the scenario would check nothing.
+/// Asserts that the readers saw changes. If they saw none, the scenario would check nothing.
 fn assert_enough(changes: &AtomicUsize) {
     let changes = changes.load(Ordering::Relaxed);
     assert!(changes >= 10, "readers saw only {changes} changes: the scenario proves nothing");

@@ -62,8 +62,8 @@ fn rooms_import_only_those_below_them() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// All rooms may use files outside of the rooms. Such files may import no room, except for the
-/// files that start workers.
+/// All rooms may use files outside of the rooms. Of these files, only those that start workers may
+/// import rooms.
 #[test]
 fn files_outside_of_rooms_import_none() {
     const MAY_IMPORT: [&str; 2] = ["lib.rs", "startup.rs"];

@@ -1,5 +1,6 @@
-//! Passwords of users, of the server and of keys appear in no log, in no reply to another client,
-//! and in no output of `MONITOR` or `SLOWLOG`. A script's text is shown, with whatever it contains.
+//! Passwords of users, of the server and of keys must not appear in the log, in a reply to another
+//! client, or in the output of `MONITOR` or `SLOWLOG`. A script's text is shown, with whatever it
+//! contains.
 
 use pantala_tests::server::{free_port, run_to_exit};
 use pantala_tests::tls::Certificates;

@@ -2,9 +2,9 @@
 //! differential test sends to Pantala and to redis-server.
 //!
 //! Both servers must give the same replies, although they run the commands at slightly different
-//! times. The TTLs of a stream are therefore long, and differ much from each other. As a result, no
-//! key expires on only one server, and `GT` and `LT` have the same result on both servers. Keys
-//! that expire immediately (with a time in the past) are common.
+//! times. The TTLs of a stream are therefore long, and differ much from each other. As a result,
+//! each key expires on both servers or on neither, and `GT` and `LT` have the same result on both.
+//! Keys that expire immediately (with a time in the past) are common.
 //!
 //! A *step* is a command with a [`Check`], which says how exactly the two replies must agree. Not
 //! all replies can be equal, because some are random or depend on the clock, in Redis too.

@@ -65,8 +65,8 @@ impl Comparison<'_> {
             requests += 1;
         }
         for word in words {
-            // The fixed key contains no placeholder, so there is no key that `__same_key__` could
-            // repeat. `__random__` replaces `__same_key__`, and draws a number.
+            // With a fixed key, no key is drawn that `__same_key__` could repeat. `__random__`
+            // replaces `__same_key__`, and draws a number.
             *word = String::from_utf8_lossy(word).replace(SAME_KEY, RANDOM).into_bytes();
         }
         plan.amount = Amount::Shared(REJECTED.div_ceil(requests));

@@ -258,7 +258,7 @@ pub(super) struct Summary {
     pub(super) ratios: Vec<Ratios>,
 }
 
-/// Ratios of a peer to another peer. Each compares results of one round.
+/// Ratios of a peer to another peer. Each ratio compares results of the same round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Ratios {
     /// Name of the other peer.

@@ -57,7 +57,7 @@ pub(super) struct PointSummary {
     pub(super) ratios: Vec<PointRatios>,
 }
 
-/// Ratios of a peer to another peer. Each compares results of one round.
+/// Ratios of a peer to another peer. Each ratio compares results of the same round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PointRatios {
     /// Name of the other peer.

@@ -84,8 +84,8 @@ const UNION: Workload = Workload {
     needs: Needs::SeveralSlots,
     ..BASE
 };
-/// Base of workloads that measure memory, of many collections or of one with many members. They
-/// have no load.
+/// Base of workloads that measure memory, of many collections or of one with many members. These
+/// workloads have no load.
 const MEMORY: Workload = Workload { key_prefix: "", ..BASE };
 
 /// Base of workloads with an append-only file that is synced before each reply.
