@@ -3,8 +3,8 @@
 //!
 //! Starts and fills a server, and then alternates two phases. In the first phase, clients run only
 //! GET and SET of single keys. In the second phase, one more client runs `MSET` of 100 keys over
-//! all shards without pause, and another client checks with `MGET` that it never sees values of two
-//! different MSETs. Prints the ratio of the throughputs of the two phases within a round.
+//! all shards without pause, and another client checks that a reply to `MGET` never contains values
+//! of two different MSETs. Prints the ratio of the throughputs of the two phases within a round.
 //!
 //! ```text
 //! cargo run --release -p pantala-benches --example mset_interference [-- --server PATH --port N

@@ -1,6 +1,6 @@
 //! Passwords of users, of the server and of keys must not appear in the log, in a reply to another
-//! client, or in the output of `MONITOR` or `SLOWLOG`. A script's text is shown, with whatever it
-//! contains.
+//! client, or in the output of `MONITOR` or `SLOWLOG`. The text of a script is shown, even if it
+//! contains a password.
 
 use pantala_tests::server::{free_port, run_to_exit};
 use pantala_tests::tls::Certificates;

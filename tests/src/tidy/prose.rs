@@ -1,5 +1,4 @@
-//! Prose of the source tree: comments of Rust files and Markdown, and the rules that it must
-//! follow.
+//! Prose of the source tree (comments of Rust files, and Markdown), and the rules for it.
 //!
 //! Each rule returns the lines that violate it. The test `tidy` compares their number with the
 //! budget of the file's directory.

@@ -1,5 +1,5 @@
-//! The committed lists of units and of tests that don't pass (`tests/upstream`), and a comparison
-//! of a run with them. The parent module explains the terms.
+//! Reads the committed lists of units, and of tests that don't pass (`tests/upstream`). Compares a
+//! run with these lists. The parent module explains the terms.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Prefixes of the stream, replayed to a redis-server and a Pantala.
+//! Replays prefixes of the stream of effects to a redis-server and a Pantala.
 
 use pantala_tests::effects::{
     Effect, EffectStream, Encoded, deadlines, difference, different_deadline, digest, replay,

@@ -1,4 +1,4 @@
-//! Deletions of evicted keys in the stream.
+//! Checks the deletions of evicted keys in the stream of effects.
 
 use pantala_tests::effects::{Effect, EffectStream, show_effect};
 use pantala_tests::{Client, Reply, Server, for_each_backend};

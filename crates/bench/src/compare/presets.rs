@@ -1,4 +1,4 @@
-//! Presets: published set-ups by name, as far as one host can reproduce them.
+//! Presets: named set-ups that reproduce published measurements, as far as one host can.
 
 use super::options::Setup;
 use super::preflight::{self, Needs};

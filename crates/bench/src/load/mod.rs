@@ -7,7 +7,7 @@
 //! | plan | a validated load: target, clients, commands, keys, amount ([`plan::Plan`]) |
 //! | operation | the unit that is counted and timed: one request, or several that belong together |
 //! | client | draws operations, and has one connection (in cluster mode one to every node) |
-//! | pipeline | maximum number of requests in flight on a *connection*, refilled by replies |
+//! | pipeline | maximum number of requests in flight on a *connection* |
 //! | due time | when an operation should be sent at a fixed rate; its latency counts from then |
 //!
 //! Each thread owns its clients, connections and counts, and publishes the counts a few times a

@@ -7,7 +7,7 @@
 //! | `report` | reads CPU times per operation from the results of `compare` |
 //! | `simulate` | simulates workers and shards with gates, event by event |
 //! | `law` | the universal scalability law, fitted to the simulation |
-//! | `tables` | the output |
+//! | `tables` | prints the results |
 //!
 //! `docs/scaling.md` contains the results and the known errors.
 

@@ -4,9 +4,9 @@
 //! A worker is always busy. It works on an operation outside any shard, acquires the operation's
 //! shard, works while it holds the shard, and continues with the next operation. If another worker
 //! holds the shard, the worker first spins. If the shard is still held after a while, the worker
-//! leaves a *request* there and continues with other connections. The holder runs the request
-//! before it releases the shard. Connections wait for their replies, so a worker continues for at
-//! most [`AHEAD_NS`] before a reply arrives.
+//! leaves a *request* at the shard and continues with other connections. The holder runs the
+//! request before it releases the shard. Connections wait for their replies, so a worker continues
+//! for at most [`AHEAD_NS`] before a reply arrives.
 //!
 //! With [`Policy::Owner`], every shard has a *home*, the worker that runs all operations on the
 //! shard. Other workers send their operations on the shard as requests to its home.
