@@ -307,7 +307,7 @@ fn the_setting_is_parsed_as_in_redis() {
 }
 
 /// Many clients set and delete one key. The events arrive in the order in which the key changed:
-/// `set`, `del`, `set`, `del` and so on. … …
+/// `set`, `del`, `set`, `del` and so on.
 #[test]
 fn events_of_a_key_come_in_the_order_of_its_changes() {
     const CLIENTS: usize = 6;

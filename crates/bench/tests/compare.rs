@@ -390,8 +390,8 @@ fn workloads_on_one_key_run() {
     }
 }
 
-/// Tests hand-overs, and the workloads with a fixed number of operations per round, whose effect is
-/// checked.
+/// Tests the workloads with a fixed number of operations per round, whose effect is checked. Also
+/// tests `blpop`, which measures deliveries of pushed elements to blocked clients.
 #[test]
 fn counted_workloads_run() {
     /// Name of the workload, operations that fill the server at scale 0.001, and operations of a

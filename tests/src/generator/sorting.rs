@@ -29,8 +29,8 @@ impl Generator {
             }
         }
         self.mix_case(&mut sort.args[0]);
-        // Redis's SORT reports a wrong error if an earlier command has set `errno`. This HSCAN
-        // resets `errno`, because Redis does so before it parses a cursor.
+        // Redis's SORT reports a wrong error if an earlier command has set `errno`. HSCAN makes
+        // Redis set `errno` to 0, which it does before it parses a cursor.
         self.following.push_back(Step::new(vec![b"HSCAN".to_vec(), COPY.to_vec(), b"x".to_vec()], Check::Exact));
         self.following.push_back(sort);
         self.following.push_back(Step::new(vec![b"DEL".to_vec(), COPY.to_vec()], Check::Exact));

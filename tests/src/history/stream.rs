@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Command, Operation};
 use crate::effects::{Effect, show_effect};
 
-/// Maximum number of windows that are remembered. The stream is always fewer windows behind the
-/// clients.
+/// Maximum number of windows that are remembered. The stream never lags behind the clients by as
+/// many windows.
 const WINDOWS_MAX: usize = 2000;
 
 /// The client of an operation, and the operation's index in the client's plan.

@@ -12,7 +12,7 @@ pub const LINES_MAX: usize = 600;
 
 /// Forbidden idioms in lower case, each with the term to write instead.
 ///
-/// They match whole words. A term that is correct in some sentences isn't an idiom.
+/// An idiom matches whole words only. The list has no term that is correct in some sentences.
 pub const IDIOMS: &[(&str, &str)] = &[
     ("anew", "again, rerun"),
     ("are told", "are notified, receive"),

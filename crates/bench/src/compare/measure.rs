@@ -443,8 +443,8 @@ fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
 }
 
-/// Compares p99 with the workload's latency limit. Adds a note if the peer kept the limit;
-/// otherwise records the missed limit.
+/// Compares p99 with the workload's latency limit. If the peer kept the limit, adds a note. If the
+/// peer exceeded the limit, records the limit.
 fn check_latency(workload: &Workload, peer: &mut PeerResult) {
     let (Some(max_us), Some(summary)) = (workload.latency_max_us, &peer.summary) else { return };
     if summary.p99_us <= max_us {

@@ -132,7 +132,8 @@ pub(super) struct Footprint {
     /// Name of the counted items: members, entries and the like.
     pub(super) what: &'static str,
     pub(super) count: u64,
-    /// Resident memory after the rejected requests and before the filling.
+    /// Resident memory before the filling. It is read after rejected requests of the same size,
+    /// which made the server allocate the memory of the connections.
     pub(super) before_bytes: u64,
     pub(super) each_bytes: f64,
     /// The ratios to every other measured peer.

@@ -1,7 +1,8 @@
 //! Divides this host's CPUs between servers and load generator, according to its topology.
 //!
 //! The two sides share a core only if all CPUs belong to one core. They share a last-level cache or
-//! a NUMA node only if the servers would otherwise lose more than [`ROUNDING_MAX`] of their CPUs.
+//! a NUMA node only if separate ones would cost the servers more than [`ROUNDING_MAX`] of their
+//! CPUs.
 
 use std::collections::BTreeSet;
 

@@ -22,7 +22,7 @@ struct Sent {
     since_ns: u64,
     key: u64,
     count: u32,
-    /// As in [`Operation::hops`].
+    /// Number of redirections that each of these operations has followed.
     hops: u8,
 }
 

@@ -52,9 +52,9 @@ pub(crate) struct Plan {
     /// Maximum number of requests in flight on a connection.
     pub(crate) pipeline: u32,
     pub(crate) commands: Vec<CommandPlan>,
-    /// Whether to measure hand-overs instead of the commands. All clients then block on a list, and
-    /// one additional client pushes `pipeline` elements at a time. Requires one thread and a time
-    /// limit.
+    /// Whether to measure hand-overs (deliveries of pushed elements to blocked clients) instead of
+    /// the commands. All clients then block on a list, and one additional client pushes `pipeline`
+    /// elements at a time. Requires one thread and a time limit.
     pub(crate) hand_over: bool,
     pub(crate) prefix: String,
     pub(crate) range: Range,
