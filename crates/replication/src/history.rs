@@ -88,7 +88,7 @@ impl History {
         self.id = id;
     }
 
-    /// If a replica may continue the stream, returns how many bytes of the stream it has. `held` is
+    /// Returns how many bytes of the stream a replica has, if it may continue the stream. `held` is
     /// the range of such numbers (both ends inclusive) for which the backlog has the rest of the
     /// stream; `None` if there is no backlog.
     ///

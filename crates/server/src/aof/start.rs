@@ -250,7 +250,7 @@ fn sync(server: &Server) -> bool {
     synced.recv().unwrap_or(false)
 }
 
-/// If `appendonly` is set, turns the append-only file off and on again, so that a new base is
+/// Turns the append-only file off and on again if `appendonly` is set, so that a new base is
 /// written. Called after the dataset of a primary has replaced this server's dataset. As in Redis,
 /// retries after failures, and exits the process after `RESTARTS_MAX` failed attempts. A replica
 /// must not run without the file that its operator relies on.

@@ -119,8 +119,8 @@ impl EvictionState {
         clients.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(flushed_bytes) as i64);
     }
 
-    /// If memory exceeds its limit, updates this worker's part of the global memory counter at the
-    /// end of a turn. Without this update, commands could be rejected because of memory that
+    /// Updates this worker's part of the global memory counter at the end of a turn, if memory
+    /// exceeds its limit. Without this update, commands could be rejected because of memory that
     /// clients have already freed.
     #[inline]
     pub fn publish_client_memory_if_over<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {

@@ -6,8 +6,9 @@
 //! commands that are run together) that it checked earlier. A request for a shard by one of those
 //! commands would wait for the end of the load. So each other worker first settles, as for `CLIENT
 //! PAUSE` ([`super::pause`]). Only then are the shards acquired, as for any command that needs them
-//! all, and handed over to the thread. This worker therefore serves its connections while the thread
-//! loads. The message [`Release`](pantala_engine::message::Message::Release) returns the shards.
+//! all, and handed over to the thread. So this worker can serve its connections while the thread
+//! loads. Afterwards, the message [`Release`](pantala_engine::message::Message::Release) returns the
+//! shards.
 
 use pantala_engine::ownership::Ownership;
 use pantala_engine::pubsub::Listener;
@@ -15,6 +16,7 @@ use pantala_runtime::EventLoop;
 
 use super::Dispatcher;
 use super::ending::SERVER_SESSION;
+use super::pause::ask_to_settle;
 
 /// Stands for a connection's token (identifier) in the requests for all shards on behalf of the
 /// loading thread. No connection has this token.
@@ -28,7 +30,7 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     if others == 0 {
         acquire_all(d);
     } else {
-        d.ask_to_settle(Listener { worker: d.clients.reactor.number, connection: LOADING });
+        ask_to_settle(reactor.server, Listener { worker: reactor.number, connection: LOADING });
     }
 }
 

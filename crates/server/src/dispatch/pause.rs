@@ -24,8 +24,8 @@
 //!      later. While there is such a command, `CLIENT PAUSE` releases all shards and acquires them
 //!      again.
 //!
-//! While a dataset is loaded, the reply waits only for 1: the load holds all shards, and replaces the
-//! dataset.
+//! While a dataset is loaded, the reply waits only for 1, because the load holds all shards and
+//! replaces the dataset.
 //!
 //! While a script is busy, commands that need its shards are rejected with `-BUSY`. As in Redis,
 //! `CLIENT PAUSE` is rejected too, and its pause is rolled back. A transaction with `CLIENT PAUSE`
@@ -86,6 +86,18 @@ impl PauseReply {
     }
 }
 
+/// Asks each worker but that of `to` to settle. `to` receives their replies.
+pub(super) fn ask_to_settle(server: &Server, to: Listener) {
+    let ports = server.keyspace().ports().iter().enumerate();
+    ports.filter(|(worker, _)| *worker != to.worker as usize).for_each(|(_, port)| port.send(Message::Settle(to)));
+}
+
+/// Returns whether a dataset is being loaded. A pause then needs no shards: the load replaces the
+/// dataset, whatever earlier commands change in it, and holds the shards until it ends.
+fn is_loading(server: &Server) -> bool {
+    server.keyspace().tuning.refusals().contains(Refusals::LOADING)
+}
+
 /// Wakes the workers, so that each reads the end of the pause again.
 fn wake_for_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
@@ -104,19 +116,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.reactor.server.keyspace().tuning.hold_pause(answer.pause());
         connection.socket.shard_work = Some(Held::Pause(answer));
         connection.park(1, 0);
-        self.ask_to_settle(to);
+        ask_to_settle(self.clients.reactor.server, to);
         if is_alone {
             self.acquire_all_for_pause(index);
         }
         Ran::Parked
-    }
-
-    /// Asks each other worker to settle. `to` receives their replies.
-    pub(super) fn ask_to_settle(&self, to: Listener) {
-        let reactor = &self.clients.reactor;
-        for worker in (0..reactor.server.keyspace().ports().len() as u32).filter(|worker| *worker != reactor.number) {
-            reactor.server.port(worker).send(Message::Settle(to));
-        }
     }
 
     /// Counts another worker as settled for the `CLIENT PAUSE` of the connection with the token
@@ -134,12 +138,6 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Returns whether a dataset is being loaded. A pause then needs no shards: the load replaces
-    /// the dataset, whatever earlier commands change in it, and holds the shards until it ends.
-    fn is_loading(&self) -> bool {
-        self.clients.executor.keyspace().tuning.refusals().contains(Refusals::LOADING)
-    }
-
     pub(super) fn acquire_all_for_pause(&mut self, index: u32) {
         // Reset requests have released their shards. They were admitted before the pause, so they
         // must queue for their shards before this request does.
@@ -151,7 +149,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.shards.clear();
         // A load that starts after this check waits for this request, because this worker settles
         // only after it has made the request.
-        if !self.is_loading() {
+        if !is_loading(self.clients.reactor.server) {
             self.shards.extend(0..self.clients.executor.keyspace().partition_count());
         }
         self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
@@ -161,7 +159,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// parks the connection again (it waits for shards) and returns [`Ran::Parked`]. The caller,
     /// which holds all shards, then releases them and acquires them again.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
-        let serves_later = self.clients.executor.keyspace().serves_later() && !self.is_loading();
+        let serves_later = self.clients.executor.keyspace().serves_later() && !is_loading(self.clients.reactor.server);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         if serves_later {
             connection.socket.shard_work = Some(Held::Pause(answer));

@@ -107,7 +107,7 @@ impl Placement {
         node.is_some() && node == self.topology.node_of(cpu)
     }
 
-    /// For each of the first `homes` workers, returns the NUMA node on which the entries of the
+    /// Returns, for each of the first `homes` workers, the NUMA node on which the entries of the
     /// worker's shards are to be allocated. Returns no nodes if workers are not placed, or if
     /// memory can't be placed on all nodes.
     pub fn memory_nodes(&mut self, homes: u32) -> Vec<Node> {

@@ -286,7 +286,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         if !is_sent {
             return Happened::Failed(index);
         }
-        // The connection is told of the completion only after the last slice of its output.
+        // The connection is notified of the completion only after the last slice of its output.
         let is_awaited = if layer.piece.is_some() { true } else { connection.sent() };
         if has_more || is_awaited {
             self.touch(index);

@@ -221,8 +221,8 @@ impl Replica {
         state.primary.as_ref().and(state.known).map(|known| known.position.id)
     }
 
-    /// If a promotion is in progress, returns the ID of the former primary's stream and the offset
-    /// at which this stream ended. Otherwise returns `None`.
+    /// Returns the ID of the former primary's stream and the offset at which this stream ended.
+    /// Returns `None` if no promotion is in progress.
     pub fn former(&self) -> Option<(ReplId, u64)> {
         self.lock().former.map(|Known { position, .. }| (position.id, position.offset))
     }
