@@ -7,8 +7,7 @@
 //! commands would wait for the end of the load. So each other worker first settles, as for `CLIENT
 //! PAUSE` ([`super::pause`]). Only then are the shards acquired, as for any command that needs them
 //! all, and handed over to the thread. So this worker can serve its connections while the thread
-//! loads. Afterwards, the message [`Release`](pantala_engine::message::Message::Release) returns the
-//! shards.
+//! loads. The message [`Release`](pantala_engine::message::Message::Release) returns the shards.
 
 use pantala_engine::ownership::Ownership;
 use pantala_engine::pubsub::Listener;
