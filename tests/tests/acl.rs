@@ -71,6 +71,31 @@ fn entry(
     (reason.into(), context.into(), object.into(), name.into(), count.to_string())
 }
 
+/// A user's name may be any bytes without spaces and NUL. It is shown unchanged.
+#[test]
+fn names_of_users_need_not_be_utf_8() {
+    const NAME: &[u8] = b"caf\xe9";
+    let check = |server: &Server| {
+        let mut admin = admin(server);
+        assert_eq!(admin.command(&[b"ACL".as_slice(), b"SETUSER", NAME, b"on", b">pw", b"+client|info"]), Reply::ok());
+        let mut client = server.connect();
+        assert_eq!(client.command(&[b"AUTH".as_slice(), NAME, b"pw"]), Reply::ok());
+        assert!(client.call("PING").text().starts_with("NOPERM"));
+        let is_shown = |bytes: &[u8]| bytes.windows(NAME.len() + 7).any(|part| part == [b" user=", NAME, b" "].concat());
+        let Reply::Bulk(line) = client.call("CLIENT INFO") else { panic!("a line") };
+        assert!(is_shown(&line), "{}", line.escape_ascii());
+        let log = admin.call("ACL LOG 1");
+        let fields = log.elements()[0].elements();
+        let at = fields.iter().position(|field| *field == Reply::bulk("client-info")).expect("the field");
+        let Reply::Bulk(info) = &fields[at + 1] else { panic!("a line") };
+        assert!(is_shown(info), "{}", info.escape_ascii());
+    };
+    check(&start(Backend::all()[0], &[]));
+    if let Some(redis) = Server::redis(&[]) {
+        check(&redis);
+    }
+}
+
 #[test]
 fn users_log_in_and_are_shown() {
     for_each_backend(|backend| {

@@ -252,7 +252,7 @@ fn write_entry(entry: &LogEntry, now_ms: i64, reply: &mut Reply<'_>) {
     reply.bulk(b"age-seconds");
     reply.double((now_ms - entry.at_ms).max(0) as f64 / 1000.0);
     reply.bulk(b"client-info");
-    reply.bulk(entry.client_info.as_bytes());
+    reply.bulk(&entry.client_info);
 }
 
 /// `ACL DRYRUN username command [arg …]`.

@@ -1,6 +1,6 @@
 //! `CLIENT LIST` and `CLIENT INFO`.
 
-use std::fmt::Write;
+use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
@@ -53,15 +53,13 @@ impl Kind {
 
 /// `CLIENT INFO`.
 pub fn info(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    let mut text = String::new();
-    write_line(&mut text, &context.session.client, context.now_ms);
-    reply.verbatim("txt", text.as_bytes());
+    reply.verbatim("txt", &line(&context.session.client, context.now_ms));
 }
 
 /// `CLIENT LIST [TYPE type | ID client-id ...]`.
 pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let clients = context.host.clients();
-    let mut text = String::new();
+    let mut text = Vec::new();
     match (args.len(), args.get(2)) {
         (2, _) => write_lines(&mut text, context, |_| true),
         (4, Some(option)) if is_option(option, "TYPE") => {
@@ -78,10 +76,10 @@ pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
         }
         _ => return reply.error(errors::SYNTAX),
     }
-    reply.verbatim("txt", text.as_bytes());
+    reply.verbatim("txt", &text);
 }
 
-fn write_lines(text: &mut String, context: &LocalContext<'_>, wanted: impl Fn(&Client) -> bool) {
+fn write_lines(text: &mut Vec<u8>, context: &LocalContext<'_>, wanted: impl Fn(&Client) -> bool) {
     let clients = context.host.clients().all();
     // A killed client is no longer listed, even if its worker has not closed the connection yet.
     for client in clients.iter().filter(|client| !client.killed.load(Relaxed) && wanted(client)) {
@@ -90,15 +88,15 @@ fn write_lines(text: &mut String, context: &LocalContext<'_>, wanted: impl Fn(&C
 }
 
 /// Returns the line of a client at `now_ms` (Unix time).
-pub(crate) fn line(client: &Client, now_ms: i64) -> String {
-    let mut text = String::new();
+pub(crate) fn line(client: &Client, now_ms: i64) -> Vec<u8> {
+    let mut text = Vec::new();
     write_line(&mut text, client, now_ms);
     text
 }
 
 /// Writes the line of a client, with the fields of Redis 7.0 in Redis's order. Fields of features
 /// that Pantala lacks have the values of an idle client.
-fn write_line(text: &mut String, client: &Client, now_ms: i64) {
+fn write_line(text: &mut Vec<u8>, client: &Client, now_ms: i64) {
     let seconds_since = |then_ms: i64| (now_ms - then_ms).max(0) / 1000;
     let query_bytes = client.query_bytes.load(Relaxed);
     let query_free_bytes = client.query_free_bytes.load(Relaxed);
@@ -106,7 +104,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     let queued_bytes = client.queued_bytes.load(Relaxed);
     let argument_bytes = client.argument_bytes.load(Relaxed);
     let total_bytes = client.memory_bytes();
-    // Writing to a String can't fail.
+    // Writing to a vector can't fail.
     let _ = write!(
         text,
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={}",
@@ -123,7 +121,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     let _ = write!(
         text,
         " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={query_free_bytes} argv-mem={argument_bytes} multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll={} \
-         omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user={} redir={} resp={}",
+         omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=",
         client.subscribed(Subscribed::Channel),
         client.subscribed(Subscribed::Pattern),
         client.subscribed(Subscribed::Shard),
@@ -131,10 +129,10 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         client.output_pieces.load(Relaxed),
         if output_bytes > 0 { "rw" } else { "r" },
         client.command().map_or("NULL", Command::shown_name),
-        client.user_name(|name| String::from_utf8_lossy(name).into_owned()),
-        client.redirect.load(Relaxed),
-        client.resp.load(Relaxed),
     );
+    // A user's name may be any bytes.
+    client.user_name(|name| text.extend_from_slice(name));
+    let _ = write!(text, " redir={} resp={}", client.redirect.load(Relaxed), client.resp.load(Relaxed));
     // Redis 7.0 lacks these fields. They are written only if the client has sent `CLIENT SETINFO`,
     // so that the line of any other client is the same as in 7.0.
     let names = client.names();
@@ -143,7 +141,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
             (String::from_utf8_lossy(&names.library), String::from_utf8_lossy(&names.library_version));
         let _ = write!(text, " lib-name={name} lib-ver={version}");
     }
-    text.push('\n');
+    text.push(b'\n');
 }
 
 /// Returns the flags of a client, one letter each, or `N` if there are none.

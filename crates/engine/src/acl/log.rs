@@ -73,7 +73,7 @@ pub struct LogEntry {
     /// Time of the latest event, Unix time in ms.
     pub at_ms: i64,
     /// The client's line in `CLIENT LIST` at that time.
-    pub client_info: String,
+    pub client_info: Vec<u8>,
 }
 
 impl LogEntry {
@@ -126,7 +126,7 @@ mod tests {
             object: object.into(),
             user_name: b"alice".to_vec(),
             at_ms,
-            client_info: format!("at {at_ms}"),
+            client_info: format!("at {at_ms}").into_bytes(),
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
         log.add(event("b", 1), 128);
         log.add(event("a", SAME_MS_MAX), 128);
         assert_eq!(shown(&log), [("a".into(), 2, SAME_MS_MAX), ("b".into(), 1, 1)]);
-        assert_eq!(log.latest(1)[0].client_info, format!("at {SAME_MS_MAX}"));
+        assert_eq!(log.latest(1)[0].client_info, format!("at {SAME_MS_MAX}").into_bytes());
         log.add(event("a", 2 * SAME_MS_MAX + 1), 128);
         assert_eq!(shown(&log).len(), 3, "a millisecond too late");
         log.clear();

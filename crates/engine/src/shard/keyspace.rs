@@ -212,7 +212,7 @@ impl Keyspace {
             shards,
             store: Store::new(layout, workers),
             id,
-            permissions: Permissions::new(&NO_COMMANDS, |_, _| String::new()),
+            permissions: Permissions::new(&NO_COMMANDS, |_, _| Vec::new()),
             journal: Journal::new(ports.len()),
             contended: ports.iter().map(|_| CachePadded::new(Counter::default())).collect(),
             ports,

@@ -15,7 +15,7 @@ use crate::shard::executor::{Call, Executor};
 use crate::shard::keyspace::Keyspace;
 
 /// Returns a client's line in `CLIENT LIST` at a Unix time in ms, for `ACL LOG`.
-pub type Describe = fn(&Client, i64) -> String;
+pub type Describe = fn(&Client, i64) -> Vec<u8>;
 
 /// A client and its user's rules after a change. `None` if the client has disconnected or the user
 /// was deleted.
@@ -79,7 +79,7 @@ impl Keyspace {
         user_name: Vec<u8>,
         now_ms: i64,
     ) {
-        let client_info = (self.permissions.describe)(client, now_ms).trim_end().to_owned();
+        let client_info = (self.permissions.describe)(client, now_ms).trim_ascii_end().to_vec();
         let object = object.to_vec();
         self.users().note(LogEntry { count: 1, reason, context, object, user_name, at_ms: now_ms, client_info });
     }
