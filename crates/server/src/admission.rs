@@ -11,25 +11,25 @@ use pantala_engine::client::{Client, Host as _};
 
 use crate::host::Server;
 
-/// Age at which an unauthenticated connection may be closed to make room for a new one, ms. A
-/// client that has a password sends it within this time.
+/// Minimum age of an unauthenticated connection that is closed to make room for a new one, ms. A
+/// client that knows a password has sent it by then.
 const UNAUTHENTICATED_AGE_MIN_MS: i64 = 1000;
 
 /// Maximum number of connections that may be open in excess of `maxclients`, while older
-/// connections are being closed to make room for them. Their descriptors come from the reserved
-/// ones.
+/// connections are being closed to make room for them. They use file descriptors that are reserved
+/// for purposes other than clients.
 const EXCESS_MAX: u64 = 8;
 
-/// Minimum time between a search that has found nothing and the next search, ms. A search reads the
-/// list of all clients.
+/// Minimum time from a search for a connection to close that found none to the next search, ms.
+/// Each search reads the list of all clients.
 const SEARCH_INTERVAL_MS: i64 = 10;
 
 /// The number of open connections.
 #[derive(Default)]
 pub struct Admission {
     open: AtomicU64,
-    /// Time of the last search that has found nothing, Unix time in ms. Read and written only by
-    /// the worker that accepts connections.
+    /// Time of the last search that found no connection to close, Unix time in ms. Read and written
+    /// only by the worker that accepts connections.
     failed_search_ms: AtomicI64,
 }
 

@@ -4,9 +4,9 @@
 //! `workers`. As in redis-server, `--name value value` has the effect of a line `name value value`
 //! after the last line of the file. `--name=value` means the same as `--name value`.
 //!
-//! clap only writes the help; it does not parse the options. It can't support all their forms
-//! together: any number of values; values that start with `-`, as in `--bind 127.0.0.1 -::1`; and
-//! one argument that contains both a name and a value (`"--port 7000"`).
+//! clap only writes the help. It does not parse the options, because it can't support all these
+//! forms at once: options with any number of values; values that start with `-`, as in `--bind
+//! 127.0.0.1 -::1`; and arguments that contain both a name and a value, as in `"--port 7000"`.
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};

@@ -2,7 +2,8 @@
 //! binary.
 //!
 //! A *shard* is a part of the keyspace. A *turn* is one iteration of a worker's event loop. A
-//! *window* is a set of parsed commands that a worker runs together. A turn can have several.
+//! *window* is a set of parsed commands that a worker runs together. A turn can run several
+//! windows.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -13,7 +14,7 @@
 //! | [`host`] | the state that all workers share; the services that commands call |
 //! | [`worker`] | a worker's thread and its turns, which call the next five modules |
 //! | [`reactor`] | the lowest layer: sockets, and which connections have work to do |
-//! | [`clients`] | the next layer: output besides replies, limits, closing |
+//! | [`clients`] | the next layer: output besides replies, limits, closing of connections |
 //! | [`dispatch`] | transactions, scripts, requests to other workers |
 //! | [`windows`] | parsing, prefetching and running commands |
 //! | [`control`] | periodic work, changes of the settings |

@@ -66,8 +66,8 @@ pub fn connect(to: SocketAddr, source: &str, timeout: Duration) -> std::io::Resu
 /// Returns the address of the peer and the address of this server.
 ///
 /// # Errors
-/// The peer has disconnected, so its address is unknown. The caller must not admit it in protected
-/// mode, as it would admit a loopback or Unix peer.
+/// The peer has disconnected, so its address is unknown. In protected mode, the caller must reject
+/// this peer.
 pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     let socket = SockRef::from(socket);
     let local = socket.local_addr()?;

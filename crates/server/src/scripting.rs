@@ -268,8 +268,8 @@ impl Scripting {
     }
 
     /// Drops this thread's Lua state for scripts if all scripts were flushed after its creation.
-    /// Otherwise a worker that runs no more scripts would never free the state. The calling thread
-    /// must be that of `worker`.
+    /// Without this function, a worker that runs no more scripts would never free the state. The
+    /// calling thread must be that of `worker`.
     pub fn drop_flushed(&self, worker: u32) {
         let is_old = |state: &mut Box<State>| state.is_flushed(&self.scripts);
         if STATES.with_borrow_mut(|states| states[Kind::Script as usize].take_if(is_old)).is_some() {

@@ -170,8 +170,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
     let ended = if has_dataset {
-        // The workers run during the load. They serve connections once the load has ended or takes
-        // longer than a short time (`loading::wait_while_short`).
+        // The workers run during the load. They serve connections once the load has ended or no
+        // longer counts as short (`loading::wait_while_short`).
         run_workers(&server, &settings, sandbox.as_ref(), doorbells, || {
             load(&mut owned)?;
             server.port(server.facts().first_io_worker).send(Message::Release(owned));

@@ -395,8 +395,8 @@ impl<'s> Tally<'s> {
         self.window_timed_ns += took.as_nanos() as u64;
     }
 
-    /// Records the latency of a blocked command that was answered. Its run time was recorded when
-    /// it blocked ([`Tally::time_blocked`]).
+    /// Records the latency of a blocked command that was answered. The run time was recorded when
+    /// the command blocked ([`Tally::time_blocked`]).
     pub fn end_blocked(&mut self, command: &'static Command, took: Duration) {
         if self.tracks_latency {
             let index = self.find(command);

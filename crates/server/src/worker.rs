@@ -9,7 +9,7 @@
 //! | [dispatch](crate::dispatch) | transactions, scripts, requests | the clients |
 //! | [windows](crate::windows) | parsing, prefetching and running commands | the dispatcher |
 //! | [control](crate::control) | periodic work, settings | the dispatcher |
-//! | this file | the turn | all of them |
+//! | this file | the turn | all layers |
 //!
 //! A turn is one iteration of the event loop:
 //!

@@ -115,11 +115,11 @@ fn check_path(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<()
     Ok(())
 }
 
-/// Returns whether a file is a manifest. The name of a manifest ends with `.manifest`, or its first
-/// line that isn't a comment starts with `file`. If that line starts with `*`, it starts a command.
-/// If it starts with neither, the line is damaged, and the file counts as a manifest if a later
-/// line starts with `file `. The distinction matters because a truncated manifest would no longer
-/// list files that must be loaded.
+/// Returns whether a file is a manifest: its name ends with `.manifest`, or its first line that
+/// isn't a comment starts with `file`. A file whose first such line starts with `*` is not a
+/// manifest, because commands start with `*`. Any other first line is damaged. The file then counts
+/// as a manifest if a later line starts with `file `. The distinction matters because a truncated
+/// manifest would no longer list files that must be loaded.
 fn is_manifest(path: &Path, file: &mut File) -> bool {
     if path.extension().is_some_and(|extension| extension == "manifest") {
         return true;

@@ -41,8 +41,8 @@ const ASKED: u8 = 1 << 3;
 /// stored here because each command tests all bits of this byte at once.
 const STREAMED: u8 = 1 << 4;
 
-/// While the disk is behind, replies with smaller stamps are sent. These are exactly the replies to
-/// commands that have written nothing, whose stamp is 0.
+/// While the disk is behind, replies with stamps below this one are sent. Only the replies to
+/// commands that have written nothing have such a stamp, namely 0.
 const NOTHING_WRITTEN: u64 = 1;
 
 /// The conditions under which replies wait, as bits; see the head of this module.

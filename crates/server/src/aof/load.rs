@@ -48,7 +48,7 @@ pub struct Target<'t, 'k> {
     pub executor: &'t mut Executor<'k>,
     /// Ownership of all shards.
     pub owned: &'t mut Vec<Ownership>,
-    /// The session with whose permissions the shards are accessed.
+    /// The session whose permissions apply to the load.
     pub view: SessionView,
 }
 

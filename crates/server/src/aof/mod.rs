@@ -3,9 +3,9 @@
 //!
 //! Terms:
 //!
-//! - An *effect* is a command that repeats a committed change, as Redis propagates it.
+//! - An *effect* is a command that repeats a committed change, in the form that Redis propagates.
 //! - A *base* is a file with the dataset at one instant.
-//! - An *increment* is a file with the effects since then.
+//! - An *increment* is a file with effects that were committed after the base's instant.
 //! - The *history* is the set of files that a later base has replaced
 //!   ([`pantala_persistence::aof`]).
 //! - A *stamp* is a number that gives the position of effects in the order of commits

@@ -2,9 +2,9 @@
 //! held meanwhile.
 //!
 //! The handler of each command runs directly on the held shards, as within a transaction. The
-//! commands see a time before all deadlines, so nothing expires during the load. As in Redis, a key
-//! whose deadline has passed by now may still be needed by later commands of the file. After the
-//! load, expired keys are deleted as usual.
+//! commands see a time before all deadlines, so nothing expires during the load. As in Redis,
+//! expired keys stay until the load ends, because later commands of the file may need them. After
+//! the load, they are deleted as usual.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ const ERRORS_LOGGED: u64 = 10;
 /// contains these effects.
 const EFFECTS_DROPPED_EVERY: u64 = 1024;
 
-/// A common multiple of the periods after which an entry's time of last access repeats, ms. The
-/// entry stores this time in its *access word*, with a period of 2^24 s (LRU) or 2^16 min (LFU).
+/// A common multiple of the periods after which access words repeat, ms. The *access word* of an
+/// entry stores the time of its last access modulo 2^24 s (LRU) or modulo 2^16 min (LFU).
 const ACCESS_PERIOD_MS: i64 = 15 * (1 << 24) * 1000;
 
 /// Returns a Unix time in the 1970s, in ms, before all deadlines. Access words have the same value

@@ -364,9 +364,9 @@ impl Consumer for Rewriting {
         drop(handle);
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
-                // `install` would move all increments to the history, and they would be deleted. If
-                // the stream was cut, one of them has the effects after the cut, and must stay. In
-                // that case the base is deleted instead of installed.
+                // `install` moves all increments to the history, whose files are deleted. If the
+                // stream was cut, one increment has the effects after the cut and must stay. So the
+                // base is installed only if there was no cut, and is deleted otherwise.
                 (false, Some(place)) if !self.has_cut => {
                     place.install(base.described(), false, 0).map_err(|error| Unfinished::Failed(error.to_string()))
                 }

@@ -197,8 +197,8 @@ pub fn turn_off(server: &Server) {
     aof.rewrites.is_scheduled.store(false, Relaxed);
     aof.set_write_error(server, 0);
     if aof.rewrites.is_running.load(Relaxed) {
-        // Tools and tests look for these words in Redis's log. In Redis, a rewrite is a child
-        // process.
+        // The first words are Redis's, because tools and tests search the log for them. In Redis, a
+        // rewrite is a child process.
         tracing::info!("Killing running AOF rewrite, which has no child process.");
     }
     server.snapshots().background.abort(|purpose| purpose == crate::snapshot::Purpose::Rewrite);

@@ -83,7 +83,8 @@ pub struct Written {
     pub error: AtomicI32,
 }
 
-/// The state of the append-only file. All threads share it. The writer thread updates most of it.
+/// The state of the append-only file. All threads share this state; the writer thread updates most
+/// of its fields.
 pub struct Aof {
     state: AtomicU8,
     /// `appendfsync`.
@@ -231,8 +232,8 @@ impl Aof {
     }
 
     /// Calls `confirm` with `true` once all effects committed so far are on disk
-    /// ([`Order::Confirm`]). Calls it with `false` if the file is off or the writer thread ends
-    /// before that.
+    /// ([`Order::Confirm`]). Calls `confirm` with `false` if the file is off, or if the writer
+    /// thread ends before these effects are on disk.
     pub fn confirm(&self, confirm: Confirm) {
         match &*lock(&self.writer) {
             Some(handle) if self.state() != State::Off => return handle.inbox.order(Order::Confirm(confirm)),

@@ -60,11 +60,11 @@ pub enum Order {
     Cut(Reader),
     /// The snapshot of the last cut has ended: it is on disk, or was aborted, or has failed.
     Base(Result<Base, Unfinished>),
-    /// Write and sync all effects committed so far. Then send whether that succeeded.
+    /// Write and sync all effects committed so far. Then send to the caller whether both succeeded.
     Sync(Sender<bool>),
     /// Write and sync all effects committed so far, then call this function with `true`. If a write
-    /// or sync fails, call the function later, once these effects are on disk. If the thread ends
-    /// before that, call it with `false`.
+    /// or sync fails, postpone the call until these effects are on disk. If the thread ends
+    /// earlier, call the function with `false`.
     Confirm(Confirm),
     /// Write and sync all effects committed so far, then note that a client no longer asks for
     /// `CLIENT DURABILITY always`.
@@ -266,8 +266,8 @@ impl Writer {
                 aof.written.pending_bytes.store(0, Relaxed);
                 aof.note_unwritten(&server, 0);
                 if aof.state() == State::Off {
-                    // The file is off, so its last error must no longer cause writes to be
-                    // rejected.
+                    // The file is off, so its last error must no longer make the server reject
+                    // writes.
                     aof.set_write_error(&server, 0);
                 }
                 if is_rewriting {
@@ -307,7 +307,7 @@ impl Writer {
         }
     }
 
-    /// Registers a waiter for the sync of all effects committed so far. They belong to the
+    /// Registers a waiter for the sync of all effects committed so far. These effects belong to the
     /// journal's current epoch (a period of about a millisecond) or to earlier epochs. So the
     /// waiter waits for all effects of the current epoch. Makes the current epoch end soon.
     fn await_epoch(&mut self, server: &Server, awaiting: Awaiting) {
@@ -318,7 +318,7 @@ impl Writer {
     }
 
     /// Reads and writes all available effects, and syncs them if a sync is due. After a failure,
-    /// does nothing until the retry is due.
+    /// does nothing until the retry is due or the thread must end.
     fn turn(&mut self, server: &Arc<Server>) -> Result<(), Ended> {
         let aof = &server.snapshots().aof;
         if let Some(failed_at) = self.failed_at
@@ -357,8 +357,8 @@ impl Writer {
                         self.writing.abandon();
                         continue;
                     }
-                    // A file whose sync has failed must not be synced again. This doesn't apply to
-                    // the next increment. So if the reader has reached a cut, the thread continues
+                    // A file whose sync has failed must not be synced again, but the next increment
+                    // is another file. So if the reader has reached a cut, the thread continues
                     // with the next increment.
                     if self.writing.is_lost() && self.writing.is_written() && self.is_at_cut() {
                         self.rotate(server);
@@ -537,18 +537,18 @@ impl Writer {
 
     /// Notifies the waiters whose effects are on disk. If the last write or sync has failed, also
     /// notifies the other waiters of the failure, except [`Awaiting::Confirm`] and
-    /// [`Awaiting::Unask`], which keep waiting until the thread ends. Returns [`Ended`] if the
-    /// thread must end.
+    /// [`Awaiting::Unask`]. These keep waiting until the effects are on disk or the thread ends.
+    /// Returns [`Ended`] if the thread must end.
     fn answer_awaited(&mut self, server: &Server) -> Result<(), Ended> {
         if self.awaited.is_empty() {
             return Ok(());
         }
         let is_failed = self.failed_at.is_some();
         let written_before = self.writing.written_before();
-        // [`Awaiting::Unask`] releases replies that wait for a sync. So after a failure it keeps
-        // waiting until the effects are on disk. It also waits until the manifest lists the first
-        // base, because a server restarted before that would load none of the effects.
-        // [`Awaiting::Confirm`] waits in the same way.
+        // [`Awaiting::Unask`] releases replies that wait for a sync. So after a failure, this
+        // waiter keeps waiting until the effects are on disk. It also waits until the manifest
+        // lists the first base, because a server restarted before that would load none of the
+        // effects. [`Awaiting::Confirm`] waits in the same way.
         let awaits_base = self.writing.awaits_base() || server.snapshots().aof.state() == State::AwaitsBase;
         let keeps_asked = !self.is_ending && (is_failed || awaits_base);
         let is_over = |(stamp, awaiting): &mut (u64, Awaiting)| {

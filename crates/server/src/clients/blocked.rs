@@ -1,11 +1,11 @@
 //! Blocks clients (`BLPOP` and other blocking commands), and unblocks them when they are served,
 //! time out or disconnect.
 //!
-//! A *waiter* is a blocked command in the queues of its keys. Several parties may try to end it:
-//! the thread that serves the waiter, this worker after a timeout, or `CLIENT UNBLOCK`. The first
-//! of them *claims* the waiter by setting its flag, and sends the reply. The others find the flag
-//! set and do nothing. If the connection closes, this worker claims the waiter, and no reply is
-//! sent.
+//! A *waiter* is a blocked command in the queues of its keys. Several parties may try to unblock
+//! the client: the thread that serves the waiter, this worker after a timeout, or `CLIENT UNBLOCK`.
+//! The first party *claims* the waiter by setting the waiter's flag, and sends the reply. The other
+//! parties find the flag set and do nothing. If the connection closes, this worker claims the
+//! waiter, and no reply is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -122,8 +122,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Replies to a connection whose waiter is claimed, and resumes the connection. As in Redis,
-    /// the slow log and the latency histogram record the command only now, without the time for
-    /// which it was blocked. If the command timed out, they don't record it.
+    /// the slow log and the latency histogram record the command only now, and exclude the time for
+    /// which it was blocked. A command that timed out is not recorded.
     fn unblock(&mut self, index: u32, timed_out: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
         let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -154,7 +154,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.closed_over_limit(index, added_bytes) {
             return;
         }
-        // If the client has sent commands while it was blocked, runs them. Most clients have sent
+        // Runs the commands that the client has sent while it was blocked. Most clients have sent
         // none.
         if self.reactor.connections[index as usize]
             .as_ref()

@@ -15,8 +15,8 @@ use super::{Abandon, Clients, primary};
 /// a few tenths of a millisecond.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
 
-/// Pending output of closed connections. It may amount to gigabytes, and unmapping memory takes the
-/// kernel long, so each turn frees only a part.
+/// Pending output of closed connections. The output may amount to gigabytes, which the kernel takes
+/// long to unmap. So each turn frees only a part.
 #[derive(Default)]
 pub struct Garbage {
     pieces: VecDeque<Outgoing>,
@@ -29,8 +29,8 @@ impl Garbage {
         self.pieces.is_empty()
     }
 
-    /// Frees the pending output of a closed connection. If it is large, keeps it for later turns
-    /// instead.
+    /// Frees the pending output of a closed connection at once if it is small. Keeps large output,
+    /// which later turns free.
     #[cold]
     fn add(&mut self, ahead: &mut Ahead) {
         let (pieces, own_bytes) = ahead.take();
@@ -39,7 +39,8 @@ impl Garbage {
         }
     }
 
-    /// Frees pieces until they amount to at least [`FREED_BYTES_PER_TURN`] or none is left.
+    /// Frees one buffer after another, until at least [`FREED_BYTES_PER_TURN`] are freed or no
+    /// buffer is left.
     pub fn free(&mut self) {
         let mut freed_bytes = 0;
         while freed_bytes < FREED_BYTES_PER_TURN
@@ -51,8 +52,8 @@ impl Garbage {
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Closes a connection at once. If it is the link to the primary and one of its commands is in
-    /// flight, the link is closed later.
+    /// Closes a connection at once. The link to the primary is closed later if one of its commands
+    /// is in flight.
     pub fn close(&mut self, index: u32) {
         if self.has_primary && primary::is_kept(self, index) {
             return;

@@ -16,8 +16,8 @@ use pantala_session::output::PIECE_BYTES_MIN;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Pending output, in bytes, below which a follower reads more of the log. It is twice what a
-/// socket accepts at a time. A larger value would only move more bytes from the shared log to the
+/// Pending output, in bytes, below which a follower reads more of the log. This value is twice what
+/// a socket accepts at a time. A larger value would only move more bytes from the shared log to the
 /// connection.
 const REFILL_BELOW_BYTES: usize = 1024 * 1024;
 

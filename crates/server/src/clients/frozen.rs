@@ -38,7 +38,7 @@ pub enum Deferred {
 }
 
 impl Deferred {
-    /// Returns whether this is output for the connection with the token `wanted`.
+    /// Returns whether this item is output for the connection with the token `wanted`.
     fn is_output_of(&self, wanted: u64) -> bool {
         match self {
             Deferred::Output(token, _) => *token == wanted,

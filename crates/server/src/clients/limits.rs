@@ -11,10 +11,9 @@
 //! once. That turn first sends pending output, as in Redis. Then it closes the clients with the
 //! highest usage, on any worker.
 //!
-//! During a turn, the sum is that of the end of the last turn, except for connections with much
-//! output. Per connection it lacks at most the input that a turn receives, and
-//! [`UNACCOUNTED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within the script
-//! accounts for all connections except the script's own.
+//! During a turn, the sum lacks most changes of this turn: for each connection, at most the input
+//! received in the turn and [`UNACCOUNTED_OUTPUT_BYTES_MAX`] of output. While a script is busy,
+//! each turn within the script accounts for all connections except the script's own.
 //!
 //! Without a limit, accounting costs one branch for each connection of a turn and for each send.
 //!
@@ -35,8 +34,8 @@ use crate::host::Server;
 /// bytes. Used only while client memory is limited. Redis accounts before each command instead.
 const UNACCOUNTED_OUTPUT_BYTES_MAX: u64 = 16 * 1024;
 
-/// Maximum change that this worker need not add to the sum, bytes. Much less than the lowest limit
-/// that can be configured.
+/// Maximum change in memory usage that this worker may delay adding to the sum, bytes. It is much
+/// smaller than the lowest limit that can be configured.
 const UNFLUSHED_BYTES_MAX: u64 = 1024;
 
 /// Minimum interval between warnings that memory exceeds the limit and no more clients can be
@@ -52,8 +51,8 @@ pub(super) struct MemoryAccounting {
     unflushed_bytes: i64,
     /// Whether a connection was accounted for in this turn.
     has_accounted: bool,
-    /// Whether the sum was too large at the end of the last turn, and this worker accounted for a
-    /// connection in that turn. (Otherwise its part of the sum is unchanged.)
+    /// Whether, at the end of the last turn, the sum was too large and this worker had accounted
+    /// for a connection in that turn. A worker that accounted for none has not changed the sum.
     is_due: bool,
     last_warning_ms: i64,
 }
@@ -113,8 +112,8 @@ impl OutputAlarm {
             // pieces.
             normal_bytes: normal_bytes.min(PIECE_BYTES_MIN),
             pubsub_bytes: pubsub_bytes.min(PIECE_BYTES_MIN),
-            // Messages are held back so that one send carries several of them. This alone must not
-            // bring a subscriber near its limit if it reads fast enough.
+            // Messages are held back so that one send carries several of them. A subscriber that
+            // reads fast enough must not come near its limit only because messages are held back.
             waiting_bytes_max: (pubsub_bytes / 4).min(WAITING_OUTPUT_BYTES_MAX),
         }
     }

@@ -1,10 +1,10 @@
 //! A worker's part in enforcing `maxmemory`, before each command and between commands.
 //!
-//! Before a command runs, keys are evicted if memory exceeds its limit
+//! Before a command runs, keys are evicted if memory usage exceeds the limit
 //! ([`pantala_engine::eviction`]). If there is nothing left to evict, commands that may increase
-//! memory usage are rejected, as in Redis. If a command had to wait for its shards, the worker that
-//! runs it checks again. A worker also evicts without a command: periodically, and in each turn
-//! (iteration of its event loop) while more keys must be evicted.
+//! memory usage are rejected, as in Redis. If the command had to wait for its shards, the worker
+//! that then runs it checks the limit again. A worker also evicts without a command: periodically,
+//! and in each turn (iteration of its event loop) while more keys must be evicted.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -91,8 +91,8 @@ impl EvictionState {
     pub fn make_room<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>, held: &mut [Ownership]) {
         let was_over = clients.executor.keyspace().memory().is_over();
         let mut room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
-        // The counter may include memory that clients have freed since, for example at the end of a
-        // transaction.
+        // The global memory counter may still include memory that clients have freed, for example
+        // at the end of a transaction.
         if room == Room::None && self.refreshed_ms != clients.reactor.clock.now_ms {
             self.publish_client_memory(clients);
             room = clients.executor.make_room(held, clients.reactor.clock.now_ms);

@@ -1,9 +1,9 @@
 //! The clients of a worker: sending to them, their limits, and closing.
 //!
 //! This layer sends published messages, invalidations of cached keys, and replies to blocked
-//! clients. It enforces the limits on output and on the memory of all clients. It also keeps the
-//! connection whose script is busy ([`frozen`]). The layer calls the [reactor](crate::reactor), and
-//! the [dispatcher](crate::dispatch) calls the layer.
+//! clients. It enforces the limits on output and on the memory of all clients. It also defers
+//! events and output of the connection whose script is busy ([`frozen`]). The
+//! [dispatcher](crate::dispatch) calls this layer, which calls the [reactor](crate::reactor).
 
 mod blocked;
 mod close;
@@ -58,7 +58,7 @@ pub struct Clients<'s, L: EventLoop, H> {
     /// Output of closed connections that must still be freed.
     pub garbage: Garbage,
     /// Whether a connection may follow the stream of effects, as replicas do. If so, each completed
-    /// send is checked, because it may be time to read more of the stream.
+    /// send triggers a check whether to read more of the stream.
     pub has_followers: bool,
     /// Whether a connection of this worker may be the link to the primary.
     has_primary: bool,

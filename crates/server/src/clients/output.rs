@@ -78,9 +78,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
     /// Checks the limits after a command of the window (the list of parsed commands that the worker
     /// runs together). The command's reply starts at `before`. If this reply completes a piece of
-    /// the connection's output, the connection yields: its later commands run in the next turn,
-    /// after the event loop has received the piece. So a connection's turn stays short even if the
-    /// peer doesn't read.
+    /// the connection's output, the connection yields: its later commands run only in the next
+    /// turn. By then, the event loop has received the piece. So a connection's turn stays short
+    /// even if the peer doesn't read.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {
@@ -133,8 +133,8 @@ pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, befor
 /// ended.
 ///
 /// Does nothing if the hard limit is at most the size of a piece, because such a limit already
-/// bounds the output of a turn. Output that exceeds such a limit is not sent, not even in part, as
-/// in Redis.
+/// bounds the output of a turn. If the output exceeds such a limit, none of it is sent, as in
+/// Redis.
 #[cold]
 fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes: usize) -> bool {
     let hard_bytes = output_limit(connection, settings).hard_bytes;

@@ -10,8 +10,9 @@
 //!   run, so that the offset includes the command.
 //! - The link *rests* while other work of the server (such as a snapshot) holds all shards between
 //!   two of the link's commands. While it rests, its offset and its database don't change.
-//! - A protocol error or a blocking command can't come from a primary. The stream is not continued
-//!   after it: as in Redis, the next link starts with a full synchronization.
+//! - A working primary sends neither invalid protocol nor blocking commands. If one of these
+//!   arrives, the stream is not continued: as in Redis, the next link starts with a full
+//!   synchronization.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -211,7 +211,7 @@ mod tests {
     fn messages_are_shared_from_the_minimum_length() {
         let kept_messages = Arc::default();
         let around = encode(ADDRESS, std::iter::once(&b""[..]), None, Version::Resp2).len();
-        // The length of this payload has four more digits than the length of an empty payload.
+        // The length prefix of this payload has four more digits than that of an empty payload.
         let payload_bytes = SHARED_BYTES_MIN - around - 4;
         for (bytes, is_shared) in [(payload_bytes, true), (payload_bytes - 1, false)] {
             let message = vec![b'x'; bytes];

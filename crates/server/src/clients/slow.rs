@@ -112,8 +112,8 @@ impl Stopwatch {
     }
 }
 
-/// Logs a command in the slow log, and records a `LATENCY` event for it, if it exceeds the
-/// threshold of each.
+/// Adds a command to the slow log if its duration `took` exceeds the log's threshold. Records a
+/// `LATENCY` event if the duration exceeds the threshold of `LATENCY`.
 pub fn note(keyspace: &Keyspace, sender: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
     note_cut(keyspace, sender, command, args, None, took, now_ms);
 }
@@ -139,8 +139,9 @@ pub fn note_cut(
     note_latency(keyspace, client, command, took, now_ms);
 }
 
-/// Returns whether the slow log records a command. Uses the current threshold. So a `CONFIG SET`
-/// that raises the threshold isn't logged, as in Redis.
+/// Returns whether the slow log records a command. Uses the threshold that applies after the
+/// command. So a slow `CONFIG SET` that raises the threshold above its own duration isn't logged,
+/// as in Redis.
 fn is_logged(keyspace: &Keyspace, command: &Command, took: Duration) -> bool {
     let slower_than_us = keyspace.tuning.slowlog_slower_than_us.load(Relaxed);
     slower_than_us >= 0 && took.as_micros() as i64 >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG)
@@ -153,7 +154,8 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Records the time of a connection's command that had to wait for its shards. `took` is the
-    /// time for which it ran once it had them. `words` is called only if the command is logged.
+    /// time for which the command ran after it had acquired them. `words` is called only if the
+    /// command is logged.
     pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };

@@ -104,8 +104,8 @@ pub fn has_wildcards(path: &[u8]) -> bool {
 }
 
 /// Returns the existing paths that match `pattern`, sorted, like `glob(3)`. A wildcard matches
-/// neither a slash nor a leading dot. Only complete paths are checked for existence, not the part
-/// before the first wildcard alone.
+/// neither a slash nor a leading dot. The directories before the first wildcard are not checked: if
+/// one of them doesn't exist, the listing is empty.
 pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
     let (mut found, mut has_globbed) = (vec![PathBuf::new()], false);
     for part in pattern.components() {

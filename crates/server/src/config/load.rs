@@ -15,11 +15,11 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum nesting of `include`. Redis has no limit, so there a file that includes itself overflows
-/// the stack.
+/// Maximum nesting of `include`. Redis has no such limit: a file that includes itself overflows
+/// Redis's stack.
 pub const INCLUDE_DEPTH_MAX: usize = 16;
 
-/// Maximum number of `include` lines that are followed. It is needed besides the limit on nesting,
+/// Maximum number of `include` lines that are followed. The limit on nesting does not suffice,
 /// because files may include each other many times.
 pub const INCLUDES_MAX: usize = 4_096;
 
@@ -404,7 +404,8 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Changes to `dir` at once. As in Redis, a later `include` is relative to it.
+    /// Makes `path` the working directory at once. So, as in Redis, the path of a later `include`
+    /// is relative to this directory.
     fn change_dir(&mut self, index: usize, path: &[u8]) -> Result<(), String> {
         self.host.change_dir(Path::new(OsStr::from_bytes(path))).map_err(|error| reason(&error))?;
         let dir = self.host.current_dir();

@@ -4,11 +4,11 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`table`] | one record per directive ([`directive`] defines the record) |
-//! | [`quote`], [`number`] | words and numbers of a line |
+//! | [`quote`], [`number`] | split a line into words; parse numbers |
 //! | [`value`], [`values`] | the value of one directive; the values of all directives |
-//! | [`settings`], [`primary`], [`replica`], [`tls`] | the values that the server reads, typed |
-//! | [`mod@load`], [`host`] | reads file, standard input and options; accesses files |
-//! | [`store`], [`rewrite`] | the running configuration; writes it to its file |
+//! | [`settings`], [`primary`], [`replica`], [`tls`] | the typed settings of the server |
+//! | [`mod@load`], [`host`] | reads the configuration at startup; accesses files for it |
+//! | [`store`], [`rewrite`] | holds the running configuration; writes the configuration file |
 //!
 //! At startup, [`mod@load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
 //! [`ConfigStore::generation`] is on a hot path: each worker reads it in every turn of its event

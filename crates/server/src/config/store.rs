@@ -210,8 +210,8 @@ fn resolve(
         };
         let directive = found.directive();
         // Some tools read `CONFIG GET *` and set all directives to the values in the reply, except
-        // those that Redis fixes at startup. These tools don't know Pantala's own directives. So
-        // setting one of these to its current value must succeed.
+        // those that Redis fixes at startup. These tools don't know which of Pantala's own
+        // directives are fixed. So setting an own directive to its current value must succeed.
         let is_as_it_is = directive.own && show(directive.kind, values.at(found.index)) == *value;
         if directive.immutable && !is_as_it_is {
             return Err(failed(&spelled, "can't set immutable config"));

@@ -36,7 +36,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("pin-threads", Bool, "no").own(),
     D::at_start("numa", Choice(&["auto", "off"]), "auto").own(),
     D::at_start("sandbox", Bool, "no").own(),
-    // Makes a directive that is unsafe to ignore cause a warning, not an error.
+    // With `yes`, directives that are unsafe to ignore cause a warning instead of an error.
     D::at_start("ignore-unsupported", Bool, "no").own(),
     // Network.
     D::live("port", PORT, "6379"),
@@ -50,9 +50,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("unauthenticated-timeout", COUNT, "0").own(),
     D::live("replica-refuse-empty-primary", Bool, "no").own(),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),
-    // In Redis, these threads read and write for the one main thread. Redis counts the main thread,
-    // so its number is at least 1. In Pantala, they read, parse and encode for the workers that own
-    // shards (`execution owner`), and 0 means that there are none.
+    // In Redis, I/O threads read and write for the main thread. The main thread counts as one of
+    // them, so the minimum is 1. In Pantala, I/O threads read and parse commands and encode replies
+    // for the workers that own shards (`execution owner`), and 0 means no I/O threads.
     D::at_start("io-threads", Integer(0, WORKERS_MAX as i128), "0"),
     D::known("io-threads-do-reads", Bool, "no").immutable(),
     D::live("bind-source-addr", Text, ""),

@@ -155,7 +155,8 @@ fn parse_memory_or_percent(word: &[u8]) -> Result<Value, String> {
         return Ok(Value::Number(-i128::from(percent)));
     }
     let bytes = parse_memory(word).ok_or("argument must be a memory or percent value")?;
-    // Redis treats a number of more than 63 bits as negative, and reports a bad percentage.
+    // Redis treats a number of more than 63 bits as negative, so its error is that of a bad
+    // percentage.
     let bytes = i64::try_from(bytes).map_err(|_| PERCENT_BEYOND)?;
     Ok(Value::Number(i128::from(bytes)))
 }
@@ -325,10 +326,10 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Returns the lines that set `value` in the file. A line replaces an existing line of the
-/// directive, if there is one left. Otherwise, the flag of the line says whether it must be
-/// appended: it is set if `value` isn't `default`, and always for `dir`. If no lines are returned,
-/// the directive must not be in the file.
+/// Returns the lines that set `value` in the file. Each line replaces an existing line of the
+/// directive. If none is left, the line is appended if its flag is set. The flag is set if `value`
+/// isn't `default`, and always for `dir`. If no lines are returned, the directive must not be in
+/// the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');

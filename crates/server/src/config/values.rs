@@ -73,7 +73,7 @@ impl Values {
         }
     }
 
-    /// Returns whether `value` can't be set, because the directive or only this value isn't
+    /// Returns whether `value` can't be set, because the whole directive or this one value isn't
     /// supported.
     pub fn is_unsupported_value(&self, index: usize, value: &Value) -> bool {
         match DIRECTIVES[index] {

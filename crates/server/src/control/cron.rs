@@ -49,8 +49,8 @@ impl Control {
             server.scripting().drop_flushed(number);
         }
         let now_ms = dispatcher.clients.reactor.clock.now_ms;
-        // As in Redis, nothing expires while writes are paused. On a replica, only keys with a TTL
-        // from its own clients expire. The primary deletes the other keys.
+        // As in Redis, nothing expires while writes are paused. On a replica, only keys whose TTL
+        // was set by the replica's own clients expire. The primary deletes the other keys.
         let (tuning, executor) = (&server.keyspace().tuning, &mut dispatcher.clients.executor);
         if tuning.is_replica() {
             self.work.borrow_mut().expiry.turn_of_replica(executor, number, now_ms);
@@ -143,8 +143,8 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
 }
 
 /// Returns whether the output has exceeded the soft limit for too long. Records when it began to
-/// exceed the limit. Output doesn't count while no send is in flight, because it is then waiting
-/// for the end of this turn or for the next turn, not for a slow peer.
+/// exceed the limit. Output doesn't count while no send is in flight. Such output waits for the end
+/// of this turn or for the next turn, not for a slow peer.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
     // Includes the part of the replication stream that has not been added to the replica's output

@@ -30,7 +30,7 @@ const WATCH_MS: i64 = 200;
 /// Maximum difference between resident and accounted memory without a purge: this number of bytes,
 /// plus accounted memory divided by [`UNUSED_SHARE`].
 const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// See [`UNUSED_BYTES_MAX`].
+/// The divisor of accounted memory, see [`UNUSED_BYTES_MAX`].
 const UNUSED_SHARE: u64 = 20;
 
 /// Maximum number of consecutive checks that are skipped because a script runs or memory is being
@@ -53,7 +53,7 @@ pub(super) struct Watch {
     level_bytes: u64,
     /// Time before which no purge is repeated, unless the difference has changed much.
     next_purge_ms: i64,
-    /// Interval from the next purge to the earliest repetition of it. Doubles with each purge that
+    /// Minimum interval between the next purge and the one after it. Doubles with each purge that
     /// changes little.
     repeat_ms: i64,
     /// Resident memory when the kernel was last asked to use huge pages, bytes.

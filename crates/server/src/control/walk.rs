@@ -10,8 +10,8 @@ use pantala_runtime::EventLoop;
 use super::Control;
 use crate::dispatch::Dispatcher;
 
-/// If a shard was held by another worker, or the snapshot's thread was too far behind, the walk
-/// pauses. A worker without other work retries after this time.
+/// Time after which an idle worker continues a paused walk. The walk pauses if another worker holds
+/// a shard, or if the snapshot's thread is too far behind.
 const WAIT: Duration = Duration::from_millis(1);
 
 /// The state of a worker's walk.

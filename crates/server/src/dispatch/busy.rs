@@ -58,7 +58,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     pub(super) fn begin_busy(&mut self, index: u32, kind: Kind) {
         // If the script had to wait for its shards, it has no window. If the script is being rerun
         // and was busy in its first run too, its window is already abandoned, and the positions in
-        // it are stale.
+        // that window are stale.
         if let Some(suspended) = self.suspended.last_mut()
             && !std::mem::replace(&mut suspended.is_abandoned, true)
         {

@@ -2,8 +2,8 @@
 //! needs all shards too.
 //!
 //! A shutdown acquires all shards, like any command that needs them all. Then it saves the dataset
-//! and stops the workers. The shards are released only if saving fails. Otherwise a command could
-//! write after the snapshot, and its write would be lost although it was acknowledged.
+//! and stops the workers. The shards are released only if saving fails. If they were released after
+//! a successful save, a later command could write, and its acknowledged write would be lost.
 
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{AllShards, Shutdown};

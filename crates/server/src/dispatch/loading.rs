@@ -4,10 +4,11 @@
 //! When this worker is asked for the shards, commands are already rejected with `-LOADING`
 //! ([`crate::snapshot::loading::begin`]). But another worker may still run a window (a list of
 //! commands that are run together) that it checked earlier. A request for a shard by one of those
-//! commands would wait for the end of the load. So each other worker first settles, as for `CLIENT
-//! PAUSE` ([`super::pause`]). Only then are the shards acquired, as for any command that needs them
-//! all, and handed over to the thread. So this worker can serve its connections while the thread
-//! loads. The message [`Release`](pantala_engine::message::Message::Release) returns the shards.
+//! commands would wait for the end of the load. So each other worker must first settle, that is,
+//! finish such a window, as for `CLIENT PAUSE` ([`super::pause`]). Then the shards are acquired, as
+//! for any command that needs them all, and handed over to the thread. So this worker can serve its
+//! connections while the thread loads. The message
+//! [`Release`](pantala_engine::message::Message::Release) returns the shards.
 
 use pantala_engine::ownership::Ownership;
 use pantala_engine::pubsub::Listener;
@@ -33,7 +34,7 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     }
 }
 
-/// Counts another worker as settled, and requests the shards after the last.
+/// Counts another worker as settled. Requests the shards once the last worker has settled.
 pub(super) fn note_settled<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     if d.clients.reactor.server.replication().replica.shards.note_settled() {
         acquire_all(d);

@@ -51,7 +51,7 @@ impl Mail {
 
     /// Hands over shards to the workers that have requested them: the shards that this worker holds
     /// or receives in messages, except those of the running script. Called while the script is not
-    /// busy (yet). Messages that carry no shards are kept for the next turn.
+    /// yet busy. Messages that carry no shards are kept for the next turn.
     pub fn pass_on_shards(&mut self, server: &Server, number: u32, executor: &mut Executor<'_>) {
         let unseen = self.received.split_off(self.without_shards).into_iter();
         for message in unseen.chain(server.port(number).mailbox().receive().map(|node| node.value)) {

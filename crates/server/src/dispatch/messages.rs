@@ -158,7 +158,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // The connection may have been closed meanwhile. As in Redis, its commands have run
         // nevertheless.
         let Some(index) = self.clients.reactor.find_token(node.value.connection) else {
-            // A disconnected client must not be served elements, which would be lost.
+            // A disconnected client must not be served, because the elements would be lost.
             if let Some(waiter) = node.value.blocked.take().filter(|waiter| waiter.claim()) {
                 self.clients.executor.withdraw(&waiter);
             }
@@ -177,8 +177,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         connection.waits.answers.push(node);
         connection.waits.requests -= 1;
         if connection.waits.requests > 0 {
-            // The reply adds to the client's memory usage. The usage is updated when the turn of a
-            // touched connection is finished.
+            // The reply adds to the client's memory usage. Touching the connection makes the end of
+            // this turn update the usage.
             return self.clients.reactor.touch(index);
         }
         let keyspace = self.clients.executor.keyspace();
@@ -253,7 +253,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// for the next turn.
     ///
     /// Does nothing if the command only ends subscriptions and the connection has none. May close
-    /// the connection for exceeding its output limit. Within a transaction it doesn't, because the
+    /// the connection for exceeding its output limit, but never within a transaction, because the
     /// transaction's reply must be sent first.
     #[cold]
     pub fn deliver_before(&mut self, index: u32, command: &Command) {

@@ -1,10 +1,10 @@
-//! The dispatcher: runs the commands for which a window alone is not enough, such as transactions,
-//! scripts, `CLIENT PAUSE` and `SHUTDOWN`. A *window* is a list of commands that a worker has
-//! parsed and runs together.
+//! The dispatcher: runs the commands that a window alone can't run, such as transactions, scripts,
+//! `CLIENT PAUSE` and `SHUTDOWN`. A *window* is a list of commands that a worker has parsed and
+//! runs together.
 //!
-//! The dispatcher acquires the shards of [`transactions`] and [`scripts`], and runs them. The
-//! shards, and the replies to requests, arrive in [`messages`] from other workers. The dispatcher
-//! sends results through the [clients](crate::clients).
+//! The dispatcher acquires the shards that [`transactions`] and [`scripts`] need. [`messages`]
+//! receives these shards, and the replies to requests, from other workers. The dispatcher sends
+//! results through the [clients](crate::clients).
 //!
 //! The layer above parses commands and [runs them in windows](crate::windows). While a script is
 //! busy (runs for long), the dispatcher calls that layer through the trait [`Above`], to run turns

@@ -86,14 +86,14 @@ impl PauseReply {
     }
 }
 
-/// Asks each worker but that of `to` to settle. `to` receives their replies.
+/// Asks all workers except that of `to` to settle. `to` receives the replies.
 pub(super) fn ask_to_settle(server: &Server, to: Listener) {
     let ports = server.keyspace().ports().iter().enumerate();
     ports.filter(|(worker, _)| *worker != to.worker as usize).for_each(|(_, port)| port.send(Message::Settle(to)));
 }
 
-/// Returns whether a dataset is being loaded. A pause then needs no shards: the load replaces the
-/// dataset, whatever earlier commands change in it, and holds the shards until it ends.
+/// Returns whether a dataset is being loaded. A pause then needs no shards, because the load holds
+/// all shards and replaces whatever earlier commands have changed.
 fn is_loading(server: &Server) -> bool {
     server.keyspace().tuning.refusals().contains(Refusals::LOADING)
 }
@@ -147,16 +147,16 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let (may_be_rejected, view, token) =
             (answer.may_be_rejected, connection.session.view(), connection.socket.token());
         self.shards.clear();
-        // A load that starts after this check waits for this request, because this worker settles
-        // only after it has made the request.
+        // A load that starts after this check waits for this request, because this worker makes the
+        // request before it settles for the load.
         if !is_loading(self.clients.reactor.server) {
             self.shards.extend(0..self.clients.executor.keyspace().partition_count());
         }
         self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
-    /// Writes the reply, unless the command of a blocked client must still be served. In that case
-    /// parks the connection again (it waits for shards) and returns [`Ran::Parked`]. The caller,
+    /// Writes the reply, unless the command of a blocked client must still be served. If one must,
+    /// parks the connection again, to wait for shards, and returns [`Ran::Parked`]. The caller,
     /// which holds all shards, then releases them and acquires them again.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
         let serves_later = self.clients.executor.keyspace().serves_later() && !is_loading(self.clients.reactor.server);

@@ -1,6 +1,6 @@
-//! The second permission check, of commands that have waited before they run.
+//! Repeats the permission check for commands that have waited since the first check.
 //!
-//! For the calls that the engine runs itself, the engine repeats the check. This module repeats it
+//! The engine repeats the check for the calls that it runs itself. This module repeats the check
 //! for the queued commands of a transaction that runs on its client's worker, and for `WATCH` and
 //! scripts once their shards are held.
 

@@ -87,9 +87,9 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Takes a connection's transaction from its session if any thread can run it. This requires that
-/// its commands need only their keys, and that the user is unrestricted as of `epoch` (the version
-/// of the ACL users).
+/// Takes a connection's transaction from its session, if any thread can run the transaction. This
+/// requires two conditions: the commands need only their keys, and the user is unrestricted as of
+/// `epoch` (the version of the ACL users).
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let Some(Held::Exec(command, name)) = connection.socket.shard_work else { return None };
     let session = &mut connection.session;

@@ -225,7 +225,7 @@ fn classify_uncached(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent
         }
         Err(why) => return What::Unresolved(why),
     };
-    // A command with exactly one key has one slot, so this closure isn't called for it.
+    // This closure isn't called for a command with exactly one key, which always has one slot.
     let crosses_slots = || keyspace.is_cluster() && Slots::of(command, args) == Slots::Several;
     match (command.handler, command.route) {
         (Handler::Local(_) | Handler::Transaction(_), _) if crosses_slots() => What::CrossSlot(command),

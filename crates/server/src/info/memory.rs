@@ -131,8 +131,8 @@ fn append_only_file(text: &mut Text, server: &Server) {
     let aof = &server.snapshots().aof;
     let (rewrites, written) = (&aof.rewrites, &aof.written);
     let is_on = aof.state() != State::Off;
-    // The snapshot of a rewrite may end after the rewrite itself. No other snapshot can start until
-    // then, so the rewrite is shown as running.
+    // The snapshot of a rewrite may end after the rewrite itself. Until the snapshot has ended, no
+    // other snapshot can start, so the rewrite is shown as running.
     let running = server.snapshots().background.running();
     let is_rewriting = running.is_some_and(|running| running.purpose == Purpose::Rewrite);
     let is_running = rewrites.is_running.load(Relaxed) || is_rewriting;

@@ -76,7 +76,7 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
 pub(super) fn replication(text: &mut Text, server: &Server) {
     // During a promotion, this replica becomes a primary with a new ID. `promoted` must be read
     // before `primary`: if the promotion ends between the two reads, the fields below still have
-    // the IDs that result from it.
+    // the IDs that result from the promotion.
     let promoted = server.replication().replica.former();
     let primary = server.replication().primary_info(server);
     let is_replica = super::replica::replica(text, server);

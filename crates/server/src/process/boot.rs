@@ -67,7 +67,8 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
     };
     let mut host = Recorder { start_dir: System.current_dir(), stdin: None };
     let mut loaded = read(&sources, defaults, is_command, &mut host).map_err(|error| complain(&error))?;
-    // A daemon has no supervisor: its parent has started it only after it found no supervisor.
+    // A daemon has no supervisor: the parent process starts a daemon only if it finds no
+    // supervisor.
     let is_supervised = !daemon::is_daemon() && is_supervised(&loaded.settings);
     if loaded.settings.daemonize && !is_supervised {
         if !daemon::is_daemon() {

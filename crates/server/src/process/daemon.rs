@@ -1,10 +1,10 @@
 //! Runs the server in the background, and writes the pid file.
 //!
 //! The daemon is a second process of the same program, in a new session and with `/dev/null` as its
-//! three standard streams. It is started by `exec`, because `fork` alone would need `unsafe`. Both
-//! processes read the same configuration. So the parent reports any error in it on the terminal,
-//! and starts no daemon. If the parent has read configuration from its standard input, it passes
-//! that text on to the daemon.
+//! three standard streams. The first process starts the daemon by `exec`, because `fork` alone
+//! would need `unsafe`. Both processes read the same configuration. So if the configuration has an
+//! error, the parent reports the error on the terminal and starts no daemon. If the parent has read
+//! configuration from its standard input, it passes that text on to the daemon.
 
 use crate::config::host::reason;
 use std::ffi::OsString;
@@ -38,7 +38,7 @@ pub fn spawn(dir: &Path, arguments: &[OsString], stdin: Option<&[u8]>) -> io::Re
     if let (Some(mut pipe), Some(text)) = (child.stdin.take(), stdin) {
         pipe.write_all(text)?;
     }
-    // The child is not waited for: it continues after this process has exited.
+    // This process doesn't wait for the child, which continues after this process has exited.
     Ok(())
 }
 

@@ -33,7 +33,8 @@ pub struct Place {
     pub cpus: Vec<usize>,
     /// The NUMA node of these CPUs; `None` if they belong to several nodes.
     pub node: Option<usize>,
-    /// Whether the worker is bound to these CPUs. Otherwise they are all CPUs of the process.
+    /// Whether the worker is bound to these CPUs. A worker that isn't bound may run on all CPUs of
+    /// the process.
     is_bound: bool,
 }
 
@@ -176,10 +177,10 @@ fn order(homes: u32, io_workers: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the worker for a new connection, as an index in `loads`, the numbers of connections of
-/// the workers. Without `is_near`, chooses the least loaded worker. With `is_near`, chooses the
-/// least loaded of the near workers if its load exceeds the least load of all workers by at most an
-/// eighth. Otherwise chooses the least loaded of all.
+/// Chooses the worker for a new connection. `loads` has each worker's number of connections.
+/// Returns an index in `loads`. Without `is_near`, chooses the least loaded of all workers. With
+/// `is_near`, chooses the least loaded of the near workers. If its load exceeds the least load of
+/// all workers by more than an eighth, chooses the least loaded of all workers instead.
 pub fn choose(loads: impl Iterator<Item = u64> + Clone, is_near: Option<impl Fn(usize) -> bool>) -> Option<usize> {
     let least = loads.clone().enumerate().min_by_key(|(_, load)| *load);
     let Some(is_near) = is_near else { return least.map(|(worker, _)| worker) };

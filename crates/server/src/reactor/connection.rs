@@ -18,7 +18,8 @@ pub struct Socket<H> {
     pub is_receive_paused: bool,
     /// Whether the connection is in the list of those whose turn must be finished.
     pub is_touched: bool,
-    /// Whether the connection is in the list of those that have only messages to be sent.
+    /// Whether the connection is in the list of those that have only messages to send, or a
+    /// deferred TLS handshake.
     pub is_listed: bool,
     /// The latest stamp (position in the journal) of the effects (changes) that the connection's
     /// pending replies reveal. It is 0 if no reply has to wait for a sync.

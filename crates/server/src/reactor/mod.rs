@@ -11,7 +11,7 @@
 //! | --- | --- | --- |
 //! | ready | may have something to parse | when the turn's windows are parsed |
 //! | touched | took part in the turn | when the turn ends: each is finished and sends once |
-//! | listed | have received only messages since their last send | [`SENT_TO_PER_TURN`] a turn |
+//! | listed | have only messages to send, or a deferred handshake | [`SENT_TO_PER_TURN`] a turn |
 
 mod clock;
 mod connection;
@@ -46,7 +46,7 @@ const SPARE_BUFFERS_MAX: usize = 256;
 /// Maximum capacity of a reply buffer kept for reuse, bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// Maximum number of listed connections to which one turn sends. Sending to this many connections
+/// Maximum number of listed connections that one turn finishes. Sending to this many connections
 /// takes about a millisecond.
 const SENT_TO_PER_TURN: usize = 128;
 
@@ -125,13 +125,14 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         Ok(())
     }
 
-    /// Returns whether any connections have input to parse or messages to be sent.
+    /// Returns whether any connections have input to parse, messages to send or a deferred
+    /// handshake.
     #[inline]
     pub fn has_pending_work(&self) -> bool {
         !self.ready.is_empty() | !self.listed.is_empty()
     }
 
-    /// Returns whether any connections have messages to be sent.
+    /// Returns whether any connections have messages to send or a deferred handshake.
     pub fn has_listed(&self) -> bool {
         !self.listed.is_empty()
     }
@@ -209,8 +210,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Moves the first listed connections to the touched list, so that their messages are sent in
-    /// this turn.
+    /// Moves the first listed connections to the touched list. So their messages are sent, and
+    /// their handshakes continued, in this turn.
     #[inline]
     pub fn touch_listed(&mut self) {
         for _ in 0..SENT_TO_PER_TURN {
@@ -230,7 +231,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         self.touched.pop()
     }
 
-    /// Keeps a connection for the next turn if its turn can't be finished in this one.
+    /// Puts a connection from [`Reactor::next_touched`] into the touched list again, for the next
+    /// turn.
     pub fn touch_again(&mut self, index: Option<u32>) {
         self.touched.extend(index);
     }

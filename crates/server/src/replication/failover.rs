@@ -210,8 +210,8 @@ pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
 
 /// Ends a failover that its target has accepted. Does nothing if it was aborted before.
 pub(super) fn succeed(server: &Server, number: u64) {
-    // An abort takes this lock too. So it has either ended the failover already, or will find no
-    // failover.
+    // An abort takes this lock too. So the abort has either ended the failover already, or will
+    // find no failover.
     let _role = RoleLock::of(server);
     end(server, number);
 }
@@ -348,8 +348,8 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
         return None;
     }
     let (sender, receiver) = mpsc::channel();
-    // Replicas are not asked for acknowledgements. The request would be part of the stream, and the
-    // new primary can't have it.
+    // Replicas are not asked for acknowledgements. The request would be part of the stream, but the
+    // new primary could not have received it.
     quiesce(server, false, move |_| _ = sender.send(()));
     while receiver.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         if replica.term() != term || server.is_stopping() {

@@ -75,7 +75,7 @@ impl<'a, 's> Incoming<'a, 's> {
         self.end.take()
     }
 
-    /// Loads the snapshot. Checks that it ends where the primary has announced its end.
+    /// Loads the snapshot. Checks that the snapshot ends where the primary has announced.
     pub(super) fn load(&mut self, server: &Server, whole: &mut Whole<'_>) -> Result<Loaded, String> {
         let total_bytes = self.total_bytes;
         let loaded = load::load_from(server, &mut *self, total_bytes, whole, Duty::Store);

@@ -40,7 +40,7 @@ const SHORT_LINKS_MAX: u32 = 20;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Time between two attempts to connect to the target of a failover, as in Redis.
 const FAILOVER_RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Maximum wait of a read. After it, the thread checks whether the attempt is still wanted.
+/// Maximum time for which a read waits. Then the thread checks whether the attempt is still wanted.
 const READ_WAIT: Duration = Duration::from_millis(100);
 /// Maximum length of a line of the handshake, bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -198,9 +198,9 @@ impl Attempt<'_> {
         self.server.snapshots().loading.add_loaded_bytes(bytes);
     }
 
-    /// If `replica-refuse-empty-primary` is set, checks a snapshot. Returns an error if it is
-    /// empty, has another history (another replication ID) than this server's dataset, and this
-    /// server has keys. In this case, the primary may have restarted without its data.
+    /// Rejects a snapshot if `replica-refuse-empty-primary` is set and three conditions hold: the
+    /// snapshot is empty, its history (replication ID) isn't that of this server's dataset, and
+    /// this server has keys. The primary may then have restarted without its data.
     fn refuse_empty(&self, received: &Received, position: Option<Position>) -> Result<(), End> {
         if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
             return Ok(());

@@ -95,7 +95,7 @@ pub(super) enum Direct {
 /// Loads a snapshot while it arrives, if the dataset is empty.
 ///
 /// # Errors
-/// As [`load`].
+/// The same as for [`load`].
 pub(super) fn load_directly(
     server: &Server,
     term: u64,

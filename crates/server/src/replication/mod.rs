@@ -127,7 +127,8 @@ pub struct State {
     links: Vec<Arc<Link>>,
     waits: Vec<PendingWait>,
     promotions: Promotions,
-    /// Requests for data that have arrived during a promotion, and wait until it ends.
+    /// Requests for data (`SYNC`, `PSYNC`) that have arrived during a promotion and wait until the
+    /// promotion ends.
     deferred: Vec<Asker>,
     /// Whether any replica has received the history's current ID, by attaching after the history
     /// got it.

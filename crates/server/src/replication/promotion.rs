@@ -15,8 +15,9 @@
 //! ```
 //!
 //! Writes are held back until the stream consists of the server's own units (the effects of its own
-//! commands). If a write ran earlier, the stream would lack its effects. As in Redis, the server's
-//! replicas are disconnected. They learn the new ID when they attach again, and need no full sync.
+//! commands). If a write ran earlier, the stream would lack the write's effects. As in Redis, the
+//! server's replicas are disconnected. They learn the new ID when they attach again, and need no
+//! full sync.
 
 use std::io;
 use std::time::Duration;
@@ -56,7 +57,8 @@ pub(super) struct Promotions {
     unstarted: Vec<u64>,
 }
 
-/// Starts a promotion: holds back writes and requests for data. The caller must then call [`run`].
+/// Starts a promotion: holds back writes and requests for data (`SYNC`, `PSYNC`). The caller must
+/// then call [`run`].
 pub(super) fn begin(server: &Server) {
     {
         let mut state = server.replication().state();
@@ -146,7 +148,7 @@ fn end(server: &Server) {
 }
 
 /// Returns whether the server has followed no primary since it was last a primary itself. If so,
-/// the stream still consists of its own units.
+/// the stream still consists of the server's own units.
 fn is_unchanged(server: &Server) -> bool {
     server.replication().replica.former().is_none() && server.keyspace().journal().has_own_stream()
 }

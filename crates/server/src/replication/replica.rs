@@ -134,8 +134,8 @@ struct State {
 }
 
 /// The right to change the role of this server. A thread acquires it before it checks whether the
-/// role may change, and keeps it until it has changed the state and the setting `replicaof`. It
-/// must be acquired before any other lock. Its owner waits for nothing except locks.
+/// role may change, and keeps it until it has changed the state and the setting `replicaof`. This
+/// right must be acquired before any other lock. Its owner waits for nothing except locks.
 pub(super) struct RoleLock<'s> {
     server: &'s Server,
     _guard: MutexGuard<'s, ()>,
@@ -530,7 +530,7 @@ impl<'s> RoleLock<'s> {
         let Ok(()) = self.replica().change(self.server, Some(primary), end, |_| Ok::<(), Infallible>(()));
     }
 
-    /// If the server is a replica that applies the stream `id`, stops following the primary.
+    /// Stops following the primary, if the server is a replica that applies the stream `id`.
     ///
     /// # Errors
     /// The server is no replica or applies another stream. Returns the complete error reply.

@@ -34,8 +34,7 @@ use super::save::snapshot_header;
 use crate::host::Server;
 use crate::process::yield_to_workers;
 
-/// While `rdb-key-save-delay` delays a snapshot, interval at which it checks whether it was
-/// aborted.
+/// Interval at which a snapshot that `rdb-key-save-delay` delays checks whether it was aborted.
 const KEY_DELAY_STEP: Duration = Duration::from_millis(5);
 /// Maximum time for which a shutdown waits for an aborted snapshot.
 const EXIT_MAX: Duration = Duration::from_secs(2);
@@ -313,7 +312,7 @@ pub fn start(
 /// are walked too, because the walk must end the snapshot that each dictionary has started.
 ///
 /// # Errors
-/// As [`start`].
+/// The same as for [`start`].
 pub fn start_filtered(
     server: &Server,
     whole: &mut Whole<'_>,
@@ -356,7 +355,7 @@ pub fn start_filtered(
         return Err(failed(error));
     }
     // On a replica, the snapshot contains expired keys too. Commands that the primary has already
-    // sent may use them, and their `DEL` follows later.
+    // sent may use these keys, and the primary sends their `DEL` later.
     let tuning = &whole.keyspace().tuning;
     let keeps_expired = tuning.is_replica();
     let form = |compresses| EntryForm::new(tuning, compresses, whole.now_ms()).keeping_expired(keeps_expired);

@@ -156,10 +156,10 @@ pub(super) fn run(
     }
 }
 
-/// Runs the snapshots' part of `FLUSHALL`. As in Redis, aborts a running snapshot to the file. If
-/// there are save points, also replaces the file by a file without keys. Without this, the deleted
-/// keys would reappear after a crash. If a snapshot is still running, the replacement is only
-/// scheduled, because the aborted snapshot may be about to rename its file.
+/// Does the part of `FLUSHALL` that concerns snapshots. As in Redis, aborts a running snapshot to
+/// the file. If there are save points, also replaces the file by a file without keys. Without this,
+/// the deleted keys would reappear after a crash. If a snapshot is still running, the replacement
+/// is only scheduled, because the aborted snapshot may be about to rename its file.
 pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     let snapshots = server.snapshots();
     snapshots.background.abort(|purpose| purpose == Purpose::Save);
@@ -256,7 +256,7 @@ struct Saving {
     /// Number of changes since startup that the snapshot contains.
     changes: u64,
     /// Auxiliary fields with the dataset's place in a replication history. Empty if the dataset has
-    /// none.
+    /// no such place.
     place: Vec<(&'static str, String)>,
     target: Target,
     file: Option<Unfinished>,

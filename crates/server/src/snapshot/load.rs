@@ -119,7 +119,8 @@ impl Counts {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).db
     }
 
-    /// If the auxiliary field `name` is a part of the file's place, records its value.
+    /// Records the value of the auxiliary field `name`, if this field is a part of the file's
+    /// place.
     fn note_place(&self, name: &[u8], value: &[u8]) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match name {
@@ -300,7 +301,8 @@ fn read_all(
             Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
             Next::Piece(_, Piece::Entry(entry)) => {
                 if !queues[part_of(entry.key)].add(&entry) {
-                    // The loader of this entry has failed. `load_from` receives the reason from it.
+                    // The loader of this entry has failed. `load_from` receives the reason from
+                    // that loader.
                     return Ok((libraries, reader.offset()));
                 }
             }

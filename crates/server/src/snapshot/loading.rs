@@ -125,7 +125,7 @@ impl Loading {
     }
 
     /// Returns whether a load at startup is running and counts as short. A load that is delayed by
-    /// `key-load-delay` never does.
+    /// `key-load-delay` never counts as short.
     fn is_short(&self) -> bool {
         self.is_startup() && self.delay.load(Relaxed) == 0 && self.loaded_bytes() < SHORT_BYTES
     }

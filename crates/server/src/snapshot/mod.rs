@@ -7,7 +7,7 @@
 //! | `pace` | pauses of the thread that writes, if it shares its CPU with a worker |
 //! | `bgsave` | `BGSAVE`, and snapshots that the `save` setting starts |
 //! | `save` | `SAVE` |
-//! | `file` | the file, which replaces the previous one atomically |
+//! | `file` | writes the snapshot file, which atomically replaces the previous file |
 //! | `load` | reads a file; several threads decode its entries |
 //! | `loading` | the progress of a load, for `INFO` |
 //! | `reload` | `DEBUG RELOAD` |
@@ -136,7 +136,7 @@ impl Snapshots {
 
 impl Server {
     /// Returns whether the server must save a snapshot before a shutdown with these options. While
-    /// a load replaces the dataset, the server saves none, as in Redis.
+    /// a load replaces the dataset, the server saves no snapshot, as in Redis.
     pub fn saves_before(&self, how: Shutdown) -> bool {
         let is_wanted = how.save || !how.no_save && !self.config().settings().save_points.is_empty();
         is_wanted && !how.abort && !self.snapshots().loading.is_incomplete()

@@ -1,4 +1,5 @@
-//! Pauses of the snapshot's thread. They let workers run that share a CPU with this thread.
+//! Pauses of the snapshot's thread. The pauses give CPU time to workers that share a CPU with this
+//! thread.
 //!
 //! When a worker becomes ready to run, the kernel first lets the running thread finish its time
 //! slice of some milliseconds, regardless of that thread's priority. So the snapshot's thread

@@ -1,5 +1,6 @@
 //! Prefetches members of a large value. If several commands of a window (a list of parsed commands)
-//! look up members of the same value, this happens before the first of these commands runs.
+//! look up members of the same value, the members are prefetched before the first of these commands
+//! runs.
 
 use pantala_engine::access::{Key, KeyPlace};
 use pantala_engine::command::Command;

@@ -1,6 +1,7 @@
-//! Sends consecutive single-key commands of a pipeline together. With `--execution owner` this is
-//! always done: the commands of a shard run on its *home*, the worker to which the shard is
-//! assigned. With `--execution inline` it is done only while long scripts hold all shards. If the
+//! Sends consecutive single-key commands of a pipeline together. With `--execution owner`, commands
+//! are always sent together, because the commands of a shard run on its *home*, the worker to which
+//! the shard is assigned. With `--execution inline`, they are sent together only if long scripts
+//! have recently held all shards and an earlier command of the connection had to wait. If the
 //! commands were then sent one by one, each of them would wait for another script.
 
 use pantala_engine::keyspace::Execution;

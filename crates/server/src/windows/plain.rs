@@ -8,8 +8,9 @@
 //!   every command.
 //!
 //! For every other command, [`super::run`] makes several decisions. Here, one check of the session
-//! and of the turn (the present iteration of the event loop) replaces them. It covers a whole
-//! sequence of plain commands, because a plain command changes neither the session nor the turn.
+//! and of the turn (the present iteration of the event loop) replaces these decisions. The check
+//! covers a whole sequence of plain commands, because a plain command changes neither the session
+//! nor the turn.
 
 use std::ops::Range;
 
@@ -43,8 +44,8 @@ fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
 
 impl Runner {
     /// Runs the plain commands of one connection, from the entry at `at` up to `end` or to the
-    /// first command that isn't plain. Returns the number of commands run. At the entry
-    /// `looked_ahead` and after it, stops at an entry if the next entry has the same key, because
+    /// first command that isn't plain. Returns the number of commands run. From the entry
+    /// `looked_ahead` on, stops before two consecutive entries with the same key, because
     /// [`Runner::look_ahead`] must process both first.
     // Not inlined, so that the values that every command needs stay in registers.
     #[inline(never)]

@@ -34,8 +34,8 @@ impl Runner {
             return true;
         }
         // Redis counts a command's arguments before the command runs. Here the memory counter
-        // includes them only after its next periodic update, so they are added to it for the time
-        // of this check.
+        // includes the arguments only after its next periodic update, so this check adds them
+        // temporarily.
         let uncounted_bytes = uncounted_input_bytes(d, entry.connection, ranges);
         let count = |d: &Dispatcher<'_, L>, bytes: i64| d.clients.executor.keyspace().memory().add_other(bytes);
         if uncounted_bytes > 0 {

@@ -95,7 +95,8 @@ impl Windows {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
                     // If a script of the window was busy, turns within the script may have finished
-                    // this connection and removed it from that list. So it is added again.
+                    // this connection and removed it from that list. So the connection is added
+                    // again.
                     d.clients.reactor.touch(index);
                 }
                 Fill::Stranger => {
@@ -325,7 +326,8 @@ impl Runner {
         }
         let session = &connection.session;
         session.client.set_command(command);
-        // Whether a transaction contains `CLIENT CACHING` is known only once it has run.
+        // Only after a transaction has run is it known whether the transaction contains `CLIENT
+        // CACHING`.
         let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
         let is_cached = session.caching || is_exec;
         // For almost all clients, these five loads suffice. Restricted clients need the full check.
@@ -554,8 +556,8 @@ fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     has
 }
 
-/// Holds back the parsed commands of connections that have a waiting command. They run once that
-/// command has been answered.
+/// Holds back the parsed commands of connections that have a waiting command. The parsed commands
+/// run once the waiting command has been answered.
 #[inline]
 fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     for (at, entry) in window.first_of_each() {

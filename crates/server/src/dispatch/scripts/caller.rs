@@ -167,7 +167,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             return Interrupt::Kill;
         }
         // To stop the server, the worker must return to its loop. So even a script that has written
-        // is killed. The end of the process would end it anyway.
+        // is killed.
         if self.dispatcher.clients.reactor.server.is_stopping() {
             return Interrupt::Kill;
         }
@@ -434,8 +434,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
-        // Only for the route `Keys` do the arguments determine which shards are needed and which
-        // keys change.
+        // The arguments determine which shards are needed and which keys change only if the route
+        // is `Keys`.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
             return Err(Halt::Undeclared);
         }
@@ -496,8 +496,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// If the command writes, marks the script as having written, so that it can't be killed any
-    /// more. Fails if the script was killed before.
+    /// Marks the script as having written, if the command writes. The script can then no longer be
+    /// killed. Fails if the script was killed before.
     fn note_write(&self, command: &Command) -> Result<(), Halt> {
         if command.flags.contains(Flags::WRITE) && !self.running().write() {
             return Err(Halt::Killed);

@@ -44,7 +44,7 @@ const SCRIPT_OUT_OF_MEMORY: &str =
 enum Program {
     /// A script.
     Script(Arc<Script>),
-    /// A function: its library, and its index in the library.
+    /// A function: its library, and the function's index in the library.
     Function(Arc<Library>, usize),
 }
 
@@ -181,8 +181,8 @@ fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     }
 }
 
-/// Compiles a script that this worker's Lua state lacks. Its text is in the call, or another worker
-/// has loaded it.
+/// Compiles a script that this worker's Lua state lacks. The script's text is in the call, or
+/// another worker has loaded the script.
 fn compile(state: &mut State, scripts: &Scripts, named: ScriptReference, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
     let is_text = named == ScriptReference::Text;
     let sha = if is_text { Some(sha_of(name)) } else { sha_from(name) };
@@ -238,8 +238,8 @@ fn find_call(
     args: &Args<'_>,
 ) -> Result<Box<ScriptCall>, Vec<u8>> {
     let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
-    // As in Redis, a function is looked up before the number of keys is checked, and a script after
-    // that.
+    // As in Redis, the number of keys is checked after a function is looked up, but before a script
+    // is looked up.
     let (program, keys) = if form.named == ScriptReference::Function {
         let program = find_function(server, args.at(1))?;
         (program, count("ERR Bad number of keys provided")?)
@@ -389,8 +389,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         if ended == Ended::Abandoned {
             return_state(kind, state);
-            // A script isn't marked wide for needing too large an undo log, because its next call
-            // may change smaller values.
+            // A script whose changes were too large for the undo log isn't marked wide, because its
+            // next call may change smaller values.
             if !is_large {
                 call.program.set_wide();
             }

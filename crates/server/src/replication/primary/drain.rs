@@ -2,10 +2,10 @@
 //! the history of the loaded snapshot (the stream under the snapshot's replication ID).
 //!
 //! A pause holds back commands that are checked after its start. Commands that were checked before
-//! are *admitted*. After the three steps below, their effects are in the stream. In the first and
-//! the last step, the journal sets a *mark*. It reaches a mark once each worker has ended its
-//! current turn (iteration of its event loop), and the stream contains all effects committed until
-//! then.
+//! the pause are *admitted*. After the three steps below, their effects are in the stream. In the
+//! first and the last step, the journal sets a *mark*. The journal reaches the mark once each
+//! worker has ended its current turn (iteration of its event loop) and the stream contains all
+//! effects committed until then.
 //!
 //! | wait until | result |
 //! | --- | --- |
@@ -92,7 +92,7 @@ fn end(server: &Server) {
 pub struct Draining {
     /// The shutdown that waits for replicas or is ending the server, if any.
     shutdown: Option<PendingShutdown>,
-    /// Number of shutdowns so far.
+    /// The last number that a shutdown was given. An abort gives its shutdown a new number.
     shutdowns: u64,
     /// Whether a shutdown holds back writes.
     holds_writes: bool,
@@ -289,8 +289,8 @@ impl Replication {
                     end(&shared);
                 } else {
                     // The shutdown was aborted. The abort has allowed links, but `stop_following`
-                    // may have run after it and prevented links again. So they are allowed once
-                    // more.
+                    // may have run after the abort and prevented links again. So links are allowed
+                    // once more.
                     replication.replica.resume_following();
                 }
             };
@@ -314,10 +314,10 @@ impl Replication {
         true
     }
 
-    /// Returns auxiliary fields for a snapshot, with which a server that loads it can continue this
-    /// history. Returns no fields if the offset of the dataset is unknown. A primary knows the
-    /// offset once the stream is complete. A replica knows it while no command of its link is
-    /// running, or once the link is closed.
+    /// Returns auxiliary fields for a snapshot. With these fields, a server that loads the snapshot
+    /// can continue this history. Returns no fields if the offset of the dataset is unknown. A
+    /// primary knows the offset once the stream is complete. A replica knows it while no command of
+    /// its link is running, or once the link is closed.
     pub fn saved_position(&self, server: &Server) -> Vec<(&'static str, String)> {
         let fields = |id: ReplId, offset: u64, db: u32| {
             vec![("repl-stream-db", db.to_string()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())]

@@ -29,7 +29,7 @@ enum Phase {
     /// The bytes of a snapshot.
     Bulk { feed: Arc<SharedFeed>, reader: FeedReader, trailer: Vec<u8> },
     /// Nothing until the replica has acknowledged the snapshot. The replica recognizes the end of
-    /// the snapshot by a mark, and must not receive bytes of the stream together with it.
+    /// the snapshot by a mark, and must not receive bytes of the stream together with the mark.
     UntilAck,
     /// The stream.
     Stream,

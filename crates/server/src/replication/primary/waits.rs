@@ -1,7 +1,7 @@
 //! `WAIT` blocks a client until replicas have acknowledged the stream up to the client's last
 //! command. `WAITAOF` blocks a client until the effects of its commands are on disk: in the
-//! append-only file of this server, in those of replicas, or both. If it waits for this server's
-//! file, it requests a sync.
+//! append-only file of this server, in those of replicas, or both. A `WAITAOF` that waits for this
+//! server's file requests a sync.
 //!
 //! A *stamp* is a position in the journal. While the stream is kept for replicas, each connection
 //! notes the last stamp of its commands. A `WAIT` must find the offset at which the stream contains
@@ -117,9 +117,9 @@ impl Replication {
         );
     }
 
-    /// Records the outcome of the sync for a `WAITAOF`. If `is_synced` is true, the effects of its
-    /// client are on disk. If it is false, the append-only file was turned off, and the wait ends
-    /// with an error.
+    /// Records the outcome of the sync for a `WAITAOF`. If `is_synced` is true, the effects of the
+    /// waiting client are on disk. If `is_synced` is false, the append-only file was turned off,
+    /// and the wait ends with an error.
     fn note_local(&self, server: &Server, ticket: u64, is_synced: bool) {
         let ended = {
             let mut state = self.state();

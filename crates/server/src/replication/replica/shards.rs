@@ -34,14 +34,14 @@ impl LinkWorker {
     }
 }
 
-/// Passes all shards from the worker that has acquired them to the link thread. In the order of
-/// locks, its lock is the last.
+/// Passes all shards from the worker that has acquired them to the link thread. The lock of this
+/// value is the last in the order of locks.
 #[derive(Default)]
 pub struct Shards {
     owned: Mutex<Option<Vec<Ownership>>>,
     arrived: Condvar,
     /// Number of workers that may still run a command admitted before the load started. Only the
-    /// worker that acquires the shards accesses it.
+    /// worker that acquires the shards accesses this number.
     unsettled: AtomicU32,
 }
 

@@ -25,8 +25,8 @@ impl Replica {
         match (&state.primary, state.link) {
             (_, Some(_)) => self.progress.is_resting.load(Relaxed).then(|| self.progress.db.load(Relaxed)),
             (Some(_), None) => Some(state.known.map_or(0, |known| known.db)),
-            // The value doesn't matter: for each reader that starts, a primary's stream selects a
-            // database.
+            // The value doesn't matter, because a primary's stream selects a database for each new
+            // reader.
             (None, None) => Some(0),
         }
     }
@@ -121,7 +121,7 @@ impl Replica {
 
     /// Records that the load, which holds all shards, begins to replace the dataset. If a shutdown
     /// is pending, returns `false`, and the load must not start, because the shutdown saves the
-    /// dataset. [`Replica::hold`] takes the same lock. So if a shutdown calls it too late to
+    /// dataset. [`Replica::hold`] takes the same lock. So if a shutdown calls `hold` too late to
     /// prevent the load, the shutdown sees that the dataset is incomplete.
     pub(in crate::replication) fn begin_replacing(&self, server: &Server) -> bool {
         let state = self.lock();
