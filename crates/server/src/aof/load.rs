@@ -217,8 +217,8 @@ impl Single<'_> {
         Ok(end)
     }
 
-    /// If `aof-load-truncated` is set, truncates the file at offset `at`, after its last complete
-    /// command or transaction.
+    /// Truncates the file at offset `at`, after its last complete command or transaction. Fails if
+    /// `aof-load-truncated` is not set.
     fn cut(&self, at: u64) -> Result<End, Failed> {
         let name = self.name();
         if !self.server.config().settings().aof.load_truncated {

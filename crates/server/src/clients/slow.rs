@@ -6,9 +6,9 @@
 //!
 //! - A command is timed individually if it isn't *plain* ([`Command::is_plain`]), or if its
 //!   arguments and reply are large.
-//! - The plain commands of a window are timed together, for `INFO commandstats` too. If their total
-//!   time exceeds the threshold, the command with the longest arguments is logged, with the total
-//!   time.
+//! - The plain commands of a window are timed together, for `INFO commandstats` too. If the time
+//!   since the last individually timed command reaches the threshold, the plain command with the
+//!   longest arguments is logged, with that time.
 //! - If the threshold is below [`SLOWLOG_FINE_US`], every command is timed individually, because
 //!   the total time of a window would not show which of its commands were slow.
 
@@ -103,7 +103,7 @@ impl Stopwatch {
     }
 
     /// Returns the duration of the command that has just ended, measured from `began`. If `began`
-    /// is `None`, measures from the end of the last timed command.
+    /// is `None`, measures from the end of the last timed command, or from the start of the window.
     pub fn end(&mut self, began: Option<Moment>) -> Duration {
         let now = Moment::now();
         let took = now - began.unwrap_or(self.mark);
@@ -112,8 +112,8 @@ impl Stopwatch {
     }
 }
 
-/// Adds a command to the slow log if its duration `took` exceeds the log's threshold. Records a
-/// `LATENCY` event if the duration exceeds the threshold of `LATENCY`.
+/// Adds a command to the slow log if its duration `took` reaches the log's threshold. Records a
+/// `LATENCY` event if the duration reaches the threshold of `LATENCY`.
 pub fn note(keyspace: &Keyspace, sender: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
     note_cut(keyspace, sender, command, args, None, took, now_ms);
 }

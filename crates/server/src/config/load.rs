@@ -1,5 +1,6 @@
 //! Reads the configuration: the file, then standard input, then the options. If a directive has
-//! several lines, the last line wins, except that the lines of `save` are combined.
+//! several lines, the last line wins, with two exceptions: the lines of `save` are combined, and a
+//! line of `client-output-buffer-limit` changes only the classes that it names.
 
 use super::DICTIONARIES_MAX;
 use super::directive::{Kind, State};

@@ -106,7 +106,7 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
 }
 
 /// Saves the dataset and stops the server. Returns whether the server stops. If saving fails, the
-/// server continues.
+/// server continues, unless the shutdown is forced.
 fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown, mut owned: Vec<Ownership>) -> bool {
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
     // If a load has failed since the shutdown was requested, the dataset is empty and must not

@@ -71,9 +71,10 @@ impl<'s> LibraryOrder<'s> {
 
     /// Prepares the commit of the transaction's unit (the effects that it propagates together).
     /// Acquires the lock if the transaction has changed the libraries. If another connection has
-    /// changed them while the lock was released, replicas would apply the changes in another order.
-    /// To correct this, returns commands that set all libraries to their present state. The caller
-    /// appends these commands to the unit. Otherwise returns no commands.
+    /// changed the libraries while the lock was released, replicas would apply the changes in
+    /// another order. To correct this, returns commands that set all libraries to their present
+    /// state. The caller appends these commands to the unit. If no other connection has changed the
+    /// libraries, returns no commands.
     fn end(&mut self) -> Vec<Words> {
         if self.released_at.is_some() {
             self.acquire();

@@ -179,8 +179,9 @@ fn order(homes: u32, io_workers: u32) -> impl Iterator<Item = usize> {
 
 /// Chooses the worker for a new connection. `loads` has each worker's number of connections.
 /// Returns an index in `loads`. Without `is_near`, chooses the least loaded of all workers. With
-/// `is_near`, chooses the least loaded of the near workers. If its load exceeds the least load of
-/// all workers by more than an eighth, chooses the least loaded of all workers instead.
+/// `is_near`, chooses the least loaded of the near workers. If the load of this worker exceeds the
+/// least load of all workers by more than an eighth, chooses the least loaded of all workers
+/// instead.
 pub fn choose(loads: impl Iterator<Item = u64> + Clone, is_near: Option<impl Fn(usize) -> bool>) -> Option<usize> {
     let least = loads.clone().enumerate().min_by_key(|(_, load)| *load);
     let Some(is_near) = is_near else { return least.map(|(worker, _)| worker) };

@@ -70,16 +70,16 @@ impl From<Error> for LoadError {
     }
 }
 
-/// What a loader does with the entries of a file.
+/// A loader's treatment of the entries of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// Store them. An existing key is an error.
+    /// Store the entries. An existing key is an error.
     Store,
-    /// Store them. They replace the values of existing keys.
+    /// Store the entries, which replace the values of existing keys.
     Replace,
-    /// Decode and drop them. An existing key is an error.
+    /// Decode and drop the entries. An existing key is an error.
     CheckNew,
-    /// Decode and drop them.
+    /// Decode and drop the entries.
     Check,
 }
 

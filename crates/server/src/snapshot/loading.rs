@@ -205,9 +205,9 @@ pub fn end(server: &Server) {
     loading.set_replacing(false);
 }
 
-/// Waits until the load at startup has ended or no longer counts as short. So clients that connect
-/// while a small dataset is loaded never get `-LOADING`. Redis behaves in the same way: it serves
-/// no client until it has loaded [`SHORT_BYTES`].
+/// Waits until the load at startup has ended or no longer counts as short, but for at most
+/// [`SHORT_PAUSES_MAX`] pauses. So clients that connect while a small dataset is loaded normally
+/// don't get `-LOADING`. Redis, too, serves no client until it has loaded [`SHORT_BYTES`].
 pub fn wait_while_short(server: &Server) {
     let loading = &server.snapshots().loading;
     for _ in 0..SHORT_PAUSES_MAX {

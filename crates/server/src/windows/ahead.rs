@@ -36,7 +36,8 @@ impl Runner {
     }
 
     /// Prefetches members or fields for `entries`. At least the first two entries have the key at
-    /// `place`. Returns the number of consecutive entries with this key.
+    /// `place`. Returns the number of consecutive entries with this key, at most
+    /// [`PREFETCH_KEYS_MAX`].
     // Not inlined: inlined code would take registers from commands with nothing to prefetch.
     #[inline(never)]
     fn prefetch_members<L: EventLoop>(

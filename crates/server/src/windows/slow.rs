@@ -23,8 +23,9 @@ impl Runner {
         began: Moment,
         ended: Moment,
     ) {
-        // The rest of the time belongs to the commands that were not timed individually. In most
-        // windows, no command was timed individually, so the rest is the whole time.
+        // The rest is the time since the last individually timed command ended, in which only plain
+        // commands ran. In most windows, no command is timed individually, so the rest is the whole
+        // time.
         let timed_ns = d.stopwatch.mark.ns_since(began);
         let rest_ns = ended.ns_since(began).saturating_sub(timed_ns);
         if rest_ns >= d.stopwatch.slow_window_ns {
