@@ -53,7 +53,8 @@ pub struct Facts {
     /// The CPUs on which the workers run.
     pub placement: process::Placement,
     /// Number of the first worker that owns connections: 0 without I/O workers. With I/O workers,
-    /// it is the first worker that follows the homes of shards.
+    /// it is the first I/O worker, because the homes of shards (the workers that run the shards'
+    /// commands) have lower numbers.
     pub first_io_worker: u32,
 }
 
@@ -254,8 +255,8 @@ impl Server {
         chosen
     }
 
-    /// Removes an admitted connection from the counts. Called when its worker has closed it or
-    /// could not take it over.
+    /// Removes an admitted connection from the counts. Called when the connection's worker has
+    /// closed the connection or could not take it over.
     pub fn uncount_connection(&self, worker: u32) {
         self.admission.uncount();
         self.loads[worker as usize].fetch_sub(1, Relaxed);

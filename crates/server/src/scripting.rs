@@ -313,8 +313,8 @@ impl Scripting {
         }
     }
 
-    /// Returns the function that has run longest, if it has run long enough to be shown. Returns an
-    /// error if there is no such function but a script is busy.
+    /// Returns the function that has run longest, if it has run long enough to be shown. Returns
+    /// the busy error if a script is busy and there is no such function.
     pub fn running_function(
         &self,
         now_ms: i64,

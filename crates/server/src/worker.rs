@@ -161,7 +161,8 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     // reply of `CONFIG SET` is sent.
     control.reload_if_changed(dispatcher);
     if is_whole {
-        // The effects of the turn must be in the journal before the replies are sent.
+        // The effects (propagated changes) of the turn must be in the journal before the replies
+        // are sent.
         dispatcher.clients.executor.flush_stream();
     }
     dispatcher.clients.finish_turn();

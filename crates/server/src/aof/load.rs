@@ -124,7 +124,7 @@ fn adopt_single_file(dir: &Path, directory: &Directory, manifest: &mut Manifest)
     if !single.is_file() {
         return Ok(());
     }
-    // An earlier start may have crashed after it wrote the manifest and before it moved the file.
+    // An earlier start may have crashed between writing the manifest and moving the file.
     let is_half_done = manifest.increments().is_empty()
         && manifest.base().is_some_and(|base| base.name == name && !directory.join(name).exists());
     if !manifest.is_empty() && !is_half_done {

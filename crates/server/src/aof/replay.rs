@@ -23,8 +23,8 @@ use crate::host::Server;
 /// Maximum number of command errors that are logged.
 const ERRORS_LOGGED: u64 = 10;
 
-/// Number of replayed commands after which the recorded effects are dropped. The file already
-/// contains these effects.
+/// Number of replayed commands after which the recorded effects (changes to propagate) are dropped.
+/// The file already contains these effects.
 const EFFECTS_DROPPED_EVERY: u64 = 1024;
 
 /// A common multiple of the periods after which access words repeat, ms. The *access word* of an

@@ -387,8 +387,8 @@ impl Writer {
         let mut parts = Vec::new();
         let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
         // [`Order::Cut`] is sent before any effect after the cut is committed. So if these parts
-        // extend beyond a cut, its order is in the inbox by now, even if it was missing at the
-        // start of this turn.
+        // extend beyond a cut, the cut's order is in the inbox by now, even if the inbox lacked it
+        // at the start of this turn.
         for order in self.inbox.take() {
             self.obey(server, order);
         }

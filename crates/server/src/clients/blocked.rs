@@ -47,7 +47,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.release_messages();
         }
         publish_blocked(self.reactor.stats, 1, self.deadlines.len());
-        // The peer may have disconnected already. If so, the end of the turn closes the connection.
+        // The peer may have disconnected already. If so, the end of this turn (iteration of the
+        // worker's event loop) closes the connection.
         self.reactor.touch(index);
         if let Some(early) = early {
             self.woken(early);

@@ -12,7 +12,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     pub fn handle_all(&mut self, events: &mut Vec<Event>) {
         for at in 0..events.len() {
             self.reactor.fetch_ahead(&events[at + 1..], |event| event.conn().map(ConnId::index));
-            // Most turns have few events. Replacing each event then costs less than `Vec::drain`.
+            // Most iterations of the loop report few events. Replacing each event then costs less
+            // than `Vec::drain`.
             self.handle(std::mem::replace(&mut events[at], Event::Woken));
         }
         events.clear();

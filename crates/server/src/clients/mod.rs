@@ -85,7 +85,8 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
         }
     }
 
-    /// Returns whether the next turn must start without waiting.
+    /// Returns whether the next turn (iteration of the worker's event loop) must start without
+    /// waiting.
     #[inline]
     pub fn has_pending_work(&self) -> bool {
         // `|` makes this one branch instead of four. Usually all four conditions are false.

@@ -1,5 +1,5 @@
 //! Enforces the output limits of connections, and the limit on the memory of all clients when
-//! output is added.
+//! output is added. A *turn* is one iteration of the worker's event loop.
 
 use std::sync::atomic::AtomicU64;
 

@@ -96,8 +96,9 @@ pub fn end_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index
     }
 }
 
-/// Ends a turn of the link: drops replies, counts the applied commands, relays them to this
-/// server's replicas, and sends the offset if that is due. Does nothing for other connections.
+/// Ends a turn (iteration of the worker's event loop) of the link: drops replies, counts the
+/// applied commands, relays them to this server's replicas, and sends the offset if that is due.
+/// Does nothing for other connections.
 #[cold]
 pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let now_ms = clients.reactor.clock.now_ms;

@@ -154,8 +154,8 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Records the time of a connection's command that had to wait for its shards. `took` is the
-    /// time for which the command ran after it had acquired them. `words` is called only if the
-    /// command is logged.
+    /// time for which the command ran after it had acquired its shards. `words` is called only if
+    /// the command is logged.
     pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };

@@ -112,7 +112,7 @@ const POLICIES: [(&str, MaxmemoryPolicy); 8] = [
     ("noeviction", MaxmemoryPolicy::NoEviction),
 ];
 
-/// `appendfsync`: when effects in the append-only file are synced.
+/// `appendfsync`: when effects (propagated changes) in the append-only file are synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AppendFsync {

@@ -63,7 +63,7 @@ impl TlsSettings {
         }
     }
 
-    /// Copies the fields that aren't values of directives from the former settings.
+    /// Copies from the former settings those fields that aren't values of directives.
     pub fn continue_from(&mut self, old: &TlsSettings) {
         self.options.revision = old.options.revision;
         self.changed_first = old.changed_first;

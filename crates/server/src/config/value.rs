@@ -118,8 +118,8 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
             if words.len() > BIND_MAX {
                 return Err("Too many bind addresses specified.".into());
             }
-            // A word with a space is not an address. Redis accepts it here, but fails later, when
-            // it listens.
+            // A word with a space is not an address. Redis accepts such a word here, but fails
+            // later, when it listens.
             if words.iter().any(|word| word.contains(&b' ')) {
                 return Err("A bind address can't have a space.".into());
             }

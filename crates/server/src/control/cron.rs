@@ -121,8 +121,8 @@ fn unauthenticated_too_long(connection: &Connection, server: &Server, settings: 
         && is_stranger()
 }
 
-/// Returns when a client was last logged out or, if it never was, when it connected, Unix time in
-/// ms.
+/// Returns the time at which a client was last logged out, Unix time in ms. If it never was,
+/// returns the time at which it connected.
 fn unauthenticated_since_ms(connection: &Connection) -> i64 {
     let client = &connection.session.client;
     match client.unauthenticated_since_ms.load(Relaxed) {

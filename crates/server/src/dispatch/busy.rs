@@ -12,8 +12,8 @@
 //! * The window (list of parsed commands) that contains the script is abandoned. The commands after
 //!   the script are held back ([`pantala_session::Input::hold_back`]). Commands of other
 //!   connections run in the turn within; commands of the script's own connection run when the
-//!   script has ended. So during a turn within, earlier windows refer to no input except that of
-//!   the frozen connection.
+//!   script has ended. So during a turn within, earlier windows refer only to input of the frozen
+//!   connection.
 //! * No script runs in a turn within, because a client that calls a script receives `-BUSY`. So the
 //!   Lua state isn't re-entered. The executor isn't re-entered either, because the hook is called
 //!   between Lua instructions, never during a command.

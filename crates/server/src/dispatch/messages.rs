@@ -1,4 +1,6 @@
 //! Processes messages from other workers, and the replies to requests that this worker ran itself.
+//! A *turn* is one iteration of the worker's event loop. A *window* is a list of parsed commands
+//! that a worker runs together.
 
 use std::sync::Arc;
 

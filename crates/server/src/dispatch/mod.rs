@@ -8,7 +8,7 @@
 //!
 //! The layer above parses commands and [runs them in windows](crate::windows). While a script is
 //! busy (runs for long), the dispatcher calls that layer through the trait [`Above`], to run turns
-//! within the script.
+//! (iterations of the event loop) within the script.
 
 mod busy;
 pub mod ending;

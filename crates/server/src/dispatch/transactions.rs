@@ -234,8 +234,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Requests the shards in `self.shards`, and does the work of `held` once the connection has
-    /// them. `has_waited` means that the command has already waited for shards, so its window has
-    /// ended.
+    /// them. `has_waited` means that the command has already waited for shards, so its window (the
+    /// list of commands that ran together) has ended.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         // If a `WATCH` were rejected, its transaction would run unprotected, which is worse than
@@ -374,8 +374,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Does the work for which the shards were requested, and releases them. If the work had to
-    /// wait for its shards (`has_waited`), its time is measured from here, because the wait does
-    /// not count, as in Redis.
+    /// wait for its shards (`has_waited`), its time is measured from here: as in Redis, the time of
+    /// waiting does not count.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let before =
             self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());

@@ -3,7 +3,7 @@
 //!
 //! Sending never blocks: if the receiver has no room for a line, the line is lost. libc's function
 //! would block the worker instead. Each datagram is sent to the path of the receiver's socket. So
-//! if the receiver is restarted, it gets the next line; over a connected socket it would not.
+//! if the receiver is restarted, it gets the next line. With a connected socket, it would not.
 
 use crate::config::{LogLevel, SyslogSettings};
 use std::io;

@@ -26,8 +26,8 @@ pub struct Clock {
     pub now_ms: i64,
     /// When the turn's commands ended, in ms of the monotonic clock. Set once per turn.
     pub turn_ran_ms: i64,
-    /// When the latest window of this turn ended; `None` if other work, which may have taken long,
-    /// has run since.
+    /// When the latest window (list of commands that run together) of this turn ended; `None` if
+    /// other work, which may have taken long, has run since.
     ran: Option<Moment>,
     /// Upper bound of the time for which commands have run since the clock was read, ns.
     age_ns: u64,

@@ -1,9 +1,9 @@
 //! `FAILOVER`: hands over the role of the primary to a replica, without losing a write.
 //!
-//! The *stream* consists of the effects of this server's commands, which replicas receive. A *unit*
-//! is the effects of one command or transaction in the stream. A *history* is the stream under one
-//! replication ID. A *term* is the time between two changes of the primary that this server
-//! follows.
+//! The *stream* consists of the effects (propagated changes) of this server's commands, which
+//! replicas receive. A *unit* is the effects of one command or transaction in the stream. A
+//! *history* is the stream under one replication ID. A *term* is the time between two changes of
+//! the primary that this server follows.
 //!
 //! ```text
 //! FAILOVER             pantala-failover                                  pantala-replica
@@ -363,8 +363,8 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
         let state = replication.state();
         match state.history.second() {
             _ if !is_recorded || !state.has_backlog => None,
-            // Since the ID changed, nothing was written, and no replica has received the current
-            // ID. So the new primary knows the history by its former ID.
+            // After the ID changed, nothing was written, and no replica received the current ID. So
+            // the new primary knows the history by its former ID.
             Some((former, end)) if end == held.end + 1 && !state.has_announced_id && !is_failover => {
                 Some((former, state.former_db))
             }

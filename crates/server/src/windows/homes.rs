@@ -126,8 +126,8 @@ impl Runner {
         }
         let end = entries[entries.len() - 1].end;
         connection.input.done(end);
-        // Includes the `Step` that the request stores for each command, because it may be larger
-        // than the command itself.
+        // Includes the `Step` that the request stores for each command, because a `Step` may be
+        // larger than the command itself.
         let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.waits.has_waited = !has_homes;

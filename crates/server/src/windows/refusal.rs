@@ -1,4 +1,4 @@
-//! Rejects commands that can't or may not run.
+//! Rejects commands that can't run or that their client may not run.
 
 use std::borrow::Cow;
 
@@ -49,7 +49,7 @@ impl Runner {
         true
     }
 
-    /// Rejects a command that can't or may not run.
+    /// Rejects a command that can't run or that its client may not run.
     #[cold]
     pub(super) fn reject_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };

@@ -241,7 +241,7 @@ impl Replication {
     }
 
     /// Adds a replica that continues from `place`. Returns `false` if the stream from there on is
-    /// no longer in memory, or if the history's ID has changed.
+    /// no longer in memory, or if the replication ID has changed.
     fn continue_at(&self, server: &Server, link: &Arc<Link>, replica: Replica, place: Place) -> bool {
         let Place { offset, id } = place;
         let bound = server.keyspace().journal().replica_bound();

@@ -2,10 +2,10 @@
 //! the history of the loaded snapshot (the stream under the snapshot's replication ID).
 //!
 //! A pause holds back commands that are checked after its start. Commands that were checked before
-//! the pause are *admitted*. After the three steps below, their effects are in the stream. In the
-//! first and the last step, the journal sets a *mark*. The journal reaches the mark once each
-//! worker has ended its current turn (iteration of its event loop) and the stream contains all
-//! effects committed until then.
+//! the pause are *admitted*. After the three steps below, their effects (propagated changes) are in
+//! the stream. In the first and the last step, the journal sets a *mark*. The journal reaches the
+//! mark once each worker has ended its current turn (iteration of its event loop) and the stream
+//! contains all effects committed until then.
 //!
 //! | wait until | result |
 //! | --- | --- |
@@ -316,8 +316,8 @@ impl Replication {
 
     /// Returns auxiliary fields for a snapshot. With these fields, a server that loads the snapshot
     /// can continue this history. Returns no fields if the offset of the dataset is unknown. A
-    /// primary knows the offset once the stream is complete. A replica knows it while no command of
-    /// its link is running, or once the link is closed.
+    /// primary knows the offset once the stream is complete. A replica knows the offset while no
+    /// command of its link is running, or once the link is closed.
     pub fn saved_position(&self, server: &Server) -> Vec<(&'static str, String)> {
         let fields = |id: ReplId, offset: u64, db: u32| {
             vec![("repl-stream-db", db.to_string()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())]

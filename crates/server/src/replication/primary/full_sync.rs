@@ -246,7 +246,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     }
 }
 
-/// Opens a temporary file and removes its name, so that the system frees it when it is closed.
+/// Opens a temporary file and removes its name, so that the system frees the file when it is
+/// closed.
 fn unnamed_file(server: &Server) -> io::Result<File> {
     let path: PathBuf =
         server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));

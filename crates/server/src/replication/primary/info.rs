@@ -11,10 +11,10 @@ pub struct PrimaryInfo {
     pub good: Option<usize>,
     /// A line for each replica.
     pub lines: String,
-    /// The current ID, the former ID, and the number of the first byte after the part of the stream
-    /// under the former ID. This number is -1 if there is no former ID.
+    /// The current ID, the former ID, and the number of the first byte that no longer belongs to
+    /// the former ID. This number is -1 if there is no former ID.
     pub ids: (String, String, i64),
-    /// The ID that the history will get at the end of a promotion.
+    /// The replication ID that this server will have at the end of a promotion.
     pub next_id: Option<String>,
     /// Whether the journal keeps the stream for replicas.
     pub has_backlog: bool,

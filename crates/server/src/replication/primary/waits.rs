@@ -1,7 +1,7 @@
 //! `WAIT` blocks a client until replicas have acknowledged the stream up to the client's last
-//! command. `WAITAOF` blocks a client until the effects of its commands are on disk: in the
-//! append-only file of this server, in those of replicas, or both. A `WAITAOF` that waits for this
-//! server's file requests a sync.
+//! command. `WAITAOF` blocks a client until the effects (propagated changes) of its commands are on
+//! disk: in the append-only file of this server, in those of replicas, or both. A `WAITAOF` that
+//! waits for this server's file requests a sync.
 //!
 //! A *stamp* is a position in the journal. While the stream is kept for replicas, each connection
 //! notes the last stamp of its commands. A `WAIT` must find the offset at which the stream contains
