@@ -423,7 +423,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             now_ms: self.now_ms,
         };
         dispatcher.clients.executor.run_held(&call, &dispatcher.shards, self.owned, reply);
-        // As in Redis, tracking treats all keys that the script declares as read by the client.
+        // As in Redis, tracking assumes that the client has read all keys that the script declares.
         if let Some(reader) = &self.reads_as {
             dispatcher.clients.executor.remember_for_script(command, reader, self.owned, self.call.keys().iter());
         }
