@@ -4,10 +4,11 @@
 //! exclusive, so that a new connection does not wake all loops that share a listener.
 //!
 //! The io_uring backend uses an epoll instance too, and does not accept through its ring. An
-//! operation in a ring keeps its socket open until the kernel has torn down the ring, some time
-//! after the process has ended. Until then, a listening socket would keep its address in use, and a
-//! server restarted after `kill -9` could not bind the address. An epoll instance, by contrast,
-//! holds no reference to the sockets that it watches, so these are closed with the process.
+//! operation in a ring keeps its socket open until the kernel has torn down the ring, which happens
+//! some time after the end of the process. Until then, a listening socket would keep its address in
+//! use, and a server restarted after `kill -9` could not bind the address. An epoll instance, by
+//! contrast, holds no reference to the sockets that it watches, so these are closed with the
+//! process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +22,7 @@ use crate::ACCEPT_REST_MS;
 use crate::event::{Event, ListenerId};
 use crate::slots::{Slots, Token};
 
-/// Maximum wait that is passed to the kernel: a century, in practice no limit.
+/// Maximum wait passed to the kernel: a century, which in practice means no limit.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Maximum number of connections accepted from one listener in one turn (iteration of the loop).
@@ -33,8 +34,8 @@ const LISTENER_BIT: u64 = 1 << 63;
 /// The listeners of one loop. All calls must pass the same epoll instance.
 pub(crate) struct Listeners {
     slots: Slots<Listener>,
-    /// When the first of the resting listeners accepts again. `None` if no listener rests (see
-    /// [`ACCEPT_REST_MS`]).
+    /// Time at which the first resting listener resumes accepting (see [`ACCEPT_REST_MS`]). `None`
+    /// if no listener rests.
     rest_until: Option<Instant>,
 }
 
@@ -42,8 +43,8 @@ struct Listener {
     socket: OwnedFd,
     /// Whether the caller has paused this listener.
     paused: bool,
-    /// Time of the next attempt to accept, after descriptors or memory were exhausted or the kernel
-    /// couldn't watch the socket.
+    /// End of the listener's rest. A rest starts when descriptors or memory are exhausted, or when
+    /// the kernel can't watch the socket.
     resting_until: Option<Instant>,
     /// Whether the socket is registered with the epoll instance.
     watched: bool,
@@ -86,13 +87,13 @@ impl Listeners {
         }
     }
 
-    /// Returns whether epoll data belongs to a listener.
+    /// Returns whether the data of an epoll event identifies a listener.
     pub(crate) fn is_about_listener(data: u64) -> bool {
         data & LISTENER_BIT != 0
     }
 
-    /// Accepts from the listener that epoll data belongs to. Returns whether more connections may
-    /// be waiting.
+    /// Accepts connections from the listener that `data`, the data of an epoll event, identifies.
+    /// Returns whether more connections may be waiting.
     pub(crate) fn accept(&mut self, epoll: &OwnedFd, data: u64, events: &mut Vec<Event>) -> bool {
         let token = Token::from_bits(data & !LISTENER_BIT);
         let Some(listener) = self.slots.value_mut(token) else {
@@ -108,8 +109,8 @@ impl Listeners {
                     self.watch(epoll, token);
                     return false;
                 }
-                // This connection was closed before it was accepted, or a signal arrived. Continue,
-                // because the next connection may be fine.
+                // The connection was closed before it was accepted, or a signal arrived. Neither
+                // affects the next connection.
                 Err(_) => {}
             }
         }

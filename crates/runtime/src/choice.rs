@@ -68,8 +68,6 @@ pub fn probe() -> Result<(), String> {
         return Err(format!("refused by {REFUSE_ENV}={}", reason.display()));
     }
     try_out().map_err(|error| match error.kind() {
-        // The causes of the next three errors are, in this order: a kernel without io_uring; a
-        // seccomp profile or an administrator's setting; an older kernel.
         io::ErrorKind::Unsupported => "this kernel has no io_uring (ENOSYS)".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "not permitted (EPERM): a seccomp profile, or kernel.io_uring_disabled".to_owned()

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 ///
 /// If the doorbell rings while the loop is awake, the next `poll` reports [`crate::Event::Woken`],
 /// so no ring is lost. Each ring costs a system call (about half a microsecond, or more if it wakes
-/// a thread). So callers should ring only for a sleeping worker.
+/// a thread). Callers should therefore ring only if the worker sleeps.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     descriptor: Arc<OwnedFd>,

@@ -6,10 +6,10 @@
 //! returns fewer bytes than it had room for. The socket's queue is then empty, and later bytes
 //! cause a new edge. For listeners, see `accept.rs`.
 //!
-//! A reply is usually sent at the end of its connection's turn, without an entry in `unsent` and
-//! without an event ([`EventLoop::send_at_once`]). Such an entry and event would cost a tenth of
-//! the instructions of an unpipelined command. If the socket has no room for all bytes, the rest is
-//! sent like any other output.
+//! A reply is usually sent at once ([`EventLoop::send_at_once`]), without an entry in `unsent` and
+//! without an event. The entry and the event would cost a tenth of the instructions of an
+//! unpipelined command. If the socket has no room for all bytes, the rest is sent like any other
+//! output.
 
 use std::collections::VecDeque;
 use std::io;
@@ -70,7 +70,7 @@ struct Connection {
 struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
-    /// Whether the success of the send lets a wait continue ([`EventLoop::send_quiet`]).
+    /// Whether the send is quiet: its success doesn't end a wait ([`EventLoop::send_quiet`]).
     quiet: bool,
     /// Whether the send waits until epoll reports room in the socket.
     blocked: bool,
@@ -90,8 +90,8 @@ impl EpollLoop {
     fn keep_rest(&mut self, conn: ConnId, buffer: Vec<u8>, sent: rustix::io::Result<usize>) {
         let connection = self.connections.value_mut(conn.0).expect("a send has just used it");
         let blocked = sent == Err(Errno::AGAIN);
-        // After any other error, the next attempt to send (in `flush`) fails too, and reports the
-        // error.
+        // If `sent` is another error, the next attempt to send (in `flush`) fails too, and reports
+        // the error.
         let sent_bytes = sent.unwrap_or(0);
         connection.sending = Some(Sending { outgoing: buffer.into(), sent_bytes, quiet: true, blocked });
         if blocked {

@@ -145,8 +145,8 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// Creates a loop that `doorbell` wakes. Each doorbell belongs to one loop.
     ///
     /// # Errors
-    /// Descriptors or memory are exhausted. With io_uring, also each reason that [`crate::probe`]
-    /// returns.
+    /// If descriptors or memory are exhausted. With io_uring, also for every reason that
+    /// [`crate::probe`] can return.
     fn new(doorbell: Doorbell) -> io::Result<Self>;
 
     /// Returns the backend of this loop.
@@ -156,8 +156,8 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     fn doorbell(&self) -> Doorbell;
 
     /// Starts to accept from a listening socket, and makes the socket non-blocking. Several loops
-    /// may share one socket; exactly one of them then accepts each connection. Or each loop may
-    /// have its own socket, with `SO_REUSEPORT`.
+    /// may share one socket, and exactly one of them then accepts each connection. Alternatively,
+    /// each loop has its own socket with `SO_REUSEPORT`.
     ///
     /// If descriptors or memory are exhausted, or the kernel cannot watch the socket, accepting
     /// pauses for [`crate::ACCEPT_REST_MS`] and is then retried.
@@ -227,8 +227,8 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
         None
     }
 
-    /// Makes the completion of the send in flight on `conn` end a wait, as if [`send`](Self::send)
-    /// had been called. Does nothing if no send is in flight.
+    /// Makes the completion of the send in flight on `conn` end a wait, as if the send had been
+    /// started with [`send`](Self::send). Does nothing if no send is in flight.
     fn expect_sent(&mut self, conn: ConnId);
 
     /// Cancels all operations of the connection and closes it. No further event is reported for the
@@ -238,9 +238,9 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
 
     /// Submits all queued operations, waits for events and appends them to `events`.
     ///
-    /// With the `timeout` `None`, waits without limit; with `Some(ZERO)`, does not wait. A poll may
-    /// return early without any event, after a signal or when a listener resumes. The number of
-    /// events per poll is bounded, so more events may be available.
+    /// If `timeout` is `None`, waits without limit; if it is zero, does not wait. A poll may return
+    /// early without any event, after a signal or when a listener resumes. The number of events per
+    /// poll is bounded, so more events may be available.
     ///
     /// # Errors
     /// If the kernel cannot wait, because of a programming error or a lack of memory. Failures of

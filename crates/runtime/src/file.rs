@@ -14,9 +14,9 @@
 //!
 //! The kernel keeps direct and cached writes to one block in order. Before a direct write, it
 //! writes back the cached pages that the direct write replaces, and drops them. It does not write
-//! back cached pages of earlier blocks. After a crash of the machine, the file could then contain
-//! the direct write but have zeros in place of these pages. This module therefore writes these
-//! pages back before each direct write.
+//! back cached pages of earlier blocks. After a crash of the machine, the file could therefore
+//! contain the direct write, but zeros in these earlier blocks. To prevent this, this module writes
+//! their pages back before each direct write.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -53,7 +53,7 @@ pub struct SequentialFile {
     gathered: usize,
     /// Whether to try direct writes. True until the file system rejects one.
     can_bypass: bool,
-    /// Offset in the file. Bytes after it may be only in the page cache.
+    /// Offset in the file after which bytes may be only in the page cache.
     cached_from: u64,
     /// Whether the kernel has failed to write back cached pages. It reports such a failure only
     /// once.

@@ -25,8 +25,8 @@
 //! The caller may read and change the bytes of a [`Chunk`] until it releases the chunk. The loop
 //! owns the buffer of a send because the kernel may be reading the buffer. If the connection is
 //! closed or the loop is dropped before `Sent`, the buffer is kept until the kernel has finished
-//! with it. If shared bytes are sent, a reference to them is kept for the same time. `send_at_once`
-//! may return the buffer at once.
+//! with it. If shared bytes are sent, a reference to them is kept just as long. `send_at_once` may
+//! return the buffer immediately.
 //!
 //! # Backends
 //!

@@ -8,7 +8,7 @@ pub(crate) fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to memory of the structure's size, which lives through the call.
     let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
-    // This cannot fail: the request exists since Linux 2.6.26, and the address is valid.
+    // Can't fail: this request has existed since Linux 2.6.26, and the address is valid.
     debug_assert_eq!(result, 0);
     // SAFETY: the structure consists of integers, for which zeroed bytes are valid too.
     let usage = unsafe { usage.assume_init() };

@@ -46,8 +46,8 @@ fn reports_a_reset<L: EventLoop>() {
     assert!(event_loop.socket(conn).is_none());
 }
 
-/// If the peer does not read, a send stays in flight and ends no wait. It completes when the peer
-/// reads.
+/// A send to a peer that does not read stays in flight and doesn't end a wait. The send completes
+/// when the peer reads.
 fn waits_for_a_peer_that_never_reads<L: EventLoop>() {
     const LEN_BYTES: usize = 32 << 20;
     let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();

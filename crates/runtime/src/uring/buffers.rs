@@ -34,9 +34,9 @@ pub(super) const BUFFERS_MAX: u16 = 4096;
 /// The only group of buffers in a loop's ring.
 pub(super) const GROUP: u16 = 0;
 
-/// The number by which the next loop identifies the chunks that it lends. Starts at 1, because 0 is
-/// the epoll backend. Relaxed ordering suffices, because only the uniqueness of the numbers
-/// matters.
+/// The number by which the next loop identifies the chunks that it lends. Starts at 1, because 0
+/// stands for the epoll backend. Relaxed ordering suffices, because the numbers only have to be
+/// unique.
 static LENDERS: AtomicU32 = AtomicU32::new(1);
 
 const PAGE_BYTES: usize = 4096;
@@ -48,7 +48,8 @@ pub(super) struct Buffers {
     ring: NonNull<BufRingEntry>,
     /// Index of the entry for the next buffer that is provided. Wraps to 0 after 65,535.
     tail: u16,
-    /// Identifies chunks of this loop. A chunk with another number was not lent by this loop.
+    /// The number by which this loop identifies its chunks. The loop rejects chunks with other
+    /// numbers.
     lender: u32,
     /// Number of buffers that the kernel owns. This includes buffers in completions that have not
     /// been read yet.

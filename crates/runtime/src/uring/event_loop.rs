@@ -178,9 +178,9 @@ impl EventLoop for UringLoop {
         if !self.starved.is_empty() {
             self.feed();
         }
-        // `feed` arms only as many receives as there are buffers. If receives are still starved,
-        // this poll doesn't wait, and the next poll arms more of them. The reason is that a receive
-        // that finds no bytes neither ends the wait nor uses a buffer.
+        // `feed` arms only as many receives as there are buffers. An armed receive that finds no
+        // bytes uses no buffer and doesn't end the wait. So if receives are still starved, this
+        // poll doesn't wait, and the next poll arms more of them.
         let mut timeout = if self.must_feed() { Some(Duration::ZERO) } else { timeout };
         if self.may_accept {
             self.accept(events);
@@ -197,16 +197,16 @@ impl EventLoop for UringLoop {
         if quiet_queued > 0 && timeout != Some(Duration::ZERO) {
             let begin = Moment::now();
             if self.waits_for_several {
-                // Unless a socket is full, the quiet sends complete during the submission. So this
-                // waits for one completion more than there are quiet sends.
+                // Unless a socket is full, the quiet sends complete during the submission. The wait
+                // must therefore be for one completion more than there are quiet sends.
                 self.ring.enter(1 + quiet_queued, timeout)?;
             } else {
                 self.ring.enter(0, Some(Duration::ZERO))?;
             }
             self.collect(events);
             if !self.ends_wait {
-                // Only quiet sends have completed. Other events are waited for during the rest of
-                // the time.
+                // Only quiet sends have completed. Wait for other events during the rest of the
+                // time.
                 timeout = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
             }
         }

@@ -221,8 +221,8 @@ impl UringLoop {
                 continue;
             }
             let is_quiet = self.push_send(token);
-            // If a direct send has found no room, the time of its completion is unknown. So the
-            // wait must not count on it.
+            // It is unknown when a direct send that found no room will complete. The wait must
+            // therefore not count on its completion.
             quiet_queued += u32::from(is_quiet && !is_direct);
         }
         self.unsent = unsent;

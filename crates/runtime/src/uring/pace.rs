@@ -2,15 +2,15 @@
 //!
 //! A turn has these costs:
 //!
-//! - Ring: the system call that waits also submits the sends. It must not return because of their
-//!   completions. If nothing else happens within `PATIENCE_US`, the wait costs a timer, a wake-up
+//! - Ring: the system call that waits also submits the sends. The completions of the sends must not
+//!   end this call. If nothing else happens within `PATIENCE_US`, the wait costs a timer, a wake-up
 //!   and a second call.
 //! - Direct: one `send(2)` for each send, and a wait that ends with the next event.
 //!
 //! Therefore a loop that sleeps between its turns sends directly, and a loop that is always busy
 //! uses the ring ([decision 3](../../../docs/decisions/0003-networking.md)).
 //!
-//! The loop measures how busy it is by how often it sleeps. It can do so only while it uses the
+//! The loop measures how busy it is by how often it sleeps. This works only while the loop uses the
 //! ring: direct sends wake clients sooner, so that under the same load the loop sleeps more often.
 //! So the loop probes. During one *stretch* of polls it uses the ring and counts its sleeps. Then
 //! it decides for the next stretches.

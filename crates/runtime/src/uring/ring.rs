@@ -1,5 +1,5 @@
-//! The submission queue and the completion queue. Copes with a full submission queue, interrupted
-//! waits, and overflow of the completion queue.
+//! The submission queue and the completion queue. This module copes with a full submission queue,
+//! interrupted waits, and overflow of the completion queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -111,8 +111,8 @@ impl Ring {
         let entered = unsafe { self.ring.submitter().enter(count, want, flags.bits(), Some(&arguments)) };
         match entered.map_err(|error| Errno::from_io_error(&error).ok_or(error)) {
             Ok(_) => Ok(()),
-            // A timeout, a signal, or a kernel that accepts submissions only after completions were
-            // read or memory was freed. The next call continues.
+            // The timeout has passed, a signal arrived, or the kernel accepts no submissions until
+            // completions are read or memory is free. The next call continues.
             Err(Ok(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN)) => Ok(()),
             Err(Ok(error)) => Err(error.into()),
             Err(Err(error)) => Err(error),
