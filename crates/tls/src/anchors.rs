@@ -17,15 +17,16 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::ExtendedKeyUsage;
 
-/// Returns whether to accept `certificate`, which rustls has rejected with `error`. It is accepted
-/// under these conditions:
+/// Returns whether to accept `certificate`, which rustls has rejected with `error`. All of these
+/// conditions must hold:
 ///
 /// - `error` says that this is an authority's certificate.
 /// - The authority is one of `roots`. As in rustls, a root consists of a subject, a key and name
 ///   constraints. So another certificate with the same three is accepted too, for example a renewed
 ///   one.
 /// - The certificate is valid at `now`.
-/// - The certificate is not limited to certain purposes. (rustls has not checked its purposes.)
+/// - The certificate has no extended key usage, so its purposes are not limited. (rustls has not
+///   checked this.)
 pub(crate) fn is_trusted(
     error: &Error,
     certificate: &CertificateDer<'_>,

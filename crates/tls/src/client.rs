@@ -23,7 +23,7 @@ pub struct Client {
 
 impl Client {
     /// Reads the files that the options name: the certificates of the authorities and of the
-    /// client. If the client has no certificate, it presents the server's, as in Redis.
+    /// client. A client without a certificate presents the server's, as in Redis.
     ///
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.

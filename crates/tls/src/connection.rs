@@ -155,8 +155,8 @@ impl Connection {
         while !self.partial.is_empty() && !received.is_empty() {
             let missing_bytes = if self.is_handshaking { 0 } else { self.missing_bytes() };
             // If the kept record is complete, it is part of a message that spans several records,
-            // and all further bytes may belong to that message. So as many bytes are kept as there
-            // is room for. If there is no room, `keep` fails.
+            // and all further bytes may belong to that message. So this keeps as many bytes as
+            // there is room for. If there is no room, `keep` fails.
             let room = HANDSHAKE_BYTES_MAX.saturating_sub(self.partial.len()).max(1);
             let taken_bytes = if missing_bytes == 0 { room } else { missing_bytes }.min(received.len());
             let (taken, rest) = received.split_at_mut(taken_bytes);

@@ -148,8 +148,8 @@ pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
     if let Some(entries) = of.dir.as_ref().and_then(|dir| std::fs::read_dir(dir).ok()) {
         let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.sort();
-        // OpenSSL requires links named after hashes. Pantala reads every file that contains a
-        // certificate.
+        // OpenSSL reads only files (usually links) that are named after a hash. Pantala reads every
+        // file that contains a certificate.
         for path in paths.iter().take(FILES_MAX).filter(|path| path.is_file()) {
             if let Ok(found) = read(path).and_then(|text| certificates_in(&text)) {
                 add(path, found)?;

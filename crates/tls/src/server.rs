@@ -20,9 +20,9 @@ use crate::{anchors, ciphers, files, sessions};
 /// OpenSSL means no limit.
 pub const SESSIONS_MAX: usize = 1024 * 1024;
 
-/// Number of tickets sent after a TLS 1.3 handshake. A client can resume one connection with a
-/// ticket, and receives the next ticket on it. (OpenSSL sends two after a full handshake, and one
-/// after a resumed one.)
+/// Number of tickets sent after a TLS 1.3 handshake. With one ticket, a client can resume one
+/// connection, on which it receives its next ticket. (OpenSSL sends two after a full handshake, and
+/// one after a resumed one.)
 const TICKETS: usize = 1;
 
 /// The server's side: accepts connections with one configuration.
@@ -62,8 +62,9 @@ impl Server {
         Server::configured(options.clone(), resolver, roots, expires_s)
     }
 
-    /// Returns a server with another value of `tls-auth-clients` and the same certificates. It
-    /// resumes no sessions of the current one, because their clients were checked by other rules.
+    /// Returns a server with the same certificates and another value of `tls-auth-clients`. The new
+    /// server doesn't resume sessions of this one, because this one checked its clients by other
+    /// rules.
     ///
     /// # Errors
     /// The certificates of the authorities are missing.
@@ -110,7 +111,7 @@ impl Server {
         UnbufferedServerConnection::new(Arc::clone(&self.config)).map(Connection::of_server).map_err(Failure::Protocol)
     }
 
-    /// Returns whether all clients' certificates are rejected, because they are checked and no
+    /// Returns whether every certificate of a client is rejected: certificates are checked, but no
     /// authority is known.
     pub fn trusts_no_certificate(&self) -> bool {
         self.options.auth_clients != AuthClients::No && self.roots.as_ref().is_none_or(|roots| roots.is_empty())

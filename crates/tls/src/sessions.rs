@@ -1,6 +1,6 @@
-//! The cache of sessions that clients may resume. The sessions are kept on the server, not in
-//! tickets. So `tls-session-cache-size` and `tls-session-cache-timeout` limit their number and age
-//! exactly.
+//! The cache of sessions that clients may resume. Sessions are kept on the server and not in
+//! tickets, so that `tls-session-cache-size` and `tls-session-cache-timeout` limit their number and
+//! age exactly.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use rustls::server::StoresServerSessions;
 
-/// When [`Sessions::order`] has more entries without a session than there are sessions plus this
-/// number, these entries are removed.
+/// If the entries of [`Sessions::order`] without a session outnumber the sessions by more than
+/// this, they are removed.
 const DEAD_MIN: usize = 64;
 
-/// The cache described at the head of this module. rustls's own cache isn't used: when a session is
-/// taken, it searches all its keys. With many sessions, resuming one would be slow.
+/// The cache described at the head of this module. rustls's own cache isn't used, because it
+/// searches all its keys whenever a session is taken. With many sessions, resuming one would be
+/// slow.
 #[derive(Debug)]
 pub struct Cache {
     sessions: Mutex<Sessions>,

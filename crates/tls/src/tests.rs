@@ -184,8 +184,8 @@ fn damaged_bytes_are_a_failure_and_never_a_panic() {
     }
 }
 
-/// More data may arrive together with the end of a handshake than the number of handshake bytes
-/// that may be kept.
+/// The data that arrives together with the end of a handshake may exceed the limit for kept
+/// handshake bytes.
 #[test]
 fn much_data_may_arrive_with_the_end_of_a_handshake() {
     let Some((server, client)) = sides("with-data") else { return };
