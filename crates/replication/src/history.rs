@@ -1,5 +1,5 @@
-//! The replication history of a dataset: the ID of its stream. If this stream continues a former
-//! one, also the former ID and the end of the stream under it.
+//! The replication history of a dataset: the ID of its stream and, if this stream continues a
+//! former one, the former ID and the offset at which the former stream ended.
 
 use std::ops::Range;
 
@@ -89,8 +89,8 @@ impl History {
     }
 
     /// Returns how many bytes of the stream a replica has, if it may continue the stream. `held` is
-    /// the range of such numbers (both ends inclusive) for which the backlog has the rest of the
-    /// stream; `None` if there is no backlog.
+    /// the range of such numbers (both ends inclusive) for which the backlog still has all later
+    /// bytes; `None` if there is no backlog.
     ///
     /// # Errors
     /// The reason why the replica needs a full sync.

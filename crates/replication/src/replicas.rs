@@ -130,8 +130,8 @@ impl Replicas {
 
     /// Records a replica's acknowledgement: the replica has `offset` bytes, and `synced` of them on
     /// disk. Acknowledged offsets never decrease. An offset after `end`, the end of the stream, is
-    /// ignored, because no replica can have such bytes. Returns `false` if this is the first such
-    /// offset on the replica's link, and `true` otherwise.
+    /// ignored, because no replica can have such bytes. Returns `false` for the first ignored
+    /// offset on the replica's link, and `true` in all other cases.
     pub fn ack(&mut self, client: u64, (offset, synced): (i64, i64), end: u64, now_ms: i64) -> bool {
         let Some(replica) = self.find(client) else { return true };
         let possible = |bytes: i64| u64::try_from(bytes).ok().filter(|bytes| *bytes <= end).unwrap_or(0);

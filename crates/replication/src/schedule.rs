@@ -9,7 +9,7 @@ pub struct Schedule {
     pub is_diskless: bool,
     /// Time for which a diskless snapshot waits for more replicas (`repl-diskless-sync-delay`), s.
     pub delay_s: u64,
-    /// When this number of replicas wait, the snapshot starts at once
+    /// Number of waiting replicas at which the snapshot starts at once
     /// (`repl-diskless-sync-max-replicas`). 0 means no limit.
     pub replicas_max: u64,
 }

@@ -63,7 +63,7 @@ pub enum Outcome {
 enum State {
     Ping,
     PingReply,
-    /// Waits for replies to the commands in `asked`. This number of them is still missing.
+    /// Waits for replies to the commands in `asked`. The field is the number of missing replies.
     Replies(usize),
     Psync,
     PsyncReply,
@@ -164,8 +164,8 @@ impl Handshake {
         self.notes.push(note.into());
     }
 
-    /// Returns whether `PSYNC` was sent. If so, a failover may have made the other server the
-    /// primary. If a handshake fails before that, it has changed nothing and may be retried.
+    /// Returns whether `PSYNC` was sent. From then on, a failover may have made the other server
+    /// the primary. A handshake that fails earlier has changed nothing and may be retried.
     #[must_use]
     pub fn has_asked(&self) -> bool {
         self.has_asked
