@@ -1,7 +1,7 @@
-//! Decides whether a connection may run a command. No other module makes this decision. It depends
-//! on authentication, the user's permissions, protected commands, `CLIENT PAUSE`, and the
-//! restrictions on subscribers. The *owner* (the thread that drives the connection) asks this
-//! module before it runs or queues a command.
+//! Decides whether a connection may run a command. No other module makes this decision. The
+//! decision depends on authentication, the user's permissions, protected commands, `CLIENT PAUSE`,
+//! and the restrictions on subscribers. The *owner* (the thread that drives the connection) calls
+//! this module before it runs or queues a command.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
@@ -47,8 +47,8 @@ impl From<&'static str> for Forbidden {
     }
 }
 
-/// Returns why a client may not run a command, or `None` if it may. Does not check the reasons of
-/// [`refused`] and [`held_by_pause`].
+/// Returns why a client may not run a command, or `None` if it may. [`refused`] and
+/// [`held_by_pause`] check further reasons.
 #[cold]
 pub fn forbidden(
     command: &Command,
@@ -65,8 +65,8 @@ pub fn forbidden(
     if !passes_password(command, session, users) {
         return Some(NO_AUTH.into());
     }
-    // As in Redis, permissions aren't checked for a command that the open transaction rejects
-    // anyway. The client gets the error of the transaction instead.
+    // In an open transaction, the permissions of a command that can't be queued aren't checked, as
+    // in Redis. The client gets the error of the transaction instead.
     let is_refused_anyway = session.transaction.is_some()
         && command.flags.contains(Flags::NO_MULTI)
         && !command.flags.contains(Flags::UNQUEUED);
@@ -118,8 +118,9 @@ const UNSAVED: &str = "MISCONF Redis is configured to save RDB snapshots, but it
 const DISK_FULL: &str = "MISCONF Errors writing to the AOF file: No space left on device";
 const DISK_ERROR: &str = "MISCONF Errors writing to the AOF file: Input/output error";
 
-/// Returns why the server currently rejects a command. Checks the reasons in Redis's order.
-/// Commands from the server's primary are never rejected. `flags` returns the flags of the call.
+/// Returns why the server currently rejects a command, or `None` if it doesn't. Checks the reasons
+/// in Redis's order. Commands from the server's primary are never rejected. `flags` returns the
+/// flags of the call.
 pub fn refused(
     refusals: Refusals,
     session: &Session,
@@ -180,8 +181,8 @@ fn misconfigured(refusals: Refusals) -> Option<&'static str> {
     }
 }
 
-/// Returns why the server currently rejects a script's call. [`refused`] does this for a client's
-/// command.
+/// Returns why the server currently rejects a command that a script calls, or `None` if it doesn't.
+/// For a client's command, see [`refused`].
 pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'static str> {
     let is_write = command.flags.contains(Flags::WRITE);
     if is_write && refusals.contains(Refusals::READ_ONLY) {
@@ -201,8 +202,8 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
 ///
 /// Connections of replicas are never paused. `CLIENT PAUSE` also delays the commands that this
 /// server receives from its primary, as in Redis. A failover, a promotion or a shutdown causes a
-/// pause too, which delays only writes of clients, not commands from the primary. The pause of a
-/// promotion lasts until the link to the primary has ended.
+/// pause too. Such a pause delays only writes of clients, not commands from the primary. The pause
+/// of a promotion lasts until the link to the primary has ended.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,

@@ -81,8 +81,8 @@ pub struct Connection<C, S> {
     pub input: Input<C>,
     /// Whether the peer has closed its sending side.
     pub eof: bool,
-    /// Whether there may be input to parse. If there may be, the connection is in its owner's list
-    /// of ready connections.
+    /// Whether there may be input to parse. If true, the connection is in its owner's list of ready
+    /// connections.
     pub is_ready: bool,
     /// Pending replies.
     pub output: Vec<u8>,

@@ -97,7 +97,7 @@ pub struct Input<C> {
     rest: Vec<u8>,
     start: usize,
     parsed: usize,
-    /// Number of bytes received since the parser last returned that it needs more input.
+    /// Number of bytes received since the parser last asked for more input.
     unseen: usize,
     /// Commands between `start` and `parsed` that aren't in the owner's current window (the
     /// commands that the owner has parsed and runs together).
@@ -311,9 +311,9 @@ impl<C: Lent> Input<C> {
         self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes) - self.start
     }
 
-    /// Returns the size of what Redis calls the query buffer, bytes. If commands are held back, it
-    /// counts all bytes from the first of them to the end. Otherwise it counts the bytes that have
-    /// not been parsed, such as an incomplete argument.
+    /// Returns the size of the query buffer as Redis defines it, bytes. If commands are held back,
+    /// this is the size of all bytes from the first of these commands to the end. Otherwise it is
+    /// the size of the bytes that have not been parsed, such as an incomplete argument.
     pub fn query_buffer_bytes(&self) -> usize {
         let end = self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes);
         match &self.held {
@@ -343,9 +343,8 @@ impl<C: Lent> Input<C> {
         self.rest.capacity()
     }
 
-    /// Drops the bytes of commands that have run. Does nothing if it would have to move more bytes
-    /// than it drops, so that each byte is moved about once. Also frees a large buffer that is
-    /// empty.
+    /// Drops the bytes of commands that have run, unless this would move more bytes than it drops.
+    /// So each byte is moved about once. Also frees a large buffer that is empty.
     pub fn compact(&mut self) {
         if self.chunk.is_some() || self.start == 0 || self.start * 2 < self.rest.len() {
             return;
@@ -370,16 +369,16 @@ impl<C: Lent> Input<C> {
     }
 }
 
-/// Maximum number of unused bytes in a buffer that becomes the buffer of a value
-/// ([`Input::hand_over`]). The value's length divided by [`HANDED_WASTE_SHARE`] is added to it.
+/// A buffer can become the buffer of a value ([`Input::hand_over`]) only if it has at most this
+/// number of unused bytes, plus the value's length divided by [`HANDED_WASTE_SHARE`].
 const HANDED_WASTE_BYTES_MAX: usize = 512;
 const HANDED_WASTE_SHARE: usize = 64;
 
 /// A buffer grows by at least its length divided by this number.
 const GROWTH_SHARE: usize = 4;
 
-/// Length in bytes from which on a buffer grows to at least [`MAPPED_BYTES_MIN`], so that the
-/// allocator gives it a mapping of its own.
+/// Minimum length, in bytes, of a buffer that grows to at least [`MAPPED_BYTES_MIN`]. The allocator
+/// gives a buffer of that size a mapping of its own.
 const LONG_BYTES_MIN: usize = 2 * 1024 * 1024;
 
 /// Returns the minimum number of bytes by which a buffer that holds `held` bytes grows. A long

@@ -68,9 +68,9 @@ impl Ahead {
         }
         self.push(std::mem::take(output).into());
         // The next buffer has room for twice as many replies as the piece has, but at most for a
-        // full piece. So it isn't moved while it grows, and a client whose replies end here doesn't
-        // hold the memory of a full piece. If only one reply would fit, the buffer starts empty,
-        // because that reply allocates its own memory.
+        // full piece. So the buffer isn't moved while it grows, and a client whose replies end here
+        // doesn't hold the memory of a full piece. If only one reply would fit, the buffer starts
+        // empty, because that reply allocates its own memory.
         let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
         self.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
         true

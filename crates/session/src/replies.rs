@@ -24,8 +24,8 @@ pub fn replies_wanted(session: &mut Session) -> bool {
     }
 }
 
-/// Returns whether a command needs more work after its reply: the reply must be removed
-/// ([`replies_wanted`]), or the connection closed.
+/// Returns whether a command needs more work after its reply: removing the reply
+/// ([`replies_wanted`]) or closing the connection.
 #[inline]
 pub fn needs_settling(session: &Session) -> bool {
     session.reply_mode != ReplyMode::On || session.close_after_reply

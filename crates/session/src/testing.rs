@@ -38,7 +38,7 @@ impl Memory {
         Piece { at: self.pieces.len() - 1, len: bytes.len() }
     }
 
-    /// Overwrites, in all lent memory, the bytes for which `is_one` returns true.
+    /// Overwrites the bytes in lent memory for which `is_one` returns true.
     pub fn overwrite(&mut self, is_one: impl Fn(u8) -> bool, with: u8) {
         let lent = self.pieces.iter_mut().flatten().flatten();
         lent.filter(|byte| is_one(**byte)).for_each(|byte| *byte = with);

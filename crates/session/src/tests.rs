@@ -80,8 +80,7 @@ fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
     assert!(errors > 0 && errors < STREAMS);
 }
 
-/// After the commands were parsed, their headers are overwritten, so that parsing them again would
-/// fail.
+/// The headers of parsed commands are overwritten, so that parsing these commands again would fail.
 #[test]
 fn commands_that_are_held_back_are_parsed_once() {
     const STREAM: &[u8] = b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$1\r\na\r\nSET \"b\" c\r\n";
