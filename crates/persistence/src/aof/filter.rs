@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::reader::number;
 
-/// Commands that change nothing in the dataset.
+/// The omitted commands. They change nothing in the dataset.
 const LEFT_OUT: [&[u8]; 4] = [b"PING", b"PUBLISH", b"SPUBLISH", b"REPLCONF"];
 
 /// Returns the ranges of `part` that belong in the append-only file. `part` is a part of the

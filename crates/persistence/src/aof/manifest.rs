@@ -112,8 +112,8 @@ impl Manifest {
                 self.base = Some(listed);
             }
             b'h' => {
-                // A file that is about to be deleted still uses its name, so a new file must have
-                // another one.
+                // A file in the history may not be deleted yet, so a new file must not reuse its
+                // number.
                 self.base_seq = self.base_seq.max(listed.seq);
                 self.increment_seq = self.increment_seq.max(listed.seq);
                 self.history.push(listed);
@@ -187,8 +187,8 @@ impl Manifest {
         listed.name
     }
 
-    /// Skips the sequence numbers that another manifest has used, so that new files don't overwrite
-    /// the files that it lists.
+    /// Skips the sequence numbers that `other` has used, so that new files don't overwrite the
+    /// files that `other` lists.
     pub fn skip_numbers_of(&mut self, other: &Manifest) {
         self.base_seq = self.base_seq.max(other.base_seq);
         self.increment_seq = self.increment_seq.max(other.increment_seq);

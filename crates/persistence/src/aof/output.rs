@@ -128,10 +128,10 @@ impl<F: AppendFile> Output<F> {
         self.is_lost = true;
     }
 
-    /// Writes the batch. After an error, it can be called again.
+    /// Writes the batch. After an error, the caller may call this method again.
     ///
     /// # Errors
-    /// The system's error. The file then ends with a complete batch, unless truncating it has
+    /// The system's error. The file then ends with a complete batch, except if truncating it has
     /// failed too.
     pub fn write(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };

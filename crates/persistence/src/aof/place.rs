@@ -107,8 +107,8 @@ impl<D: Disk> Place<D> {
     }
 
     /// Makes a snapshot the base, and moves all increments except the last `kept` to the history
-    /// (the files that may be deleted). With `is_new`, the current increment still has its
-    /// temporary name, and is renamed and listed too.
+    /// (the files that may be deleted). If `is_new`, the current increment still has its temporary
+    /// name. It is then renamed and listed too.
     ///
     /// # Errors
     /// The system's error. The list is then unchanged.

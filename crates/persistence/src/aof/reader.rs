@@ -73,7 +73,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Returns whether the file is only truncated.
+    /// Returns whether the error is a truncated end of the file.
     #[must_use]
     pub fn is_truncation(self) -> bool {
         matches!(self, Fault::NumberCut | Fault::StringCut(..) | Fault::AnnotationCut | Fault::GroupCut(..))
@@ -240,8 +240,8 @@ fn annotation(input: &[u8]) -> Result<usize, Stop> {
 /// If the annotation of length `len` is a checksum line, verifies the group after it. Returns
 /// `len`.
 ///
-/// An annotation of an unknown kind may be a checksum line with a damaged prefix. So it is accepted
-/// only if it is text and no group before it had a checksum.
+/// An annotation of an unknown kind may be a checksum line with a damaged prefix. It is therefore
+/// accepted only under two conditions: it is text, and no group before it had a checksum.
 fn verified(input: &[u8], len: usize, has_checksums: &mut bool) -> Result<usize, Stop> {
     let (line, rest) = input.split_at(len);
     let is_text = || line.trim_ascii_end().iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));

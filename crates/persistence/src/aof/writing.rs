@@ -1,4 +1,5 @@
-//! The pending and durable effects of the thread that writes the increments (the files of effects).
+//! Tracks which effects are read, written and durable, for the thread that writes the increments
+//! (the files of effects).
 //!
 //! Each effect has a *stamp*, its place in the order of all changes ([`pantala_engine::effect`]).
 //! The *base* is the file with the dataset at one instant that precedes the increments. The *batch*
@@ -40,8 +41,8 @@ pub struct Writing<D: Disk> {
     output: Output<D::File>,
     /// Parts after the cut, read together with parts before it, that belong to the next increment.
     after_cut: Vec<(Outgoing, Range<usize>)>,
-    /// Whether [`Self::rotate`] has been called since the last cut, successfully or not. Also true
-    /// while there was no cut.
+    /// Whether [`Self::rotate`] has been called since the last cut, successfully or not. True
+    /// before the first cut.
     is_rotated: bool,
     /// The error of opening the next increment. Without that increment, the snapshot can't become
     /// the base.
@@ -68,7 +69,8 @@ pub struct Taken {
     pub cut: Option<u64>,
     /// A stamp, if known: after these effects, all effects with earlier stamps have been read.
     pub before: Option<u64>,
-    /// If the file needs an annotation before these effects: its time, Unix time in s.
+    /// The time of the annotation that the file needs before these effects, Unix time in s. `None`
+    /// if no annotation is needed.
     pub now_s: Option<i64>,
 }
 
@@ -159,9 +161,10 @@ impl<D: Disk> Writing<D> {
         if self.is_written() { self.read_before } else { 0 }
     }
 
-    /// Writes the batch, with a checksum if `has_checksums`. After an error, it can be called
-    /// again. If the file is lost (a sync of it has failed, or it was abandoned), drops the batch
-    /// instead, because it would follow a gap. The next base will contain its effects.
+    /// Writes the batch, with a checksum if `has_checksums`. After an error, the caller may call
+    /// this method again. If the file is lost (a sync of it has failed, or it was abandoned), drops
+    /// the batch instead, because it would follow a gap. The next base will contain the batch's
+    /// effects.
     ///
     /// # Errors
     /// The system's error.
@@ -210,8 +213,8 @@ impl<D: Disk> Writing<D> {
     /// The system's error. The current increment is then continued, and the snapshot can't become
     /// the base.
     pub fn rotate(&mut self, place: Option<&mut Place<D>>, now_s: Option<i64>) -> io::Result<Vec<u8>> {
-        // A lost file lacks effects. If a file after it were listed, the effects in that file would
-        // be loaded without the missing ones.
+        // A lost file lacks effects. If the manifest listed a later file, the effects in that file
+        // would be loaded without the missing ones.
         let is_unlisted = self.is_unlisted || self.awaits_base || !self.output.is_open();
         let opened = self.open_next(place, is_unlisted);
         self.is_rotated = true;

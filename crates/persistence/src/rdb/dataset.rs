@@ -118,8 +118,8 @@ impl EntryForm {
 
     /// Appends the head of an entry and starts a cut of its value ([`rdb_value::begin_cut`]). A
     /// *cut* consists of the elements of a value at one instant. It can be appended in pieces while
-    /// the value changes. If the entry has expired or its value has no cuts, appends nothing and
-    /// returns false.
+    /// the value changes. If the entry has expired, or no cut of its value can be started, appends
+    /// nothing and returns false.
     pub fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
         let Some((value, attributes)) = self.value(&entry) else { return false };
         let mut elements = Vec::new();

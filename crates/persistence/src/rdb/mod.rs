@@ -6,8 +6,9 @@
 //! end        ff, then a CRC64 of all bytes before it (8 bytes, little-endian; 0: no checksum)
 //! ```
 //!
-//! A piece starts with one byte, its opcode ([`opcode`]). An entry starts with the kind of its
-//! value instead ([`pantala_types::rdb_value::kind`]), followed by the key and the encoded value.
+//! A piece starts with one byte, its opcode ([`opcode`]). An entry starts instead with the type
+//! byte of its value ([`pantala_types::rdb_value::kind`]), followed by the key and the encoded
+//! value.
 //!
 //! | file | contents |
 //! | --- | --- |

@@ -47,7 +47,7 @@ enum Found {
         dialect: Dialect,
         version: u32,
     },
-    /// An ignored hint, or an attribute of the next entry, which was stored.
+    /// An ignored hint, or an attribute of the next entry, which is now stored.
     Nothing,
     /// Name and value, in the reader's own buffers.
     Aux,
@@ -263,7 +263,7 @@ impl Reader {
                     frequency: attributes.frequency,
                 })
             }
-            // `Header` and `Nothing` don't result in pieces.
+            // `Header` and `Nothing` never reach this method ([`Self::take`]).
             Found::End(checksum) => Piece::End(checksum),
             Found::Header { .. } | Found::Nothing => Piece::End(None),
         }

@@ -198,7 +198,7 @@ impl SimulatedDisk {
         &self.0.1
     }
 
-    /// Writes all content of files to disk, as the kernel does after a while, but no names.
+    /// Writes the content of all files to disk, but no names. The kernel does this after a while.
     pub fn write_back(&self) {
         for content in &mut self.0.0.borrow_mut().contents {
             content.pending.clear();

@@ -1,5 +1,6 @@
 //! The effects of the campaign, and the check that the loaded effects equal them. The effects of a
-//! unit are derived from its number and its life, the run of the server that has committed it.
+//! unit are derived from its number and its *life* (the run of the server that has committed the
+//! unit).
 
 use pantala_base::Random;
 use pantala_persistence::aof::scan::Runner;

@@ -55,8 +55,8 @@ struct Rewrite {
     /// The part of the base that is not written yet.
     text: Vec<u8>,
     file: Option<SimulatedFile>,
-    /// `None` until the base is durable or could not be written. Then the last unit of the base, or
-    /// the reason of the failure.
+    /// `None` while the base is being written. Afterwards the last unit of the durable base, or the
+    /// reason why the base could not be written.
     ended: Option<Result<u64, String>>,
 }
 
@@ -189,9 +189,9 @@ impl<'t> World<'t> {
         // The server may start without the append-only file, and turn it on now.
         let awaits_base = self.one_in(6);
         let opened = if awaits_base {
-            // In this life the server never syncs the old files. A torn end that was removed must
-            // not come back after a crash, because this life replaces its effects. So the removal
-            // is made durable here.
+            // In this life the server never syncs the old files. If a torn end was removed, it must
+            // not come back after a crash, because this life replaces the effects in it. So the
+            // removal is made durable here.
             self.disk.write_back();
             directory.create().and_then(|()| {
                 directory.open_to_append(&names::temporary_increment(PREFIX), true)?;
@@ -206,9 +206,9 @@ impl<'t> World<'t> {
         }
         let (place, writing) = opened.map_err(|error| format!("no call fails: {error}"))?;
         self.disk.crash_after(None);
-        // The history is truncated only now that the start has succeeded. If the machine crashes
-        // during the start, the removal of a torn end may not be durable, and the disk may still
-        // have effects that were not loaded.
+        // The history is truncated only after a successful start. During the start, the machine may
+        // crash before the removal of a torn end is durable. The disk may then still have effects
+        // that were not loaded.
         self.history.truncate(number as usize);
         if !awaits_base {
             // Clients may read all loaded units, so these must survive.
