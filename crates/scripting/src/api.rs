@@ -41,7 +41,7 @@ const FUNCTIONS: [(&str, ffi::lua_CFunction); 8] = [
     ("acl_check_cmd", acl_check_cmd),
 ];
 
-/// Fields of the table `redis` that the code of a library can use even while the library is loaded.
+/// Fields of the table `redis` that a library can use even while it is being loaded.
 const LOG_AND_VERSION: [(&str, f64); 5] = [
     ("LOG_DEBUG", 0.0),
     ("LOG_VERBOSE", 1.0),

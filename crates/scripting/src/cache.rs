@@ -74,7 +74,7 @@ impl Script {
 #[derive(Default)]
 pub struct Scripts {
     by_sha: RwLock<HashMap<Sha, Arc<Script>>>,
-    /// Number of flushes. A state drops the scripts that it compiled under another number.
+    /// Number of flushes. When this number has changed, a state drops its compiled scripts.
     generation: AtomicU64,
     bytes: AtomicU64,
 }

@@ -76,8 +76,8 @@ impl Default for Config {
 
 /// Default maximum depth of nested tables.
 const DEPTH: i32 = 1000;
-/// Maximum effective value of the depth settings: encoding and decoding recurse on the native
-/// stack.
+/// Maximum effective value of the depth settings. Larger settings have no further effect, because
+/// encoding and decoding recurse on the native stack.
 const DEPTH_MAX: i32 = 4000;
 /// Maximum number of significant digits.
 const PRECISION_MAX: i32 = 14;

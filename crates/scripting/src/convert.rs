@@ -10,7 +10,7 @@ use crate::lua::{Kind, Stack};
 
 /// Maximum size of a reply that is converted from a Lua value, bytes. Without a limit, a reply
 /// could grow exponentially: a table contains another table twice, which contains another table
-/// twice, and so on. The limit is smaller in this crate's tests, which reach it.
+/// twice, and so on. The limit is smaller in this crate's tests, so that they can reach it.
 pub(crate) const REPLY_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 512 * 1024 * 1024 };
 
 /// Maximum depth of a reply converted from a Lua value.
@@ -25,7 +25,8 @@ const FIELD_BYTES: usize = 80;
 /// pushes nil and returns `false`.
 ///
 /// The limit is checked before every value. During the conversion, Lua's allocator does not enforce
-/// the limit: it would raise a Lua error, which must not unwind Rust frames.
+/// the limit, because a failed allocation would raise a Lua error, which must not unwind Rust
+/// frames.
 #[must_use]
 pub(crate) fn push_whole_reply(stack: Stack<'_>, reply: &[u8]) -> bool {
     let top = stack.top();

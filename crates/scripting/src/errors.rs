@@ -70,7 +70,7 @@ fn handler(stack: Stack<'_>) -> Outcome {
 /// A place in a script: source and line.
 pub(crate) type Place = (Vec<u8>, c_int);
 
-/// Adds to the error table on top of the stack the place where the error was raised.
+/// Adds the place where the error was raised to the error table on top of the stack.
 pub(crate) fn set_place(stack: Stack<'_>, (source, line): &Place) {
     stack.push_bytes(source);
     stack.set_raw_field(-2, "source");

@@ -10,14 +10,14 @@
 //! | caller | the server as a script sees it: runs the commands of `redis.call` ([`Caller`]) |
 //! | front | an empty table that makes another table read-only for scripts ([`sandbox`]) |
 //! | abandoned | a run that its caller rolls back and reruns, for example after an undeclared key |
-//! | stopped | a run that was killed or abandoned, or was too slow to load a library (`stop`) |
+//! | stopped | a run that was killed or abandoned, or a load of a library that took too long (`stop`) |
 //! | wide | a script or function that has used undeclared keys; later calls hold all shards |
 //!
 //! # Ownership
 //!
 //! - A worker owns its [`State`]s, which are created on first use.
 //! - The server owns the [`Scripts`], which all workers share. `EVALSHA` reads them if the worker
-//!   has not compiled the script. `SCRIPT LOAD` and a new `EVAL` write them.
+//!   has not compiled the script. `SCRIPT LOAD`, and `EVAL` of a new script, write them.
 //! - The server owns the [`Libraries`]: a table that every `FCALL` reads and that every change
 //!   replaces as a whole. A worker runs the code of a library once, before its first call of one of
 //!   the library's functions.

@@ -229,7 +229,7 @@ impl Table {
 #[derive(Default)]
 pub struct Libraries {
     table: RwLock<Arc<Table>>,
-    /// Number of table replacements. A state that loaded libraries under another number drops the
+    /// Number of table replacements. When this number has changed, a state drops its loaded
     /// libraries that no longer exist.
     generation: AtomicU64,
     /// Held while a new table is built. The value says whether the table is final, that is, whether

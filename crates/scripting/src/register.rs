@@ -132,7 +132,8 @@ fn redis_register_function(stack: Stack<'_>) -> Outcome {
     let checked = asked.and_then(|asked| {
         let (Some(name), Some(callback)) = (asked.name, asked.callback) else { return Err(IN_LIBRARY) };
         // On registration, Redis distinguishes the names "f" and "F". On calls, Redis doesn't
-        // distinguish them, and crashes if a library has both.
+        // distinguish them, and crashes if a library has both. Pantala treats them as the same
+        // name.
         let is_same = |known: &(Function, c_int)| known.0.name.eq_ignore_ascii_case(&name);
         match () {
             () if !is_name(&name) => Err(WRONG_NAME),

@@ -42,9 +42,10 @@ pub(crate) const CODE_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// the table is one of them.
 const UNPACKED_MAX: i64 = 7_999;
 
-/// The address of this static is the key of the real table in the metatable of a front.
+/// The metatable of a front contains the real table, with the address of this static as its key.
 static FRONT: u8 = 0;
-/// The address of this static is the key of the result of `getmetatable("")` in the registry.
+/// The registry contains the result of `getmetatable("")`, with the address of this static as its
+/// key.
 static STRING_METATABLE: u8 = 0;
 
 fn key(of: &'static u8) -> *mut c_void {

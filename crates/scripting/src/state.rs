@@ -79,7 +79,7 @@ pub struct State {
     /// The same scripts by text, because hashing a text is faster than computing its SHA-1.
     by_text: HashTable<Arc<Script>>,
     text_hasher: DefaultHashBuilder,
-    /// References of the functions in the registry, by the number of their loaded library.
+    /// Registry references of the functions of each loaded library, by the library's number.
     loaded: HashMap<u64, Vec<c_int>>,
     /// Reference of the globals for loading libraries; `None` in a state for scripts.
     load_globals: Option<c_int>,
@@ -92,7 +92,7 @@ pub struct State {
     status: c_int,
     /// Protocol version that the last run selected for its reply.
     version: Version,
-    /// Dropped after the Lua state is closed, because closing still uses this allocator.
+    /// Dropped after the Lua state is closed, because closing it still uses this allocator.
     memory: Box<StateContext>,
 }
 
@@ -129,10 +129,10 @@ impl State {
         sandbox::fill(stack, own);
         // SAFETY: the real globals table is on top.
         let globals = unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
-        // The parser doesn't anchor the name of code at once (CVE-2025-49844). Strings are
-        // interned, so this reference keeps the default name alive. A name that a script passes is
-        // on the stack while its code is compiled. In addition, `sandbox::compile` stops the
-        // garbage collector meanwhile.
+        // While Lua compiles code, the garbage collector could free the name of the code
+        // (CVE-2025-49844). Strings are interned, so this reference keeps the default name alive. A
+        // name that a script passes is on the stack during the compilation. In addition,
+        // `sandbox::compile` stops the garbage collector during that time.
         stack.push_bytes(LOAD_NAME);
         // SAFETY: the name is on top.
         unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
