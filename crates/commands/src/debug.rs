@@ -55,8 +55,8 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         (sub, 3) if is_option(sub, "JOURNAL") => journal(context, args.at(2), reply),
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_option(args.at(2), "RESIZING") && args.at(3) == b"0" => {
-            // Turns the resizing of reply buffers off. Pantala never resizes reply buffers, so
-            // nothing changes.
+            // Redis turns the resizing of reply buffers off. Pantala never resizes any, so nothing
+            // changes.
             reply.ok();
         }
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),
@@ -75,7 +75,8 @@ fn is_buffer_setting(name: &[u8]) -> bool {
 }
 
 /// `DEBUG HTSTATS db`: describes how the keys of a database are distributed over the buckets of its
-/// tables. Each partition (the part of a shard that one thread at a time owns) has one table.
+/// tables. Each shard has one table. (In the reply, as in the documents for users, a shard of this
+/// code is a *partition*.)
 pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(number) = integer(args.at(2), reply) else { return };
     let number = u32::try_from(number).ok().filter(|number| *number < access.keyspace().databases());
@@ -87,9 +88,9 @@ pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &m
     reply.verbatim("txt", occupancy_text(&occupancy, shards.len()).as_bytes());
 }
 
-/// Formats the reply of `DEBUG HTSTATS`. The two sections, and all numbers that Redis also reports,
-/// have the names that Redis uses. The other lines describe what Redis's tables lack: segments, and
-/// buckets with several slots.
+/// Formats the reply of `DEBUG HTSTATS`. The two sections have Redis's names, and so have all
+/// numbers that Redis also reports. The other lines describe what Redis's tables lack: segments,
+/// and buckets with several slots.
 fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
     let share = |part: usize, whole: usize| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
@@ -168,8 +169,8 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.simple(&line);
 }
 
-/// Returns the length of the value in an RDB file without its type byte. As in Redis, encodes the
-/// value to find the length.
+/// Returns the length that the value has in an RDB file, without its type byte. To find this
+/// length, encodes the value, as Redis does.
 fn serialized_len(value: Option<ValueRef<'_>>, compress: bool) -> usize {
     let mut bytes = Vec::new();
     if let Some(value) = value {
@@ -200,8 +201,8 @@ pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// `DEBUG SLEEP seconds`: stops the whole server. The caller holds all shards, so the other workers
-/// wait. A signal that stops the server ends the sleep.
+/// `DEBUG SLEEP seconds`: suspends the whole server. The caller holds all shards, so the other
+/// workers wait. A signal to shut down ends the sleep.
 pub fn sleep(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse::<f64>().ok());
     // As in Redis, the command returns immediately for an invalid or negative number.
@@ -229,8 +230,8 @@ pub fn reload(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Runs `DEBUG LOADAOF`: asks the worker to reload the append-only file as soon as it holds all
-/// shards.
+/// Runs `DEBUG LOADAOF`: asks the worker to acquire all shards and then to reload the append-only
+/// file.
 pub fn load_aof(context: &mut LocalContext<'_>, _: &Args<'_>, _: &mut Reply<'_>) {
     context.session.needs_all = Some(AllShards::LoadAof);
 }

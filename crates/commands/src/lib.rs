@@ -7,7 +7,7 @@
 //! | record | everything known about a command: arity, flags, keys, syntax, route ([`records`]) |
 //! | container | a command with subcommands (CLIENT, CONFIG, …) |
 //! | shard | a part of the key space; at most one thread at a time holds it and runs code on it |
-//! | partition | the name, in documents for users, of what this code calls a shard; in these documents, a shard is a group of partitions |
+//! | partition | the word for a shard in the documents for users, which use the word "shard" for a group of partitions |
 //! | route | the shards that a call needs, or the rule by which a record determines them |
 //! | keyed handler | a handler that runs while its shards are held, with an `Access` to them |
 //! | undetermined command | a command whose change also depends on random numbers, the clock, floating-point arithmetic or blocking; its keyed handler must state the propagated form |

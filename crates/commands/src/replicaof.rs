@@ -7,7 +7,7 @@ use pantala_resp::{Args, Reply};
 use crate::arguments::is_option;
 
 /// `REPLICAOF host port | NO ONE`. The reply is sent only after all earlier writes of clients have
-/// ended. None of these writes therefore changes the dataset that the server has in its new role.
+/// ended. So no such write changes the dataset after the server has taken its new role.
 pub fn replicaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.primary.is_some() {
         return reply.error("ERR REPLICAOF is not accepted from a primary");

@@ -1,5 +1,5 @@
 //! Parses the arguments of a search. The parser needs the sorted set, because the centre may be one
-//! of its members, and because errors must have Redis's precedence.
+//! of its members, and because the first error must be the one that Redis reports.
 
 use pantala_base::number::parse_i64;
 use pantala_resp::Args;
@@ -113,7 +113,8 @@ impl Options {
         };
         options.parse_words(args, first, kind, set, &mut parts)?;
         options.check(args, kind, &parts)?;
-        // If the key is missing, some parts are missing too, and there is nothing to search.
+        // If the key is missing, centre and shape may be missing too. The caller then searches
+        // nothing.
         if let Some(center) = parts.center {
             options.search.center = center;
         }

@@ -206,8 +206,8 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// Propagates the deadlines of the changed fields as Redis 7.4 does. A field whose deadline had
-/// already passed is propagated as deleted.
+/// Propagates the changed fields as Redis 7.4 does: fields with a new deadline as `HPEXPIREAT`, and
+/// fields whose new deadline has passed as `HDEL`.
 #[cold]
 fn propagate_expiries(
     access: &mut Access<'_>,

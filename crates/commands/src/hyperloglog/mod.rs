@@ -111,8 +111,8 @@ fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> R
         db.set_raw(key, string, Expire::Clear, ADDED)?;
         return Ok(true);
     };
-    // Two kinds of additions change nothing if they fail, and need no copy: any addition to a dense
-    // HyperLogLog, and the addition of a single element.
+    // Two kinds of additions leave the string unchanged if they fail, and therefore need no copy of
+    // it: any addition to a dense HyperLogLog, and the addition of a single element.
     let certain = of(entry.held())?.form() == Form::Dense || args.len() <= 3;
     edit_one(db, key, |string| {
         if certain {

@@ -166,8 +166,9 @@ impl Search {
                     return None;
                 }
                 search.backward = rank < 0;
-                // Redis negates a negative rank in a C `long`. The minimum stays negative, so that
-                // every match counts and `COUNT` is never reached.
+                // Redis negates a negative rank in a C `long`. The negation of the minimum
+                // overflows and stays negative. Every match then counts, and `COUNT` is never
+                // reached.
                 every_match = rank == i64::MIN;
                 search.rank = if every_match { 1 } else { usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX) };
             } else if is_option(option, "COUNT") {
@@ -185,7 +186,8 @@ impl Search {
         Some(search)
     }
 
-    /// Calls `show` with the index of each match from number `rank` on, until `show` breaks.
+    /// Calls `show` with the index of each match, starting with match number `rank`, until `show`
+    /// breaks.
     fn run(&self, list: ListView<'_>, wanted: Element<'_>, mut show: impl FnMut(usize) -> ControlFlow<()>) {
         let len = list.len();
         let from = if self.backward { len.wrapping_sub(1) } else { 0 };

@@ -169,8 +169,8 @@ fn lookup_finds_every_name_ignoring_case() {
                 assert_eq!(shown, (!hides_subcommands(command)).then_some(sub.full_name));
             }
         }
-        // Similar names must not be confused with the command's name. Tested are longer and shorter
-        // names, and a name whose bytes all differ in one bit.
+        // Similar names must not be confused with the command's name. The test looks up longer and
+        // shorter names, and a name whose bytes all differ in one bit.
         for other in ["x", "\0", " "] {
             let longer = format!("{}{other}", command.name);
             assert!(lookup(longer.as_bytes()).is_none_or(|found| found.name == longer), "{longer:?}");

@@ -75,8 +75,8 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, cha
     None
 }
 
-/// Calls `popped` with all but `kept` members. Returns the kept members as a new set, which as in
-/// Redis is an intset if all are integers.
+/// Calls `popped` with all but `kept` members. Returns the kept members as a new set. As in Redis,
+/// the new set is an intset if all its members are integers.
 fn keep_some(
     set: SetView<'_>,
     kept: usize,

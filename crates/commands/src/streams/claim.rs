@@ -22,7 +22,7 @@ const ATTEMPTS_PER_ENTRY: usize = 10;
 /// Maximum COUNT of `XAUTOCLAIM`. Redis allocates an array of this many IDs of 16 bytes. The size
 /// of the array must fit in an `i64`.
 const COUNT_MAX: i64 = i64::MAX / 16;
-/// From this COUNT on, the array that Redis allocates exceeds any address space.
+/// Minimum COUNT for which the array that Redis allocates exceeds any address space.
 const COUNT_OUT_OF_MEMORY: i64 = 1 << 43;
 
 /// The options of `XCLAIM` after its IDs.
@@ -138,7 +138,7 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     Some(claims.propagate(access, args, &args.tail(args.len())))
 }
 
-/// Returns whether the key has the group `args[2]`. Replies with an error if it hasn't.
+/// Returns whether the key has the group `args[2]`. Replies with an error if it doesn't.
 fn group_exists(access: &mut Access<'_>, key: &Key<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     match access.db(key).write_as::<StreamBox>(key) {
         Err(_) => reply.error(errors::WRONG_TYPE),

@@ -121,7 +121,7 @@ fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Re
         let key = access.key(args, options.first_key + stream);
         served += usize::from(options.read_one(access, &key, after, reply));
         // The reply was aborted, so the entries read so far were discarded. Entries of the other
-        // streams would be discarded too. They must not become pending entries of a group.
+        // streams would be discarded too, so they must not become pending entries of a group.
         if reply.is_aborted() {
             return;
         }

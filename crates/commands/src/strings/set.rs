@@ -177,8 +177,8 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _:
 }
 
 /// Stores a value according to the options. Returns `None` if nothing was stored, or if the call is
-/// propagated as the client sent it. A call with a deadline is never propagated as the client sent
-/// it.
+/// propagated as the client sent it. A call that sets a deadline is always propagated in another
+/// form.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,
