@@ -205,8 +205,8 @@ fn pre_ga_library(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
     Ok([b"#!", &*engine, b" name=", &name, b"\n", &code].concat())
 }
 
-/// `FUNCTION FLUSH [ASYNC | SYNC]`: deletes all libraries. Each worker drops the functions that it
-/// has loaded when it next calls a function.
+/// `FUNCTION FLUSH [ASYNC | SYNC]`: deletes all libraries. When a worker next calls a function, it
+/// drops the functions that it has loaded.
 pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
         return wrong_subcommand("FUNCTION", args.at(1), reply);

@@ -60,9 +60,9 @@ pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     context.session.awaits = Some(Awaited::Acknowledged(wait));
 }
 
-/// `WAITAOF numlocal numreplicas timeout`, from Redis 7.2: blocks until the effects of the
-/// connection's commands are on disk on `numreplicas` replicas, and also on this server if
-/// `numlocal` is 1.
+/// `WAITAOF numlocal numreplicas timeout`, from Redis 7.2: blocks until `numreplicas` replicas have
+/// the effects of the connection's commands on disk. If `numlocal` is 1, this server must also have
+/// them on disk.
 pub fn waitaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(local) = integer(args.at(1), reply) else { return };
     if !(0..=1).contains(&local) {

@@ -440,8 +440,9 @@ fn collections(scene: &mut Scene<'_>) {
     assert_shard("RPUSH, LPOP", counts.0);
 }
 
-/// Checks the size of a request. The other lines are derived from the code: the gate, the request's
-/// four vectors, the mailbox of the requesting worker, the reply message, and the reply.
+/// Checks the row of a request. Only the size of the request is measured. The other lines are
+/// derived from the code: the gate, the request's four vectors, the mailbox of the requesting
+/// worker, the reply message, and the reply.
 fn requests() {
     let request = size_of::<Node<Request>>().div_ceil(LINE_BYTES);
     assert_eq!(row("a request to a shard that is held").0, 1 + request + 4 + 3);

@@ -1,7 +1,7 @@
 //! `REPLCONF` on a primary: the options that a connection sets before it asks for data, and the
 //! acknowledgements that it sends afterwards.
 
-/// Lengths of announced addresses must be below this, bytes, as in Redis.
+/// Announced addresses must be shorter than this, bytes, as in Redis.
 const ADDRESS_BYTES_MAX: usize = 46;
 
 /// The parts of the dataset that a connection wants.

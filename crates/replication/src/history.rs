@@ -33,8 +33,8 @@ pub enum NotContinued {
     /// The replica has sent the former ID and an offset after the end of that history. The number
     /// is the highest offset that a `PSYNC` with the former ID may ask for.
     BeyondSecondId(u64),
-    /// The backlog doesn't hold the requested offset. The range has the first and the last offset
-    /// that a `PSYNC` may ask for, both inclusive. It is `0..0` if there is no backlog.
+    /// The backlog doesn't hold the requested offset. The field has the first and the last offset
+    /// that a `PSYNC` may ask for, both inclusive, or `0..0` if there is no backlog.
     NotHeld(Range<u64>),
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Connections are watched edge-triggered, so that a wait doesn't check idle connections. The
 //! kernel reports new bytes only once; this report is an *edge*. After an edge, the loop receives
-//! from the connection, in this turn (iteration of the loop) and the next ones, until a receive
-//! returns fewer bytes than it had room for. The socket's queue is then empty, and later bytes
-//! cause a new edge. For listeners, see `accept.rs`.
+//! once per turn (iteration of the loop) until a receive returns fewer bytes than it had room for.
+//! The socket's queue is then empty, and later bytes cause a new edge. For listeners, see
+//! `accept.rs`.
 //!
 //! A reply is usually sent at once ([`EventLoop::send_at_once`]), without an entry in `unsent` and
 //! without an event. The entry and the event would cost a tenth of the instructions of an

@@ -48,7 +48,7 @@ pub struct Chunk {
     pub(crate) start: u32,
     pub(crate) len_bytes: u32,
     /// Number of the io_uring loop that lent the chunk. All other io_uring loops reject the chunk.
-    /// It is 0 for a chunk of an epoll loop.
+    /// In a chunk of an epoll loop, the number is 0.
     pub(crate) lender: u32,
 }
 
@@ -205,8 +205,8 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
     /// Does the same as [`send`](Self::send), except that success does not end a wait: `Sent` is
-    /// reported together with the next event that ends one. Servers send their replies in this way.
-    /// If the completion of each reply ended the wait, a turn would receive too few requests.
+    /// reported together with the next event that ends a wait. Servers send their replies in this
+    /// way. If the completion of each reply ended the wait, a turn would receive too few requests.
     ///
     /// If more output is queued after this send, [`expect_sent`](Self::expect_sent) must be called
     /// before the next poll. Otherwise that output waits for an event that ends a wait.

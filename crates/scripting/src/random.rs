@@ -17,7 +17,7 @@ pub(crate) struct Random {
     state: u64,
 }
 
-/// Seed of a new Lua state, as in Redis.
+/// Seed of a new Lua state, the same as Redis's.
 const FIRST_SEED: i32 = 0x1234_ABCD;
 
 impl Default for Random {

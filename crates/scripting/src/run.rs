@@ -56,8 +56,8 @@ pub enum Ended {
     Abandoned,
 }
 
-/// The context of a run, for the functions that the script calls. They find it through
-/// [`crate::memory::StateContext::run`].
+/// The context of a run, for the functions that the script calls. These functions find the context
+/// through [`crate::memory::StateContext::run`].
 pub(crate) struct Run<'a> {
     pub(crate) caller: &'a mut dyn Caller,
     /// Protocol version, set by `redis.setresp`.

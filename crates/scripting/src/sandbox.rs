@@ -3,8 +3,8 @@
 //! Redis patches Lua so that tables can be read-only. In Pantala, a read-only table is an empty
 //! table, called a *front*. The metatable of a front redirects reads to the real table and turns
 //! writes into an error. Scripts never get the real table. Functions that bypass metatables
-//! (`next`, `rawget`, `rawset`, `setmetatable`, `table.insert`, …) are wrapped. The wrappers
-//! recognize fronts and behave as in Redis.
+//! (`next`, `rawget`, `rawset`, `setmetatable`, `table.insert`, …) are wrapped. For a front, a
+//! wrapper reads the real table, or rejects the change, as Redis's Lua does for a read-only table.
 //!
 //! The wrappers also protect against flaws of the original Lua 5.1 that Redis has patched:
 //!

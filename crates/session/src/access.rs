@@ -16,7 +16,8 @@ use pantala_resp::Args;
 /// The error for `DEBUG` if `enable-debug-command` doesn't allow it.
 const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
-/// The error for `MODULE LOAD`, `LOADEX` and `UNLOAD` unless `enable-module-command` allows them.
+/// The error for `MODULE LOAD`, `LOADEX` and `UNLOAD` if `enable-module-command` doesn't allow
+/// them.
 const MODULE_NOT_ALLOWED: &str = "ERR MODULE command not allowed. If the enable-module-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
 /// The error for a write while there are too few good replicas.

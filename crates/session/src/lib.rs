@@ -29,10 +29,10 @@
 //! # A turn
 //!
 //! The owner passes chunks to [`input::Input::receive`] and takes commands from
-//! [`connection::Connection::parse`] until there are none. It runs the commands, appends their
-//! replies to `output`, and reports each command with [`input::Input::done`]. If parsed commands
-//! may not run yet, the owner holds them back with [`input::Input::hold_back`], and `parse` returns
-//! them first in a later turn.
+//! [`connection::Connection::parse`] until there are none. The owner runs the commands, appends
+//! their replies to `output`, and reports each command with [`input::Input::done`]. If parsed
+//! commands may not run yet, the owner holds them back with [`input::Input::hold_back`], and
+//! `parse` returns them first in a later turn.
 //!
 //! At the end of the turn, three methods return what the owner must do:
 //!

@@ -12,9 +12,9 @@ use pantala_base::Outgoing;
 /// growing for the next reply. Shorter output stays one buffer and is sent in one send.
 pub const PIECE_BYTES_MIN: usize = 64 * 1024;
 
-/// Length at which a piece of several replies ends, bytes. It has room for sixteen replies of 64
-/// KiB with their headers. The allocator rounds up to multiples of 64 KiB, so shorter pieces would
-/// waste more.
+/// Length at which a piece of several replies ends, bytes. A piece of this length has room for
+/// sixteen replies of 64 KiB with their headers. Shorter pieces would waste more memory, because
+/// the allocator rounds up to multiples of 64 KiB.
 pub const PIECE_BYTES: usize = 1024 * 1024 + PIECE_BYTES_MIN;
 
 /// Capacity that a reply may reserve in addition to its length, bytes: room for the longest header.
@@ -58,9 +58,9 @@ impl Ahead {
         Some(piece)
     }
 
-    /// Makes the output buffer a piece in two cases: it has at least [`PIECE_BYTES`], or it has at
-    /// least [`PIECE_BYTES_MIN`] and no room for another reply as long as the last one
-    /// (`reply_bytes`). Returns whether the buffer became a piece.
+    /// Makes the output buffer a piece if it has at least [`PIECE_BYTES`]. A buffer of at least
+    /// [`PIECE_BYTES_MIN`] becomes a piece if it has no room for another reply as long as the last
+    /// one (`reply_bytes`). Returns whether the buffer became a piece.
     pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
         let (len, capacity) = (output.len(), output.capacity());
         if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {

@@ -116,7 +116,7 @@ impl<C: Lent, S> Connection<C, S> {
     }
 
     /// Ends the send in flight. Returns whether the owner must process the connection at the end of
-    /// this turn, because there may be more output to send, or the connection may have ended.
+    /// this turn: there may be more output to send, or the connection may have ended.
     #[inline]
     pub fn sent(&mut self) -> bool {
         self.sending.bytes = 0;

@@ -45,8 +45,8 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// Appends the route of `RANDOMKEY`: one shard, drawn with a probability proportional to its number
-/// of keys. If any key of this shard has an expiry, the route also includes the following shards
-/// that have keys, because all keys of the drawn shard may turn out to be expired.
+/// of keys. If a key of this shard has an expiry, all its keys may turn out to be expired. The
+/// route then also includes the following shards that have keys.
 pub fn randomkey_route(keyspace: &Keyspace, session: &SessionView, _: &Args<'_>, shards: &mut Vec<u32>) {
     let count = keyspace.partition_count();
     let total: u64 = (0..count).map(|shard| keyspace.shard_size(session.db, shard)).sum();

@@ -1,5 +1,5 @@
-//! Expiry of fields, as in Redis 7.4: `HEXPIRE`, `HPEXPIRE`, `HEXPIREAT`, `HPEXPIREAT`, `HPERSIST`,
-//! `HTTL`, `HPTTL`, `HEXPIRETIME`, `HPEXPIRETIME`.
+//! Expiry of fields, with the commands of Redis 7.4: `HEXPIRE`, `HPEXPIRE`, `HEXPIREAT`,
+//! `HPEXPIREAT`, `HPERSIST`, `HTTL`, `HPTTL`, `HEXPIRETIME`, `HPEXPIRETIME`.
 //!
 //! As in Redis, the arguments are checked in this order: the type of the value, the time, the
 //! condition and the fields. Whether the key exists is checked last.

@@ -7,7 +7,7 @@
 //! | `expiry` | `HEXPIRE`, `HPERSIST`, `HTTL`, `HEXPIRETIME` and their variants |
 //! | `walk` | `HGETALL`, `HKEYS`, `HVALS`, `HSCAN`, `HRANDFIELD` |
 //!
-//! A small hash is stored in the dictionary entry. `HGET` and `HSET` of such a hash compute the
+//! A small hash is stored in the dictionary entry. For such a hash, `HGET` and `HSET` compute the
 //! hash value of the key once (also to find the key's shard), look the key up once, and do not
 //! allocate.
 //!

@@ -109,7 +109,7 @@ impl Unresolved {
 }
 
 /// Returns the error for an unknown command. The error quotes up to [`SHOWN_BYTES_MAX`] bytes of
-/// the name. Then it quotes arguments, also up to about this many bytes in total.
+/// the name. After the name, it quotes arguments, up to about as many bytes in total.
 fn unknown_command(args: &Args<'_>) -> Vec<u8> {
     let mut quoted = Vec::new();
     for argument in args.iter().skip(1) {

@@ -197,9 +197,9 @@ fn directed(ordering: Ordering, descending: bool) -> Ordering {
     if descending { ordering.reverse() } else { ordering }
 }
 
-/// Compares elements. If the reply contains the elements, compares them as C strings; Redis uses
-/// the locale for this, and Pantala compares bytes. If the elements are stored, compares all their
-/// bytes.
+/// Compares elements. If they are stored, compares all their bytes. If the reply contains them,
+/// compares them only up to their first zero byte. Such a comparison follows the locale in Redis,
+/// and the bytes in Pantala.
 fn compare(one: &[u8], two: &[u8], options: &Options<'_>) -> Ordering {
     if options.store.is_some() { one.cmp(two) } else { c_string(one).cmp(c_string(two)) }
 }

@@ -7,8 +7,8 @@ use pantala_engine::command::{Chance, Omission, Propagated};
 use pantala_resp::Args;
 use pantala_types::stream::{Delivered, Group, IdText, Pending, StreamId, Trim};
 
-/// Propagates the client's `XADD` or `XTRIM`. Replaces arguments whose effect may depend on the
-/// server: the ID by the ID of the new entry (`id`), and the threshold by the one that an
+/// Propagates the client's `XADD` or `XTRIM`. Replaces the arguments whose effect may depend on the
+/// server: the ID becomes the ID of the new entry (`id`), and the threshold becomes the one that an
 /// approximate trim reached (`threshold`). Each replacement is given with the index of its
 /// argument. Without replacements, the command is propagated unchanged.
 pub(super) fn resolved(

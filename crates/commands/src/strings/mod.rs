@@ -8,9 +8,9 @@
 //! | `ranges` | `APPEND`, `GETRANGE`, `SETRANGE`, `STRLEN`, `SUBSTR` |
 //! | `lcs` | `LCS` |
 //!
-//! `GET`, `SET` of a small value without options, and `INCR` of an existing key hash the key once
-//! (also to find its shard), look it up once, and do not allocate. `MGET` looks each key up once
-//! and does not allocate, but hashes keys more than once.
+//! The following commands hash the key once (also to find its shard), look it up once, and do not
+//! allocate: `GET`, `SET` of a small value without options, and `INCR` of an existing key. `MGET`
+//! looks each key up once and does not allocate, but hashes keys more than once.
 
 mod counters;
 mod lcs;

@@ -307,8 +307,8 @@ impl<'a> Options<'a> {
     }
 
     /// Propagates the call. A call that sets a deadline becomes `SET` with the absolute deadline.
-    /// Otherwise the option `GET` is removed, if the call has it. Returns `None` if the call is
-    /// propagated as the client sent it.
+    /// In any other call, the option `GET` is removed. Returns `None` if neither applies, so that
+    /// the call is propagated as the client sent it.
     #[cold]
     fn propagate(
         &self,

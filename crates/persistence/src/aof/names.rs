@@ -20,7 +20,7 @@ pub fn manifest(prefix: &[u8]) -> Vec<u8> {
     [prefix, b".manifest"].concat()
 }
 
-/// Returns the temporary name of a manifest, until it replaces the former one.
+/// Returns the temporary name of a manifest that has not replaced the former one yet.
 #[must_use]
 pub fn temporary_manifest(prefix: &[u8]) -> Vec<u8> {
     [b"temp-", prefix, b".manifest"].concat()

@@ -36,7 +36,8 @@ pub struct HeadFields {
     pub checks: bool,
 }
 
-/// The form of access words in a file. It depends on the eviction policy, as in Redis.
+/// The form of access words in a file. As in Redis, a file has idle times if the eviction policy is
+/// LRU, access counters if it is LFU, and no access words otherwise.
 #[derive(Clone, Copy, Debug)]
 enum Access {
     Unwritten,

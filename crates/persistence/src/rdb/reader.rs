@@ -214,8 +214,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Stores the found item. Returns whether it is internal to the reader, so that it results in
-    /// no piece.
+    /// Stores the found item. Returns whether the item is internal to the reader and results in no
+    /// piece.
     fn take(&mut self, found: &Found) -> Result<bool, Error> {
         match *found {
             Found::Header { dialect, version } => self.header = Some((dialect, version)),

@@ -100,7 +100,8 @@ struct Connection {
     paused: bool,
     /// Whether `Eof` or `Failed` was reported.
     ended: bool,
-    /// Whether the caller has closed the connection. It is removed when its operations have ended.
+    /// Whether the caller has closed the connection. The connection is removed when its operations
+    /// have ended.
     closed: bool,
     sending: Option<Sending>,
 }
@@ -221,8 +222,8 @@ impl UringLoop {
                 continue;
             }
             let is_quiet = self.push_send(token);
-            // It is unknown when a direct send that found no room will complete. The wait must
-            // therefore not count on its completion.
+            // A direct send that found no room completes at an unknown time, so the wait must not
+            // count on its completion.
             quiet_queued += u32::from(is_quiet && !is_direct);
         }
         self.unsent = unsent;
