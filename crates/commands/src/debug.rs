@@ -55,8 +55,8 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         (sub, 3) if is_option(sub, "JOURNAL") => journal(context, args.at(2), reply),
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_option(args.at(2), "RESIZING") && args.at(3) == b"0" => {
-            // Redis turns the resizing of reply buffers off. Pantala never resizes any, so nothing
-            // changes.
+            // In Redis, this turns the resizing of reply buffers off. Pantala never resizes any, so
+            // nothing changes.
             reply.ok();
         }
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),

@@ -170,9 +170,9 @@ pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     }
 }
 
-/// Returns the code of the payload's libraries up to the first malformed one, and the error of that
-/// malformed library. As in Redis, reading a truncated library may continue into the version and
-/// the checksum, so that the errors are the same as Redis's.
+/// Returns the code of the payload's libraries up to the first malformed one, and the error of the
+/// malformed library. As in Redis, the parser of a truncated library may read on into the version
+/// and the checksum. The errors are then the same as Redis's.
 fn libraries_of(sealed: &[u8], string_bytes_max: u64) -> (Vec<Vec<u8>>, Option<&'static str>) {
     let (mut texts, mut reader) = (Vec::new(), Reader::new(sealed, string_bytes_max));
     while reader.remaining() > SEAL_BYTES {

@@ -44,8 +44,8 @@ const FIELDS_AFTER: usize = 17;
 /// `MEMORY STATS`: replies with Redis's fields, which are 0 for features that Pantala lacks.
 ///
 /// The dictionary itself stores keys and small values, so `overhead.hashtable.main` includes them.
-/// The dataset is all memory in use except that of the process at startup and of the clients. No
-/// sum includes the caches of scripts and functions.
+/// `dataset.bytes` is the memory in use, without that of the process at startup and that of the
+/// clients. No sum includes the caches of scripts and functions.
 pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let memory = context.host.memory();
     let databases = databases(context.keyspace);

@@ -24,11 +24,11 @@
 //! independent of files and threads.
 //!
 //! # What it costs
+//!
 //! Reading needs memory for one feed of input, and for up to about twice the largest entry. Writing
 //! needs memory for the largest string and one chunk, because collections are written in pieces.
 //! The lengths in a file reserve memory only in proportion to the bytes that are present. The
 //! length of a compressed string reserves at most the size to which the present bytes can expand.
-//! compressed string, it reserves at most the size to which the present bytes can expand.
 #![forbid(unsafe_code)]
 
 pub mod aof;

@@ -1,7 +1,7 @@
 //! The bytes of one snapshot in flight to several replicas, each at its own position.
 //!
 //! The readers share the feed's chunks. The feed holds all bytes that its slowest reader hasn't
-//! read. When it holds as many bytes as its limit, the writer of the snapshot pauses. So the limit
+//! read. When these bytes reach the feed's limit, the writer of the snapshot pauses. So the limit
 //! bounds the memory of a snapshot.
 
 use std::collections::VecDeque;

@@ -60,9 +60,9 @@ pub struct Waits {
     pub blocked: Option<Blocked>,
     /// A reply that arrived before the connection was registered as blocked.
     pub woken_before_blocking: Option<Woken>,
-    /// Whether a command had to wait for its shards. If so, the owner sends the next consecutive
-    /// single-key commands in one request. The flag stays set until such commands must run one by
-    /// one.
+    /// Whether an earlier command had to wait for its shards. While this is set, the owner sends
+    /// consecutive single-key commands in one request. The owner clears it when a special case
+    /// requires that such commands run one by one.
     pub has_waited: bool,
 }
 

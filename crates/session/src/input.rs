@@ -150,9 +150,9 @@ impl<C: Lent> Input<C> {
 
     /// Appends bytes to the connection's own buffer.
     fn append(&mut self, bytes: &[u8]) {
-        // If the parser knows the length of an incomplete bulk, memory is reserved up to its end. A
-        // sender can announce any length at no cost. So at most a multiple of the bytes received so
-        // far is reserved.
+        // If the parser knows the length of an incomplete bulk string, this reserves memory for the
+        // rest of the string. But a sender can announce any length at no cost. So this reserves at
+        // most a multiple of the bytes received so far, or `RESERVE_BYTES_MIN` if that is more.
         let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
         let room = self.rest.capacity() - self.rest.len();
         if room < bytes.len() {
@@ -294,9 +294,9 @@ impl<C: Lent> Input<C> {
     }
 
     /// Takes the connection's own buffer and reduces it to `range`, for which
-    /// [`Input::is_buffer_of`] must have returned true. So the value of a large SET needs no buffer
-    /// of its own. Afterwards the input is empty, because the range belongs to the last received
-    /// command, and all earlier commands have run.
+    /// [`Input::is_buffer_of`] must have returned true. In this way, the value of a large SET keeps
+    /// the buffer in which it was received. Afterwards the input is empty, because the range
+    /// belongs to the last received command, and all earlier commands have run.
     pub fn hand_over(&mut self, range: ArgRange) -> Vec<u8> {
         debug_assert!(self.held.is_none(), "there is input behind the last command");
         let mut rest = std::mem::take(&mut self.rest);

@@ -1,7 +1,7 @@
 //! Checksums of groups of effects (`aof-checksums`).
 //!
-//! A group consists of effects that are written together. Before it, a *checksum line* has the
-//! group's length, the group's checksum, and a checksum of the line itself:
+//! A group consists of effects that are written together. A *checksum line* before the group has
+//! the length of the group, its checksum, and a checksum of the line itself:
 //!
 //! ```text
 //! #CRC:1234:0123456789abcdef:89ab\r\n

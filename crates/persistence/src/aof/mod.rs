@@ -1,8 +1,9 @@
 //! The append-only file: effects (the commands that repeat each change of the dataset), in the
 //! order in which they were committed.
 //!
-//! As in Redis 7, it consists of several files in a separate directory. The *base* has the dataset
-//! at one instant. Each *increment* has effects. The manifest lists these files:
+//! As in Redis 7, the append-only file consists of several files in a separate directory. The
+//! *base* has the dataset at one instant. Each *increment* has effects. The manifest lists these
+//! files:
 //!
 //! ```text
 //! appendonlydir/appendonly.aof.1.base.rdb     the dataset at one instant
