@@ -108,7 +108,7 @@ pub fn kill(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// Kills the matching clients and returns their number. The client's own connection closes after
+/// Kills the matching clients and returns their number. The caller's own connection closes after
 /// the reply.
 fn kill_matching(context: &mut LocalContext<'_>, filter: &Filter<'_>) -> i64 {
     let me = context.session.client.id;

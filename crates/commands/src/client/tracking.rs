@@ -94,7 +94,8 @@ impl<'a> Request<'a> {
         Some(error.as_bytes().to_vec())
     }
 
-    /// Returns an error if a key could start with two of the client's prefixes.
+    /// Returns an error if two prefixes overlap, that is, if a key could start with both. Compares
+    /// the given prefixes with each other and with the client's existing ones.
     fn collision(&self, context: &LocalContext<'_>) -> Option<Vec<u8>> {
         let overlap = |one: &[u8], other: &[u8]| one.starts_with(other) || other.starts_with(one);
         for (at, &prefix) in self.prefixes.iter().enumerate() {

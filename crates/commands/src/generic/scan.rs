@@ -113,8 +113,8 @@ pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, s
             continue;
         }
         shards.push(shard);
-        // The cursor has already passed an unknown number of keys of its own shard, so that shard's
-        // keys don't count.
+        // If the cursor's position isn't 0, the scan has already passed an unknown number of keys
+        // of the cursor's shard, so this shard's keys don't count.
         if u64::from(shard) != cursor.shard || cursor.position == 0 {
             keys = keys.saturating_add(size);
         }

@@ -145,7 +145,7 @@ pub struct Reader {
     has_checksums: bool,
     /// Number of unread bytes that must be present for the next attempt to read a record.
     wanted: usize,
-    /// Number of line ends read.
+    /// Number of line ends read within commands.
     lines: u64,
     ranges: Vec<ArgRange>,
 }

@@ -109,7 +109,7 @@ struct Connection {
 struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
-    /// Whether the success of the send lets a wait continue.
+    /// Whether the send is quiet: its success doesn't end a wait.
     quiet: bool,
     /// Whether the send was submitted to the kernel, or will be with the next submission.
     in_flight: bool,
