@@ -35,7 +35,7 @@ impl Client {
 
     /// Does the same as [`Client::new`] for links to other servers. An authority must have signed
     /// the other server's certificate, but the names in it are not checked, as in Redis. A client
-    /// certificate without a key is ignored.
+    /// certificate without a key is ignored, so that the server's is presented.
     ///
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
@@ -46,7 +46,7 @@ impl Client {
     }
 
     /// Checks that [`Client::of_link`] can use the client's certificate and key. Does nothing if
-    /// the client has no certificate, because `of_link` then presents the server's.
+    /// either of them is missing, because `of_link` then presents the server's.
     ///
     /// # Errors
     /// The certificate or its key can't be used.
