@@ -87,7 +87,7 @@ fn closes_with_a_send_in_flight<L: EventLoop>() {
     event_loop.poll(Some(Duration::from_millis(20)), &mut events).unwrap();
     event_loop.close(conn);
     event_loop.close(conn);
-    // A connection that reuses the position receives no completions of the closed one.
+    // A connection that reuses the position receives no completions of the closed connection.
     let (here, mut other) = tcp_pair();
     let second = event_loop.add(here.into()).unwrap();
     assert_ne!(second, conn);

@@ -83,8 +83,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.state == State::Closing || self.eof
     }
 
-    /// Takes the output to send now. If it is the output buffer, `next_buffer` supplies the next
-    /// one.
+    /// Takes the output to send now. If this is the output buffer, `next_buffer` supplies the next
+    /// output buffer.
     #[inline]
     pub fn take_send(&mut self, next_buffer: impl FnOnce() -> Vec<u8>) -> Sends {
         if !self.ahead.is_empty() {

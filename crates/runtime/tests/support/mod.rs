@@ -31,7 +31,8 @@ pub(crate) use on_both;
 /// Time limit of an operation. No operation takes longer, even on a busy host.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Passes events to `wanted` until a poll has reported one for which `wanted` returns true.
+/// Polls, and passes each event to `wanted`. Returns after the first poll that has reported an
+/// event for which `wanted` returned true.
 pub fn poll_until<L: EventLoop>(event_loop: &mut L, mut wanted: impl FnMut(Event) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     let mut events = Vec::new();
