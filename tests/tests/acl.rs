@@ -71,6 +71,24 @@ fn entry(
     (reason.into(), context.into(), object.into(), name.into(), count.to_string())
 }
 
+/// Commands that Redis 7.0 lacks, such as `CLIENT DURABILITY`, don't change which categories
+/// describe a user. Here one command decides that `@connection` fits better than single commands.
+#[test]
+fn commands_of_pantala_do_not_change_categories() {
+    const RULES: &str = "c +asking +auth +command +echo +hello +ping +quit +readonly +readwrite +reset +select";
+    let check = |server: &Server| {
+        let mut admin = admin(server);
+        set_user(&mut admin, RULES);
+        let lines = admin.call("ACL LIST");
+        let line = lines.elements().iter().map(Reply::text).find(|line| line.starts_with("user c ")).expect("the user");
+        assert!(line.contains(" -@all +@connection ") && line.contains(" -client|id"), "{line}");
+    };
+    check(&start(Backend::all()[0], &[]));
+    if let Some(redis) = Server::redis(&[]) {
+        check(&redis);
+    }
+}
+
 /// A user's name may be any bytes without spaces and NUL. It is shown unchanged.
 #[test]
 fn names_of_users_need_not_be_utf_8() {
@@ -81,7 +99,8 @@ fn names_of_users_need_not_be_utf_8() {
         let mut client = server.connect();
         assert_eq!(client.command(&[b"AUTH".as_slice(), NAME, b"pw"]), Reply::ok());
         assert!(client.call("PING").text().starts_with("NOPERM"));
-        let is_shown = |bytes: &[u8]| bytes.windows(NAME.len() + 7).any(|part| part == [b" user=", NAME, b" "].concat());
+        let is_shown =
+            |bytes: &[u8]| bytes.windows(NAME.len() + 7).any(|part| part == [b" user=", NAME, b" "].concat());
         let Reply::Bulk(line) = client.call("CLIENT INFO") else { panic!("a line") };
         assert!(is_shown(&line), "{}", line.escape_ascii());
         let log = admin.call("ACL LOG 1");

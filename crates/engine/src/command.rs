@@ -327,7 +327,7 @@ pub struct Command {
     pub tips: &'static [&'static str],
     /// Group (`string`, `generic`, …).
     pub group: &'static str,
-    /// First Redis version with the command.
+    /// First version with the command: of Redis, or of Pantala (`0.`) if the command is its own.
     pub since: &'static str,
     /// Time complexity.
     pub complexity: &'static str,

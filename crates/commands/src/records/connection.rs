@@ -221,7 +221,7 @@ pub(crate) const CLIENT_DURABILITY: Command = Command {
     name: "durability",
     full_name: "client|durability",
     summary: "Chooses when the replies to this connection are sent: after its effects are on disk, or before",
-    since: "7.0.0",
+    since: "0.1.0",
     complexity: "O(1)",
     arity: 3,
     flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],

@@ -11,9 +11,9 @@ use crate::command::{Acl, Command, Flags};
 /// stands for unknown future commands.
 pub(super) const COMMANDS_MAX: usize = 1024;
 
-/// Prefixes of Redis versions after 7.0. Redis 7.0 does not know the commands that these versions
-/// have added.
-const LATER_VERSIONS: [&str; 3] = ["7.2", "7.4", "8."];
+/// Prefixes of the versions that have added commands which Redis 7.0 does not know: later versions
+/// of Redis, and those of Pantala (`0.`) for its own commands.
+const LATER_VERSIONS: [&str; 4] = ["0.", "7.2", "7.4", "8."];
 
 /// The number of a command or subcommand.
 pub(super) type Number = u16;
@@ -60,7 +60,7 @@ pub(super) struct Entry {
     pub(super) parent: Option<Number>,
     /// Subcommands of a container.
     pub(super) subcommands: Range<Number>,
-    /// Whether the command was added after Redis 7.0. When `describe` chooses categories for the
+    /// Whether Redis 7.0 lacks the command. When `describe` chooses categories for the
     /// text of rules, it ignores these commands.
     pub(super) is_later: bool,
     pub(super) channels: Channels,

@@ -146,8 +146,8 @@ impl Selector {
 /// set, the commands in `left` need a rule. Otherwise, the commands that are not in `left` need a
 /// rule. The category must contain more commands that need a rule than other commands. Among these
 /// categories, the best one contains the fewest commands that need no rule. If several contain
-/// equally few, the best one contains the most commands that need a rule. Ignores commands added
-/// after Redis 7.0, so that the same categories are chosen as in Redis.
+/// equally few, the best one contains the most commands that need a rule. Ignores commands that
+/// Redis 7.0 lacks, so that the same categories are chosen as in Redis.
 fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &[Acl]) -> Option<usize> {
     let mut best: Option<(usize, usize, usize)> = None;
     for (at, category) in unused.iter().enumerate() {
