@@ -110,8 +110,8 @@ def resident_bytes(pid):
 
 
 def measure(peer, arguments):
-    """Returns (latencies, snapshots) by load, the highest memory usage divided by the usage before
-    the snapshots, and the peak rate."""
+    """Returns the latencies and the number of snapshots of each load, the highest memory usage
+    divided by the usage before the snapshots, and the peak rate."""
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
         with peers.Server(peer[0], peer[1].replace("{dir}", folder), arguments.server_cpus) as server:
             client = Client(server)

@@ -12,9 +12,10 @@ in, sends GETs of a small key one after the other. In each round, this connectio
 without failing logins and with them, for --seconds each, on each server in turn.
 
 Prints p50 and p99 of GET in milliseconds, as median, minimum and maximum over the rounds. Also
-prints two ratios within a round: with failing logins to without them, and to the first peer. Also
-prints how many logins failed per second. Fails if a login succeeds, if an attacker's connection is
-closed, or if ACL LOG has more than acllog-max-len entries (128 on a server without this setting).
+prints two ratios within a round: the time with failing logins divided by the time without them, and
+the time divided by that of the first peer. Also prints the number of failed logins per second.
+Fails if a login succeeds, if an attacker's connection is closed, or if ACL LOG has more than
+acllog-max-len entries (128 on a server without this setting).
 
 {port} is replaced by a free port. The servers need --requirepass secret. All started processes are
 stopped at the end, also after Ctrl-C. Needs only Python's standard library.

@@ -2,9 +2,9 @@
 """The minimum cost of publishing to many subscribers: a peer for isolation_costs.py that only
 sends.
 
-It replies to PING, SUBSCRIBE and PUBLISH on any channel. It combines all messages of one read, and
-sends them to each subscriber with one plain send(2). Its system time is the kernel's cost of these
-sends. Its user time is that of the Python interpreter and has no meaning.
+The peer replies to PING, SUBSCRIBE and PUBLISH on any channel. It combines all messages of one
+read, and sends them to each subscriber with one plain send(2). Its system time is the kernel's cost
+of these sends. Its user time is that of the Python interpreter and has no meaning.
 
     python3 benches/fanout_floor.py --port 7000
 """

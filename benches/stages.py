@@ -56,9 +56,9 @@ STAGES = {
 
 # Patterns of function names, and their stages. The first matching pattern determines a function's
 # stage. If its stage is "", or no pattern matches, the source file of the code determines the stage
-# (FILES). The file may differ from the function's own file, because code is inlined. If no file
-# matches either, the stage is `window` for a pattern with "", and `unassigned` for a function
-# without a pattern.
+# (FILES). The file may differ from the function's own file, because code is inlined. If FILES has
+# no pattern for the file either, the stage is `window` for a function with the stage "", and
+# `unassigned` for a function that matches no pattern.
 FUNCTIONS = [
     (r"worker::run::.*(run_entry|run_ready|run_window|note_plain)", ""),
     (r"pantala_resp::parser", "parse"),

@@ -24,8 +24,9 @@ import peers
 from peers import process_cpu_s
 
 # The title, the operations per round, and a command of redis-benchmark. {r} stands for a random
-# number below a million, and {k} for a random number below 100,000. The rows run in this order in
-# one server, on the data of the rows before. Rows with the title "fill" are not measured.
+# number below a million, and {k} for a random number below 100,000. All rows run on one server, in
+# this order, and use the data that earlier rows have created. Rows with the title "fill" are not
+# measured.
 CPU = [
     ("fill", 3_000_000, "HSET hash field:{r} value:{r}"),
     ("HSET, one hash of 1 M", 1_000_000, "HSET hash field:{r} value:{r}"),
@@ -85,7 +86,8 @@ def drive(arguments, port, operations, command):
 
 
 def groups(arguments):
-    """Returns the selected rows of CPU. Each is preceded by the rows "fill" that it needs."""
+    """Returns the selected rows of CPU. Rows "fill" precede the first selected row that uses
+    their data."""
     found, group, is_fill = [], [], False
     for row in CPU:
         if row[0] == "fill":

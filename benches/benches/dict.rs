@@ -1,7 +1,7 @@
 //! Compares the dictionary with hashbrown: finding keys one by one and in batches, and inserting
 //! keys with growth. Also measures removing and reinserting keys of the dictionary.
 //!
-//! Run it with `cargo bench -p pantala-benches --bench dict`. With `PANTALA_BENCH_LARGE=1`, also
+//! Run it with `cargo bench -p pantala-benches --bench dict`. With `PANTALA_BENCH_LARGE=1`, it also
 //! measures 20 million keys, which takes 5 GB of memory. `cargo run --release -p pantala-dict
 //! --example figures` prints bytes per key, and the ratios of docs/benchmarks.md from interleaved
 //! rounds.
@@ -17,8 +17,8 @@ const SEED: u64 = 0x0dd0_5eed_1234_5678;
 /// Number of keys found per iteration. In the larger dictionaries, the entries of these keys don't
 /// fit into the caches.
 const FINDS: usize = 4096;
-/// Number of sets of keys to find. There are so many sets that a set has left the caches before it
-/// is used again.
+/// Number of sets of keys to find. With this many sets, the entries of a set have left the caches
+/// before the set is used again.
 const SETS: usize = 64;
 
 fn sizes() -> Vec<usize> {

@@ -20,8 +20,8 @@ fn command(args: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// Parses all commands of `buf`. As in a worker, `ranges` collects the argument ranges of all
-/// commands of a pipeline.
+/// Parses all commands of `buf`. `ranges` collects the argument ranges of all commands, as a worker
+/// does for a pipeline.
 fn parse_all(parser: &mut Parser, buf: &mut [u8], ranges: &mut Vec<ArgRange>, limits: &Limits) -> usize {
     let mut at = 0;
     let mut commands = 0;
@@ -76,7 +76,7 @@ fn parse(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Measures commands whose lengths have varying numbers of digits. There are so many commands that
+/// Measures commands whose lengths have varying numbers of digits. With so many different commands,
 /// the branch predictor can't learn the lengths.
 fn mixed(group: &mut BenchmarkGroup<'_, WallTime>) {
     const COMMANDS: usize = 4_096;

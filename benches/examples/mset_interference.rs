@@ -152,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Sends the commands in `output`, and waits for `replies` replies, none of which may be an
+    /// Sends the commands in `output`, and waits for `replies` replies. Fails if one of them is an
     /// error. The replies stay in `input`.
     fn exchange(&mut self, replies: usize) -> Fallible<()> {
         self.stream.write_all(&self.output)?;
@@ -208,7 +208,7 @@ fn spread_keys(shards: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// State that all clients of a phase share.
+/// The state that all clients of a phase share.
 struct Phase<'a> {
     settings: &'a Settings,
     many: &'a [Vec<u8>],

@@ -45,7 +45,7 @@ pub struct Load {
     pub sets_percent: u32,
     /// Length of a value in bytes.
     pub value_bytes: usize,
-    /// Execution mode: which worker runs a command. This field has no effect: [`Prepared::new`]
+    /// Execution mode: which worker runs a command. The field has no effect: [`Prepared::new`]
     /// always uses [`Execution::Inline`].
     pub execution: Execution,
     /// Whether the journal records effects. Merged effects are discarded.
@@ -349,8 +349,8 @@ fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
                     let (began, cpu_began) = (Instant::now(), thread_cpu());
                     lane.run(&stream);
                     let (ended, cpu) = (Instant::now(), thread_cpu() - cpu_began);
-                    // This worker keeps handling messages, because other workers may still need the
-                    // replies.
+                    // This worker has ended its run. It keeps handling messages, because other
+                    // workers may still wait for its replies.
                     left.fetch_sub(1, Ordering::AcqRel);
                     while left.load(Ordering::Acquire) > 0 {
                         lane.messages();
