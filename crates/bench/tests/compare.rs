@@ -150,8 +150,8 @@ fn a_peer_that_dies_is_reported_and_the_others_finish() {
     let out = folder.path().join("out");
     let arguments = ["--peer", mortal.as_str(), "--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut command = compare(&out, &arguments);
-    // While the peer waits for its turn, the shell and its child are suspended, so the sleep does
-    // not advance.
+    // The peer's shell and its child are suspended while other peers are measured, so this time
+    // does not count for the sleep.
     let output = wait(command.args(["--rounds", "1", "--test-time", "6"]).spawn().unwrap());
     assert!(!output.status.success());
     let results = results(&out);
@@ -262,7 +262,8 @@ fn a_report_is_written_after_each_workload() {
     let measured = &results(&out)["workloads"][0];
     assert_measured(&measured["peers"][0], 1);
     let operations = measured["peers"][0]["rounds"][0]["load"]["operations"].as_u64().unwrap();
-    // On a slow machine, operations that are due but unsent when the round ends are not sent.
+    // On a slow machine, some operations that are due may still be unsent when the round ends. They
+    // are never sent.
     assert!((400..=804).contains(&operations), "{operations} at 200 a second in 4 s");
     assert!(measured["parameters"].as_str().unwrap().ends_with("pipeline 1, 200 operations/s"), "{measured:#}");
     interrupted(child, Signal::INT, &dir);
@@ -412,7 +413,7 @@ fn counted_workloads_run() {
     let out = folder.path().join("out");
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
     // This peer is a floor responder, which replies to everything and stores nothing. The
-    // comparison can't see that, because the peer has another name.
+    // comparison does not recognize it, because the peer has another name.
     let hollow = format!("hollow={bench} floor --threads 1 --port {{port}}");
     let mut command = compare(&out, &["--peer", "redis", "--peer", "floor", "--peer", "redis-cluster:2"]);
     command.args(["--peer", &hollow, "--scale", "0.001", "--rounds", "2", "--test-time", "1"]);

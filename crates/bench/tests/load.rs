@@ -191,8 +191,8 @@ fn a_server_that_disconnects_or_never_replies() {
 
 #[test]
 fn latencies_at_a_rate_count_from_the_due_time() {
-    // The first reply takes 300 ms. Operations that become due during these 300 ms are sent later,
-    // but their latency counts from the due time.
+    // The first reply takes 300 ms. Operations that become due in this time are sent later, but
+    // their latency counts from the due time.
     let script = |_: &[String], node: &Node| {
         if node.count("GET") == 1 {
             thread::sleep(Duration::from_millis(300));
@@ -291,9 +291,10 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
     for moved in [true, false] {
         let other: Arc<Mutex<u16>> = Arc::default();
         let known = Arc::clone(&other);
-        // At first this node has all slots. It redirects the tenth request. If `moved` is true, it
-        // redirects to the node that refuses connections. If false, it redirects to a node that
-        // serves, and the new slot table assigns the upper half of the slots to the refusing node.
+        // At first this node has all slots. It redirects the tenth request. If `moved` is true, the
+        // redirection names the node that refuses connections. If it is false, the redirection
+        // names a node that serves, and the new slot table assigns the upper half of the slots to
+        // the refusing node.
         let first = Node::start(
             Duration::ZERO,
             Arc::new(move |words: &[String], node: &Node| {

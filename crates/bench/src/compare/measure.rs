@@ -32,7 +32,7 @@ const LONG_STALL_MAX: Duration = Duration::from_secs(300);
 /// Share of the requested rate that a peer must reach. It is less than 1, because the last replies
 /// arrive after the measured time.
 const RATE_KEPT: f64 = 0.97;
-/// Number of steps of a latency curve for each halving of the distance to the quantile 100%.
+/// Number of points of a latency curve for each halving of the distance to the quantile 100%.
 const CURVE_TICKS_PER_HALF: u32 = 4;
 
 /// The settings that all workloads share.

@@ -108,8 +108,8 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) peers: Vec<Spec>,
-    /// Names of the peers that ratios refer to. If empty, ratios refer to the first peer that takes
-    /// part.
+    /// Names of the peers that ratios refer to. If the list is empty, ratios refer to the first
+    /// peer that takes part.
     pub(super) against: Vec<String>,
     pub(super) workloads: Vec<&'static Workload>,
     pub(super) preset: Option<&'static Preset>,
@@ -254,7 +254,7 @@ impl Options {
         self.shards.or(self.preset.map(|preset| preset.shards_on(cpus))).unwrap_or(SHARDS)
     }
 
-    /// Returns the `perf` executable, if there is one.
+    /// Returns the path of `perf`, if it is installed.
     pub(super) fn perf() -> Option<PathBuf> {
         program(None, "perf", None)
     }
@@ -330,8 +330,8 @@ fn dragonfly(threads: usize) -> Result<Vec<String>, String> {
     Ok(std::iter::once(program.display().to_string()).chain(words.map(str::to_owned)).collect())
 }
 
-/// Returns the path of the executable `name`. This is `given`, if it is set. If not, it is the
-/// first match in the folder `first` or on the search path.
+/// Returns the path of the executable `name`. If `given` is set, only `given` is checked. If not,
+/// the folder `first` and then the search path are searched.
 fn program(given: Option<&Path>, name: &str, first: Option<PathBuf>) -> Option<PathBuf> {
     if let Some(path) = given {
         return std::path::absolute(path).ok().filter(|path| path.is_file());

@@ -275,7 +275,7 @@ impl Peer {
     }
 
     /// Suspends or resumes all processes. A peer that is not being measured is suspended, so that
-    /// it costs nothing.
+    /// it uses no CPU time.
     pub(super) fn pause(&self, pause: bool) {
         self.processes.iter().for_each(|process| process.pause(pause));
     }
@@ -345,7 +345,8 @@ impl Spec {
             if let Needs::AppendOnlyFile(sync) = workload.needs {
                 words.extend(["--appendonly", "yes", "--appendfsync", sync.word()].map(str::to_owned));
                 if workload.measured == Measured::Loads {
-                    // A rewrite would replace the commands in the append-only file by a snapshot.
+                    // A rewrite would replace the commands in the append-only file by a snapshot,
+                    // so it is turned off.
                     words.extend(["--auto-aof-rewrite-percentage", "0"].map(str::to_owned));
                 }
             }
@@ -400,8 +401,8 @@ fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) ->
         check_interrupted(stop)?;
         let answer =
             Control::open(&Target::Tcp(address), &Login::default()).and_then(|mut control| control.ask(&["PING"]));
-        // This is checked after the reply, because another server may have replied on this port. In
-        // that case, the started process has ended.
+        // The process is checked after the reply, because another server may have replied on this
+        // port. In that case, the process that was started has ended.
         if let Some(status) = process.ended() {
             return Err(io::Error::other(format!("ended at its start ({status}): {}", process.last_output())));
         }

@@ -39,7 +39,7 @@ impl Finding {
     }
 }
 
-/// The parts of a set-up that the checks use.
+/// The properties of a set-up that the checks use.
 pub(super) struct Needs<'a> {
     pub(super) connections: u64,
     pub(super) server_cpus: &'a [usize],

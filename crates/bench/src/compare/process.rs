@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Maximum time from SIGTERM to the end of a server. After this time the server is killed.
 const END_MAX: Duration = Duration::from_secs(10);
-/// Interval between checks whether a server has ended.
+/// Interval at which the wait checks whether a server has ended.
 const END_CHECK: Duration = Duration::from_millis(10);
 /// Number of bytes of a failed server's output that are shown.
 const LOG_TAIL_BYTES: usize = 600;
@@ -46,8 +46,8 @@ fn kill_all() {
             Ok(running) => running,
             // The set is valid even if another thread panicked while it held the lock.
             Err(TryLockError::Poisoned(running)) => running.into_inner(),
-            // Another thread is adding or removing a process, which takes only a moment. The
-            // panicking thread itself doesn't hold the lock.
+            // Another thread holds the lock for a moment, to add or remove a process. The panicking
+            // thread itself doesn't hold the lock.
             Err(TryLockError::WouldBlock) => {
                 thread::sleep(Duration::from_millis(1));
                 continue;
@@ -163,7 +163,8 @@ impl Process {
         }
     }
 
-    /// Removes the process from [`RUNNING`], because its ID may soon belong to another process.
+    /// Removes the process from [`RUNNING`], because the kernel may soon give its ID to another
+    /// process.
     fn leave(&self) {
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).remove(&Pid::from_child(&self.child).as_raw_pid());
     }
@@ -204,7 +205,7 @@ pub(super) struct Spent {
     pub(super) cpu_s: f64,
     /// Time during which threads were ready to run but had no CPU.
     pub(super) wait_s: f64,
-    /// Time on a CPU of the busiest thread.
+    /// CPU time of the busiest thread.
     pub(super) busiest_s: f64,
     /// Maximum over the threads of the time on a CPU plus the time in the run queue.
     pub(super) wanting_s: f64,
@@ -218,8 +219,8 @@ pub(super) struct Spent {
 }
 
 impl Usage {
-    /// Reads the counters of the processes `roots` and their descendants. A process that has ended
-    /// counts as zero.
+    /// Reads the counters of the processes `roots` and their descendants. The counters of a process
+    /// that has ended are zero.
     pub(super) fn now(roots: &[u32]) -> Self {
         let mut usage = Self::default();
         for pid in family(roots) {
@@ -264,8 +265,8 @@ impl Usage {
     }
 }
 
-/// Returns a thread's nanoseconds on a CPU and in the run queue. Without scheduler statistics, the
-/// time in the run queue is 0, and the time on a CPU is a multiple of [`TICK_NS`].
+/// Returns how long a thread was on a CPU and in the run queue, in nanoseconds. Without scheduler
+/// statistics, the time in the run queue is 0, and the time on a CPU is a multiple of [`TICK_NS`].
 fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")) {
         let mut words = text.split_whitespace().map(str::parse);

@@ -65,8 +65,8 @@ impl Comparison<'_> {
             requests += 1;
         }
         for word in words {
-            // With a fixed key, no key is drawn that `__same_key__` could repeat. `__random__`
-            // replaces `__same_key__`, and draws a number.
+            // The key is now fixed, so no key is drawn that `__same_key__` could repeat.
+            // `__same_key__` is therefore replaced by `__random__`, which draws a number.
             *word = String::from_utf8_lossy(word).replace(SAME_KEY, RANDOM).into_bytes();
         }
         plan.amount = Amount::Shared(REJECTED.div_ceil(requests));

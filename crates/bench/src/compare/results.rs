@@ -162,7 +162,7 @@ pub(super) struct Round {
     pub(super) server_cpu_s: f64,
     /// Time during which the server's threads were ready to run but had no CPU.
     pub(super) server_wait_s: f64,
-    /// Time on a CPU of the server's busiest thread, as a share of the elapsed time.
+    /// CPU time of the server's busiest thread, as a share of the elapsed time.
     pub(super) server_busy_max: f64,
     /// Maximum over the server's threads of the time on a CPU plus the time in the run queue, as a
     /// share of the elapsed time.
@@ -234,7 +234,7 @@ pub(super) struct Summary {
     pub(super) p99_us: f64,
     /// 99.9th percentile: the median over the rounds.
     pub(super) p99_9_us: f64,
-    /// Maximum latency of all rounds.
+    /// Maximum latency over all rounds.
     pub(super) max_us: f64,
     pub(super) hit_rate: Option<f64>,
     /// CPU time of the load generator per operation: the median over the rounds.
@@ -500,10 +500,10 @@ pub(super) mod tests {
             ratios.iter().map(|ratio| (ratio.against.clone(), ratio.each_bytes)).collect()
         };
         assert_eq!(a.measured_footprint().unwrap().each_bytes, 200.0);
-        // There is no ratio to the invalid peer, and none to the peer whose collections use no
+        // Ratios to two peers are missing: the invalid peer, and the peer whose collections use no
         // memory.
         assert_eq!(ratios(b), [("a".to_owned(), 0.75)]);
-        // The memory usage may shrink, which is not an error.
+        // A decrease of the memory usage is not an error.
         assert_eq!(Footprint::new("sets", 10, 1_000, 900).each_bytes, -10.0);
     }
 

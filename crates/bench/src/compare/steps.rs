@@ -75,8 +75,8 @@ fn ask(address: SocketAddr, text: &str) -> io::Result<Value> {
     Control::open(&Target::Tcp(address), &Login::default())?.order(&text.split(' ').collect::<Vec<_>>())
 }
 
-/// Checks that the replies of all nodes add up to `expected`, which shows that every operation had
-/// its effect.
+/// Checks that the replies of all nodes add up to `expected`. If they do, every operation had its
+/// effect.
 fn check_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     let mut sum = 0;
     for address in &peer.addresses {

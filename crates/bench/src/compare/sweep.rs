@@ -2,8 +2,8 @@
 //! peak, and at its own peak.
 //!
 //! The rounds without a rate run first. A peer's peak is its median throughput in these rounds. In
-//! the sweep, each operation has a due time, from which its latency counts. If a server stalls, the
-//! latencies of delayed requests therefore include the delay (no coordinated omission).
+//! the sweep, each operation has a due time, and its latency counts from that time. If a server
+//! stalls, the latencies of delayed requests therefore include the delay (no coordinated omission).
 //!
 //! System calls and wake-ups are counted in separate loads after the rounds, because counting takes
 //! CPU time.
@@ -47,13 +47,13 @@ pub(super) struct PointSummary {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) p99_9_us: f64,
-    /// Maximum latency of all rounds.
+    /// Maximum latency over all rounds.
     pub(super) max_us: f64,
     /// Context switches per operation in which a thread of the server began to wait.
     pub(super) voluntary_switches: f64,
     pub(super) involuntary_switches: f64,
     /// Ratios to every other peer at the same percentage. The last point of each peer is at the
-    /// peer's own peak. Its ratios are to the last points of the other peers.
+    /// peer's own peak. The ratios of a last point are to the last points of the other peers.
     pub(super) ratios: Vec<PointRatios>,
 }
 
@@ -223,7 +223,7 @@ impl Point {
         self.percent.map_or_else(|| "own peak".to_owned(), |percent| format!("{percent}%"))
     }
 
-    /// Returns whether there is a round in which the peer did not reach the rate.
+    /// Returns whether the peer missed the rate in at least one round.
     pub(super) fn is_missed(&self) -> bool {
         self.summary.as_ref().is_some_and(|summary| !keeps_rate(self.rate_per_s, summary.operations_per_s.min))
     }

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use pantala_base::cpus::{List, ranges};
 use pantala_base::topology::{Cpu, Topology};
 
-/// Maximum share of the servers' CPUs that the generator gets instead, so that the two sides share
-/// no cache or node.
+/// To avoid sharing a cache or a node, the generator may get at most this share of the CPUs that
+/// the servers should have.
 const ROUNDING_MAX: f64 = 1.0 / 8.0;
 /// Maximum share of a host's CPUs that the servers get: 40 of 64.
 const SERVER_PART: f64 = 40.0 / 64.0;
@@ -72,7 +72,7 @@ fn cut(cpus: &[Cpu], target: usize) -> usize {
         let below = (1..=target.min(cpus.len() - 1)).rev().find(is_boundary);
         match below {
             Some(below) if (target - below) as f64 <= target as f64 * ROUNDING_MAX => return below,
-            // Divides a core only if there is no boundary between two cores.
+            // The cut is within a core only if there is no boundary between two cores.
             _ if at == 0 => {
                 let above = (target..cpus.len()).find(is_boundary);
                 return below.or(above).unwrap_or(target);

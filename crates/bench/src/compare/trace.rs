@@ -22,7 +22,7 @@ const FILTER_BYTES_MAX: usize = 4_000;
 /// Maximum number of characters that are shown of an error message of `perf`.
 const COMPLAINT_BYTES_MAX: usize = 200;
 
-/// A `perf` that can count events on this host.
+/// The path of a `perf` that can count events on this host.
 #[derive(Debug)]
 pub(super) struct Tracer {
     perf: PathBuf,

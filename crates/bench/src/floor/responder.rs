@@ -21,7 +21,7 @@ struct Connection {
     /// The start of a command that has not arrived completely.
     partial: Vec<u8>,
     output: Vec<u8>,
-    /// The buffer of a finished send, which is reused for the next output.
+    /// The buffer of a finished send, for reuse by the next output.
     spare: Option<Vec<u8>>,
     sending: bool,
     /// Whether the connection is in [`Responder::touched`].

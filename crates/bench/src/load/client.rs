@@ -45,8 +45,8 @@ pub(super) struct Client {
     pub(super) held: Option<(Operation, usize)>,
     /// Index of the client's connection to each node. `None` if there is no such connection.
     pub(super) connections: Vec<Option<usize>>,
-    /// The operations that wait for each node. They were drawn while another node's pipeline was
-    /// filled, or were redirected to the node.
+    /// The operations that wait for each node. An operation was either drawn while another node's
+    /// pipeline was filled, or redirected to this node.
     pub(super) queues: Vec<VecDeque<Operation>>,
 }
 

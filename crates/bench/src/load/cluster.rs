@@ -11,7 +11,7 @@ use super::control::{Control, Login, Target, resolve};
 /// Maximum number of nodes.
 const NODES_MAX: usize = 4096;
 
-/// The slots of a cluster, as far as one thread knows them.
+/// A cluster's slots and nodes as one thread knows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     pub(crate) nodes: Vec<SocketAddr>,

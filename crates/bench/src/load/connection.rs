@@ -49,7 +49,7 @@ pub(super) struct Connection {
     pub(super) open: bool,
     /// Number of replies so far to the oldest operation, which may have several replies.
     replies_seen: u32,
-    /// Whether one of the replies to the oldest operation was an error.
+    /// Whether one of the replies so far to the oldest operation was an error.
     failed: bool,
 }
 
@@ -113,7 +113,7 @@ impl Connection {
     #[inline]
     pub(super) fn seal(&mut self) -> std::io::Result<()> {
         match &mut self.link {
-            // Bytes that were encrypted earlier must be sent first.
+            // Encrypts more output only after all bytes that were encrypted earlier have been sent.
             Some(link) if link.sealed.is_empty() => {
                 let sealed = link.seal(&self.out);
                 self.out.clear();

@@ -65,7 +65,7 @@ impl Control {
                 control.send(b"")?;
                 control.receive()?;
             }
-            // This sends the last bytes of the handshake.
+            // Sends the last bytes of the handshake.
             control.send(b"")?;
         }
         if let Some(password) = &login.password {

@@ -4,9 +4,9 @@ use pantala_base::Random;
 
 use super::template::write_number;
 
-/// Number of bytes by which the random bytes are longer than the longest value. Values are cut from
-/// them at random positions. This number is much larger than a cache line, and much smaller than a
-/// cache.
+/// The pool of random bytes is longer than the longest value by this many bytes. Values are cut
+/// from the pool at random positions. The number is much larger than a cache line, and much smaller
+/// than a cache.
 const POOL_EXTRA_BYTES: usize = 64 * 1024;
 
 /// The range of the lengths of values. Lengths are uniformly distributed.
@@ -27,7 +27,7 @@ pub(crate) struct Data {
     /// The bytes from which values are cut: all `x`, or random.
     pool: Vec<u8>,
     random: bool,
-    /// The complete encoded argument, if all values are equal. It is written with a single copy.
+    /// The complete encoded argument, if all values are equal. Writing it takes a single copy.
     whole: Option<Vec<u8>>,
 }
 

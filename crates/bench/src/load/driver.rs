@@ -227,8 +227,8 @@ impl<'a> Driver<'a> {
         if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
             self.stopping = true;
             for client in &mut self.clients {
-                // The time of the run has ended, so a redirected request that was not sent again is
-                // not an error.
+                // The time of the run has ended. A request that was redirected but not sent again
+                // is therefore not an error.
                 client.stop();
             }
             self.due.clear();
@@ -341,8 +341,8 @@ impl<'a> Driver<'a> {
         let in_flight = u64::from(std::mem::take(&mut connection.in_flight));
         self.in_flight -= in_flight;
         let (client, node) = (connection.client, connection.node);
-        // The socket stays open until the end of the run, so the kernel does not remove it from the
-        // epoll instance by itself.
+        // The kernel removes a socket from an epoll instance when the socket is closed. This socket
+        // stays open until the end of the run, so it is removed here.
         let _ = epoll::delete(&self.epoll, &connection.socket);
         let client = &mut self.clients[client];
         client.connections[node] = None;
@@ -446,8 +446,8 @@ impl<'a> Driver<'a> {
             self.in_flight += 1;
         }
         let connection = &self.connections[index];
-        // If bytes of an earlier send are left, the socket is full. The send continues when an
-        // event reports that the socket has room.
+        // If bytes of an earlier send are left, the socket is full. An event then continues the
+        // send when the socket has room.
         if !connection.out.is_empty() && connection.out_sent == 0 {
             self.send(index);
         }
@@ -463,7 +463,8 @@ impl<'a> Driver<'a> {
         loop {
             let client = &mut self.clients[client_index];
             if let Some(operation) = client.queues[node].pop_front() {
-                // If the client holds an operation for this node, the node's queue has room again.
+                // The queue of this node now has room for an operation that the client holds for
+                // the node.
                 let held_here = client.held.as_ref().is_some_and(|(_, held_node)| *held_node == node);
                 if held_here && let Some((held, _)) = client.held.take() {
                     client.queues[node].push_back(held);
@@ -528,7 +529,7 @@ impl<'a> Driver<'a> {
         }
         connection.out_sent = 0;
         connection.forget_sent();
-        // Requests that were added in the meantime are encrypted and sent only now.
+        // Requests that were added while earlier bytes were unsent are encrypted and sent only now.
         if connection.link.is_some() && !connection.out.is_empty() {
             self.send(index);
         }

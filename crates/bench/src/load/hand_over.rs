@@ -33,7 +33,7 @@ const WAIT: &[u8] = b"*3\r\n$5\r\nBLPOP\r\n$5\r\nqueue\r\n$1\r\n0\r\n";
 const READ_BYTES: usize = 16 * 1024;
 /// Maximum number of events that one call returns.
 const EVENTS: usize = 256;
-/// Interval at which the clock and the stop flag are checked while nothing arrives.
+/// While nothing arrives, the clock and the stop flag are checked at this interval.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 pub(super) struct HandOver<'a> {
@@ -196,7 +196,7 @@ impl<'a> HandOver<'a> {
         let read_bytes = match rustix::net::recv(&client.socket, &mut self.room[..], RecvFlags::empty()) {
             Ok((_, 0)) => return trouble("the server closed the connection"),
             Ok((_, read_bytes)) => read_bytes,
-            // If bytes are left to read, the next poll reports the socket again.
+            // The next poll reports the socket again if it has bytes to read.
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return trouble(format!("connection failed: {error}")),
         };
@@ -225,7 +225,7 @@ impl<'a> HandOver<'a> {
         }
     }
 
-    /// Sends all of `bytes`. The socket has room, because no earlier bytes are unsent.
+    /// Sends all of `bytes`. The socket has room, because all earlier bytes have been sent.
     fn send(&mut self, index: usize, bytes: &[u8]) -> Step {
         loop {
             match rustix::net::send(&self.clients[index].socket, bytes, SendFlags::NOSIGNAL) {

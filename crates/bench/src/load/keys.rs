@@ -126,9 +126,9 @@ impl Keys {
                     now
                 });
                 let key = (range.median + deviation * range.stddev).round();
-                // Draw again if the number is outside the range, because clamping would favour the
-                // two ends. With a deviation of `STDDEV_RANGES_MAX`, at least one draw in fifty is
-                // inside the range, even if the median is at one end.
+                // Draw again if the number is outside the range: clamping would favour the two
+                // ends. Even if the deviation is `STDDEV_RANGES_MAX` and the median is at one end,
+                // at least one draw in fifty is inside the range.
                 if key >= range.minimum as f64 && key <= range.maximum as f64 {
                     // Above 2^53, the ends of the range are rounded in the conversion to `f64`. The
                     // key may therefore still be outside the range.
@@ -166,8 +166,7 @@ pub(crate) struct Zipf {
     /// Integral of the hat function up to the end of the first rank's column, minus this column's
     /// area.
     area_begin: f64,
-    /// If the drawn point is at most this far below a rank, the rank is accepted without a further
-    /// check.
+    /// A point that is at most this far below a rank is accepted without a further check.
     sure: f64,
 }
 

@@ -103,7 +103,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
 /// The contents of `--json-out-file`.
 #[derive(Serialize)]
 struct Report<'a> {
-    /// The command line.
+    /// The command line, without the secret.
     command: Vec<String>,
     /// The load, including default values.
     load: serde_json::Value,

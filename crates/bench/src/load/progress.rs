@@ -1,5 +1,5 @@
-//! Shows the progress of a run. On a terminal, updates one line. Without a terminal, prints a new
-//! line every few seconds.
+//! Shows the progress of a run. On a terminal, updates one line. Otherwise prints a new line every
+//! few seconds.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

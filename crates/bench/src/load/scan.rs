@@ -119,8 +119,9 @@ impl Scanner {
                 self.null = outermost && count.is_none();
                 self.push |= outermost && kind == b'>';
                 let count = count.unwrap_or(0).saturating_mul(if matches!(kind, b'%' | b'|') { 2 } else { 1 });
-                // An attribute comes before the reply that it describes. The attribute itself is
-                // not one of the missing replies, so it adds one.
+                // An attribute comes before the reply that it describes, and is not one of the
+                // missing replies. `complete` nevertheless subtracts one for it, so one is added
+                // here.
                 self.missing = self.missing.saturating_add(count + u64::from(kind == b'|'));
                 self.complete(each);
             }

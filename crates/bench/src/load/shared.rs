@@ -10,7 +10,8 @@ use super::tally::{Tally, histogram};
 pub(super) struct Shared {
     /// The flag that stops the run. While it is set, no further requests are sent.
     pub(super) stop: Arc<AtomicBool>,
-    /// Number of operations published so far. It is a statistic, so relaxed ordering suffices.
+    /// Number of operations published so far. The number is a statistic, so relaxed ordering
+    /// suffices.
     pub(super) operations: AtomicU64,
     /// The latencies since the watcher's last sample.
     pub(super) interval: Mutex<Histogram<u64>>,
@@ -23,7 +24,7 @@ impl Shared {
 
     /// Publishes the counts that a thread has made since its last call.
     pub(super) fn publish(&self, tally: &mut Tally) {
-        // A poisoned lock is accepted: if a thread panicked while it held the lock, the run fails
+        // A poisoned lock is accepted. It means that a thread has panicked, and the run then fails
         // anyway.
         let mut interval = self.interval.lock().unwrap_or_else(PoisonError::into_inner);
         let moved = tally.settle(&mut interval);

@@ -15,9 +15,8 @@ const ERROR_TEXTS_MAX: usize = 16;
 /// Maximum number of bytes of an error text that are kept.
 const ERROR_TEXT_BYTES_MAX: usize = 120;
 
-/// A histogram with [`DIGITS`] digits distinguishes all values below this power of two. At and
-/// above this power of two, it distinguishes half as many values between each power of two and the
-/// next.
+/// A histogram with [`DIGITS`] digits distinguishes all values below this power of two. From there
+/// on, it distinguishes half as many values between each power of two and the next.
 pub(crate) const SUB_BUCKETS: u64 = (2 * 10u64.pow(DIGITS as u32)).next_power_of_two();
 
 /// Returns an empty histogram of latencies in nanoseconds.
@@ -68,8 +67,9 @@ impl Tally {
     }
 
     /// Records an operation that started at `since_ns` and whose reply arrived at `now_ns`.
-    /// Operations whose replies arrive in one read have the same end, and often the same start.
-    /// Consecutive operations with the same command, start and end become one record.
+    /// Consecutive operations with the same command, start and end become one record. This is
+    /// common, because operations whose replies arrive in one read have the same end, and often the
+    /// same start.
     #[inline]
     pub(crate) fn record(&mut self, command: u16, since_ns: u64, now_ns: u64) {
         if (self.run.0, self.run.1) == (command, since_ns) {
@@ -93,7 +93,7 @@ impl Tally {
     }
 
     /// Adds the recent latencies to the total and to `interval`, and clears the recent ones.
-    /// Returns their number.
+    /// Returns the number of recent latencies.
     pub(crate) fn settle(&mut self, interval: &mut Histogram<u64>) -> u64 {
         let mut moved = 0;
         for (recent, all) in self.recent.iter_mut().zip(&mut self.latency_ns) {

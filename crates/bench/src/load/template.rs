@@ -37,8 +37,8 @@ pub(crate) struct Template {
     pub(crate) keys: u32,
     /// Whether a null reply counts as a miss, and any other reply as a hit.
     pub(crate) reads: bool,
-    /// The bytes before and after the digits of the first key in its argument. Together with the
-    /// digits, they determine the slot.
+    /// The bytes before and after the digits of the first key in its argument. These bytes and the
+    /// digits determine the slot.
     around_key: Option<(Vec<u8>, Vec<u8>)>,
 }
 

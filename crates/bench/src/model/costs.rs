@@ -53,8 +53,8 @@ pub(super) struct Ratio {
     pub(super) keys: String,
     pub(super) shards: u32,
     pub(super) ratio: f64,
-    /// Whether the model's constants were fitted to this row. Agreement with a fitted row proves
-    /// nothing.
+    /// Whether the model's constants were fitted to this row. That the model agrees with a fitted
+    /// row proves nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fitted: bool,
 }
@@ -73,9 +73,9 @@ pub(super) struct Line {
     pub(super) here_ns: Input,
     /// Transfer time on the modelled machine, in ns.
     pub(super) there_ns: Input,
-    /// Share of a transfer that a prefetch hides, from 0 to 1. It applies to the lines of a key's
-    /// entry and to the line of a shard's gate (the word that shows whether the shard is held).
-    /// Both are prefetched while the previous command runs.
+    /// Share of a transfer that a prefetch hides, from 0 to 1. A prefetch loads the lines of a
+    /// key's entry and the line of a shard's gate (the word that shows whether the shard is held)
+    /// while the previous command runs.
     pub(super) hidden: Input,
     /// Size of a worker's own cache, in bytes. An entry leaves this cache when the worker has
     /// loaded this many other bytes, or when another core writes the entry.
@@ -87,8 +87,8 @@ pub(super) struct Line {
 pub(super) struct Message {
     /// Time to create a request and to read its reply, in ns.
     pub(super) request_ns: Input,
-    /// Number of cache-line transfers, one after another, that a request costs its sender. The
-    /// worker that runs the request pays for the same number.
+    /// Number of cache-line transfers that a request costs its sender. The transfers follow one
+    /// another. The worker that runs the request pays for the same number.
     pub(super) lines: Input,
 }
 
@@ -125,8 +125,8 @@ pub(super) struct OwnerRow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Load {
     pub(super) name: String,
-    /// CPU time of the server per operation, in µs. `None` if the workload is not modelled, in
-    /// which case `source` contains the reason.
+    /// CPU time of the server per operation, in µs. If the workload is not modelled, this is
+    /// `None`, and `source` contains the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cpu_us: Option<f64>,
     pub(super) source: String,
@@ -333,8 +333,8 @@ mod tests {
         costs.write(&path).unwrap();
         let back = Costs::read(&path).unwrap();
         assert_eq!(serde_json::to_string(&back).unwrap(), serde_json::to_string(&costs).unwrap());
-        // The file in the repository has exactly this form, so that a new version differs only
-        // where a value has changed.
+        // The file in the repository has exactly the form that `write` produces. A new version then
+        // differs only where a value has changed.
         Costs::built_in().unwrap().write(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), include_str!("costs.json"));
         assert!(costs.write(&folder.path().join("no/such")).is_err());

@@ -13,8 +13,9 @@ impl Law {
     /// worker.
     ///
     /// The law has a form that is linear in both parameters: `(N / C − 1) / (N − 1) = σ + κ N`. The
-    /// fit minimizes the squared errors of this form. A negative parameter becomes 0, because a
-    /// capacity above N can only be noise. A single point with N above 1 determines only σ.
+    /// fit minimizes the squared errors of this form. A negative parameter is replaced by 0,
+    /// because a capacity above N can only be noise. A single point with N above 1 determines only
+    /// σ.
     pub(super) fn fit(points: &[(u32, f64)]) -> Self {
         let lines: Vec<(f64, f64)> = points
             .iter()
@@ -34,7 +35,8 @@ impl Law {
             if contention >= 0.0 {
                 return Law { contention, coherence: slope };
             }
-            // σ would be negative, so this fits a line through the origin.
+            // With a free fit, σ would be negative. It is set to 0, which is a fit of a line
+            // through the origin.
             let squares: f64 = lines.iter().map(|(x, _)| x * x).sum();
             return Law { contention: 0.0, coherence: lines.iter().map(|(x, y)| x * y).sum::<f64>() / squares };
         }

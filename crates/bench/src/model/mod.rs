@@ -159,9 +159,9 @@ fn predicted(costs: &Costs, row: &Ratio, seed: u64) -> f64 {
     rate(2) / rate(1)
 }
 
-/// Returns the predicted ratios of `owner` to `inline`: the ratio of the CPU times per operation,
-/// and the ratio of the throughputs if the clients run on the same cores. Returns `None` if there
-/// is no such workload.
+/// Returns the predicted ratios of `owner` to `inline`: of the CPU times per operation, and of the
+/// throughputs if the clients share the servers' cores. Returns `None` if there is no such
+/// workload.
 fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64)> {
     let load = costs.load(&row.workload)?;
     let (cpu_us, line_ns) = (row.inline_us, costs.line.here_ns.value);

@@ -52,7 +52,7 @@ struct Spread {
     max: f64,
 }
 
-/// The workloads of a report: those that were used, and the others.
+/// The workloads of a report: those whose times were used, and the others.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// The names of the workloads that were used.

@@ -5,8 +5,8 @@
 //! shard, works while it holds the shard, and continues with the next operation. If another worker
 //! holds the shard, the worker first spins. If the shard is still held after a while, the worker
 //! leaves a *request* at the shard and continues with other connections. The holder runs the
-//! request before it releases the shard. Connections wait for their replies, so a worker continues
-//! for at most [`AHEAD_NS`] before a reply arrives.
+//! request before it releases the shard. Its connections wait for their replies, so a worker works
+//! ahead for at most [`AHEAD_NS`] before a reply must arrive.
 //!
 //! With [`Policy::Owner`], every shard has a *home*, the worker that runs all operations on the
 //! shard. Other workers send their operations on the shard as requests to its home.
@@ -84,7 +84,8 @@ pub(super) struct Scene {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) operations_per_s: f64,
-    /// Share of the workers' time that is spent on line transfers, except those of requests.
+    /// Share of the workers' time that is spent on line transfers. The transfers of requests are
+    /// not included.
     pub(super) lines: f64,
     /// Share of the workers' time that is spent waiting for gates and replies.
     pub(super) waiting: f64,
@@ -305,7 +306,7 @@ impl Simulation<'_> {
     }
 
     /// Runs an operation of `worker` at the homes of its shards ([`Policy::Owner`]). Returns the
-    /// time at which the worker continues.
+    /// time at which `worker` continues.
     fn at_home(&mut self, at: f64, worker: u32, wanted: &[Wanted], held_ns: f64) -> f64 {
         let scene = self.scene;
         let home = |shard: u32| (u64::from(shard) * u64::from(scene.workers) / u64::from(scene.shards)) as u32;
@@ -466,7 +467,8 @@ mod tests {
         let mixed = fetched(0.1, 1, 1000.0);
         assert!((8.0..20.0).contains(&mixed), "{mixed}");
         assert_eq!(fetched(1.0, 1, 0.0), 0.0, "nobody has it in a cache");
-        // With many keys, transfers count only for keys that are used again soon enough.
+        // With many keys, transfers count only for keys that are used again while they would still
+        // be in a cache.
         let many = fetched(1.0, 1_000_000, 1000.0);
         assert!((1.0..35.0).contains(&many), "{many}");
     }

@@ -11,7 +11,8 @@ use super::{OPERATIONS, Options, load_scene, predicted, predicted_owner};
 
 /// Numbers of workers whose simulated capacities the law is fitted to.
 const FITTED: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// If a shard is held for at least this share of the time, its gate counts as the bottleneck.
+/// If a shard is held for at least this share of the time, the shard's gate counts as the
+/// bottleneck.
 const FULL: f64 = 0.9;
 /// Minimum share of the workers' time that a cause must take to be reported as the bottleneck.
 const NOTABLE: f64 = 0.02;
@@ -148,8 +149,8 @@ fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: 
     let one = run(1, Policy::Inline).operations_per_s;
     let all = run(workers, Policy::Inline);
     // `owner` is reported only for commands on one key. In the simulation, the home of a shard (the
-    // worker that runs all operations on the shard) works only on its own shards. It can't run a
-    // command on shards that have different homes.
+    // worker that runs all operations on the shard) works only on its own shards. No home can
+    // therefore run a command on shards that have different homes.
     let owner = match load.keys_per_operation {
         1 => format!("{:.2}", run(workers, Policy::Owner).operations_per_s / 1e6),
         _ => "-".to_owned(),

@@ -19,7 +19,7 @@ const CURVES_HEIGHT: u32 = 320;
 const FONT: &str = "sans-serif";
 const TITLE_SIZE: i32 = 17;
 const TEXT_SIZE: i32 = 13;
-/// Colours that people with colour blindness can distinguish.
+/// Colours that colour-blind people can distinguish.
 const COLORS: &[RGBColor] = &[
     RGBColor(230, 159, 0),
     RGBColor(0, 114, 178),
@@ -40,7 +40,7 @@ struct Bar {
     value: f64,
     /// Minimum and maximum over the rounds.
     whisker: Option<(f64, f64)>,
-    /// Length of a lighter bar drawn behind this bar.
+    /// Length of the lighter bar that is drawn behind this bar.
     behind: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Writes the table, remarks and plots of a sweep (rounds at fixed rates).
+//! Writes the table, remarks and plots of a sweep (measurements at fixed rates).
 
 use std::io;
 

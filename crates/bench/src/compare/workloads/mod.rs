@@ -47,8 +47,8 @@ pub(crate) struct Command {
     pub(crate) weight: u32,
 }
 
-/// The operations of one measurement, and its length. *Numbers* are the [`Workload::numbers`]
-/// numbers from which keys or members are formed.
+/// What is measured: the operations, and when the measurement ends. A *number* is one of the
+/// [`Workload::numbers`] numbers from which keys or members are formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
     /// Commands, for the time `--test-time`.
@@ -138,8 +138,8 @@ pub(crate) enum Needs {
     AppendOnlyFile(Appendfsync),
     /// Commands on keys of several slots, which a Redis cluster rejects.
     SeveralSlots,
-    /// One key. All commands use this key, and its members are formed from the numbers. In a
-    /// cluster, only the process that owns the key would have work.
+    /// One key. All commands use this key, and its members are formed from the numbers. A cluster
+    /// takes no part, because only the process that owns the key would have work.
     OneKey,
 }
 
@@ -331,8 +331,8 @@ mod tests {
     }
 
     /// Shards and partitions (parts of a shard) are contiguous ranges of slots. The two sets of a
-    /// union are in different halves of the slots. With an even number of shards and of partitions,
-    /// they are therefore in different shards and partitions.
+    /// union are in different halves of the slots. If the numbers of shards and partitions are
+    /// even, the two sets are therefore in different shards and partitions.
     #[test]
     fn unions_span_shards() {
         use pantala_base::{key_slot, limits::SLOTS};

@@ -352,7 +352,8 @@ pub(crate) const ALL: &[Workload] = &[
         commands: &[uniform("SUNIONSTORE union first second", 1)],
         fill: &[Each("SADD first __key__ -__same_key__"), Each("SADD second __key__ -9__same_key__")],
         after: &[Count("SCARD union", 3)],
-        // With this minimum, no number after `-` equals a number after `-9`, at any scale.
+        // All numbers have at least seven digits. At any scale, `-N` in the first set therefore
+        // differs from `-9N` in the second.
         key_minimum: 1_000_000,
         ..UNION
     },
