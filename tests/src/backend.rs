@@ -46,8 +46,8 @@ impl Backend {
     }
 }
 
-/// Returns the reason why this host can't set up a ring, or `None` if it can. Asks the kernel and
-/// not Pantala: if Pantala rejects io_uring by mistake, the tests must fail.
+/// Returns the reason why this host can't set up a ring, or `None` if it can. Asks the kernel, not
+/// Pantala. If Pantala rejects io_uring by mistake, the tests must fail.
 fn io_uring_refusal() -> Option<String> {
     let ring = io_uring::IoUring::<io_uring::squeue::Entry, io_uring::cqueue::Entry>::builder()
         .setup_single_issuer()

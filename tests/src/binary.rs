@@ -16,8 +16,8 @@ pub fn workspace_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("the package has a parent").to_path_buf()
 }
 
-/// Returns the path of the binary under test. This is `PANTALA_BIN` if it is set; otherwise cargo
-/// builds the binary once per process, in the profile of this test.
+/// Returns the path of the binary under test. This is the value of `PANTALA_BIN`, if it is set.
+/// Otherwise cargo builds the binary once per process, in the profile of this test.
 ///
 /// # Panics
 /// If the binary can't be built.
@@ -41,7 +41,7 @@ pub fn pantala_bench() -> &'static PathBuf {
 
 /// Builds the binary `name`. cargo unifies the features of the dependencies of all `packages`. The
 /// callers choose `packages` so that the features are the same as for `cargo test --workspace`.
-/// That command has then already built everything except the binary.
+/// Everything except the binary is then already built, if the tests run under that command.
 fn build(name: &str, packages: &[&str]) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

@@ -107,8 +107,8 @@ impl Client {
         self.send_raw(&bytes);
     }
 
-    /// Sends all commands in one write and returns the replies. Reads while it writes. Without
-    /// that, the client and the server could each wait until the other side reads.
+    /// Sends all commands in one write and returns the replies. Reads while it writes. If it wrote
+    /// everything first, the client and the server could each wait until the other side reads.
     ///
     /// # Panics
     /// If the server closes the connection.
@@ -349,8 +349,8 @@ impl Client {
     }
 }
 
-/// Returns the minimum length that the reply `unread` must have to be complete: up to the end of
-/// its last bulk, or one byte more than now.
+/// Returns the minimum length that the incomplete reply `unread` must reach before it is worth
+/// parsing again. This is the end of its last bulk, or one byte more than now.
 fn missing_len(unread: &[u8]) -> usize {
     let mut at = 0;
     while let Some(header) = unread[at..].iter().position(|byte| *byte == b'\r') {

@@ -25,14 +25,14 @@ const SHOWN_BEFORE: usize = 100;
 const HISTORY_SHOWN: usize = 60;
 /// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// Maximum number of elements that a report shows of those that only one of the two walks found.
+/// A report shows at most this many of the elements that only one of the two walks found.
 const ODD_SHOWN: usize = 4;
 /// Number of commands that fill both servers before a stream, to create payloads for `RESTORE`.
 const FILLING: usize = 3000;
 /// Maximum length of a payload for `RESTORE`, in bytes.
 const PAYLOAD_BYTES_MAX: usize = 20_000;
-/// Minimum length of the reference's reply to a script, in bytes, for which the same script may
-/// fail on Pantala for lack of memory.
+/// If the reference's reply to a script has at least this many bytes, the same script may fail on
+/// Pantala for lack of memory.
 const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 
 /// A difference between two servers.
@@ -57,7 +57,7 @@ pub struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     /// Creates a pair in which `subject` must reply as `reference` does. Empties both servers, and
-    /// disables active expiry, so that the number of keys is comparable.
+    /// disables active expiry. The number of keys is then comparable.
     #[must_use]
     pub fn new(subject: &'a Server, reference: &'a Server) -> Pair<'a> {
         let connect = |server: &Server| {
@@ -150,8 +150,8 @@ impl<'a> Pair<'a> {
         reference.send_raw(&bytes);
         let sent = || steps.iter().map(|step| format!("\n    {}", show_args(&step.args))).collect::<String>();
         let unanswered = |text: String| difference(start, format!("{text}; the burst was:{}", sent()));
-        // The marker reveals missing and extra replies, which would otherwise look like wrong
-        // replies.
+        // The marker shows whether replies are missing or extra. Without it, they would look like
+        // wrong replies.
         let right = until_marker(reference, &marker).map_err(|text| unanswered(format!("the reference: {text}")))?;
         let given = until_marker(subject, &marker).map_err(unanswered)?;
         if given.len() != right.len() || right.len() != steps.len() {
@@ -223,7 +223,8 @@ impl<'a> Pair<'a> {
     }
 
     fn compare_key(&mut self, when: &str, key: &[u8]) -> Result<(), Difference> {
-        // The IDs of this stream come from the servers' clocks, so they differ.
+        // The IDs of this stream come from the servers' clocks, so only the kind of reply is
+        // compared.
         let stream_check = if key == generator::CLOCK_STREAM { Check::Kind } else { Check::Times };
         for (words, check) in [
             ("TYPE {}", Check::Exact),
@@ -347,8 +348,8 @@ fn payloads(subject: &Server, reference: &Server, seed: u64, start_s: i64) -> Re
     let mut payloads = Vec::new();
     for database in 0..generator::DATABASES {
         for key in pair.keys_of(database as usize)? {
-            // The last ID of this stream is a time. A stream restored from this payload would
-            // reject smaller IDs, and the generator's other IDs are all smaller.
+            // The last ID of this stream is a time. A stream restored from its payload would reject
+            // all other IDs of the generator, because they are smaller.
             if key == generator::CLOCK_STREAM {
                 continue;
             }

@@ -26,7 +26,7 @@ const WORKLOAD_MAX: Duration = Duration::from_secs(90);
 pub struct Ecosystem {
     /// Its directory in `tests/clients`.
     pub name: &'static str,
-    /// Required programs on the search path.
+    /// Programs that must be on the search path.
     pub programs: &'static [&'static str],
     /// Command lines that install packages, run in the copied directory.
     pub install: &'static [&'static [&'static str]],
@@ -36,7 +36,8 @@ pub struct Ecosystem {
     pub encrypted: &'static [&'static [&'static str]],
 }
 
-/// The languages whose packages this process has tried to install, with the copied directories.
+/// The languages whose packages this process has tried to install. Each has its copied directory,
+/// or `None` if it can't be used.
 static INSTALLED: Mutex<Vec<(&str, Option<PathBuf>)>> = Mutex::new(Vec::new());
 
 /// Password of a file in PKCS #12 format, which Java requires.
@@ -44,8 +45,8 @@ const STORE_PASSWORD: &str = "workload";
 
 impl Ecosystem {
     /// Copies the directory and installs its packages. If the language is not installed, prints a
-    /// `SKIPPED:` line and returns `None`. Outside of CI, does the same if the packages can't be
-    /// installed, for example without access to a registry.
+    /// `SKIPPED:` line and returns `None`. Outside of CI, a failed installation has the same
+    /// result, for example without access to a registry.
     ///
     /// # Panics
     /// With `CI=true`, if the language is installed and the installation of packages fails.
@@ -127,8 +128,8 @@ impl Ecosystem {
         }
     }
 
-    /// Runs a workload with the primary `server`, which must still run at the end, and with these
-    /// environment variables.
+    /// Runs a workload with these environment variables. Afterwards, the primary `server` must
+    /// still run.
     ///
     /// # Panics
     /// Like [`Ecosystem::run`].

@@ -111,8 +111,9 @@ impl EffectStream {
 
     /// Returns all effects of writes that were acknowledged before this call. Sets a marker key,
     /// reads the stream up to the marker, and does both a second time. One marker is not enough:
-    /// effects of other workers may follow it, although their writes were acknowledged before. They
-    /// precede the second marker, because it is set after the first marker was received.
+    /// effects of other workers may follow the first marker, although their writes were
+    /// acknowledged before this call. These effects precede the second marker, which is set only
+    /// after the first was received.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
         let mut effects = self.up_to_marker(client);
         effects.append(&mut self.up_to_marker(client));
@@ -138,7 +139,7 @@ impl EffectStream {
 /// Replays effects on a server, in order.
 ///
 /// # Panics
-/// If the server replies with an error to an effect, because effects of one server must be valid on
+/// If the server replies with an error to an effect. Every effect of one server must be valid on
 /// another.
 pub fn replay(effects: &[Effect], server: &Server) {
     let mut client = server.connect();
@@ -174,8 +175,8 @@ impl Encoded {
     }
 
     /// Sends the first `length` bytes to a server and closes the connection. The server then
-    /// discards an incomplete last command or an open `MULTI`, as when it loads a truncated
-    /// append-only file.
+    /// discards an incomplete last command or an open transaction. Loading a truncated append-only
+    /// file has the same result.
     ///
     /// # Panics
     /// If the server replies with an error to one of the effects.
@@ -189,8 +190,8 @@ impl Encoded {
 }
 
 /// Deletes the expired keys of all databases with `SCAN`, so that their `DEL`s are propagated.
-/// Copies of the server keep these keys until they receive the `DEL`s, because
-/// `as_sent_by_a_client` has postponed the deadlines.
+/// Until then, copies of the server have these keys, because `as_sent_by_a_client` has postponed
+/// the deadlines.
 pub fn delete_expired(client: &mut Client) {
     for db in 0..DATABASES {
         client.call(&format!("SELECT {db}"));

@@ -9,8 +9,9 @@ use crate::{Reply, Server};
 /// and `PING`s are sent every second.
 pub const PRIMARY: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
 
-/// Number of comparisons of two servers' digests before they count as different. Several are
-/// needed, because a key may expire between the two digests of one comparison.
+/// Maximum number of times that the digests of two servers are compared. The servers count as
+/// different if every comparison fails. One comparison is not enough, because a key may expire
+/// between its two digests.
 const DIGESTS_MAX: usize = 3;
 
 /// Returns a field of `INFO`, or an empty string.
@@ -41,7 +42,7 @@ pub fn wait_for_link(replica: &Server) {
     eventually("the link is up", || info(replica, "replication", "master_link_status") == "up");
 }
 
-/// Waits until a replica has applied everything that its primary has sent.
+/// Waits until a replica has applied the primary's whole stream.
 ///
 /// # Panics
 /// If the replica hasn't applied everything in time.

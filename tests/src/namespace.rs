@@ -18,9 +18,9 @@ pub const V6: &str = "fd77::1";
 const INSIDE: &str = "PANTALA_TEST_IN_NAMESPACE";
 
 /// Runs the test with the path `test` again, in a network namespace with the addresses above.
-/// Returns `true` when that run has passed. Returns `false` if the caller is already in the
-/// namespace; the caller must then run the test's body. If no namespace can be created, which
-/// containers may forbid, skips the test, even in CI.
+/// Returns `true` when that run has passed, or if no namespace can be created. Returns `false` if
+/// the caller is already in the namespace; the caller must then run the test's body. Containers may
+/// forbid namespaces, so the test is then skipped, even in CI.
 ///
 /// # Panics
 /// If the test fails in the namespace, or runs longer than `limit`.
@@ -109,7 +109,7 @@ impl Network {
     pub fn heal(&self) {
         while self.run("rule del pref 50") {}
         if let Some(tc) = &self.tc {
-            // Fails if nothing was slowed down.
+            // The error is ignored: the command fails if nothing was slowed down.
             let _ = Command::new(tc).args(["qdisc", "del", "dev", "lo", "root"]).output();
         }
     }

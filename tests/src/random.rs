@@ -3,7 +3,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// SplitMix64: every seed gives a different stream.
+/// A SplitMix64 generator. Every seed gives a different stream.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -32,8 +32,8 @@ impl Random {
     }
 
     /// Returns the seed of the run `name` of a test: a hash of that name and the `announced` seed.
-    /// A test with several runs prints only the announced seed. All runs replay from this seed, and
-    /// each run still has its own stream.
+    /// A test with several runs prints only the announced seed, which replays all runs. Each run
+    /// still has its own stream.
     #[must_use]
     pub fn seed_of(announced: u64, name: &str) -> u64 {
         // FNV-1a, which never changes.

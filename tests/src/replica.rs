@@ -17,8 +17,9 @@ use crate::{Client, Server};
 /// Maximum number of effects sent to a copy together.
 const TOGETHER: usize = 1000;
 
-/// Number of comparisons of two servers' digests before they count as different. Several are
-/// needed, because a key may expire between the two digests of one comparison.
+/// Maximum number of times that the digests of two servers are compared. The servers count as
+/// different if every comparison fails. One comparison is not enough, because a key may expire
+/// between its two digests.
 const DIGESTS_MAX: usize = 3;
 
 /// A check of a unit, given as its effects without `MULTI` and `EXEC`. An error says which property
@@ -72,8 +73,8 @@ impl Replica {
         wait_for_expiry(server);
         let mut client = server.connect();
         // Effects of other workers may follow the first marker, although their writes were
-        // acknowledged before the marker was set. They precede the second marker, because it is set
-        // after the first marker was received.
+        // acknowledged before the marker was set. These effects precede the second marker, which is
+        // set only after the first was received.
         client.command(&[&b"SET"[..], MARKER, b"first"]);
         eventually("the stream contains the first marker", || {
             self.is_marked.load(Ordering::Relaxed) || self.has_ended()
@@ -108,7 +109,7 @@ impl Follower {
         loop {
             let (mut bytes, mut count, mut is_last) = (Vec::new(), 0, false);
             // Replies are read after each batch. Within a transaction, commands have no result yet,
-            // so a batch must not end there.
+            // so no batch ends there.
             while !is_last && (count == 0 || units.is_open() || count < TOGETHER && !self.stream.is_drained()) {
                 let effect = self.stream.next_effect();
                 let marker = (effect.len() == 3 && effect[1] == MARKER).then(|| effect[2].as_slice());

@@ -89,7 +89,7 @@ impl Server {
         Some(Server::start(&program, &[], &all, None))
     }
 
-    /// Starts Pantala as [`Server::pantala`] does, but without allowing `DEBUG`. Waits only for the
+    /// Starts Pantala like [`Server::pantala`], but does not allow `DEBUG`. Waits only for the
     /// first reply, so the server may still be loading its dataset.
     ///
     /// # Panics
@@ -396,8 +396,8 @@ fn pantala_configured(file: OsString, input: Option<&str>, args: &[&str]) -> Ser
 }
 
 /// Returns a port on loopback on which no process listens now. The port is below the kernel's range
-/// for outgoing connections, so that no client's socket takes it. Each call in this process returns
-/// a different port.
+/// for outgoing connections, so no client's socket gets this port. Each call in this process
+/// returns a different port.
 ///
 /// # Panics
 /// If there is no free port.

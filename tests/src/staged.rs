@@ -1,5 +1,5 @@
 //! A scripted primary, which a Pantala server follows. The test determines what the primary sends,
-//! such as a damaged snapshot or a stream with errors, and when it breaks the link.
+//! such as a damaged snapshot or a stream with errors, and when the primary breaks the link.
 //!
 //! A *scene* is the primary's script for one connection: replies to the commands of the replica's
 //! handshake, then an *answer* to `PSYNC` or `SYNC`.
@@ -148,8 +148,8 @@ impl StagedPrimary {
         self.sent.lock().expect("no thread panics while holding it").clone()
     }
 
-    /// Returns the number of empty lines received so far. A replica sends them to keep the link
-    /// alive.
+    /// Returns the number of empty lines received so far. A replica sends empty lines to keep the
+    /// link alive.
     #[must_use]
     pub fn empty_lines(&self) -> usize {
         self.empty_lines.load(Relaxed)

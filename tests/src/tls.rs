@@ -186,8 +186,8 @@ impl Certificates {
     }
 }
 
-/// A tunnel's observations: the server's certificate on the last connection that finished its
-/// handshake, and the last failure that [`Tunnel::failure`] hasn't returned yet.
+/// The observations of a tunnel: the server's certificate on the last connection that finished its
+/// handshake, and the last failure, until [`Tunnel::failure`] returns it.
 #[derive(Default)]
 struct Seen {
     certificate: Option<Vec<u8>>,

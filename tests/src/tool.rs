@@ -51,7 +51,8 @@ pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Durati
 /// Runs a command line with `input` until it ends.
 ///
 /// # Panics
-/// If the command can't be started, or still runs after `limit`. The message contains its output.
+/// If the command can't be started, or still runs after `limit`. The panic message contains the
+/// command's output.
 #[must_use]
 pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
     let mut child = command

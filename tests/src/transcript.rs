@@ -3,9 +3,9 @@
 
 use crate::{Server, for_each_backend};
 
-/// Calls `transcript(server, version of RESP)` with redis-server, and with Pantala on each backend.
-/// Checks that the lines are the same. Pantala is started with `args`. Skips the check if
-/// redis-server isn't installed.
+/// Calls `transcript` with redis-server, and with Pantala on each backend. The arguments of
+/// `transcript` are the server and the version of RESP. Checks that the lines are the same. Pantala
+/// is started with `args`. Skips the check if redis-server isn't installed.
 ///
 /// # Panics
 /// If a line differs, or one server has more lines.

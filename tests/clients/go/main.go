@@ -125,7 +125,7 @@ func watchRetries(rdb *redis.Client) {
 		sum += value
 	}
 	must(sum == accounts*100, "the accounts hold %d", sum)
-	// The writers above may happen never to conflict. This transaction always conflicts.
+	// By chance, the writers above may never conflict. This transaction always conflicts.
 	err := rdb.Watch(ctx, func(tx *redis.Tx) error {
 		ok(client(3).Incr(ctx, account(0)).Err())
 		_, err := tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error {

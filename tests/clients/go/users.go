@@ -18,7 +18,8 @@ const (
 	binaryUser = "\xff\xfe\x01library"
 )
 
-// forBothProtocols runs a check of users with RESP2 and RESP3. The user doesn't exist before.
+// forBothProtocols runs a check of users with RESP2 and RESP3. The user doesn't exist when a run
+// starts.
 func forBothProtocols(check func(protocol int, admin *redis.Client)) func(*redis.Client) {
 	return func(*redis.Client) {
 		for _, protocol := range []int{2, 3} {
@@ -35,7 +36,7 @@ func forBothProtocols(check func(protocol int, admin *redis.Client)) func(*redis
 func as(protocol int, name, word string) *redis.Client {
 	options := options(protocol)
 	options.Username, options.Password = name, word
-	// go-redis would otherwise repeat a failed login.
+	// Without this setting, go-redis would repeat a failed login.
 	options.MaxRetries = -1
 	return redis.NewClient(options)
 }

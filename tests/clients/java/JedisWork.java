@@ -67,7 +67,7 @@ final class JedisWork {
                 wanted.add(Integer.toString(value));
             }
             Check.same(jedis.lrange("history", 0, -1), wanted);
-            // The threads above may happen never to conflict. This transaction always conflicts.
+            // By chance, the threads above may never conflict. This transaction always conflicts.
             jedis.watch("counter");
             try (Jedis other = client()) {
                 other.incr("counter");

@@ -34,7 +34,7 @@ async function open(name) {
       await queue.obliterate({ force: true });
       await queue.close();
       // `obliterate` keeps the stream of events and the counter of the rate limit. The counter
-      // expires later.
+      // expires by itself.
       const left = (await redis.keys(`bull:${name}:*`)).filter((key) => !/:(events|limiter)$/.test(key));
       assert.deepEqual(left, [], 'obliterate leaves nothing');
     },
@@ -168,7 +168,7 @@ await check('a job whose worker is lost is taken up by another', async () => {
   const added = await it.queue.add('left behind', {});
   const taken = await lost.getNextJob('a token');
   assert.equal(taken.id, added.id);
-  // Deletes the job's lock, so that the check need not wait until the lock expires.
+  // Deletes the job's lock. Without this, the check would have to wait until the lock expires.
   await redis.del(`bull:stalled:${added.id}:lock`);
   await lost.close(true);
   await it.worker(async () => 'found', { stalledInterval: 100 });

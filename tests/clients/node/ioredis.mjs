@@ -35,7 +35,7 @@ await check('transactions with WATCH: of 8 clients none loses an increment', asy
     }
   }));
   assert.equal(await redis.get('counter'), '200');
-  // The eight clients above may happen never to conflict. This transaction always conflicts.
+  // By chance, the eight clients above may never conflict. This transaction always conflicts.
   await clients[0].watch('counter');
   await redis.incr('counter');
   assert.equal(await clients[0].multi().set('counter', 'lost').exec(), null);

@@ -7,7 +7,7 @@ import traceback
 
 PORT = int(os.environ["PANTALA_PORT"])
 CA = os.environ.get("PANTALA_TLS_CA")
-# Empty if the port is not encrypted.
+# The dictionary is empty if the port is not encrypted.
 CERTIFICATES = {
     "ssl_ca_certs": CA,
     "ssl_certfile": os.environ["PANTALA_TLS_CERT"],

@@ -111,7 +111,7 @@ def watch_retries_lose_nothing():
     assert sum(int(value) for value in mine.mget(keys)) == 1600
     moved = sum(int(value) - 100 for value in mine.mget(keys[4:]))
     assert moved == THREADS * 25, moved
-    # The threads above may happen never to conflict. This transaction always conflicts.
+    # By chance, the threads above may never conflict. This transaction always conflicts.
     with mine.pipeline() as pipeline:
         pipeline.watch(keys[0])
         client().incr(keys[0])

@@ -9,7 +9,8 @@ use pantala_commands::lookup;
 use pantala_engine::acl::{Users, check_line};
 use pantala_resp::{Args, Limits, Parser};
 
-/// Calls that each reloaded user may run if, and only if, the original user may run them.
+/// Calls on which each reloaded user and the original user must agree: both may run a call, or
+/// neither may.
 const CALLS: [&str; 10] = [
     "GET a",
     "GET ab",
@@ -96,8 +97,8 @@ fn set_users(users: &Users, text: &[u8]) {
             assert_eq!((users.lines(), users.epoch()), (before, epoch), "a rejected change changes nothing");
         }
         if let Ok(checked) = check_line(catalog(), &line.split(|byte| *byte == b' ').collect::<Vec<_>>()) {
-            // The error is ignored: `check_line` accepts a line with an unknown command, and
-            // `add_configured` rejects it.
+            // An error is ignored, because `add_configured` rejects a line with an unknown command,
+            // although `check_line` accepts the line.
             let _ = Users::new(catalog()).add_configured(&[checked]);
         }
     }

@@ -55,7 +55,8 @@ pub fn run(data: &[u8]) {
     }
     if let Ok(manifest) = Manifest::parse(file) {
         let text = manifest.text();
-        // Quoting a file's name may make its line longer than the limit. Redis has the same defect.
+        // Quoting a file's name may make its line longer than the limit that the parser accepts, in
+        // Redis too.
         let fits = text.split_inclusive(|byte| *byte == b'\n').all(|line| line.len() <= LINE_BYTES_MAX);
         if fits && !text.is_empty() {
             assert_eq!(Manifest::parse(&text), Ok(manifest));

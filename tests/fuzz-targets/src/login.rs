@@ -2,7 +2,7 @@
 //! replaced by the valid password, or by commands with it ([`expand`]), so that some inputs log in.
 //! No other input can contain the password, because it is random.
 //!
-//! A model computes from the commands when the client is logged in. Until then, no command that
+//! From the commands, a model computes when the client is logged in. Until then, no command that
 //! needs a login may run. The client may receive only the replies of `QUIT` and `RESET`, and errors
 //! that reveal no data. No input may change the users.
 //!
@@ -40,7 +40,7 @@ const ERRORS: &[&str] = &[
     "ERR unknown command ",
     "ERR unknown subcommand ",
     "ERR wrong number of arguments for ",
-    // These follow `IN_EXEC` in a reply of `EXEC`.
+    // In a reply of `EXEC`, these follow [`IN_EXEC`].
     "wrong number of arguments for ",
     "ERR syntax error",
     "ERR Syntax error in HELLO option ",
@@ -192,7 +192,7 @@ fn effects(mut stream: Vec<u8>, password: &str) -> Vec<Effect> {
         let mut ranges = Vec::<ArgRange>::new();
         let Ok(Some(length)) = parser.parse(&mut stream, &mut ranges, &Limits::default()) else { return found };
         let words: Vec<Vec<u8>> = Args::new(&stream, &ranges).iter().map(<[u8]>::to_vec).collect();
-        // Empty commands have no reply.
+        // An empty command has no reply, so it has no entry here.
         if !words.is_empty() {
             found.push(effect(&words, password));
         }
@@ -312,7 +312,7 @@ fn logins(data: &[u8]) -> usize {
         };
         rest = &rest[length..];
         let is_error = matches!(value, Value::Error(_));
-        // If no effect is left, this is the reply to a protocol error.
+        // If the effects of all commands are used up, this is the reply to a protocol error.
         let effect = effects.next().unwrap_or(Effect::None);
         match effect {
             Effect::LogsIn if !is_error => {

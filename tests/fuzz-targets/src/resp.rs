@@ -10,9 +10,9 @@ use pantala_resp::value::{parse_reply, reply_len};
 use pantala_resp::{ArgRange, Args, Limits, Parser, ProtocolError};
 
 const CHOICES: usize = 4;
-/// Maximum length of a line. It is so low that the fuzzer exceeds it. As in Redis, a longer line is
-/// accepted if the parser receives the whole line at once, and may be rejected if the line arrives
-/// in pieces.
+/// Maximum length of a line. It is so low that the fuzzer exceeds it. As in Redis, the parser
+/// accepts a longer line if it receives the whole line at once, and may reject one that arrives in
+/// pieces.
 const LINE_LEN_MAX: usize = 256;
 
 #[derive(Debug, Default, PartialEq)]

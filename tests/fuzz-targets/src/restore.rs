@@ -178,7 +178,7 @@ pub fn run(data: &[u8]) {
     let Ok(loaded) = read(&mut Reader::new(data, STRING_BYTES_MAX), &LIMITS) else { return };
     let bytes = dump(&loaded, data.len().is_multiple_of(2));
     // The nodes of a list or a stream may together be longer than the maximum length of a string.
-    // This reader therefore has a higher maximum than the reader above.
+    // This reader therefore allows longer strings than the reader above.
     let mut reader = Reader::new(&bytes, u64::from(u32::MAX));
     let again = read(&mut reader, &LIMITS).expect("what was written is read");
     assert_eq!(reader.remaining(), 0);

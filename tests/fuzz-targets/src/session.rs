@@ -9,8 +9,8 @@ use pantala_session::testing::{Outcome, drive};
 
 const CHOICES: usize = 16;
 
-/// Number of choices that the input determines. After them, the largest choice is always made,
-/// because some sequences of choices would never deliver the rest of the input.
+/// Number of choices that the input determines. After these choices, the largest choice is always
+/// made: some sequences of choices would never deliver the rest of the input.
 const FREE_CHOICES_MAX: usize = 20_000;
 
 /// Returns whether the error depends on how the bytes are split. As in Redis, a line above the
@@ -29,7 +29,8 @@ pub fn run(data: &[u8]) {
         if next > FREE_CHOICES_MAX {
             return bound - 1;
         }
-        // Each pass over the choices differs from the previous pass.
+        // The choices are used again and again. Adding the number of the pass makes each pass
+        // different.
         let choice = usize::from(choices[next % CHOICES]).wrapping_add(next / CHOICES);
         choice % bound
     });

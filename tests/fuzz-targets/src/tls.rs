@@ -107,7 +107,8 @@ fn converse(server: &Server, choices: &[u8]) {
     client.perform_handshake(&mut Out { plain: &mut down.got, reply: &mut hello }).expect("a hello");
     up.flying = hello;
     let mut is_well = true;
-    // A side that has sent its closing alert receives no more bytes.
+    // A side that has sent its closing alert receives no more bytes, so bytes in flight to it are
+    // dropped.
     let drop_late = |up: &mut Way, down: &mut Way| {
         if down.is_closed {
             up.flying.clear();

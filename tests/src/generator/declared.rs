@@ -1,6 +1,7 @@
 //! Commands built from the arguments that redis-server's `COMMAND DOCS` declares, so that every
-//! form of a command occurs. Keys are arbitrary, so most have the wrong type. Numbers include every
-//! limit, and values may be empty. About one command in six has too few or too many arguments.
+//! form of a command occurs. Keys are arbitrary, so most values have the wrong type. Numbers
+//! include every limit, and values may be empty. About one command in six has too few or too many
+//! arguments.
 
 use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
 use super::hashes::walk_of;
@@ -131,7 +132,7 @@ impl Generator {
             0 if args.len() > words => args.truncate(words + self.random.below(args.len() - words)),
             1 => {
                 let more = self.value();
-                // Three kinds of commands get no additional argument. In a blocking command, the
+                // Commands of three kinds get no additional argument. In a blocking command, the
                 // additional argument would become the timeout. Rank commands accept an additional
                 // argument since Redis 7.2. In a command of `PICKING`, the additional argument
                 // could become a count that keeps redis-server busy forever.

@@ -6,8 +6,9 @@
 //! each key expires on both servers or on neither, and `GT` and `LT` have the same result on both.
 //! Keys that expire immediately (with a time in the past) are common.
 //!
-//! A *step* is a command with a [`Check`], which says how exactly the two replies must agree. Not
-//! all replies can be equal, because some are random or depend on the clock, in Redis too.
+//! A *step* is a command with a [`Check`], which says how exactly the two replies must agree. Even
+//! two redis-servers give different replies to some commands, because these replies are random or
+//! depend on the clock.
 
 mod bitmaps;
 mod declared;
@@ -46,7 +47,7 @@ pub enum Check {
     Pairs,
     /// For the SCAN commands: the cursor is followed to the end on each server, and the elements of
     /// all pages must be equal. Cursors and repeated elements may differ between servers. Such a
-    /// step starts at cursor 0. No step may be required to follow it directly.
+    /// step starts at cursor 0, and no other step depends on following it directly.
     Walk,
     /// As `Walk`, with pairs as elements.
     WalkOfPairs,

@@ -48,8 +48,8 @@ impl Generator {
                     "#!lua name={library}\nredis.register_function('{function}', function(keys, args) {body} end)\n"
                 );
                 if self.random.one_in(2) {
-                    // No other library uses this name. With several conflicting names, the error
-                    // would contain a random one of them.
+                    // No other library uses this name. If several names conflicted, the error would
+                    // contain a random one of them.
                     let (other, flags) = (
                         format!("{library}_j"),
                         *self.random.pick(&[

@@ -2,8 +2,8 @@
 
 use super::{Check, Generator, Step};
 
-/// Number of keys that contain most sorted sets. Keys with a number less than [`SMALL_KEYS`] get
-/// few members, so that all encodings occur.
+/// Number of keys that contain most sorted sets. The keys numbered below [`SMALL_KEYS`] get few
+/// members, so that all encodings occur.
 pub(super) const KEYS: usize = 7;
 const SMALL_KEYS: usize = 3;
 /// Prefix of the keys of lexicographical ranges.

@@ -3,8 +3,8 @@
 
 use super::{Check, Generator, Step, lists, sets, sorted_sets};
 
-/// The key that `SORT` reads. It is a copy, because sorting a sorted set converts it permanently to
-/// a skip list in Redis.
+/// The key that `SORT` reads. It is a copy, because sorting a sorted set in Redis converts the set
+/// permanently to a skip list.
 const COPY: &[u8] = b"copy to sort";
 
 /// Patterns of `BY`.
@@ -30,7 +30,7 @@ impl Generator {
         }
         self.mix_case(&mut sort.args[0]);
         // Redis's SORT reports a wrong error if an earlier command has set `errno`. HSCAN makes
-        // Redis set `errno` to 0, which it does before it parses a cursor.
+        // Redis set `errno` to 0, because Redis does so before it parses a cursor.
         self.following.push_back(Step::new(vec![b"HSCAN".to_vec(), COPY.to_vec(), b"x".to_vec()], Check::Exact));
         self.following.push_back(sort);
         self.following.push_back(Step::new(vec![b"DEL".to_vec(), COPY.to_vec()], Check::Exact));
@@ -71,7 +71,8 @@ impl Generator {
                 }
             }
         }
-        // The order differs between servers if weights are equal, or if nothing is sorted.
+        // The order of elements differs between servers if their weights are equal, or if nothing
+        // is sorted.
         let is_open = by && (alpha || nosort);
         if !read_only && !is_open && self.random.one_in(4) {
             args.push(self.word("STORE"));

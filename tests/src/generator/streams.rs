@@ -17,8 +17,8 @@ pub(super) fn key(number: usize) -> Vec<u8> {
 /// The key whose entries have IDs from the clock.
 pub const CLOCK_STREAM: &[u8] = b"stream of the clock";
 
-/// Minimum idle times in ms. Each matches all entries (0), no entries, or only entries that were
-/// claimed with a delivery time long ago.
+/// Minimum idle times in ms. Each value matches all entries (0), no entries, or only entries that
+/// were claimed with a delivery time long ago.
 pub(super) const IDLE_MS: &[&str] =
     &["0", "0", "0", "0", "1000000", "1000000", "2500000000", "9223372036854775807", "-1", "x"];
 
@@ -256,8 +256,7 @@ impl Generator {
     }
 
     fn setid(&mut self, args: &mut Vec<Vec<u8>>) {
-        // Most IDs are near the current IDs, because no further entries could be added after a
-        // large jump.
+        // Most IDs are near the current IDs. After a large jump, no further entries could be added.
         let ms = self.stream_ms + 1;
         args.push(if self.random.one_in(3) {
             self.id()

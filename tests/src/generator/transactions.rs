@@ -39,8 +39,8 @@ impl Generator {
                 _ => self.data_command(),
             };
             // EXEC has one reply for all commands, so each command's reply must be comparable byte
-            // by byte. A command that other steps must follow is excluded, because those steps
-            // can't be queued with it.
+            // by byte. A command that other steps must follow directly is excluded, because these
+            // steps can't be queued with it.
             let is_whole = !self.has_following_step();
             self.following.clear();
             if step.check != Check::Exact || !is_whole {

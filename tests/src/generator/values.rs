@@ -135,7 +135,7 @@ impl Generator {
     }
 
     /// Returns a number of seconds that is far from any other time of the stream, so that GT, LT
-    /// and expiry have the same result on two servers regardless of the delay between them.
+    /// and expiry have the same result on two servers, even if one server is delayed.
     fn far_seconds(&mut self) -> i64 {
         (self.random.below(1_000_000) as i64 + 1) * FAR_STEP_S + 50_000
     }

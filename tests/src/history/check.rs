@@ -143,12 +143,12 @@ impl<'e> Search<'e> {
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
         // If one of the possible events changes nothing whenever it happens, the search chooses
-        // only that event. No order is lost: every order that continues with another event is still
-        // possible afterwards.
+        // only that event. This loses no solution: any order that continues with another event can
+        // also continue with that event after this one.
         let changes_nothing = |(_, index, after): &(usize, usize, State)| {
             let event = &self.events[*index];
-            // The expiry of a TTL that no key has any more also changes nothing, because no key
-            // gets that TTL again.
+            // If no key has a TTL any more, the expiry of that TTL also changes nothing, because no
+            // key gets it again.
             event.changes_nothing() || matches!(event.operation, Operation::Expires(..)) && after == state
         };
         if let Some(at) = possible.iter().position(changes_nothing) {
@@ -168,7 +168,7 @@ impl<'e> Search<'e> {
     }
 
     /// Returns a text with the events of the longest order found, and with the remaining events.
-    /// None of them can follow that order.
+    /// None of the remaining events can follow that order.
     fn shown(&self) -> String {
         let mut text = "no order explains this history. The longest order found:\n".to_owned();
         let mut left: Vec<usize> = self.clients.iter().flatten().copied().collect();

@@ -125,8 +125,8 @@ impl State {
 
     fn blocking_move(&mut self, from: Key, to: Key, reply: &Reply) -> bool {
         match (self.value(from), self.value(to)) {
-            // A blocked client stays blocked if the key becomes a string, so both replies are
-            // right.
+            // A client that is already blocked stays blocked if the key becomes a string. Both a
+            // null and an error are therefore right.
             (None, _) => *reply == Reply::Null,
             (Some(Value::Text(_)), _) => *reply == Reply::Null || reply_is(reply, WRONG_TYPE),
             (Some(Value::List(_)), Some(Value::Text(_))) => reply_is(reply, WRONG_TYPE),

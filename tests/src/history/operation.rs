@@ -106,7 +106,8 @@ pub enum Operation {
     /// `BLMOVE` from the left end of one list to the right end of another
     BlockingMove(Key, Key),
     /// The TTL with this number, which was set on this key, expires. No client sends this
-    /// operation. The key that now has the TTL is deleted (`RENAME` moves a TTL to another key)
+    /// operation. The expiry deletes the key that now has the TTL, which may be another key after a
+    /// `RENAME`
     Expires(Key, u8),
 }
 
@@ -226,7 +227,7 @@ impl Operation {
         match (self, reply) {
             (Operation::One(command), _) => changes_nothing(command, reply),
             (Operation::Exec(commands), Reply::Array(replies)) => all_change_nothing(commands, replies),
-            // An aborted transaction could also have been aborted at any later moment.
+            // An aborted transaction would also be aborted at any later moment.
             (Operation::Exec(_) | Operation::BlockingPop(_) | Operation::BlockingMove(..), _) => {
                 matches!(reply, Reply::Null | Reply::Error(_))
             }

@@ -65,8 +65,8 @@ pub const ALL: &[Kind] = &[
 ];
 
 /// Default kinds of the commands in transactions and scripts. A repeated kind is more frequent.
-/// Scripts can't contain blocking commands or scripts, so they get commands on lists and on strings
-/// instead.
+/// Scripts can't contain blocking commands or other scripts, so they get commands on lists and on
+/// strings instead.
 pub const WITHIN: &[Kind] = &[
     Kind::Texts,
     Kind::Texts,

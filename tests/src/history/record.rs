@@ -9,7 +9,7 @@ use super::{Event, Key, Operation};
 use crate::client::encode;
 use crate::{Client, Reply};
 
-/// Returns the names of a window's keys, which no other window uses.
+/// Returns the names of a window's keys. No other window uses these names.
 #[must_use]
 pub fn names(window: u64, keys: usize) -> Vec<String> {
     (0..keys).map(|key| format!("window{window}:{key}")).collect()
@@ -106,9 +106,9 @@ pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], s
     events
 }
 
-/// Returns an event for the expiry of each TTL that was set. The event is like a deletion of the
-/// key by another client. A TTL expires between (request sent + TTL) and (reply received + TTL).
-/// The difference of the clocks widens this interval.
+/// Returns an event for the expiry of each TTL that was set. In the history, the expiry is like a
+/// deletion of the key by another client. A TTL expires between (request sent + TTL) and (reply
+/// received + TTL). The difference of the clocks widens this interval.
 fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
     let set =
         events.iter().flat_map(|event| event.operation.expiries(&event.reply).into_iter().map(move |set| (event, set)));

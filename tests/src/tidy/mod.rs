@@ -99,7 +99,7 @@ fn opaque_len(rest: &[u8], in_word: bool) -> usize {
             until(&end, 2 + hashes)
         }
         [b'"', ..] => quoted_len(rest, b'"'),
-        // A lifetime has no closing quote within the next two bytes.
+        // Unlike a character literal, a lifetime has no closing quote within the next two bytes.
         [b'\'', b'\\', ..] => quoted_len(rest, b'\''),
         [b'\'', _, b'\'', ..] => 3,
         _ => 0,

@@ -12,7 +12,8 @@ pub const LINES_MAX: usize = 600;
 
 /// Forbidden idioms in lower case, each with the term to write instead.
 ///
-/// An idiom matches whole words only. The list has no term that is correct in some sentences.
+/// An idiom matches whole words only. The list contains only terms that are wrong in every
+/// sentence.
 pub const IDIOMS: &[(&str, &str)] = &[
     ("anew", "again, rerun"),
     ("are told", "are notified, receive"),
@@ -126,8 +127,8 @@ pub fn of_rust(text: &str) -> Vec<Line<'_>> {
     found
 }
 
-/// Returns the prose of a Markdown file: everything but code blocks. Rows of tables have no width
-/// limit.
+/// Returns the prose of a Markdown file: everything but code blocks. Rows of tables may have any
+/// width.
 #[must_use]
 pub fn of_markdown(text: &str) -> Vec<Line<'_>> {
     let mut is_code = false;

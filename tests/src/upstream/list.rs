@@ -53,7 +53,7 @@ pub struct Skipped {
     /// unsupported way, and would abort the unit. The tests in these blocks are listed as
     /// [`Fate::Absent`].
     pub denied_tags: Vec<String>,
-    /// Number of workers of the server (`workers: …`), if the unit needs a particular one.
+    /// Number of workers of the server (`workers: …`), if the unit needs a particular number.
     pub workers: Option<usize>,
 }
 
@@ -64,14 +64,14 @@ pub enum Finding {
     Fails(String, String),
     /// A listed test passed.
     Passes(String),
-    /// The unit doesn't contain a listed test, or the test's result doesn't match its mark.
+    /// A listed test is not in the unit, or its result doesn't match its mark.
     Unknown(String),
     /// Code outside of tests failed.
     Stray(String),
     /// The unit didn't complete, or exceeded its time limit.
     Died,
-    /// Some tests neither passed nor failed, or there are more tests than expected. The fields are
-    /// the number found and the number expected.
+    /// The number of tests is wrong: some neither passed nor failed, or there are more than
+    /// expected. The fields are the number found and the number expected.
     Count(usize, usize),
 }
 

@@ -8,7 +8,7 @@
 //!
 //! - `units.txt`: the units, with the number of tests that each runs on redis-server 7.0.15 in
 //!   external mode, and the maximum time.
-//! - `skipped/*.txt`: the tests that Pantala doesn't pass, grouped by reason.
+//! - `skipped/*.txt`: the tests that Pantala doesn't pass, grouped by the reason.
 //!
 //! In the other mode ([`list::Mode::Own`]), the suite starts the servers itself. The lists for this
 //! mode are in `tests/upstream/own`.

@@ -16,7 +16,7 @@ use crate::{Server, tool};
 
 /// Runs `unit` of the suite in `source` on `server`. Writes the suite's output to the file `log`,
 /// and returns it in parsed form. Tests that `skipped` excludes don't run. A unit that exceeds its
-/// limit is killed, and its report isn't `done`.
+/// limit is killed, and its report has `done` unset.
 ///
 /// # Panics
 /// If the suite can't be started.
@@ -65,7 +65,7 @@ fn run_in(source: &Path, unit: &Unit, options: &[String], home: &Path, log: &Pat
     let tclsh = tool::find("tclsh").expect("the source is there only if tclsh is");
     let mut child = Command::new(tclsh)
         .arg("tests/test_helper.tcl")
-        // The suite itself needs a port. It searches for one below this port.
+        // The suite itself needs a port. It searches for a free one below this port.
         .args(["--baseport", &(u32::from(free_port()) + 32).to_string()])
         // An error in a test must not abort the unit.
         .args(["--durable", "--clients", "1", "--single", &unit.name])
@@ -77,7 +77,7 @@ fn run_in(source: &Path, unit: &Unit, options: &[String], home: &Path, log: &Pat
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors)
-        // The suite starts other processes. All are in its process group, so that they can be
+        // The suite starts other processes. All of them are in its process group, so they can be
         // killed together.
         .process_group(0)
         .spawn()

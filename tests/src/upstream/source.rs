@@ -17,8 +17,8 @@ const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 /// missing. If a required program isn't installed, prints a `SKIPPED:` line and returns `None`.
 ///
 /// # Panics
-/// If the package can't be downloaded, or its version isn't [`VERSION`]. Also panics like
-/// [`tool::find`].
+/// If the package can't be downloaded, or its version isn't [`VERSION`]. Also if [`tool::find`]
+/// panics.
 #[must_use]
 pub fn folder() -> Option<PathBuf> {
     for program in ["tclsh", "apt-get", "dpkg-source"] {
@@ -46,7 +46,7 @@ pub fn folder() -> Option<PathBuf> {
 /// `SKIPPED:` line and returns `None`.
 ///
 /// # Panics
-/// Like [`folder`]. Also panics if files can't be created.
+/// Like [`folder`]. Also if files can't be created.
 #[must_use]
 pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
     let source = folder()?;
@@ -56,9 +56,11 @@ pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
     let status = Command::new("cp").args(["-r", "-P"]).arg(&source).arg(&own).status().expect("cp starts");
     assert!(status.success(), "the suite can't be copied: {status}");
     let script = own.join("src/redis-server");
-    // The file is a link, so writing to it would change the program to which the link points.
+    // The file is a link. Writing to it would change the program to which the link points, so the
+    // link is removed.
     fs::remove_file(&script).expect("the link is removed");
-    // The program replaces the shell, because the suite sends signals to the process it started.
+    // The program replaces the shell (`exec`), because the suite sends signals to the process that
+    // it has started.
     let text = format!("#!/bin/sh\nexec '{}' \"$@\" {}\n", program.display(), args.join(" "));
     fs::write(&script, text).expect("the script is written");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("the script is made executable");
