@@ -156,8 +156,7 @@ fn a_password_of_the_default_user_locks_new_connections() {
     assert_eq!(server.connect().call("GET k").text(), "NOAUTH Authentication required.");
     set_user(&mut admin, "default on nopass");
     assert_eq!(server.connect().call("GET k"), Reply::bulk("v"));
-    // Once the default user needs no password, a client that hasn't logged in acts as the default
-    // user.
+    // Once the default user needs no password, all clients that haven't logged in act as this user.
     set_user(&mut admin, "default resetpass >x");
     let mut waiting = server.connect();
     assert!(waiting.call("GET k").is_error());
@@ -256,8 +255,8 @@ fn sort_ro_reads_only_permitted_keys() {
                 let words: Vec<&str> = ["ACL", "DRYRUN", "sam"].into_iter().chain(call.split(' ')).collect();
                 assert!(admin.command(&words).text().contains("no permissions"), "{rules}: {call}");
             }
-            // The patterns of BY and GET may match any key, so both need access to all keys. As in
-            // Redis 7.0, so does `GET #`.
+            // The patterns of BY and GET may match any key, so both options need access to all
+            // keys. As in Redis 7.0, even `GET #` needs it.
             for (options, denied) in [
                 ("BY secret*", BY_DENIED),
                 ("BY kw*", BY_DENIED),
@@ -356,8 +355,8 @@ fn transactions_are_checked_when_queued_and_when_run() {
 /// busy host.
 const HELD_MS: u64 = 2000;
 
-/// Starts a script that holds all shards for [`HELD_MS`]. When this function returns, the script is
-/// running. The returned client receives the script's reply.
+/// Starts a script that holds all shards for [`HELD_MS`]. The script is running when this function
+/// returns, and the returned client receives the script's reply.
 fn hold_all_shards(server: &Server) -> Client {
     const SCRIPT: &str = "local function now() local t = redis.call('time') return t[1] * 1000 + t[2] / 1000 end \
          local stop = now() + tonumber(ARGV[1]) while now() < stop do redis.call('get', 'x') end";
@@ -377,8 +376,8 @@ fn commands_that_waited_for_shards_are_checked_when_they_run() {
     let server = start(Backend::Epoll, &[]);
     let mut admin = admin(&server);
     for calls in [&["SET waited 1"][..], &["MULTI", "SET waited 1", "EXEC"], &["MSET waited 1 other 2"]] {
-        // Retries until a rule change ends while the script still holds all shards. If the script
-        // ended earlier, the commands may have run before the change.
+        // Retries until a rule change completes while the script still holds all shards. If the
+        // script ended earlier, the commands may have run before the change.
         for attempt in 0.. {
             let mut eve = user(&server, "eve", "+@all allkeys allchannels");
             // `began` is before the start of the script, so the script ends at least HELD_MS after

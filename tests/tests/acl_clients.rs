@@ -140,8 +140,7 @@ fn topics(help: &Reply) -> Vec<(&'static str, String)> {
 }
 
 /// As in Jedis's tests of binary arguments, a name may contain all bytes except white space and
-/// NUL. The name is the same in all replies, in the log, and after the ACL file was saved and
-/// loaded.
+/// NUL. The name is the same in all replies, in the log, and after saving and loading the ACL file.
 #[test]
 fn names_of_users_are_bytes() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -111,8 +111,8 @@ enum Compared {
     Whole,
     /// A list of rules, some of which Redis lists in the order of a hash table.
     Rules,
-    /// The whole reply of `ACL DRYRUN`. Nothing is compared if a server rejects the number of
-    /// arguments.
+    /// The whole reply of `ACL DRYRUN`. If a server rejects the number of arguments, nothing is
+    /// compared.
     Permission,
     /// Whether the command was allowed to run.
     Denial,
@@ -287,13 +287,14 @@ impl Names {
     }
 }
 
-/// Returns whether Redis checks the permissions of wrong keys (COMPAT.md, "Users"), or checks no
-/// keys because the arguments are invalid.
+/// Returns whether the servers may decide a call differently: Redis checks the permissions of wrong
+/// keys (COMPAT.md, "Users"), or checks no keys because the arguments are invalid.
 fn is_known_difference(call: &[String]) -> bool {
     let counts = |word: &str| call.iter().filter(|known| *known == word).count();
     match call[0].as_str() {
         "pfmerge" => call.len() == 2,
-        // If no key follows KEYS, Redis checks the argument before KEYS, and the command fails.
+        // If no key follows KEYS, Redis checks the permission for the argument before KEYS, and the
+        // command fails.
         "migrate" => call.last().is_some_and(|word| word == "KEYS"),
         // If the number of keys is invalid, Redis checks no key, and the command fails.
         "zunionstore" | "zinterstore" | "zdiffstore" => {

@@ -270,8 +270,9 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
             assert!(b >= read, "read writes are kept: {what}");
             *base = last;
         }
-        // If the server was killed between a writer's push and its transaction, the list is one
-        // number ahead of the keys. Sets the keys to the list's number for the next round.
+        // If the server was killed between a writer's push and the transaction that follows it, the
+        // list is one number ahead of the keys. Sets the keys to the list's number for the next
+        // round.
         for (writer, base) in base.iter().enumerate() {
             must(&mut client, &format!("MSET a:{writer} {base} b:{writer} {base}"));
         }
@@ -516,8 +517,8 @@ fn a_script_delays_no_sync_of_other_workers() {
 }
 
 /// The append-only file is turned off while a script runs, and on again after the script has ended.
-/// The new base file then contains the script's effects. They must not be written a second time
-/// after the effects of later commands.
+/// The new base file then contains the script's effects. These effects must not be written a second
+/// time, after the effects of later commands.
 #[test]
 fn effects_of_a_script_are_not_written_late() {
     for_each_backend(|backend| {
@@ -535,7 +536,7 @@ fn effects_of_a_script_are_not_written_late() {
         must(&mut client, "SET key new");
         assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
         wait_for_rewrite(&mut client);
-        // At least one of these clients is on the worker that ran the script.
+        // At least one of these clients belongs to the worker that ran the script.
         for number in 0..4 {
             must(&mut server.connect(), &format!("SET other:{number} 1"));
         }
@@ -617,8 +618,8 @@ fn an_expired_key_exists_for_later_commands() {
         &["APPEND", "k", "w"],
         &["PERSIST", "k"],
         &["SET", "gone", "v", "PXAT", "1700000000000"],
-        // The deadline of this list is before any time that the loader could use as the current
-        // time.
+        // This list's deadline is in 1970. It has passed, whatever time the loader uses as the
+        // current time.
         &["RPUSH", "list", "a"],
         &["PEXPIREAT", "list", "1000"],
         &["RPUSH", "list", "b"],
@@ -848,7 +849,7 @@ fn load_aof_needs_a_file() {
     must(&mut client, "SET a 1");
     assert_eq!(client.call("DEBUG LOADAOF").text(), "ERR There is no append-only file");
     assert_eq!(client.call("GET a").text(), "1");
-    // As in Redis, a rewrite writes a base file although the append-only file is turned off.
+    // As in Redis, a rewrite writes a base file even while the append-only file is turned off.
     must(&mut client, "BGREWRITEAOF");
     wait_for_rewrite(&mut client);
     must(&mut client, "SET a 2");
@@ -915,8 +916,8 @@ fn checksums_locate_damage_and_are_switched_at_run_time() {
     assert_eq!(bytes().len(), last);
 }
 
-/// A failed rewrite delays the next rewrite. A rewrite that is aborted because the file is turned
-/// off has not failed, so it must not delay the next one.
+/// A failed rewrite delays the next rewrite. If the file is turned off, a running rewrite is
+/// aborted. Such a rewrite has not failed, so it must not delay the next one.
 #[test]
 fn aborted_rewrites_delay_no_other_rewrite() {
     for_each_backend(|backend| {

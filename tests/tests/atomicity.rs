@@ -3,8 +3,8 @@
 //! (a thread with an event loop) holds at a time.
 //!
 //! The tests run concurrent clients on every backend (io_uring, epoll) with both values of
-//! `execution`. With `inline`, the client's worker runs a command; with `owner`, the worker to
-//! which the key's shard belongs runs it.
+//! `execution`. With `inline`, a command runs on its client's worker. With `owner`, it runs on the
+//! worker to which the key's shard belongs.
 //!
 //! A scenario consists of writers, and of readers that check an invariant. Each scenario also runs
 //! with *broken* writers, which do the same work with commands that aren't atomic, or in the wrong
@@ -23,7 +23,8 @@ use pantala_tests::{Client, Random, Reply, Server, for_each_backend};
 const RUN_MS: u64 = 1000;
 /// Maximum time until a broken scenario is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(30);
-/// Number of keys of one command. There are so many keys that they are in most of 40 shards.
+/// Number of keys of one command. This number is so large that most of 40 shards have one of the
+/// keys.
 const KEYS: usize = 100;
 /// Number of writing threads, and of reading threads.
 const SIDES: usize = 2;
@@ -92,8 +93,8 @@ fn all_equal(reply: &Reply) -> Result<&Reply, String> {
     }
 }
 
-/// Returns readers that get all `keys` with MGET. They fail if the values of one reply differ, and
-/// count the changes that they see.
+/// Returns readers that get all `keys` with MGET. A reader fails if the values of one reply differ.
+/// Readers also count the changes that they see.
 fn mget_readers<'a>(server: &Server, database: usize, keys: &[String], changes: &'a AtomicUsize) -> Vec<Body<'a>> {
     (0..SIDES)
         .map(|_| {
@@ -218,11 +219,12 @@ fn transactions_are_isolated() {
     check(transfers);
 }
 
-/// `TRANSFER` moves 1 from the first key to the second. `COUNT` returns the sum of its keys.
+/// `TRANSFER` moves 1 from the first key to the second. `COUNT` returns the sum of the values of
+/// its keys.
 const TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2]) return 0";
 const COUNT: &str = "local sum = 0 for _, key in ipairs(KEYS) do sum = sum + redis.call('GET', key) end return sum";
-/// The same scripts with undeclared keys. The first script uses its undeclared key after a write,
-/// so the write must be rolled back. The second script only reads.
+/// The same two scripts with undeclared keys. The first script uses its undeclared key after a
+/// write, so the write must be rolled back. The second script only reads.
 const HIDDEN_TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', ARGV[1]) return 0";
 const HIDDEN_COUNT: &str =
     "local sum = 0 for i = 0, ARGV[1] - 1 do sum = sum + redis.call('GET', 'account:' .. i) end return sum";
@@ -686,8 +688,8 @@ fn disconnected_clients_leave_no_shard_held() {
             drop(client);
         }
         let mut client = server.connect();
-        // Commands of the last clients may still be pending. Each of them is atomic, so MGET finds
-        // equal values whether a pending command runs before or after this MSET.
+        // Commands of the last clients may still be pending. Each of these commands is atomic, so
+        // MGET finds equal values, whether a pending command runs before or after this MSET.
         assert_eq!(client.command(&over_with("MSET", &keys, "end")), Reply::ok());
         for _ in 0..20 {
             if let Err(torn) = all_equal(&client.command(&over("MGET", &keys))) {

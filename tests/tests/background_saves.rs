@@ -480,8 +480,8 @@ fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
 fn save_in_a_pause(client: &mut Client) -> String {
     let started = field(client, "rdb_saves");
     assert_eq!(client.call("CLIENT PAUSE 20000 WRITE"), Reply::ok());
-    // Keys to which the writers gave short TTLs expire during this sleep. None can then expire
-    // between the digest and the start of the snapshot.
+    // Keys with short TTLs expire during this sleep. No key can then expire between the digest and
+    // the start of the snapshot.
     std::thread::sleep(Duration::from_millis(150));
     let digest = client.call("DEBUG DIGEST").text();
     assert_eq!(client.call("BGSAVE").text(), "Background saving started");
@@ -492,7 +492,8 @@ fn save_in_a_pause(client: &mut Client) -> String {
     digest
 }
 
-/// Returns the digest of the file's dataset, in Pantala and in redis-server.
+/// Loads the file in Pantala and in redis-server, and asserts that the digests of the two datasets
+/// are equal. Returns the digest.
 fn loaded_digests(backend: Backend, folder: &TempDir) -> String {
     let copy = tempfile::tempdir().expect("a folder");
     std::fs::copy(folder.path().join("dump.rdb"), copy.path().join("dump.rdb")).expect("the file is there");

@@ -84,7 +84,7 @@ fn by_undeclared_script(client: &mut Client, from: &str, to: &str, _: &mut Rando
 }
 
 /// Transfers with a script that the server hasn't cached. The script declares only one of its two
-/// keys. When it uses the other key, it is rolled back and rerun.
+/// keys. When the script uses the other key, it is rolled back and rerun.
 fn by_new_script(client: &mut Client, from: &str, to: &str, random: &mut Random) -> Reply {
     let script = format!("local from, to = KEYS[1], ARGV[1] {TRANSFER} -- {}", random.next_u64());
     client.command(&["EVAL", &script, "1", from, to])
@@ -202,7 +202,7 @@ fn run(server: &Server, limit: Duration, seed: u64) -> Result<(), String> {
 struct Books {
     accounts: HashMap<String, i64>,
     purses: HashMap<String, i64>,
-    /// Whether all accounts and purses have been filled. The sums are checked only after that.
+    /// Whether all accounts and purses have been filled. Only then are the sums checked.
     is_open: bool,
 }
 

@@ -1,5 +1,5 @@
 //! All tests that run a server are in one program. While a test waits, tests of other files run.
-//! Another advantage is that only one program is linked instead of one per file.
+//! This also saves linking time: one program is linked instead of one per file.
 //!
 //! `cargo test -p pantala-tests --test black_box pubsub::` runs the tests of one file.
 

@@ -419,9 +419,9 @@ fn a_thousand_blocked_clients_are_served() {
     });
 }
 
-/// Waits until `INFO commandstats` has these numbers of calls and failures of a command. It has to
-/// wait: when another client's command causes the error of a blocked client, the server may count
-/// the error only after it has replied to that command.
+/// Waits until `INFO commandstats` has these numbers of calls and failures of a command. Waiting is
+/// necessary: if another client's command causes the error of a blocked client, the server may
+/// reply to that command before it counts the error.
 #[track_caller]
 fn wait_for_counters(client: &mut Client, command: &str, calls: u64, failed: u64) {
     let began = Instant::now();
@@ -486,7 +486,7 @@ fn a_paused_client_counts_as_blocked() {
 fn timeouts_expire_while_writes_are_paused() {
     play_together(|server| {
         let mut other = server.connect();
-        // The timeout of two seconds is so long that the pause starts earlier, even on a busy host.
+        // The timeout is two seconds, so the pause starts before it even on a busy host.
         let mut client = waiting(server, "BLPOP list 2", 1);
         let mut second = waiting(server, "BLPOP list 0", 2);
         let list = other.call("CLIENT LIST").text();
@@ -547,7 +547,7 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
         match random.below(9) {
             7 => {
                 // `CLIENT UNBLOCK` races with another `CLIENT UNBLOCK` and with a push. Exactly one
-                // of these takes effect.
+                // of the three takes effect.
                 let line = client.call("CLIENT LIST").text();
                 let waiting = line.lines().find(|line| line.contains(" flags=b ")).unwrap_or_default();
                 let id = waiting.split([' ', '=']).nth(1).unwrap_or("0");

@@ -127,8 +127,8 @@ fn transactions_wake_when_they_end() {
     });
 }
 
-/// Every blocking command, with `{}` for its timeout, and whether the timeout is in seconds
-/// (instead of ms).
+/// Every blocking command, with `{}` in place of its timeout, and whether the timeout is in
+/// seconds. If not, it is in ms.
 const TIMED: &[(&str, bool)] = &[
     ("BLPOP a {}", true),
     ("BRPOP a {}", true),
@@ -147,7 +147,7 @@ fn timeouts_are_exact_for_every_command() {
     const WAIT: Duration = Duration::from_millis(20);
     /// Maximum delay of a reply: one tick of the clock that checks timeouts, and the round trip.
     const LATE_MAX: Duration = Duration::from_millis(4);
-    /// Number of tries. Even on a loaded machine, at least one of them is on time.
+    /// Number of tries. Even on a loaded machine, the reply is on time in at least one of them.
     const TRIES: usize = 60;
     for server in pantalas() {
         let mut client = server.connect();

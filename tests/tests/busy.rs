@@ -51,8 +51,8 @@ fn each_layout(mut test: impl FnMut(&mut Server)) {
     });
 }
 
-/// Keys, some of which are not in the shard of `held`. A script with the key `held` doesn't hold
-/// the shards of those keys.
+/// Keys. Some of them are not in the shard of `held`, so they can be written while a script with
+/// the key `held` runs.
 const OTHERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// Returns the number of [`OTHERS`] that can be written.
@@ -179,8 +179,8 @@ fn a_script_that_is_busy_again_in_its_rerun_abandons_its_window_once() {
         for round in 0..ROUNDS {
             // After the flush the server doesn't know that the script needs all shards.
             occupier.call("SCRIPT FLUSH");
-            // This command takes dozens of milliseconds, so that the worker receives the following
-            // commands in one turn.
+            // This command takes dozens of milliseconds. The worker therefore receives the
+            // following commands together, in one turn.
             occupier.send(&["LCS", "{t}1", "{t}2", "LEN"]);
             script.send(&["EVAL", text, "1", "held"]);
             for (number, client) in clients.iter_mut().enumerate() {
@@ -196,7 +196,7 @@ fn a_script_that_is_busy_again_in_its_rerun_abandons_its_window_once() {
                             next += 1;
                             assert_eq!(got, next, "client {number}, round {round}");
                         }
-                        // In the rerun the script holds all shards.
+                        // In its rerun, the script holds all shards.
                         Reply::Error(text) if text.starts_with("BUSY") => {}
                         other => panic!("client {number}: {other:?}"),
                     }
@@ -248,7 +248,7 @@ fn functions_are_reported_and_killed() {
 }
 
 /// Clients of other workers can see and kill a script that is not busy yet. In Redis, clients can
-/// do so only once the script is busy.
+/// do neither before the script is busy.
 #[test]
 fn scripts_are_killed_before_they_are_busy() {
     const SILENT: Duration = Duration::from_millis(500);
@@ -329,7 +329,8 @@ fn the_script_s_own_client_waits_until_it_ends() {
 }
 
 /// Messages for the client of a busy script are buffered until the script ends, up to the client's
-/// output buffer limit. Above the limit, the buffer is freed and the client is closed.
+/// output buffer limit. If the messages exceed the limit, the buffer is freed and the client is
+/// closed.
 #[test]
 fn messages_for_the_script_s_own_client_are_bounded() {
     const MESSAGE_BYTES: usize = 100_000;
@@ -387,8 +388,8 @@ fn messages_for_the_script_s_own_client_are_bounded() {
     });
 }
 
-/// A script that changes a large value is rerun with all shards held. This applies to a single
-/// call. The next call, on a small value, holds only the shard of its key.
+/// A script that changes a large value is rerun with all shards held. Only this call holds all
+/// shards. The next call, on a small value, holds only the shard of its key.
 #[test]
 fn large_values_do_not_widen_a_script_forever() {
     each_layout(|server| {
@@ -562,9 +563,9 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
 }
 
 /// When SCRIPT KILL replies OK, the script hasn't written, won't write, and isn't rerun. The script
-/// of this test tries to write right after the kill. It can detect the kill, because SCRIPT KILL
-/// follows commands that take long. The script's worker runs these commands while the script is
-/// busy, so the script notices a long interruption, and then writes.
+/// of this test acts right after the kill: it writes, or uses undeclared keys. It detects the kill
+/// by a pause. The commands before SCRIPT KILL take long, and the script's worker runs all of them
+/// while the script is interrupted.
 #[test]
 fn a_killed_script_does_nothing_more() {
     const TEXT_BYTES: usize = 10_000;

@@ -38,7 +38,7 @@ const LOCAL: [&str; NODES] = ["127.0.0.1"; NODES];
 /// Maximum time for a reply of a server that may be stopped.
 const REPLY_MAX: Duration = Duration::from_secs(5);
 
-/// Sends a command on a new connection. Returns its reply, or `None` if the server isn't running or
+/// Sends a command on a new connection. Returns the reply, or `None` if the server isn't running or
 /// closes the connection.
 fn ask(port: u16, words: &[&str]) -> Option<Reply> {
     let mut client = Client::try_tcp(port).ok()?;
@@ -333,7 +333,7 @@ impl Scene {
         self.network().heal();
     }
 
-    /// Returns the replicas whose link is up. Only such a replica is sure to have all data that it
+    /// Returns the replicas whose link is up. Only such a replica certainly has all data that it
     /// has acknowledged.
     fn linked(&self) -> Vec<usize> {
         let is_linked = |&node: &usize| replication(self.nodes[node].port, "master_link_status") == "up";

@@ -16,7 +16,7 @@ fn filters() -> Vec<String> {
     selected.filter(|word| word.starts_with(char::is_alphabetic)).map(str::to_owned).collect()
 }
 
-/// Returns the tests marked with `#[ignore]`, as `module::function`.
+/// Returns the tests that are marked with `#[ignore]`, each as `module::function`.
 fn ignored() -> Vec<String> {
     let root = workspace_root();
     let mut tests = Vec::new();

@@ -18,11 +18,11 @@ const SMALL_LIMIT: usize = 200_000;
 /// Length of a long reply. A client may exceed the limit by one such reply before it is evicted.
 const LONG: usize = 200 * KB;
 /// Tolerance for comparing the memory that CLIENT LIST shows with the limit. There are two reasons
-/// for it. `control` uses memory while it runs the command. Each worker may also have changes of up
-/// to 1 KiB that it has not yet added to the sum of all workers.
+/// for a tolerance: `control` uses memory while it runs the command, and each worker may have
+/// changes of up to 1 KiB that are not yet in the sum of all workers.
 const SLACK: usize = 32 * KB;
-/// Number of small allocations, such as watched keys. For every kind of allocation, this number of
-/// them exceeds [`SMALL_LIMIT`].
+/// Number of small allocations, such as watched keys. With every kind of allocation, the total
+/// memory exceeds [`SMALL_LIMIT`].
 const SMALL_ALLOCATIONS: usize = 30_000;
 
 /// Sets the limit, in bytes or as a percentage with `%`.
@@ -90,7 +90,7 @@ fn filled(server: &Server, control: &mut Client, name: &str, bytes: usize) -> Cl
 
 /// Sends a request. Returns whether the server then closes the connection.
 fn is_closed(client: &mut Client, request: &[u8]) -> bool {
-    // The server may close the connection before it has received all bytes.
+    // The error is ignored: the server may close the connection before it has received all bytes.
     let _ = client.try_send_raw(request);
     client.ends_within(PATIENCE)
 }
@@ -403,7 +403,7 @@ fn a_client_that_evicts_itself_receives_its_reply_first() {
 
 /// Two clients each exceed the output buffer limit, and together with a third client they exceed
 /// `maxmemory-clients`. The server closes the two clients because of their output buffers. After
-/// that, it need not evict a client.
+/// that, the third client is within the limit and must not be evicted.
 #[test]
 fn an_output_buffer_limit_evicts_no_other_client() {
     let args = ["--maxmemory-clients", "10mb", "--client-output-buffer-limit", "normal 3mb 0 0"];
@@ -585,11 +585,11 @@ fn the_sum_is_right_after_many_evictions() {
         eventually("all are closed", || fields(&mut control, "", "tot-mem").len() == 1);
         let evicted = control.call("INFO stats").text();
         assert!(!evicted.contains("\r\nevicted_clients:0\r\n"), "no client was evicted");
-        // The limit is the smallest that Redis accepts, because an error in the sum is then largest
-        // in proportion. `goes` must be the larger client. A receive buffer may be twice as large
-        // as its contents, so `goes` sends more than twice the bytes of `stays`. Both clients send
-        // everything before the limit is set, because `goes` may be the smaller client until all of
-        // its bytes have arrived.
+        // The limit is the smallest that Redis accepts, so that an error in the sum is as large as
+        // possible compared with the limit. `goes` must be the larger client. A receive buffer may
+        // be twice as large as its contents, so `goes` sends more than twice the bytes of `stays`.
+        // Both clients send everything before the limit is set, because `goes` may be the smaller
+        // client until all of its bytes have arrived.
         let _stays = filled(&server, &mut control, "stays", 40 * KB);
         let mut goes = filled(&server, &mut control, "goes", 128 * KB);
         set_limit(&mut control, 128 * KB);

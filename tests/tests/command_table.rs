@@ -23,7 +23,8 @@ const LATER: &[&str] = &[
     "waitaof",
 ];
 
-/// Fields of commands to which a later version added an option (`WITHSCORE` of Redis 7.2).
+/// Fields that differ because a later version added an option to the command (`WITHSCORE` of Redis
+/// 7.2).
 const LATER_FIELDS: &[&str] =
     &["zrank arity", "zrank arguments", "zrank history", "zrevrank arity", "zrevrank arguments", "zrevrank history"];
 
@@ -48,8 +49,8 @@ fn names(client: &mut Client) -> Vec<String> {
     names
 }
 
-/// Formats a reply as readable text, with its sets sorted. Callers handle subcommands separately,
-/// so the reply contains none.
+/// Formats a reply as readable text, with its sets sorted. The reply contains no subcommands,
+/// because callers compare those separately.
 fn show(reply: &Reply) -> String {
     match reply {
         Reply::Array(items) | Reply::Map(items) => {

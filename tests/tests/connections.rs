@@ -185,7 +185,8 @@ fn client_pause_delays_commands() {
         assert_eq!(clients[1].call("GET a"), Reply::bulk("1"));
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(clients[0].receive(), Reply::Integer(2));
-        // A function without the flag `no-writes` waits, although FCALL_RO rejects it afterwards.
+        // A function without the flag `no-writes` waits for the end of the pause, although FCALL_RO
+        // then rejects it.
         let library = "#!lua name=l\nlocal function f() return 1 end redis.register_function('writes', f) \
                        redis.register_function{function_name = 'reads', callback = f, flags = {'no-writes'}}";
         admin.command(&["FUNCTION", "LOAD", library]);
@@ -221,7 +222,8 @@ fn pause_writes(client: &mut Client, in_transaction: bool) {
 /// running when CLIENT PAUSE is sent.
 #[test]
 fn the_duration_of_a_pause_counts_from_its_reply() {
-    // Number of tries. On a busy host, the test may read the reply when half of the pause is over.
+    // Number of tries. On a busy host, the test may read the reply only when half of the pause is
+    // over.
     const TRIES: usize = 8;
     let pause = |server: &Server| {
         let [mut script, mut admin, mut writer] = [(); 3].map(|()| server.connect());
@@ -236,8 +238,8 @@ fn the_duration_of_a_pause_counts_from_its_reply() {
             took > Duration::from_millis(200)
         });
         assert!(is_paused, "the pause ended before its reply");
-        // If the client disconnects before the reply, the pause still ends 300 ms after the time at
-        // which the reply would have been sent. The writer then gets its reply.
+        // If the client disconnects before it gets the reply, the pause still ends 300 ms after the
+        // time at which the reply would have been sent. The writer then gets its reply.
         script.send(&["EVAL", &format!("{SPIN} return 1"), "1", "key"]);
         std::thread::sleep(Duration::from_millis(50));
         admin.send(&["CLIENT", "PAUSE", "300", "WRITE"]);
@@ -318,8 +320,7 @@ fn a_rerun_script_waits_until_a_pause_ends() {
                 script.send(&["EVAL", &text, "1", "held", "undeclared"]);
                 std::thread::sleep(Duration::from_millis(100));
                 // The worker that runs the script serves its clients only after the script, which
-                // is too late for the test. Therefore the pause is sent on a connection of each
-                // worker in turn.
+                // is too late. The pause is therefore sent on a connection of each worker in turn.
                 pause_writes(admin, round % 2 == 0);
                 let keys = admin.call("DBSIZE");
                 for _ in 0..6 {

@@ -13,14 +13,15 @@ fn commands() -> usize {
     }
 }
 
-/// Compares Pantala with `args` to redis-server, both with `settings`, on each backend.
+/// Compares Pantala on each backend with redis-server. Pantala is started with `args`, and both
+/// servers with `settings`.
 fn compare(test: &str, args: &[&str], settings: &[&str]) {
     let announced = Random::seed(test);
     for backend in Backend::all() {
         let Some(reference) = Server::redis(settings) else { return };
         let mut subject = Server::pantala(*backend, &[args, settings].concat());
-        // Each run has its own stream of commands. The seeds of all streams are derived from the
-        // printed seed.
+        // Each run has its own stream of commands. The printed seed determines the seeds of all
+        // streams.
         let name = format!("{test} on {}", backend.name());
         differential::compare(&subject, &reference, announced, &name, commands());
         if settings.contains(&"allkeys-lfu") {
@@ -66,13 +67,14 @@ fn owner_execution_answers_as_redis() {
     compare("owner_execution_answers_as_redis", &args, &["--maxmemory", FAR_LIMIT]);
 }
 
-/// Checks the generator: the replies of two real redis-servers never differ. If this test fails, a
-/// stream isn't deterministic, and other failures in this file mean nothing. Every command must
-/// also succeed often, because comparing only errors would prove nothing.
+/// Checks the generator: the replies of two real redis-servers never differ. If this test fails,
+/// the replies to some commands of the streams aren't deterministic, and other failures in this
+/// file mean nothing. Every command must also succeed often, because comparing only errors would
+/// prove nothing.
 #[test]
 fn two_judges_agree_and_every_command_is_reached() {
-    /// Minimum number of commands of this test. Among this number of commands, the rarest one
-    /// succeeds about 18 times.
+    /// Minimum number of commands of this test. In so many commands, the rarest one succeeds about
+    /// 18 times.
     const JUDGED_MIN: usize = 100_000;
     /// Each command must succeed at least once per this number of commands. The rarest command
     /// succeeds about four times as often, so a lower rate can't be chance.

@@ -2,7 +2,8 @@
 
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// Length of the text that replaces `LONG` in a command. A list node can't hold that many bytes.
+/// Length of the text that replaces `LONG` in a command. A text of this length doesn't fit into a
+/// list's node.
 const LONG_BYTES: usize = 9000;
 
 /// Commands that create a value of the named type or encoding, under the key `k`.

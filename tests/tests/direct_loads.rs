@@ -56,7 +56,7 @@ fn a_replica_without_keys_loads_from_the_socket() {
             assert!(replica.log().contains(DIRECTLY), "{}", replica.log());
             assert_eq!(replica.connect().call("FCALL f 0"), Reply::Integer(7));
             assert_same(&replica, &primary);
-            // The stream is applied from the right offset.
+            // This write arrives only if the replica continues the stream at the right offset.
             primary.connect().call("INCR later");
             assert_same(&replica, &primary);
             // A replica with keys receives the next snapshot into a file.
@@ -87,7 +87,7 @@ fn pantala_sends_to_a_replica_without_keys() {
 }
 
 /// A damaged or truncated snapshot leaves the replica empty, and the next attempt succeeds. Redis
-/// does the same if the link breaks, but redis-server exits if a complete snapshot is damaged.
+/// does the same if the link breaks. If a complete snapshot is damaged, redis-server exits.
 #[test]
 fn a_failed_load_leaves_the_replica_empty() {
     let head = format!("+FULLRESYNC {ID} 7\r\n");
@@ -144,7 +144,7 @@ fn a_failed_load_leaves_the_replica_empty() {
     }
 }
 
-/// Repeats a check until it succeeds. It is for tests in which the replica makes several attempts,
+/// Repeats a check until it succeeds. Use it for tests in which the replica makes several attempts,
 /// one per second.
 #[track_caller]
 fn eventually_slowly(what: &str, mut done: impl FnMut() -> bool) {
@@ -162,7 +162,7 @@ fn load_half(replica: &Server) -> (Client, StagedPrimary) {
     (client, primary)
 }
 
-/// Does the work of [`load_half`] with this client.
+/// Does the same as [`load_half`], with this client.
 fn load_half_for(client: &mut Client, replica: &Server) -> StagedPrimary {
     let half = &marked(SNAPSHOT)[..marked(SNAPSHOT).len() - 30];
     let primary = StagedPrimary::start(vec![Scene::answers(half).keeping()]);
@@ -181,7 +181,7 @@ fn replicaof_replies_before_the_load_ends() {
     for_each_backend(|backend| {
         let replica = Server::pantala(backend, &REPLICA);
         let mut clients: Vec<_> = (0..8).map(|_| replica.connect()).collect();
-        // The worker that sleeps is the last to confirm that it runs no write.
+        // The sleeping worker is the last one to confirm that it runs no write.
         let mut sleeper = clients.remove(0);
         sleeper.send(&["DEBUG", "SLEEP", "1"]);
         let awake = first_served(&mut clients, Duration::from_millis(100));

@@ -23,7 +23,7 @@ struct Encrypted {
 }
 
 impl Encrypted {
-    /// Returns `None` if redis-server is needed but not installed.
+    /// Starts a server. Returns `None` if redis-server is needed but not installed.
     fn start(kind: Kind, certificates: &Certificates, certificate: &str) -> Option<Encrypted> {
         let tls_port = free_port();
         let mut args = certificates.server_args(tls_port, certificate);
@@ -57,7 +57,7 @@ fn follow_over_tls(primary: Kind, replica: Kind, certificates: &Certificates) {
     let listed = info(&primary.server, "replication", "slave0");
     assert!(listed.contains(&format!("port={}", replica.tls_port)), "the encrypted port is announced: {listed}");
 
-    // After a loss of the link, the stream continues at the same position.
+    // After the link is lost, the stream continues at the same position.
     assert_eq!(client.call("CLIENT KILL TYPE replica").integer(), 1);
     for number in 0..100 {
         client.call(&format!("RPUSH list {number}"));

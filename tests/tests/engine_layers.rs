@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use pantala_tests::binary::workspace_root;
 use pantala_tests::tidy;
 
-/// Each layer, and the layers to which it may refer. These must be above the layer in this table.
+/// Each layer, and the layers to which it may refer. A layer may refer only to layers that are
+/// listed before it.
 const LAYERS: &[(&str, &[&str])] = &[
     ("tuning", &[]),
     ("command", &[]),
@@ -75,8 +76,7 @@ fn references(module: &[String], code: &str) -> BTreeSet<String> {
     found
 }
 
-/// Returns whether a path starts at this position. A position within a longer word or path is no
-/// start.
+/// Returns whether a path starts at this position. Returns false within a longer word or path.
 fn is_start_of_path(code: &str, at: usize) -> bool {
     !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':')
 }

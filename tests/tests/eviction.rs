@@ -16,7 +16,7 @@ const MB: usize = 1024 * KB;
 
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// Memory may exceed the limit by `limit / EXCESS_PART` (docs/semantics.md).
+/// Memory usage may exceed the limit by `limit / EXCESS_PART` (docs/semantics.md).
 const EXCESS_PART: usize = 16;
 
 /// Like [`EXCESS_PART`], while other workers hold all partitions with evictable keys.
@@ -401,7 +401,7 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     let full = info_field(&mut client, "used_memory");
     let limit = before + (full - before) / 2;
     set(&mut client, &[("maxmemory", &limit.to_string())]);
-    // Memory may exceed the limit by the memory of the client that runs INFO.
+    // The tolerance is for the memory of the client that runs INFO.
     eventually("half of the keys are evicted", || info_field(&mut client, "used_memory") <= limit + 32 * KB);
     // The checks below must not evict more keys.
     allow_any(&mut client);
@@ -418,9 +418,9 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
 
 #[test]
 fn used_keys_stay_and_unused_keys_are_evicted() {
-    /// With `execution owner`, each worker evicts only its own keys. While the host doesn't
-    /// schedule one worker, the other workers must evict more keys, including used ones. Other
-    /// tests that run at the same time may cause this, so later tries wait first.
+    /// With `execution owner`, each worker evicts only its own keys. If the host doesn't schedule
+    /// one worker for a while, the other workers must evict more keys, including used ones. Other
+    /// tests that run at the same time may cause this. Later tries therefore wait first.
     const TRIES: usize = 12;
     const TRIES_AT_ONCE: usize = 3;
     let eventually_left = |server: &Server, policy: &str, uses: usize, is_right: fn(usize, usize) -> bool| {

@@ -26,7 +26,7 @@ fn keys_expire_on_access_and_not_before() {
         client.pipeline(&commands);
         let reads: Vec<Vec<String>> = (0..200).map(|n| vec!["GET".into(), format!("k{n}")]).collect();
         let alive = client.pipeline(&reads).iter().filter(|reply| **reply != Reply::Null).count();
-        // If the host delayed the test so long that the TTLs have passed, the count proves nothing.
+        // On a slow host, the TTLs may have passed by now. The count then proves nothing.
         if begin.elapsed() < Duration::from_millis(400) {
             assert_eq!(alive, 200, "keys expired early");
         }
@@ -160,8 +160,8 @@ fn deadlines_count_from_when_their_commands_run() {
     });
 }
 
-/// Workers read the clock at different instants. Nevertheless, once a client has found a key
-/// expired, it finds all keys with the same deadline expired.
+/// Once a client has found a key expired, it finds all keys with the same deadline expired,
+/// although workers read the clock at different instants.
 #[test]
 fn a_deadline_passes_for_all_keys_at_once() {
     const KEYS: usize = 16;
@@ -213,7 +213,8 @@ fn a_deadline_passes_for_all_keys_at_once() {
     });
 }
 
-/// As in Redis, a transaction and a script see one time, however long they take.
+/// As in Redis, all deadlines in a transaction or a script count from one time, however long it
+/// runs.
 #[test]
 fn a_transaction_or_a_script_sees_one_time() {
     for_each_backend(|backend| {
@@ -343,8 +344,8 @@ fn the_ttl_moves_with_the_key() {
     });
 }
 
-/// A lock's TTL is shorter than the time that its client waits for a script. The TTL is relative to
-/// the time when the command runs, alone and in a transaction.
+/// The TTL of a lock counts from the time when its command runs, alone and in a transaction. In
+/// this test, the command waits for a script for longer than the TTL.
 #[test]
 fn ttls_count_from_when_a_command_runs() {
     const TURNS: u64 = 20_000_000;

@@ -77,9 +77,9 @@ impl Drop for End<'_> {
 /// dataset.
 #[track_caller]
 fn assert_equal(replica: &Server, primary: &Server) {
-    // A write is in the stream a moment after its reply. `WAIT` waits only for the part of the
-    // stream that existed at the previous command of its connection, so the client sends `PING`
-    // first.
+    // A write is in the stream only a moment after its reply. `WAIT` waits only for the part of the
+    // stream that existed at the previous command of its connection. The client therefore sends
+    // `PING` before `WAIT`.
     let mut client = primary.connect();
     client.call("PING");
     assert!(matches!(client.call("WAIT 1 10000"), Reply::Integer(1..)));
@@ -324,8 +324,8 @@ fn a_forced_failover_takes_place_after_its_timeout() {
     });
 }
 
-/// If the handshake fails before `PSYNC`, nothing has changed. It is retried until the failover is
-/// aborted. As in Redis, the timeout does not apply in this state.
+/// If the handshake fails before `PSYNC`, nothing has changed. The handshake is retried until the
+/// failover is aborted. As in Redis, the timeout does not apply in this state.
 #[test]
 fn a_failover_retries_the_handshake() {
     for_all_backends(|backend| {
@@ -339,7 +339,8 @@ fn a_failover_retries_the_handshake() {
             for ends in ["abort", "success"] {
                 assert_eq!(client.call("CONFIG SET masteruser nobody masterauth wrong"), Reply::ok());
                 let before = failures();
-                // A redis-server acknowledges once a second, so the timeout is longer than that.
+                // A redis-server acknowledges the stream once a second, so the timeout is longer
+                // than a second.
                 let words = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 2500", to.port());
                 let since = Instant::now();
                 eventually("the failover starts", || client.call(&words) == Reply::ok());
@@ -377,7 +378,8 @@ fn a_rejected_failover_is_aborted() {
             assert_eq!(role(&replica), "slave");
             assert_eq!(server.connect().call("SET b 1"), Reply::ok());
             wait_until_applied(&replica, &server);
-            // As in Redis, the history continues with a new ID, and replicas do partial syncs.
+            // As in Redis, the stream continues under a new replication ID, and replicas do partial
+            // syncs.
             assert_eq!(info(&server, "stats", "sync_full"), "1", "{}\n{}", server.log(), replica.log());
             assert_ne!(info(&server, "stats", "sync_partial_ok"), "0");
             assert_equal(&replica, &server);
@@ -416,8 +418,8 @@ fn the_other_replica_of_a_dead_primary_continues() {
             assert_eq!(info(&next, "stats", "sync_full"), "0", "{}\n{}", next.log(), other.log());
             assert_eq!(info(&next, "stats", "sync_partial_ok"), "1");
             // The former primary's last write was to another database. The new primary's stream
-            // must start with `SELECT`, so that the other replica applies the new primary's write
-            // to database 0.
+            // must start with `SELECT`. Otherwise the other replica would apply the new primary's
+            // write to that database, and not to database 0.
             let mut client = other.connect();
             assert_eq!(client.call("MGET a b"), Reply::Array(vec![Reply::Null, Reply::bulk("1")]));
             client.call("SELECT 4");
@@ -482,8 +484,8 @@ fn a_forced_failover_during_a_script_leaves_equal_datasets() {
     });
 }
 
-/// If the thread for a promotion can't be started, writes wait until it can. These writes are then
-/// in the stream.
+/// If the thread that a promotion needs can't be started, writes wait until the thread runs. The
+/// stream then contains these writes.
 #[test]
 fn a_promotion_waits_for_its_thread() {
     for_each_backend(|backend| {

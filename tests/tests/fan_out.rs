@@ -106,7 +106,7 @@ fn unread_long_messages_are_stored_once() {
         eventually("the output buffers are counted", || {
             waiting(&mut publisher).iter().all(|bytes| *bytes > (MESSAGES - 1) * MB)
         });
-        // Each of the two workers stores its own copy of a message. The remaining half is
+        // Each of the two workers stores its own copy of a message. The other half of the limit is
         // tolerance.
         let allowed = 4 * MESSAGES * MB;
         let taken = used_memory(&mut publisher).saturating_sub(used);
@@ -182,9 +182,9 @@ struct Audience {
     publisher: Client,
 }
 
-/// Number of commands that one connection sends. A worker needs more than two turns for them. Once
-/// it has replied to all of them, at least two turns have ended, and the second turn delivers
-/// messages.
+/// Number of commands that one connection sends. A worker needs more than two turns for so many
+/// commands. Once it has replied to all of them, at least two turns have ended, and the second turn
+/// delivers messages.
 const PINGS_OF_TWO_TURNS: usize = 2 * 1024;
 
 impl Audience {
@@ -264,10 +264,9 @@ fn delayed_messages_are_batched() {
                 }
                 audience.assert_received(&payloads);
                 let writes = audience.writes() - before;
-                // Each batch is one write. A batch contains many short messages, so the number of
-                // writes must be less than half the number of messages. A batch contains at most
-                // two long messages, so for long messages the number of writes must only be less
-                // than the number of messages.
+                // Each batch is one write. A batch contains many short messages, so there must be
+                // fewer writes than half the messages. A batch contains at most two long messages,
+                // so there must only be fewer writes than messages.
                 let most = if is_long { MESSAGES * LISTENERS } else { MESSAGES * LISTENERS / 2 };
                 assert!(writes < most, "{writes} writes");
             }

@@ -86,7 +86,7 @@ fn a_sandboxed_server_does_everything() {
             assert!(!reply.is_error() && text.starts_with(start), "{command}: {reply:?}\n{}", server.log());
         }
         for (command, field) in [("BGSAVE", "rdb_bgsave_in_progress"), ("BGREWRITEAOF", "aof_rewrite_in_progress")] {
-            // An earlier snapshot or rewrite may still be running.
+            // The command is repeated, because an earlier snapshot or rewrite may still be running.
             eventually(command, || !client.call(command).is_error());
             eventually(command, || saves(&server, field) == "0");
         }
@@ -144,7 +144,7 @@ fn the_sandbox_is_off_by_default_and_fixed_at_startup() {
     assert!(client.call("CONFIG SET sandbox yes").text().contains("can't set immutable config"));
 }
 
-/// Returns the seccomp mode of this process. A container may have set a filter.
+/// Returns the seccomp mode of this process. The mode isn't 0 if a container has set a filter.
 fn own_mode() -> String {
     let text = fs::read_to_string("/proc/self/status").expect("it can be read");
     let line = text.lines().find_map(|line| line.strip_prefix("Seccomp:"));

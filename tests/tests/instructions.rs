@@ -13,8 +13,9 @@ use pantala_tests::client::encode;
 use pantala_tests::{Reply, Server, tool};
 use rustix::process::Signal;
 
-/// Maximum increase over the latest count. Builds of one commit in different directories differ by
-/// up to 2.5%: symbol names contain the directory, and inlining depends on the order of the names.
+/// Maximum increase over the latest count. The limit must allow for builds in different
+/// directories, which differ by up to 2.5% for the same commit: symbol names contain the directory,
+/// and inlining depends on the order of the names.
 const REGRESSION_PERCENT: f64 = 5.0;
 /// Number of operations of the shorter run. The longer run has three times as many operations. The
 /// difference between the two runs excludes startup and shutdown.
@@ -113,7 +114,7 @@ fn recorded_counts_are_within_their_budgets() {
     for case in CASES {
         let (last, budget) = (last_count(case), case.budget);
         assert!(last <= budget, "{}: {last} is recorded, the budget is {budget}", case.name);
-        // A count above the budget is rejected, even if the recorded count is as high.
+        // A count above the budget is rejected, even if the latest count is as high.
         assert!(case.limit(budget) <= budget, "{}", case.name);
     }
 }

@@ -137,8 +137,8 @@ fn unauthenticated_clients_use_little_memory() {
     });
 }
 
-/// `unauthenticated-timeout` counts from the time when the client is logged out, not from the time
-/// when it connected.
+/// For a client that is logged out, `unauthenticated-timeout` counts from the logout, not from the
+/// connection.
 #[test]
 fn a_client_that_is_logged_out_has_time_to_log_in_again() {
     const TIMEOUT: Duration = Duration::from_secs(2);
@@ -183,8 +183,8 @@ fn unauthenticated_clients_do_not_keep_others_out() {
     const CLIENTS: usize = 6;
     const REJECTED: &[u8] = b"-ERR max number of clients reached\r\n";
     for_each_backend(|backend| {
-        // There is one worker, because several workers might accept clients in another order than
-        // that in which they connect.
+        // There is one worker. Several workers might not accept clients in the order in which they
+        // connect.
         let args = ["--requirepass", "secret", "--maxclients", "6", "--workers", "1"];
         let mut server = Server::pantala(backend, &args);
         let mut silent: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
@@ -202,7 +202,7 @@ fn unauthenticated_clients_do_not_keep_others_out() {
         for client in &mut known {
             assert_eq!(client.call("PING").text(), "PONG");
         }
-        // A client that has been logged out for a second loses its connection.
+        // A client that has been logged out for a second is closed.
         assert_eq!(known[0].call("RESET").text(), "RESET");
         std::thread::sleep(Duration::from_millis(1200));
         let mut last = server.connect();
@@ -244,9 +244,9 @@ fn unauthenticated_clients_that_do_not_read_are_closed() {
                 let requests = request.repeat(PINGS);
                 let is_stopped = (0..WRITES).any(|_| stranger.try_send_raw(requests.as_bytes()).is_err());
                 assert!(is_stopped, "{request:?} after {requires_login}");
-                // A busy server may still run commands that it has received. If the send of a reply
-                // happens to stall below the limit, the server reads no more commands, and the
-                // client stays connected.
+                // The server may still be running commands that it has received. It is also
+                // possible that sending stalls while the pending output is below the limit. The
+                // server then reads no more commands, and the client stays connected.
                 eventually("it is closed, or its memory is bounded", || {
                     let list = known.call("CLIENT LIST").text();
                     list.lines().nth(2).is_none_or(|stranger| memory_of(stranger) <= MEMORY_MAX)
@@ -264,7 +264,8 @@ fn unauthenticated_clients_that_do_not_read_are_closed() {
     });
 }
 
-/// CVE-2026-27623: empty requests before a command. They get no reply, however many there are.
+/// CVE-2026-27623: empty requests before a command. Empty requests get no reply, however many there
+/// are.
 #[test]
 fn empty_requests_have_no_reply() {
     const EMPTY: &[u8] = b"\r\n\r\n*0\r\n*-1\r\n \r\n";
@@ -488,7 +489,8 @@ fn failing_logins_do_not_starve_other_clients() {
         let fail = |number: usize| {
             let mut attacker: Client = server.connect();
             for login in 0..LOGINS / CLIENTS {
-                // Each login has a different name, so that entries of the log can't be combined.
+                // Each login has a different name. Otherwise, the server would combine entries of
+                // the log.
                 let reply = attacker.command(&["AUTH", &format!("user-{number}-{login}"), "wrong"]);
                 assert!(reply.text().starts_with("WRONGPASS"), "{reply:?}");
             }

@@ -106,8 +106,8 @@ fn replies_are_sent_before_the_pipeline_has_run() {
     });
 }
 
-/// Unread replies are in memory once (apart from a little overhead of the allocator), are counted
-/// once, and arrive in order.
+/// Unread replies are in memory once (plus a little overhead of the allocator), are counted once,
+/// and arrive in order.
 #[test]
 fn pending_replies_take_memory_once_and_keep_their_order() {
     const KEYS: usize = 4;
@@ -135,14 +135,14 @@ fn pending_replies_take_memory_once_and_keep_their_order() {
             client.send_raw(&requests);
             wait_for(&mut other, "done");
             // The kernel holds the rest of the output. The server's periodic work updates the
-            // counts one after another.
+            // counters one after another.
             let least = TOTAL_BYTES - STUCK_BYTES;
             eventually("the output is counted once in each field", || {
                 let [pending, total, pieces] =
                     listed_fields(&mut other, "silent", ["omem", "tot-mem", "oll"]).expect("the client is connected");
                 let counted = info(&mut other, "used_memory:").saturating_sub(used);
-                // `used_memory` may also change because shards add changes that they had not
-                // reported before.
+                // `used_memory` may also change because shards report earlier changes of their
+                // memory late.
                 (least..TOTAL_BYTES + count * 16).contains(&pending)
                     && (pending..pending + 2 * MIB).contains(&total)
                     && (least / (2 * MIB)..=TOTAL_BYTES / (60 * KIB)).contains(&pieces)
@@ -237,8 +237,8 @@ fn output_of_a_closed_client_is_freed_over_several_turns() {
     const COMMANDS: usize = 200;
     // Each turn frees 4 MiB, so 200 MiB need more than twice this number of turns.
     const TURNS_MIN: usize = 20;
-    // Maximum number of polls. They end so soon that the server's clock causes only a few of the
-    // counted turns.
+    // Maximum number of polls. With so few polls, the test is so short that the server's clock
+    // causes only a few of the counted turns.
     const POLLS_MAX: usize = 100;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);

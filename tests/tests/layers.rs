@@ -95,8 +95,8 @@ fn crates_import_only_allowed_crates() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The table contains no cycle and no unknown crate: there is an order of its crates in which each
-/// crate imports only earlier ones.
+/// The table names only known crates and contains no cycle: in some order of the crates, each crate
+/// imports only earlier ones.
 #[test]
 fn the_table_goes_one_way() {
     let mut below = BTreeSet::new();
@@ -119,9 +119,9 @@ fn unsafe_is_only_in_allowed_crates() {
             continue;
         }
         let folder = package.manifest_path.parent().expect("a manifest is in a directory");
-        // The files of tests/fuzz are also searched, because they are in tests/. That package isn't
-        // a member of the workspace, and it can't have `#![forbid(unsafe_code)]`, because the
-        // fuzzer's macro expands to `unsafe`.
+        // This also searches the files of tests/fuzz, because that directory is in tests/. The
+        // package in it can't have `#![forbid(unsafe_code)]`, because the fuzzer's macro expands to
+        // `unsafe`.
         for (path, text) in tidy::rust_files(folder.as_std_path()) {
             if tidy::has_word(&tidy::code_only(&text), "unsafe") {
                 wrong.push(format!("{}: unsafe in {name}", path.display()));
@@ -152,7 +152,7 @@ fn built(selection: &[&str]) -> BTreeSet<String> {
 }
 
 /// Tests build binaries (`pantala_tests::binary`) from packages that `cargo test --workspace` has
-/// already compiled. Cargo reuses a compiled package only if its features are the same when fewer
+/// already compiled. Cargo reuses a compiled package only if its features stay the same when fewer
 /// packages are selected.
 #[test]
 fn tests_compile_the_server_once() {

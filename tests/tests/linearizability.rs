@@ -26,8 +26,7 @@ const RUN: Duration = Duration::from_millis(250);
 const NOTICE_MAX: Duration = Duration::from_secs(120);
 /// At most one window in this many may end without a verdict of the search.
 const DECIDED_MIN: u64 = 100;
-/// At most one window in this many may need expiries after their deadlines ([`Deadlines::Late`]) to
-/// be explained.
+/// At most one window in this many may need late expiries ([`Deadlines::Late`]) for an explanation.
 const PUNCTUAL_MIN: u64 = 20;
 
 /// Number of workers. There are more workers than cores, so that the host interrupts workers at
@@ -140,7 +139,7 @@ const PIPELINES_OF_KEYS: Workload = Workload {
 };
 
 /// Pipelines of commands on single keys, while scripts hold all shards. Consecutive commands that
-/// wait for the same shard are sent to its holder in one request.
+/// wait for the same shard are sent to the shard's holder in one request.
 const PIPELINES_BESIDE_SCRIPTS: Workload = Workload {
     name: "pipelines beside scripts",
     mix: mix(
@@ -206,7 +205,7 @@ fn explore(server: &Server, workload: &Workload, limit: Duration, seed: u64) -> 
     explore_followed(server, workload, limit, seed, (Deadlines::Punctual, &Order::default()))
 }
 
-/// When keys may expire in the order that explains a history.
+/// When keys may expire, in an order that explains a history.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deadlines {
     /// At the deadline, within the difference of the clocks.
@@ -266,8 +265,8 @@ fn explore_followed(
     Ok(tally)
 }
 
-/// Runs all workloads, each for the time `each` without the journal and for the time `each` with
-/// it. With the journal, a replica follows the stream of effects. The order of the stream is
+/// Runs all workloads. Each runs for the time `each` without the journal, and for the same time
+/// with it. With the journal, a replica follows the stream of effects. The order of the stream is
 /// checked after every unit, and the replica must have the same dataset at the end.
 ///
 /// # Panics
@@ -391,10 +390,10 @@ fn every_fault_is_detected() {
     let seed = Random::seed("every_fault_is_detected");
     for_each_form(|backend, execution| {
         for (fault, permille, workload) in BROKEN {
-            // With `owner`, only the faults of EXEC are tested. They may differ from `inline`,
-            // because EXEC always runs on the thread that acquires the last of its shards. The
-            // other faults would be detected in the same way as with `inline`, except `overtaking`,
-            // which violates nothing with `owner`.
+            // With `owner`, only the faults of EXEC are tested. Their results may differ from those
+            // with `inline`, because EXEC always runs on the thread that acquires the last of its
+            // shards. All other faults except `overtaking` would be detected in the same way as
+            // with `inline`. `overtaking` violates nothing with `owner`.
             if execution == "owner" && !fault.ends_with("-exec") {
                 continue;
             }

@@ -89,8 +89,8 @@ fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
         "COMMAND INFO nothing",
         "HELLO 2 SETNAME",
     ];
-    // `WATCH` is not in `calls`, because Redis replies OK to it. Pantala rejects it: `WATCH` needs
-    // the key's shard, and the load holds all shards.
+    // `WATCH` is not in `calls`, because the servers differ: Redis replies OK. Pantala rejects it,
+    // because `WATCH` needs the key's shard, and the load holds all shards.
     if server.log().contains("Pantala") {
         assert_eq!(client.call("WATCH key:1").text(), LOADING);
     }
@@ -134,7 +134,7 @@ fn clients_are_served_while_the_dataset_is_loaded() {
 }
 
 /// If the dataset is small, a client that connects as soon as the port is open is served only after
-/// the load. As with redis-server, the client therefore never receives `-LOADING`.
+/// the load. The client therefore never receives `-LOADING`, as with redis-server.
 #[test]
 fn a_small_dataset_is_loaded_before_the_first_reply() {
     for_all_backends(|backend| {
@@ -150,8 +150,8 @@ fn a_small_dataset_is_loaded_before_the_first_reply() {
 }
 
 /// The server reads the snapshot at the start of an append-only file in large pieces. The last
-/// piece also contains commands, which follow the snapshot. Their bytes are read a second time, but
-/// must be counted only once.
+/// piece also contains commands, which follow the snapshot. The server reads the bytes of these
+/// commands a second time, but must count them only once.
 #[test]
 fn progress_counts_no_byte_twice() {
     for_all_backends(|backend| {

@@ -76,7 +76,8 @@ fn outcome(program: &Path, manifest: &[u8], more: &[&str]) -> Outcome {
             break reason.map_or(Outcome::Unknown(text), |reason| Outcome::Failed(reason));
         }
         assert!(Instant::now() < deadline, "{} neither starts nor ends", program.display());
-        // redis-server creates its socket before it has loaded the files.
+        // redis-server creates its socket before it has loaded the files, so its log must also show
+        // that it is ready.
         if socket.exists() && fs::read_to_string(&log).expect("a log").contains("eady to accept connections") {
             let mut client = Client::unix(&socket);
             break Outcome::Started(format!("{:?}", client.call("GET n")));

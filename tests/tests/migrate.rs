@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use pantala_tests::waiting::pantalas;
 use pantala_tests::{Backend, Client, Server, for_each_form};
 
-/// Commands in order. They are sent to the source (`s`), to the target (`t`), or to the target
-/// without comparing the reply (`T`). `@` is replaced by host and port of the target.
+/// Commands in order. The first letter names the server: the source (`s`), the target (`t`), or the
+/// target without a comparison of the reply (`T`). `@` is replaced by host and port of the target.
 const SCENES: &[&str] = &[
     // Single keys, then several keys of all types.
     "s SET string value",
@@ -35,7 +35,7 @@ const SCENES: &[&str] = &[
     "t XRANGE stream - +",
     "t ZRANGE zset 0 -1 WITHSCORES",
     "t SELECT 0",
-    // Keys that exist on the target stay on both servers. The other keys of the call move.
+    // Keys that exist on the target are not moved. The other keys of the call are.
     "s MSET a 1 b 2 c 3",
     "t SET b there",
     "s MIGRATE @ \"\" 0 5000 KEYS a b c",
@@ -65,7 +65,7 @@ const SCENES: &[&str] = &[
     "s MIGRATE @ far 99 5000",
     "s EXISTS far",
     "t EXISTS far",
-    // Calls have an unnecessary password, a wrong one, the right one, and none.
+    // Calls with an unnecessary password, a wrong one, the right one, and none.
     "s MIGRATE @ far 0 5000 AUTH secret",
     "s EXISTS far",
     "t DEL far",
@@ -183,8 +183,8 @@ fn serve(mut stream: TcpStream, restores: usize, answer: &str, wait: Duration) {
 
 /// Timeout of `MIGRATE`. Even on a busy host, both sides take much less time.
 const TIMEOUT_MS: &str = "1000";
-/// Time for which the target keeps the connection open after its reply. It closes the connection at
-/// once, or keeps it open for longer than `MIGRATE` waits.
+/// Time for which the target keeps the connection open after its reply: none, or longer than
+/// `MIGRATE` waits.
 const CLOSES: Duration = Duration::ZERO;
 const STAYS: Duration = Duration::from_millis(3000);
 

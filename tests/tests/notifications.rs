@@ -32,8 +32,8 @@ fn listener(server: &Server) -> Client {
     client
 }
 
-/// Returns the events since the last call, each as the text `channel message`. `publisher`
-/// publishes a marker on [`END`], which arrives after these events.
+/// Returns the events since the last call, each as the text `channel message`. To find their end,
+/// `publisher` publishes a marker on [`END`], which arrives after them.
 fn events(listener: &mut Client, publisher: &mut Client) -> Vec<String> {
     publisher.send(&["PUBLISH", END, ""]);
     publisher.receive();
@@ -78,9 +78,8 @@ fn random_commands_publish_the_events_of_redis() {
             while steps.len() < COMMANDS_PER_LOOK || generator.has_following_step() {
                 steps.push(Step { connection, ..generator.step() });
             }
-            // Steps with undefined events are left out. During a walk, redis-server deletes the
-            // expired keys that it visits, and the order of its hash table determines which keys
-            // these are.
+            // Leaves out steps whose events have no defined order. During a walk, redis-server
+            // deletes expired keys in the order of its hash table.
             steps.retain(|step| !is_walk(step) && !is_sort_by(step));
             sent += steps.len();
             if let Err(found) = pair.run(&steps) {
@@ -240,8 +239,8 @@ fn commands_on_expired_keys_make_the_events_of_redis() {
     });
 }
 
-/// `RESTORE` over an expired key. With `REPLACE`, it doesn't look up the key, so there is no
-/// `expired` event.
+/// `RESTORE` over an expired key. With `REPLACE`, the command doesn't look up the key, so there is
+/// no `expired` event.
 #[test]
 fn restore_over_an_expired_key_makes_the_events_of_redis() {
     assert_as_redis(|client, events| {

@@ -67,7 +67,7 @@ fn affinities(server: &Server) -> Vec<String> {
         let status = fs::read_to_string(thread.path().join("status")).expect("a status");
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).expect("the field").trim();
         // The kernel keeps only 15 bytes of a thread's name, so the worker's number is missing.
-        // Workers are started in order, so thread IDs are in the order of the workers.
+        // Workers are started in order, so the order of thread IDs is the order of the workers.
         if field("Name:").starts_with("pantala-worker") {
             threads.insert(field("Pid:").parse::<u32>().expect("a number"), field("Cpus_allowed_list:").to_owned());
         }

@@ -12,7 +12,7 @@ use pantala_tests::binary::workspace_root;
 type Strings = BTreeMap<(String, String), Vec<String>>;
 
 /// Reads the strings of a TOML file. Supports only the syntax that `deny.toml` uses: sections,
-/// comments, single strings, and arrays of strings over several lines.
+/// comments, single strings, and arrays of strings, which may extend over several lines.
 fn strings(text: &str) -> Strings {
     let mut found = Strings::new();
     let (mut section, mut key, mut is_in_array) = (String::new(), String::new(), false);

@@ -22,7 +22,7 @@ fn remote_client(port: u16) -> TcpStream {
     let address = |ip: [u8; 4], port: u16| SockAddr::from(SocketAddr::from((ip, port)));
     socket.bind(&address([127, 0, 0, 2], 0)).expect("127.0.0.2 is loopback");
     socket.connect(&address([127, 0, 0, 1], port)).expect("the server listens");
-    // With a linger time of zero, closing the socket resets the connection.
+    // With a linger time of zero, closing a socket resets its connection.
     socket.set_linger(Some(Duration::ZERO)).expect("a socket lingers");
     socket.into()
 }
@@ -99,8 +99,8 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
             assert_eq!(other.command(&["SET", key, &"x".repeat(MIB as usize)]), Reply::ok());
         }
         let before = server.resident_bytes();
-        // The two clients are on different workers, so for at least one of them another worker owns
-        // some of the keys.
+        // The two clients belong to different workers. For at least one client, another worker
+        // therefore owns some of the keys.
         let mut silent: Vec<Client> = (0..2).map(|_| server.connect()).collect();
         for client in &mut silent {
             client.set_write_timeout(Duration::from_secs(1));
@@ -197,7 +197,8 @@ fn a_failed_allocation_is_an_error() {
         let pid = Pid::from_raw(server.pid() as i32).expect("a process has an id");
         let status = std::fs::read_to_string(format!("/proc/{}/statm", server.pid())).expect("the server runs");
         let pages: u64 = status.split(' ').next().and_then(|word| word.parse().ok()).expect("its size");
-        // The process may still allocate buffers, but not a value of half a gigabyte.
+        // With this limit, the process can still allocate buffers, but not a value of half a
+        // gigabyte.
         let most = pages * 4096 + 128 * MIB;
         prlimit(Some(pid), Resource::As, Rlimit { current: Some(most), maximum: Some(most) }).expect("a limit");
         // The allocator reserved some address space before the limit was set. A few values fit into

@@ -199,7 +199,7 @@ fn oom_score_and_title_are_set_as_in_redis() {
         &["oom-score-adj", "no"],
         &["oom-score-adj", "relative"],
         &["oom-score-adj", "foo"],
-        // The last value is rejected, so the earlier values are rolled back.
+        // The last value is rejected, so the values before it are rolled back.
         &["oom-score-adj", "absolute", "oom-score-adj-values", "7 8 9", "maxclients", "20000000"],
         &["oom-score-adj", "yes", "hz", "x"],
         &["oom-score-adj", "relative", "oom-score-adj-values", "1 2 3"],

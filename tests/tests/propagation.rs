@@ -1,5 +1,5 @@
-//! The commands that are propagated to replicas and to the append-only file. They must be those of
-//! redis-server, in an order in which every prefix of the stream is consistent.
+//! The commands that are propagated to replicas and to the append-only file. They must be the same
+//! as those of redis-server, and in an order in which every prefix of the stream is consistent.
 
 mod cuts;
 mod deletions;
@@ -16,7 +16,7 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_ea
 /// One scenario per line: commands separated by `;;`, words by spaces. Escapes are `\n`, `\s` (a
 /// space) and `\x..` (a byte in hexadecimal). A command after `@wait` is sent by another
 /// connection, which blocks while the next commands run. `@sleep n` waits n milliseconds. Words
-/// that start with `any:` are not compared, because a server may choose any of them.
+/// that start with `any:` are not compared, because each server may choose another word.
 const SCENES: &str = include_str!("propagation/scenes.txt");
 
 /// Unix times in ms that differ from the present by less than this are shown as `<ms>`.
@@ -131,7 +131,7 @@ fn a_string_that_only_grew_is_propagated() {
         let (mut client, mut stream) = (subject.connect(), EffectStream::attach(&subject));
         client.call("SET marked 1");
         stream.take(&mut client);
-        // The increment overflows and is rejected, but the key exists afterwards.
+        // The increment overflows and is rejected. Nevertheless, the key exists afterwards.
         let command = "BITFIELD grown OVERFLOW FAIL INCRBY u8 80 300";
         assert_eq!(client.call(command).elements(), [Reply::Null]);
         assert_eq!(client.call("STRLEN grown"), Reply::Integer(11));
@@ -143,7 +143,7 @@ fn a_string_that_only_grew_is_propagated() {
 }
 
 /// If a command finds expired fields, an `HDEL` of these fields is propagated before the command,
-/// even if the command itself then fails and is not propagated.
+/// even if the command itself then fails and isn't propagated.
 #[test]
 fn expired_fields_are_propagated_before_the_command() {
     for_each_backend(|backend| {
@@ -174,7 +174,8 @@ fn expired_fields_are_propagated_before_the_command() {
     });
 }
 
-/// Number of comparisons of two servers' digests before they count as different.
+/// Maximum number of times that the digests of two servers are compared. The servers count as
+/// different if every comparison fails.
 const DIGESTS_MAX: usize = 3;
 
 /// Replays a stream to a new redis-server, if it is installed, and to a new Pantala. Asserts that
@@ -186,8 +187,8 @@ fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
         copy_limits(server, copy);
         replay(effects, copy);
         let count = effects.len();
-        // The digests are compared several times, because a key that expires between the two
-        // digests is in only one of them.
+        // One comparison is not enough, because a key that expires between the two digests is in
+        // only one of them.
         let is_equal = (0..DIGESTS_MAX).any(|_| digest(copy) == digest(server));
         assert!(is_equal, "{name}, from {count} effects: {}", difference(server, copy, effects));
         assert_eq!(different_deadline(server, copy), None, "{name}, from {count} effects");
@@ -228,8 +229,8 @@ const WRITERS: usize = 6;
 /// Number of commands in a writer's pipeline.
 const PIPELINE: usize = 24;
 
-/// Returns the next commands of a writer. Each command has its number in a `SET own:<writer>:<key>
-/// <number>`.
+/// Returns the next commands of a writer. Each command is numbered: it contains a `SET
+/// own:<writer>:<key> <number>`.
 fn pipeline(random: &mut Random, writer: usize, number: &mut u64) -> Vec<Vec<String>> {
     let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let mut all = Vec::new();
@@ -347,8 +348,8 @@ fn concurrent_writers_are_propagated_in_an_order_that_holds_at_every_cut() {
             }
             let mut stream = EffectStream::attach(&server);
             write_together(&server, seed, 40);
-            // Each deletion of an expired key is an effect. The test waits for all of them, so that
-            // no key expires while the digests are compared.
+            // The test waits until all keys with a TTL have expired, so that no key expires while
+            // the digests are compared. Each deletion is an effect.
             eventually("all keys with a TTL expire", || client.call("INFO keyspace").text().contains("expires=0"));
             let effects = stream.take(&mut client);
             let wrong = wrong_order(&effects, execution == "owner");

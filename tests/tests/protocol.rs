@@ -80,8 +80,8 @@ fn protocol_errors_and_odd_requests() {
         ("*1\r\nPING\r\n", Closes),
         ("*1\r\n\r\n", Closes),
         ("*1\r\n\n\r\n", Closes),
-        // Redis searches for the end of the line with `strchr`, which stops at a NUL byte. It finds
-        // no end, and waits for more input.
+        // Redis searches for the end of the line with `strchr`, which stops at a NUL byte. It
+        // doesn't find the end, and waits for more input.
         ("*1\r\n\0\r\n", Waits),
         ("*1\r\n\"x\r\n", Closes),
         ("*1\r\n\\x\r\n", Closes),
@@ -145,7 +145,7 @@ fn protocol_errors_and_odd_requests() {
         ("CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY OFF\r\nCLIENT REPLY SKIP\r\nPING\r\nCLIENT REPLY ON\r\n", Waits),
         // The server closes the connection after it has sent an error or the reply to QUIT. With
-        // replies off, it sends neither, and doesn't close the connection.
+        // replies off, it sends neither of them, and doesn't close the connection.
         ("CLIENT REPLY OFF\r\n*x\r\n", Waits),
         ("CLIENT REPLY OFF\r\nQUIT\r\n", Waits),
         ("HELLO 3\r\n*x\r\n", Closes),
@@ -327,9 +327,9 @@ fn a_hundred_thousand_commands_in_one_write() {
     });
 }
 
-/// The server caches which command belongs to a name and a number of arguments. Two subcommands of
-/// one command may have the same name and number of arguments, so the cache must distinguish them
-/// by the second word.
+/// The server caches which command belongs to a name and a number of arguments. Two calls of
+/// different subcommands may have the same name and number of arguments. The cache must distinguish
+/// them by the second word.
 #[test]
 fn subcommands_of_one_name_and_arity_are_distinguished() {
     beside_reference(&[], |subject, reference| {
@@ -357,8 +357,8 @@ fn subcommands_of_one_name_and_arity_are_distinguished() {
             encode_into(&mut input, &call.split(' ').collect::<Vec<_>>());
         }
         compare(subject, reference, &input, Waits);
-        // Each call is also sent alone, so that it isn't in the same window (batch of pipelined
-        // commands) as another.
+        // Each call is also sent alone, so that no other call is in the same window (batch of
+        // pipelined commands).
         let (mut given, mut right) = (subject.connect(), reference.connect());
         for call in calls.iter().filter(|call| call.contains(' ')) {
             assert_eq!(given.call(call), right.call(call), "{call}");

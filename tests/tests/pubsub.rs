@@ -185,8 +185,8 @@ fn listeners_without_replies_are_those_of_redis() {
         (0, "PING", 1),
         (1, "SPUBLISH one hello", 1),
         (0, "", 1),
-        // The publisher's replies are off, but its messages are still delivered. (In RESP2 a
-        // subscriber may not publish.)
+        // The publisher's replies are off, but its messages are still delivered. (The publisher
+        // first unsubscribes, because a subscriber may not publish in RESP2.)
         (0, "SUNSUBSCRIBE one", 1),
         (2, "SSUBSCRIBE one", 1),
         (0, "CLIENT REPLY OFF", 0),
@@ -413,7 +413,8 @@ fn a_client_that_unsubscribes_receives_earlier_messages() {
                 let has_payload = |reply: &String| {
                     reply.contains("payload") || reply.contains(&format!("{:?}", b"payload").replace(['[', ']'], ""))
                 };
-                // A monitor shows the ECHO, and the reply to ECHO contains the text a second time.
+                // A monitor receives the text twice: in the line that shows the ECHO, and in the
+                // reply to ECHO.
                 let wanted = if listens == "MONITOR" { 2 } else { 1 };
                 let count = replies[..2].iter().filter(|reply| has_payload(reply)).count();
                 assert_eq!(count, wanted, "{listens}, {commands:?}, round {round}: {replies:?}");
@@ -429,8 +430,8 @@ fn a_client_that_unsubscribes_receives_earlier_messages() {
     });
 }
 
-/// A connection's messages are delivered in order and after the connection's earlier writes, to
-/// subscribers on every worker.
+/// Subscribers on every worker receive a connection's messages in order, and after the connection's
+/// earlier writes have taken effect.
 #[test]
 fn messages_keep_their_order() {
     const MESSAGES: usize = 3000;
@@ -636,8 +637,8 @@ fn very_many_patterns_are_unsubscribed_quickly() {
     const PATTERNS: usize = 100_000;
     /// Patterns per command.
     const TOGETHER: usize = 1000;
-    /// Maximum CPU time. A debug build needs much less. If each unsubscription scanned all
-    /// patterns, the test would need much more.
+    /// Maximum CPU time. Even a debug build needs much less, but unsubscriptions that each scan all
+    /// patterns would need much more.
     const SOON: Duration = Duration::from_secs(5);
     let patterns: Vec<String> = (0..PATTERNS).map(|number| format!("pattern:{number}:*")).collect();
     let exchange = |client: &mut Client, verb: &str, together: usize| {
@@ -723,8 +724,8 @@ fn client_list_shows_subscriptions() {
     });
 }
 
-/// While clients subscribe, `PUBLISH` counts at least the clients whose subscription is confirmed,
-/// and at most the clients that have requested a subscription. A subscriber that has received one
+/// While clients subscribe, the count in the reply to `PUBLISH` is at least the number of confirmed
+/// subscriptions, and at most the number of requested ones. A subscriber that has received one
 /// message receives every later message.
 #[test]
 fn publish_counts_confirmed_subscribers() {
@@ -778,7 +779,7 @@ fn replies(client: &mut Client, commands: &[&str], count: usize) -> Vec<String> 
 }
 
 /// The messages that a transaction publishes to its own client follow the reply to EXEC, as in
-/// Redis since 7.2. Redis 7.0 writes them into the reply.
+/// Redis since 7.2. Redis 7.0 writes these messages into the reply.
 #[test]
 fn a_transaction_that_unsubscribes_receives_its_own_messages() {
     const PUBLISH: &str = "PUBLISH c x";
@@ -811,7 +812,7 @@ fn a_transaction_that_unsubscribes_receives_its_own_messages() {
         let commands = ["SSUBSCRIBE c", "MULTI", "SPUBLISH c x", "SUNSUBSCRIBE c", "EXEC", "PING"];
         let got = replies(&mut client, &commands, 7);
         assert_eq!(got[4..], ["*2 :1 >3 $12 sunsubscribe $1 c :0 ", ">3 $8 smessage $1 c $1 x ", "+PONG "]);
-        // Confirmations and messages aren't replies.
+        // With replies off, confirmations and messages are still sent, because they aren't replies.
         let commands =
             ["CLIENT REPLY OFF", "MULTI", "SUBSCRIBE c", PUBLISH, "UNSUBSCRIBE c", "EXEC", "CLIENT REPLY ON"];
         let got = replies(&mut client, &commands, 4);
@@ -871,8 +872,8 @@ fn confirmed_subscriptions_are_seen_everywhere() {
     });
 }
 
-/// A subscription doesn't receive messages that were published before it. This also holds if its
-/// own connection published them, in the same pipeline or transaction.
+/// A subscription doesn't receive messages that were published before it. This also holds for
+/// messages that its own connection published, in the same pipeline or transaction.
 #[test]
 fn a_subscription_receives_no_earlier_message_of_its_connection() {
     for_each_backend(|backend| {

@@ -1,7 +1,7 @@
 //! Runs the workloads of `tests/clients`: job queues, locks, client libraries, and the libraries'
 //! calls for users and permissions. The packages are installed from their registries (see
 //! `pantala_tests::ecosystem`). With `PANTALA_CLIENTS_AGAINST=redis`, the workloads run on
-//! redis-server. All of them pass on version 7.0.15.
+//! redis-server, where all pass (version 7.0.15).
 
 use pantala_tests::ecosystem::Ecosystem;
 use pantala_tests::server::free_port;

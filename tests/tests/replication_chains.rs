@@ -89,9 +89,9 @@ fn under_load(server: &Server, scene: impl FnOnce()) {
 /// ID.
 #[track_caller]
 fn assert_one_history(root: &Server, others: &[&Server]) {
-    // A write is in the stream a moment after its reply. `WAIT` waits only for the part of the
-    // stream that existed at the previous command of its connection, so the client sends `PING`
-    // first.
+    // A write is in the stream only a moment after its reply. `WAIT` waits only for the part of the
+    // stream that existed at the previous command of its connection. The client therefore sends
+    // `PING` before `WAIT`.
     let mut client = root.connect();
     client.call("PING");
     assert!(matches!(client.call("WAIT 1 10000"), Reply::Integer(1..)), "{}", root.log());
@@ -107,9 +107,9 @@ fn assert_one_history(root: &Server, others: &[&Server]) {
     }
 }
 
-/// When the primary dies, one replica has received the whole stream of the primary, and another
-/// replica only a part. The first replica is promoted, and sends the missing part from its backlog
-/// to the second one.
+/// When the primary dies, one replica has received the whole stream, and another replica only a
+/// part. The first replica is promoted. It sends the missing part from its backlog to the second
+/// replica.
 #[test]
 fn a_replica_that_is_behind_continues_with_the_promoted_one() {
     for_each_backend(|backend| {
@@ -212,8 +212,8 @@ fn asked(server: &Server, id: &str, offset: u64, bytes: u64) -> (String, Vec<u8>
     (line.trim_start_matches('+').trim_end().to_owned(), got)
 }
 
-/// A replica sends the bytes that its primary has sent, even after its own promotion. It sends no
-/// effects from the time before it became a replica.
+/// A replica sends the bytes that its primary has sent, even after its own promotion. It sends none
+/// of the effects that it recorded before it became a replica.
 #[test]
 fn a_replica_passes_on_the_bytes_of_its_primary() {
     for_each_backend(|backend| {
@@ -312,8 +312,9 @@ fn no_change_of_topology_needs_a_full_sync() {
                 let above = *random.pick(&tree);
                 let words = format!("REPLICAOF 127.0.0.1 {}", servers[above].port());
                 assert!(servers[server].connect().call(&words).text().starts_with("OK"));
-                // As in Redis, if a server already knows the root's replication ID, it can't do a
-                // partial sync with a server that doesn't know this ID yet.
+                // As in Redis, a server that already knows the root's replication ID can't do a
+                // partial sync with a server that doesn't know the ID yet. The test therefore waits
+                // for the link.
                 wait_for_link(&servers[server]);
                 let id = |server: usize| info(&servers[server], "replication", "master_replid");
                 eventually("it knows the ID", || id(server) == id(root));
@@ -338,8 +339,8 @@ fn no_change_of_topology_needs_a_full_sync() {
     });
 }
 
-/// A server is promoted, and then follows its primary again. It continues in the database that the
-/// primary's stream has selected, even if its promotion has not completed yet.
+/// A server is promoted, and then follows its primary again. The server continues in the database
+/// that the primary's stream has selected, even if its promotion has not completed yet.
 #[test]
 fn a_promotion_that_is_undone_continues_the_stream() {
     for_each_backend(|backend| {

@@ -53,12 +53,12 @@ fn wait_until_linked(replica: &Server) {
 }
 
 /// Waits until these replicas have applied all effects, and compares their datasets with the
-/// primary's. No client may write any more.
+/// primary's. No client may write in this time.
 fn assert_equal(primary: &Server, replicas: &[&Server]) {
     wait_for_expiry(primary);
     let mut client = primary.connect();
-    // The deletions of expired keys precede this command in the stream. A replica that has this key
-    // has therefore applied them.
+    // The deletions of expired keys precede this command in the stream. A replica that has this
+    // command's key has therefore applied all deletions.
     client.call("SELECT 9");
     client.call("SET fence 1");
     let acked = client.call(&format!("WAIT {} 10000", replicas.len()));
@@ -532,9 +532,9 @@ fn a_replica_that_lies_about_its_offset_is_not_counted() {
     });
 }
 
-/// When a client has received the reply to a write, the offset of `INFO` and `ROLE` includes this
-/// write, because tools wait until a replica has that offset. When no write is pending, the offset
-/// is the end of the stream.
+/// Tools wait until a replica has the offset that `INFO` and `ROLE` show. This offset must
+/// therefore include every write whose reply a client has received. When no write is pending, the
+/// offset is the end of the stream.
 #[test]
 fn the_offset_includes_every_answered_write() {
     for_each_backend(|backend| {
@@ -706,7 +706,7 @@ fn bytes_of_replication_are_counted_apart() {
     });
 }
 
-/// `SHUTDOWN` waits for a replica that does not acknowledge. Meanwhile writes and further
+/// `SHUTDOWN` waits for a replica that does not acknowledge. During this wait, writes and further
 /// `SHUTDOWN`s wait too. `SHUTDOWN ABORT` ends the wait. `SHUTDOWN NOW` does not wait, and neither
 /// does a shutdown without replicas.
 #[test]
@@ -736,7 +736,7 @@ fn shutdown_waits_for_a_lagging_replica_and_can_be_aborted() {
             assert!((50_000..=100_000).contains(&left_ms), "{left_ms}");
             writer.send(&["INCR", "counter"]);
             assert!(!writer.has_reply_within(Duration::from_millis(100)), "writes wait");
-            // As in Redis, this does not end the server's own pause.
+            // As in Redis, this does not end the pause that `SHUTDOWN` has started.
             assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
             assert!(!writer.has_reply_within(Duration::from_millis(100)), "writes still wait");
             assert_eq!(client.call("GET key"), Reply::bulk("1"));
@@ -755,7 +755,7 @@ fn shutdown_waits_for_a_lagging_replica_and_can_be_aborted() {
 }
 
 /// `min-replicas-to-write`: writes of clients, transactions and scripts are rejected if too few
-/// replicas have acknowledged recently. (Redis calls a replica that has done so good.)
+/// replicas have acknowledged recently. (Redis calls a replica with a recent acknowledgement good.)
 #[test]
 fn writes_need_good_replicas_if_the_settings_say_so() {
     const NO: &str = "NOREPLICAS Not enough good replicas to write.";

@@ -37,8 +37,8 @@ fn error(text: &str) -> Reply {
 }
 
 /// Sends random commands of all types and ignores the replies. Leaves out two kinds of commands:
-/// - `CONFIG`: it would change the limits of encodings on one server only. A listpack loses the
-///   sign of the score -0, so replica and primary must use the same encodings.
+/// - `CONFIG`: it would change the limits of encodings on one server only. Replica and primary must
+///   use the same encodings, because a listpack loses the sign of the score -0.
 /// - `BITFIELD … OVERFLOW FAIL`: redis-server 7.0 does not propagate this command if its only
 ///   change is a longer string.
 fn write_randomly(server: &Server, seed: u64, commands: usize) {
@@ -245,8 +245,8 @@ fn clients_of_a_replica_may_not_write() {
         follow(&replica, &primary);
         let aborted = format!("EXECABORT Transaction discarded because of: {READ_ONLY}");
         assert_eq!(client.call("EXEC"), error(&aborted));
-        // With `replica-read-only no`, a replica accepts writes of clients, and would lose them at
-        // the next full sync.
+        // With `replica-read-only no`, a replica accepts writes of clients. The next full sync
+        // would discard these writes.
         client.call("CONFIG SET replica-read-only no");
         assert_eq!(client.call("SET local 1"), Reply::ok());
         client.call("CONFIG SET replica-read-only yes");
@@ -346,9 +346,9 @@ fn a_command_that_fails_does_not_end_the_link() {
     });
 }
 
-/// On a writable replica, keys expire, even without access, if a client of the replica has set the
-/// TTL. Keys with a TTL from the primary don't expire there, even if a client of the replica has
-/// modified them.
+/// On a writable replica, a key whose TTL was set by a client of the replica expires, even without
+/// access. A key whose TTL came from the primary doesn't expire there, even if a client of the
+/// replica has modified the key.
 #[test]
 fn a_writable_replica_expires_its_own_keys() {
     for_each_backend(|backend| {
@@ -422,7 +422,7 @@ fn a_writable_replica_expires_its_own_keys() {
 fn an_empty_primary_is_refused_if_the_settings_say_so() {
     let Some(primary) = Server::redis(&PRIMARY) else { return };
     let replica = Server::pantala(Backend::all()[0], &["--replica-refuse-empty-primary", "yes"]);
-    // The replica has no keys yet, so there is nothing to lose.
+    // The replica has no keys yet, so it follows the empty primary.
     follow(&replica, &primary);
     primary.connect().call("SET a 1");
     wait_until_applied(&replica, &primary);
@@ -538,7 +538,7 @@ fn no_reader_of_a_replica_sees_half_a_transaction() {
         let mut replica = Server::pantala(backend, &["--workers", "3", "--shards", "7"]);
         let mut client = replica.connect();
         for fault in ["pause-taking", "pause-holding", "pause-replying"] {
-            // This has no effect in a build without debug assertions.
+            // In a build without debug assertions, the command has no effect.
             client.call(&format!("DEBUG FAULT {fault} 20"));
         }
         let all: Vec<String> = (0..ACCOUNTS).map(|number| format!("account:{number}")).collect();
@@ -652,7 +652,7 @@ fn pantala_follows_pantala_and_is_followed() {
     });
 }
 
-/// The role and the setting `replicaof` change together. Both result from the command that takes
+/// The role and the setting `replicaof` change together. Both are those of the command that takes
 /// effect last.
 #[test]
 fn concurrent_changes_of_the_role_leave_one_primary() {

@@ -40,7 +40,7 @@ fn wait_for_stream(replica: &Server, primary: &StagedPrimary, scene: usize, end:
     });
 }
 
-/// Makes the replica close the link that the last scenario has kept open. Returns the arguments of
+/// Makes the replica close the link that the last scene has kept open. Returns the arguments of
 /// each connection's `PSYNC`.
 fn finish(client: &mut Client, primary: StagedPrimary) -> Vec<String> {
     assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
@@ -84,8 +84,8 @@ fn commands_before_a_protocol_error_run_once() {
             assert_eq!(client.call("GET n"), Reply::bulk("1"), "{text}\n{}", replica.log());
             assert_eq!(client.call("GET text"), Reply::bulk("x"), "{text}");
             assert!(replica.log().contains(text), "no {text} in {}", replica.log());
-            // As in Redis, the replica doesn't continue the stream of a primary that sends such
-            // data, but requests a full sync again.
+            // As in Redis, the replica then doesn't continue the stream, but requests a full sync
+            // again.
             assert_eq!(finish(&mut client, primary), [FULL, FULL], "{text}");
             replica.assert_sound();
         }
@@ -143,9 +143,9 @@ fn keeps_its_data(scenes: Vec<Scene>, args: &[&str], parts: &[&str]) {
     let files = std::fs::read_dir(replica.folder()).expect("its folder").flatten();
     let left: Vec<_> =
         files.map(|file| file.file_name()).filter(|name| name.to_string_lossy().contains("temp")).collect();
-    // Only the next attempt, which may have started, may have a temporary file.
+    // The next attempt may have started, so there may be one temporary file.
     assert!(left.len() <= 1, "{left:?}");
-    // The replica may detect the last failure only after the primary has finished its scenario.
+    // The replica may detect the last failure only after the primary has finished its last scene.
     for part in parts {
         eventually(part, || replica.log().contains(part));
     }
@@ -242,8 +242,8 @@ fn a_hostile_stream_harms_only_its_own_link() {
             (b"*3\r\n$5\r\nBLPOP\r\n$1\r\nl\r\n$1\r\n0\r\n", Some(FULL)),
             (b"", None),
         ];
-        // In most scenarios the primary closes the link. With the blocking command it keeps the
-        // link open, and the replica must close it.
+        // In most scenes, the primary closes the link. In the scene with the blocking command, the
+        // primary keeps the link open, and the replica must close it.
         let scene = |stream: &[u8]| {
             let scene = Scene::streams(7, stream);
             if stream.windows(5).any(|name| name == b"BLPOP") { scene.keeping() } else { scene }
@@ -289,7 +289,8 @@ fn a_replica_deletes_its_file_if_it_saves_nothing() {
     }
 }
 
-/// Makes the directory of a server's append-only file unusable, by creating a file with its name.
+/// Makes the directory of a server's append-only file unusable: creates a file with the directory's
+/// name.
 fn block_append_only(server: &Server) {
     let dir = server.folder().join("appendonlydir");
     std::fs::rename(&dir, server.folder().join("former")).expect("renamed");
@@ -297,7 +298,7 @@ fn block_append_only(server: &Server) {
 }
 
 /// A replica that can't reopen its append-only file after a full sync retries after some time.
-/// `CONFIG SET appendonly yes` makes it retry at once.
+/// After `CONFIG SET appendonly yes`, the replica retries at once.
 #[test]
 fn an_append_only_file_is_reopened_after_a_full_sync() {
     for_each_backend(|backend| {

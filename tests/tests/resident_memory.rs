@@ -69,7 +69,8 @@ fn freed_memory_is_returned_without_a_command() {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let mut client = server.connect();
         let resident_max = resident_max(&mut client);
-        // A purge waits until no script runs. The script that has run here must not delay it.
+        // A purge waits until no script runs. This script ends at once, so it must not delay a
+        // purge.
         assert_eq!(client.command(&["EVAL", "return 1", "0"]), Reply::Integer(1));
         // Values of 30 MiB are mapped separately, and values of 5 MiB are from the allocator's
         // arenas.
@@ -149,8 +150,8 @@ fn large_frees_are_returned_within_a_second() {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let resident_max = resident_max(&mut server.connect());
         scenes(&server, resident_max);
-        // Threads that load the dataset at startup also allocate memory, and end before the dataset
-        // is deleted.
+        // The threads that load the dataset at startup also allocate memory. They end before the
+        // dataset is deleted, and their memory must be returned, too.
         let folder = tempfile::tempdir().expect("a folder can be made");
         let dir = folder.path().to_str().expect("its name is UTF-8");
         let args = ["--workers", "2", "--appendonly", "yes", "--dir", dir];
@@ -227,8 +228,8 @@ fn memory_purge_returns_freed_memory() {
         assert_eq!(client.call("DEBUG PAUSE-CRON 1"), Reply::ok());
         let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         let value = vec![b'x'; 5 * KIB as usize];
-        // The test is repeated if the allocator has already returned the memory itself, so that
-        // nothing is left for MEMORY PURGE.
+        // If the allocator has already returned the memory by itself, nothing is left for MEMORY
+        // PURGE. The test is then repeated.
         eventually("there is freed memory to return", || {
             for (number, other) in others.iter_mut().enumerate() {
                 let names: Vec<String> = (0..5_000).map(|key| format!("{number}:{key}")).collect();
@@ -263,7 +264,8 @@ fn new_strings_take_their_length() {
     });
 }
 
-/// A partly received bulk string uses at most a quarter more memory than its full length.
+/// The memory of a partly received bulk string is at most a quarter more than the string's full
+/// length.
 #[test]
 fn partly_received_bulks_take_their_length() {
     for_each_backend(|backend| {
@@ -465,9 +467,9 @@ fn values_that_are_not_copied_behave_like_others() {
 /// huge pages.
 #[test]
 fn a_large_server_has_huge_pages() {
-    // The file `smaps` lists mappings with their properties. One is `Size` in KiB. Another is a
-    // list of flags, where `nh` means that the mapping has no huge pages. Mappings of less than 128
-    // MiB aren't the allocator's.
+    // The file `smaps` lists mappings with their properties. One property is `Size`, in KiB.
+    // Another is a list of flags, in which `nh` means that the mapping has no huge pages. Mappings
+    // of less than 128 MiB aren't the allocator's.
     let without_huge_pages = |server: &Server| {
         let maps = std::fs::read_to_string(format!("/proc/{}/smaps", server.pid())).expect("it runs");
         let (mut size, mut kib) = (0, 0);

@@ -1,5 +1,5 @@
-//! Checks the source text of the server: which *rooms* (top-level modules) may import which, and
-//! the size of types.
+//! Checks the source text of the server: which *rooms* (top-level modules) may import which others,
+//! and how large types may be.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -62,8 +62,8 @@ fn rooms_import_only_those_below_them() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// All rooms may use files outside of the rooms. Of these files, only those that start workers may
-/// import rooms.
+/// All rooms may use files outside of the rooms. Such a file may import rooms only if it starts
+/// workers.
 #[test]
 fn files_outside_of_rooms_import_none() {
     const MAY_IMPORT: [&str; 2] = ["lib.rs", "startup.rs"];

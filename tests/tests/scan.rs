@@ -26,7 +26,8 @@ fn scan(client: &mut Client, options: &[&str], mut between: impl FnMut()) -> Vec
         let [next, keys] = reply.elements() else { panic!("SCAN must return a cursor and keys: {reply:?}") };
         found.extend(keys.elements().iter().map(Reply::text));
         cursor = next.text();
-        // Some clients parse a cursor as an unsigned 64-bit number, and others as a double.
+        // Some clients parse a cursor as an unsigned 64-bit number, and others as a double. A
+        // cursor must survive both.
         let number = cursor.parse::<u64>().expect("a cursor is an unsigned number");
         assert!(number < 1 << 53, "a double doesn't hold the cursor {number}");
         if cursor == "0" {
@@ -152,8 +153,8 @@ fn stable_keys_are_returned_beside_writers() {
     });
 }
 
-/// Clients that store a cursor as a double (node-redis 4, `tonumber` in scripts) complete a scan of
-/// many partitions, and get each key once.
+/// Clients that store a cursor as a double (node-redis 4, `tonumber` in scripts) can complete a
+/// scan over many partitions. They get each key once.
 #[test]
 fn cursors_of_many_partitions_survive_as_doubles() {
     const KEYS: usize = 20_000;

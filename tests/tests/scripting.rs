@@ -48,8 +48,8 @@ fn scripts_behave_as_in_redis() {
 }
 
 /// Returns calls of all commands and subcommands of `server` that the server rejects in scripts.
-/// The reason is a wrong number of arguments, an unknown subcommand, or a command that scripts may
-/// not call.
+/// Such a call has a wrong number of arguments, or an unknown subcommand, or scripts may not call
+/// the command.
 fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
     const ARGUMENTS_MAX: usize = 6;
     /// Commands to which Redis 7.2 added an option, so that they accept other numbers of arguments
@@ -103,9 +103,9 @@ fn commands_are_rejected_in_scripts_as_in_redis() {
     });
 }
 
-/// A pipeline runs while scripts hold all shards, one script directly after the other. The
-/// pipeline's commands don't wait separately. When a command waits, the commands after it wait
-/// together with it. Replies keep their order, and each command sees the changes of earlier ones.
+/// A pipeline runs while scripts hold all shards, one script directly after the other. When a
+/// command of the pipeline waits, the commands after it wait together with it, not separately.
+/// Replies keep their order, and each command sees the changes of earlier ones.
 #[test]
 fn pipelines_beside_wide_scripts_wait_together() {
     const SCRIPTS: i64 = 4;
@@ -197,9 +197,9 @@ fn undeclared_keys_work() {
     });
 }
 
-/// Scripts that are rolled back after some calls have succeeded or failed. One is rolled back
-/// because it calls `PUBLISH`, one because it changes a large value, and the others because they
-/// use an undeclared key. The last script ends with an error.
+/// Scripts that are rolled back after some calls have succeeded or failed. The reasons differ: one
+/// script calls `PUBLISH`, one changes a large value, and the others use an undeclared key. The
+/// last script ends with an error.
 const ROLLED_BACK: [&str; 7] = [
     "redis.pcall('nosuch') return redis.call('get','undeclared')",
     "redis.pcall('get') return redis.call('get','undeclared')",
@@ -278,9 +278,9 @@ fn many_keys_are_rolled_back() {
     });
 }
 
-/// A call that looks up a missing declared key creates an event, which is stored until the call
-/// commits. Then the memory of the event is released. After many such calls, the next call
-/// therefore still has room for its own events, and runs once.
+/// A script that looks up a missing declared key creates an event, which is stored until the script
+/// commits. The commit releases the event's memory. Even after many such scripts, the next one
+/// therefore has room for its own events, and runs once.
 #[test]
 fn events_of_earlier_calls_take_no_space() {
     const CALLS: u64 = 3000;
@@ -368,9 +368,9 @@ fn endless_scripts_are_killed() {
     });
 }
 
-/// A signal stops the server even while a script runs that can't be killed because it has written.
-/// If there are save points, the server waits for the script, as Redis does, because the snapshot
-/// needs all shards.
+/// A script that has written can't be killed, but a signal still stops the server while such a
+/// script runs. If there are save points, the server waits for the script, as Redis does, because
+/// the snapshot needs all shards.
 #[test]
 fn an_endless_script_does_not_prevent_shutdown() {
     for_each_backend(|backend| {

@@ -9,7 +9,7 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 /// Part of every password below.
 const SECRET: &str = "hunter2";
 
-/// Commands that contain a password. Each takes a different path through the server.
+/// Commands that contain a password. Together they cover different paths through the server.
 const COMMANDS: &[&str] = &[
     "ACL SETUSER max on >hunter2 +@all ~*",
     "AUTH max hunter2",
@@ -93,7 +93,8 @@ fn passwords_are_never_shown() {
         assert!(shown.iter().any(|line| line.contains("\"(redacted)\"")), "{shown:?}");
         assert_hidden("MONITOR", &shown.join("\n"));
         let slow = observer.call("SLOWLOG GET 1000");
-        // The slow log contains neither denied calls nor the queuing of a transaction's commands.
+        // The slow log doesn't contain all commands: denied calls and the queuing of a
+        // transaction's commands are missing.
         assert!(slow.elements().len() > COMMANDS.len() / 2, "{} entries", slow.elements().len());
         for report in REPORTS {
             let reply = observer.call(report);
@@ -122,8 +123,9 @@ fn assert_no_key(key: &str, text: &str) {
 /// Damages the text of a key.
 type Damage = fn(&str) -> String;
 
-/// A key's file may be damaged, for example because an environment variable that contained the key
-/// has lost its line breaks. Neither the log nor an error reply shows any part of the key.
+/// The file of a key may be damaged. For example, it may be written from an environment variable in
+/// which the key has lost its line breaks. Neither the log nor an error reply shows any part of the
+/// key.
 #[test]
 fn damaged_private_keys_are_never_shown() {
     let Some(certificates) = Certificates::make() else { return };

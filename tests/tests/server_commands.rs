@@ -29,8 +29,8 @@ fn info_fields(client: &mut Client, section: &str) -> BTreeSet<String> {
 
 #[test]
 fn config_get_names_and_defaults_equal() {
-    /// Directives that aren't compared: address and directory of the server, features that Pantala
-    /// doesn't have, and Pantala's own directives.
+    /// Directives that aren't compared: the server's address and directory, directives of features
+    /// that Pantala doesn't have, and Pantala's own directives.
     const DIFFER: &[&str] = &[
         "port",
         "dir",
@@ -202,10 +202,11 @@ fn info_has_the_fields_of_redis() {
     }
 }
 
-/// If redis-server's field of `INFO memory` isn't 0 after these commands, Pantala's isn't either.
+/// Every field of `INFO memory` that isn't 0 on redis-server after these commands isn't 0 on
+/// Pantala either.
 #[test]
 fn fields_of_info_memory_are_counted() {
-    /// Fields that describe redis-server's allocator, or that vary over time.
+    /// Fields that are not compared: they describe redis-server's allocator, or vary over time.
     const OTHERS: &[&str] = &["allocator_frag_bytes", "rss_overhead_bytes", "mem_fragmentation_bytes"];
     let Some(reference) = Server::redis(&[]) else { return };
     let server = start();
@@ -390,7 +391,7 @@ fn debug_sleep_sleeps() {
     assert!(start_time.elapsed() >= Duration::from_millis(300));
 }
 
-/// While `DEBUG SLEEP` runs, no client of any worker is served, whatever the client's command is.
+/// While `DEBUG SLEEP` runs, no worker serves any client, whatever the client's command is.
 #[test]
 fn debug_sleep_stops_all_workers() {
     let server = start();
@@ -434,8 +435,8 @@ fn a_signal_interrupts_debug_sleep() {
     });
 }
 
-/// Tests `DEBUG LOG` and `DEBUG SET-SKIP-CHECKSUM-VALIDATION` on both servers. The second allows
-/// RESTORE of a payload with a wrong checksum, but not of one with other damage.
+/// Tests `DEBUG LOG` and `DEBUG SET-SKIP-CHECKSUM-VALIDATION` on both servers. After the second
+/// command, RESTORE accepts a payload with a wrong checksum, but none with other damage.
 #[test]
 fn checksums_are_skipped_on_request() {
     let reference = Server::redis(&["--enable-debug-command", "yes"]);
@@ -575,7 +576,7 @@ fn the_listening_address_changes_at_run_time() {
 }
 
 /// Sets several directives, and returns the replies. `appendonly` can't be applied, because a file
-/// has the name of the append-only file's directory.
+/// has the name of the directory `appendonlydir`.
 fn refused_changes(server: &Server) -> Vec<Reply> {
     let mut client = server.connect();
     let dir = client.call("CONFIG GET dir").elements()[1].text();
@@ -632,7 +633,8 @@ fn config_set_applies_all_or_none() {
     assert_eq!(own, refused_changes(&reference));
 }
 
-/// One command sets the directory and turns the append-only file on. The file is in that directory.
+/// One command sets the directory and turns the append-only file on. The file is then in the new
+/// directory.
 #[test]
 fn config_set_turns_the_append_only_file_on_in_a_new_directory() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2", "--enable-protected-configs", "yes"]);

@@ -1,8 +1,8 @@
 //! A *shard* is a part of the key space, which one worker (a thread with an event loop) holds at a
-//! time. Other workers may hand shards over to a worker. If such shards arrive while the worker
-//! runs a script, the worker releases them immediately, because it can't use them before the script
-//! ends. With `busy-reply-threshold 0`, no script becomes busy before `kill_function`. A shard that
-//! isn't released would therefore be held forever.
+//! time. Workers hand shards over to each other. If a worker receives shards while it runs a
+//! script, it releases them immediately, because it can't use them before the script ends. With
+//! `busy-reply-threshold 0`, no script becomes busy before `kill_function`, so a shard that isn't
+//! released would be held forever.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ impl Scene {
         self.wait_for_commands("eval", 1);
     }
 
-    /// Kills the function of the holder. The holder's reply is sent at the end of its worker's
+    /// Kills the function of the holder. The holder receives its reply at the end of its worker's
     /// turn.
     fn kill_function(&mut self) {
         let killer = &mut self.others[0];
@@ -141,8 +141,8 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
 
 /// A worker that releases a contended shard sends it to the shard's home worker (the worker to
 /// which it belongs). If the home worker is running a script, the shard must still reach the
-/// clients that wait for it. (If the home worker itself releases a contended shard, it does so at
-/// the end of its turn: see the next test.)
+/// clients that wait for it. (A home worker that itself releases a contended shard does so at the
+/// end of its turn: see the next test.)
 #[test]
 fn shards_sent_home_in_a_script_are_free_for_others() {
     /// Number of clients. More commands wait for the shards than a home worker serves in a turn.
@@ -162,7 +162,8 @@ fn shards_sent_home_in_a_script_are_free_for_others() {
 
 /// The holder's worker also has a script to run, which was sent after the function's call. When the
 /// function is killed, the worker defers the release of its contended shards to the end of the
-/// turn. It starts the script in the same turn, so it must release the shards before the script.
+/// turn. The script starts in the same turn, so the worker must release the shards before it starts
+/// the script.
 #[test]
 fn shards_deferred_before_a_script_are_free_for_others() {
     const CLIENTS: usize = 100;
@@ -184,8 +185,8 @@ fn shards_deferred_before_a_script_are_free_for_others() {
 /// If the reply to a command on a key takes longer than this, the key's shard counts as held.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 
-/// Waits until a script runs, which CLIENT LIST doesn't show. A script that runs holds the shard of
-/// its key.
+/// Waits until a script runs. CLIENT LIST doesn't show this, but a running script holds the shard
+/// of its key.
 fn wait_until_held(server: &Server, key: &str) {
     eventually("the key is held", || {
         let mut client = server.connect();
@@ -225,8 +226,8 @@ fn shards_that_a_script_evicted_from_are_free_for_others() {
         scene.others[0].call(&format!(
             "CONFIG SET busy-reply-threshold 0 maxmemory-policy allkeys-random maxmemory {limit_bytes}"
         ));
-        // The script fills memory up to some dozen values above the limit. Nothing is evicted
-        // before the next command that may need memory.
+        // The script fills memory up to some dozen values above the limit. The server evicts
+        // nothing before the next command that may need memory.
         let fills = "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1000000 end \
                      local began = now() while now() - began < 0.5 do end \
                      redis.call('SET', KEYS[1], string.rep('x', ARGV[1]))";

@@ -12,7 +12,7 @@ const MIB: usize = 1 << 20;
 
 /// The server's limit for bytes that wait to be written to the append-only file
 /// (`UNWRITTEN_BYTES_MAX` in `aof/gate.rs`). At this limit, replies to writes wait until bytes have
-/// been written. The next commands of these clients therefore wait, too.
+/// been written, and so do the next commands of these clients.
 const UNWRITTEN_BYTES_MAX: u64 = 256 << 20;
 
 fn field(client: &mut Client, section: &str, name: &str) -> u64 {
@@ -163,7 +163,8 @@ fn no_reader_waits_when_the_disk_falls_behind() {
                     true
                 };
                 let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
-                // The query of `writes_wait` may wait like any read, so it uses its own connection.
+                // The command that `writes_wait` sends may wait like any read, so it uses its own
+                // connection.
                 eventually("the disk is too far behind", || writes_wait(&mut server.connect()));
                 std::thread::sleep(Duration::from_millis(100));
                 is_over.store(true, Ordering::Relaxed);
@@ -212,7 +213,7 @@ fn a_pipeline_on_another_worker_is_delayed() {
                 writing.push(scope.spawn(move || (0..WRITES).for_each(|_| writer.send_raw(&request))));
             }
             eventually("the disk is too far behind", || writes_wait(&mut client));
-            // In this time, a pipeline that isn't delayed would exceed the limit.
+            // If the pipeline weren't delayed, it would exceed the limit in this time.
             std::thread::sleep(Duration::from_millis(300));
             let waiting = buffer(&mut client);
             assert!(waiting < UNWRITTEN_BYTES_MAX + 64 * MIB as u64, "{waiting} bytes");
@@ -403,9 +404,9 @@ fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     });
 }
 
-/// The first rewrite starts the thread that writes the file. It must not stop a worker either.
-/// `CONFIG SET` itself opens a file, so the disk becomes stuck only after that command. Until then,
-/// a slow snapshot delays the rewrite.
+/// The first rewrite starts the thread that writes the file. Starting this thread must not stop a
+/// worker either. `CONFIG SET` itself opens a file, so the disk becomes stuck only after that
+/// command. Until then, a slow snapshot delays the rewrite.
 #[test]
 fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     for_each_backend(|backend| {

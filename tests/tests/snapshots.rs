@@ -97,8 +97,8 @@ fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
             let key = key.text();
             let mut seen = ["DEBUG DIGEST-VALUE", "OBJECT ENCODING", "PEXPIRETIME", "TYPE"]
                 .map(|question| client.call(&format!("{question} {key}")));
-            // These two encodings count as equal: a short string that was changed is raw before the
-            // save, and embstr after the load.
+            // The encodings raw and embstr count as equal: a short string that was changed is raw
+            // before the save, and embstr after the load.
             let is_text = matches!(seen[1].text().as_str(), "raw" | "embstr");
             if is_text {
                 seen[1] = Reply::Null;
@@ -177,7 +177,7 @@ fn snapshots_of_redis_are_loaded() {
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(right.call("SAVE").text(), "OK");
         // On redis-server, the digest includes an expired key until a client accesses the key. This
-        // GET deletes it.
+        // GET deletes the key.
         must(&mut right, "GET over");
         for_each_backend(|backend| {
             let server = pantala(backend, &folder, &[]);

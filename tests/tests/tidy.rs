@@ -9,8 +9,9 @@ use pantala_tests::tidy::{self, prose};
 /// Maximum number of lines of a Rust file, including tests.
 const LINES_MAX: usize = 1000;
 
-/// Violations that a directory still has, by rule. **A budget only decreases:** lower it after
-/// rewriting a directory, and never raise it. A directory without an entry has no budget.
+/// Number of violations that a directory may still have, by rule. **A budget only decreases:**
+/// lower it after rewriting a directory, and never raise it. A directory without an entry has no
+/// budget.
 ///
 /// `cargo test -p pantala-tests --test structure tidy:: -- --nocapture` prints the table with the
 /// current numbers.
@@ -39,8 +40,8 @@ fn folder(path: &Path) -> String {
     }
 }
 
-/// Returns whether a file is a table of data, such as a declarative record per command. Such files
-/// may be long.
+/// Returns whether a file is a table of data, such as the records that describe commands. Such
+/// files may be long.
 fn is_data(path: &str) -> bool {
     path.contains("/records/") || path.contains("/config/table")
 }
@@ -171,8 +172,8 @@ fn whitespace_is_tidy() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Code checks a command's properties by its flags. Only the table itself and fault injection
-/// compare names.
+/// Code decides by a command's flags, not by its name. Only the table of commands and fault
+/// injection compare names.
 #[test]
 fn commands_are_distinguished_by_flags() {
     const FOLDERS: [&str; 4] = ["crates/engine/src", "crates/scripting/src", "crates/server/src", "crates/session/src"];

@@ -8,8 +8,8 @@ use pantala_tests::{Client, Random, Server, for_each_backend};
 /// Number of datasets, and number of queries for each.
 const ROUNDS: usize = 60;
 const QUERIES: usize = 60;
-/// Numbers of elements. Some are near 7 and 40, where Redis's quicksort changes its strategy, and
-/// some are near 128, the limit of a listpack.
+/// Numbers of elements. Some numbers are near 7 and 40, where Redis's quicksort changes its
+/// strategy. Others are near 128, the limit of a listpack.
 const LENGTHS: &[usize] = &[1, 2, 3, 6, 7, 8, 9, 15, 40, 41, 42, 48, 90, 127, 128, 129, 200, 500, 1_500];
 /// Scores that are set by `ZADD` instead of `GEOADD`. GEO commands accept any score as a place, and
 /// extreme scores are at the edge of the map.

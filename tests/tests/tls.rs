@@ -13,7 +13,7 @@ use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::{Backend, Client, Random, Reply, Server, binary, for_each_backend, tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// With this maximum number of bytes per send, a tunnel has no limit.
+/// Maximum number of bytes per send, for a tunnel without a limit.
 const WHOLE: usize = usize::MAX;
 
 /// A server with an encrypted port.
@@ -66,7 +66,7 @@ fn redis_cli_and_redis_benchmark_speak_tls() {
         let long = format!("SET long {}\nSTRLEN long\n", "x".repeat(300_000));
         assert_eq!(run(&cli, encrypted.port, &args, &[], long.as_bytes()).output, "OK\n300000\n");
         // With values of two TLS records, redis-benchmark waits 40 ms for each SET, because it does
-        // not disable Nagle's algorithm (with redis-server too).
+        // not disable Nagle's algorithm. This also happens with redis-server.
         for more in [["-n", "4000", "-P", "16", "-d", "100"], ["-n", "400", "-P", "1", "-d", "20000"]] {
             let mut words = vec!["-c", "20", "-t", "set,get", "-q"];
             words.extend(more);
@@ -290,8 +290,8 @@ fn garbage_gets_at_most_an_alert() {
             let length = 5 + random.below(400);
             let mut bytes = random.bytes(length);
             if random.below(2) == 0 {
-                // Half of the inputs start with the header of a handshake record of the right
-                // length, so that the random bytes after the header are parsed as a handshake.
+                // Half of the inputs start with the header of a handshake record. The length in it
+                // is right, so the random bytes after the header are parsed as a handshake.
                 let body = (length - 5) as u16;
                 bytes[..5].copy_from_slice(&[22, 3, 1, (body >> 8) as u8, body as u8]);
                 bytes[5..].first_mut().into_iter().for_each(|kind| *kind |= 0x80);
@@ -514,9 +514,9 @@ fn unauthenticated_clients_are_closed_in_time() {
         let tunnel = encrypted.tunnel(&certificates);
         let mut known = tunnel.connect();
         assert_eq!(known.call("AUTH secret"), Reply::ok());
-        // None of these clients authenticates. On the encrypted port, the first client sends
-        // nothing, and the second sends only a part of a handshake. The third client sends nothing
-        // on the plain port, and the last one sends no password.
+        // None of these four clients authenticates. On the encrypted port, one client sends
+        // nothing, and one sends only a part of a handshake. On the plain port, one client sends
+        // nothing, and one sends a command without a password.
         let (port, plain_port) = (encrypted.port, encrypted.server.port());
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(answer_to(port, b"", false), b""));
@@ -535,8 +535,8 @@ fn unauthenticated_clients_are_closed_in_time() {
 fn a_handshake_on_the_plain_port_is_closed() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &[]);
-        // Sends the start of a TLS ClientHello. It contains no line end, so the server must reply
-        // before it has received a whole line.
+        // Sends the start of a TLS ClientHello. These bytes contain no line end, so the server must
+        // reply before it has received a whole line.
         let answer = answer_to(server.port(), &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3], false);
         assert_eq!(answer, b"-ERR Protocol error: a TLS handshake on a port without TLS\r\n");
         server.assert_sound();

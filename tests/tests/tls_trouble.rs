@@ -51,8 +51,8 @@ fn expired_certificates() {
         let client = tunnel_of("client");
         client.connect().read_to_end();
         assert!(client.failure().contains("expired"));
-        // After another certificate is set at run time, clients accept the server. `CONFIG SET`
-        // also accepts the expired certificate again.
+        // After a valid certificate is set at run time, clients accept the server. `CONFIG SET`
+        // then also accepts the expired certificate again.
         assert_eq!(set(&mut admin, &certificates, "server"), Reply::ok());
         assert!(days_left(&server) > 0);
         let mut open = client.connect();
@@ -148,7 +148,8 @@ fn stalled_handshakes_are_closed_and_delay_no_client() {
         }
         for socket in &mut stalled {
             let mut rest = Vec::new();
-            // The error is ignored: the server has reset the connection, or the timeout has passed.
+            // An error is ignored. It means that the server has reset the connection, or that the
+            // timeout has passed.
             let _ = socket.read_to_end(&mut rest);
             let elapsed = begin.elapsed();
             assert!(elapsed < HANDSHAKE + LATE, "still open after {elapsed:?}");

@@ -1,6 +1,7 @@
-//! Client-side caching (`CLIENT TRACKING`). Replies and invalidations equal those of redis-server.
-//! Caches are never stale, no matter which client writes. The server's table of tracked keys is
-//! bounded, and so is the pending output of a client that doesn't read.
+//! Client-side caching (`CLIENT TRACKING`). The tests check four properties. Replies and
+//! invalidations equal those of redis-server. Caches are never stale, no matter which client
+//! writes. The server's table of tracked keys is bounded. The pending output of a client that
+//! doesn't read is bounded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -43,7 +44,7 @@ fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
     let end = (0..CLIENTS).map(|client| (client, "ECHO end"));
     for (number, command) in script.iter().copied().chain(end) {
         let words: Vec<String> = command.split(' ').map(|word| with_ids(word, true)).collect();
-        // The connection may have been closed.
+        // The error is ignored, because the connection may have been closed.
         let _ = clients[number].try_send_raw(&encode(&words));
         loop {
             let Ok((reply, _)) = clients[number].try_receive() else {
@@ -152,7 +153,8 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (1, "PING"),
             (2, "SETNX none{t} x"),
             (0, "PING"),
-            // A client's own changes invalidate its keys after the reply. With NOLOOP they don't.
+            // A client's own changes invalidate its keys after the reply. With NOLOOP, they
+            // invalidate none of its keys.
             (0, "GET a{t}"),
             (1, "GET a{t}"),
             (0, "INCR a{t}"),
@@ -193,7 +195,8 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "GET f{t}"),
             (2, "GETDEL f{t}"),
             (0, "PING"),
-            // Tracking compares only key names, so a key of another database counts too.
+            // Tracking ignores databases: a change of the same key in another database also
+            // invalidates.
             (0, "GET a{t}"),
             (2, "SELECT 5"),
             (2, "SET a{t} there"),
@@ -404,14 +407,14 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "PING"),
             (0, "FCALL both 2 t u{t}"),
             (0, "PING"),
-            // The script made the last change.
+            // A script makes the last change of a key.
             (0, "MULTI"),
             (0, "SET t own"),
             (0, "EVAL redis.call('set',KEYS[1],'x') 1 t"),
             (0, "SET u{t} own"),
             (0, "EXEC"),
             (0, "PING"),
-            // The client made the last change.
+            // The client itself makes the last change of a key.
             (0, "MULTI"),
             (0, "FCALL both 2 t u{t}"),
             (0, "SET t own"),
@@ -525,7 +528,7 @@ fn invalidate(keys: &[&str]) -> Reply {
     Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(keys.iter().map(Reply::bulk).collect())])
 }
 
-/// Which invalidations a client applies to its cache.
+/// The invalidations that a client applies to its cache.
 #[derive(Clone, Copy, PartialEq)]
 enum Applies {
     All,
@@ -730,7 +733,7 @@ fn the_table_is_bounded_and_evicted_keys_are_invalidated() {
         assert_eq!(info(&mut other, "tracking_total_keys"), 100);
         assert!((99..=101).contains(&cached.len()), "{} of {invalidated}", cached.len());
         assert_eq!(other.call("CONFIG SET tracking-table-max-keys 7"), Reply::ok());
-        // The workers trim the table over several turns.
+        // The workers trim the table in several turns.
         eventually("the table shrinks to its limit", || {
             reader.send(&["PING"]);
             while let Reply::Push(items) = reader.receive() {

@@ -56,7 +56,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "EXEC"),
     (0, "WATCH"),
-    // Watched keys are changed by another client, by the client itself, or not at all.
+    // A watched key is changed by another client, by the client itself, or not at all.
     (0, "WATCH a b"),
     (1, "SET b 7"),
     (0, "MULTI"),
@@ -236,7 +236,8 @@ fn counts(line: &str) -> String {
 }
 
 /// Returns the lines that `INFO` and `MONITOR` show about a transaction. The lines must not depend
-/// on which workers run the commands (with `--execution owner`, the owners of the shards).
+/// on the workers that run the commands (with `--execution owner`, these are the owners of the
+/// shards).
 fn observed(server: &Server) -> Vec<String> {
     let (mut client, mut monitor, mut blocked) = (server.connect(), server.connect(), server.connect());
     monitor.call("MONITOR");
@@ -293,8 +294,8 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
                 std::thread::sleep(Duration::from_millis(40));
                 client.call("WATCH k");
             } else {
-                // Both are sent together, so that they run in one turn of the worker. In one turn,
-                // the worker's cached clock doesn't advance.
+                // SET and WATCH are sent together, so that they run in one turn of the worker. The
+                // worker's cached clock doesn't advance within a turn.
                 client.send_together(&[set, vec!["WATCH", "k"]]);
                 (0..2).for_each(|_| assert_eq!(client.receive(), Reply::ok()));
             }
@@ -302,16 +303,16 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
             client.call("MULTI");
             client.call("PING");
             let done = client.call("EXEC") != Reply::Null;
-            // EXEC runs if the key had already expired at WATCH, because then it has not changed
-            // since WATCH. In the other case, EXEC must not run.
+            // If the key had already expired at WATCH, it has not changed since, so EXEC runs the
+            // commands. If the key expired later, EXEC must abort.
             assert_eq!(done, expires_before);
         }
     });
 }
 
 /// Returns the replies to a client and, after each command, the client's last command according to
-/// `CLIENT LIST`. Some commands have a subcommand `RESET`, which must not end a transaction or
-/// subscription as the command `RESET` does.
+/// `CLIENT LIST`. The subcommand `RESET` of some commands must not end a transaction or a
+/// subscription, unlike the command `RESET`.
 fn last_commands(server: &Server, version: u8) -> Vec<String> {
     let (mut client, mut other) = (server.connect(), server.connect());
     let id = client.call("CLIENT ID").integer();
@@ -358,9 +359,10 @@ fn last_commands_are_those_of_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, last_commands);
 }
 
-/// Returns whether `EXEC` runs after changes of a watched key. `k` is missing in database 0, and
-/// exists in database 1. If `is_expired`, it has expired there. One client watches `k` in database
-/// 0. Another client runs `commands`, some of which swap the databases.
+/// Returns whether `EXEC` runs after changes of a watched key. The key `k` is missing in the first
+/// database, and exists in the second. If `is_expired` is true, the key in the second database has
+/// expired. One client watches `k` in the first database. Another client runs `commands`, some of
+/// which swap the databases.
 fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> bool {
     let (mut client, mut other) = (server.connect(), server.connect());
     for command in ["FLUSHALL", "DEBUG SET-ACTIVE-EXPIRE 0", "SELECT 1", "SET k v"] {
@@ -378,8 +380,8 @@ fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> b
     client.call("EXEC") != Reply::Null
 }
 
-/// An expired key counts as missing. If SWAPDB replaces a missing watched key with an expired key,
-/// the watched key therefore doesn't change. It also doesn't change if the expired key is deleted.
+/// An expired key counts as missing. A missing watched key therefore doesn't change if SWAPDB
+/// replaces it with an expired key, or if the expired key is then deleted.
 #[test]
 fn an_expired_key_does_not_change_a_missing_watched_key() {
     const SWAP: &[&str] = &["SWAPDB", "0", "1"];
@@ -429,8 +431,8 @@ fn the_queue_of_a_disconnected_client_does_not_run() {
     });
 }
 
-/// If clients disconnect before EXEC, any amount of memory of queued commands and watched keys is
-/// freed soon.
+/// If clients disconnect before EXEC, the memory of their queued commands and watched keys is freed
+/// soon, however large it is.
 #[test]
 fn disconnecting_before_exec_frees_the_memory() {
     const CLIENTS: usize = 400;
@@ -469,8 +471,8 @@ fn disconnecting_before_exec_frees_the_memory() {
 #[test]
 fn very_many_keys_are_watched_quickly() {
     const KEYS: usize = 100_000;
-    /// Maximum CPU time. It is many times the expected time, but comparing each key with every
-    /// other key would take longer.
+    /// Maximum CPU time. The expected time is many times shorter, but a comparison of each key with
+    /// every other key would take longer.
     const SOON: Duration = Duration::from_secs(4);
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &SERVER_ARGS);
@@ -586,7 +588,7 @@ fn client_list_shows_a_broken_watch_and_the_queue() {
         assert_eq!(watcher.call("EXEC"), Reply::Null);
         assert_eq!((shown("flags"), shown("multi-mem")), ("N".to_owned(), "0".to_owned()));
         watcher.call("MULTI");
-        // The memory of the last queue is reused.
+        // The memory of the last queue is kept for reuse.
         let kept_bytes = shown("multi-mem");
         watcher.call("NOSUCH");
         assert_eq!(watcher.command(&["SET", "c", &"x".repeat(100_000)]).text(), "QUEUED");

@@ -51,9 +51,8 @@ fn a_client_that_never_reads_is_closed_at_its_limit() {
         }
         eventually("the silent client is closed", || !other.call("CLIENT LIST").text().contains("name=silent"));
         let grown = server.resident_bytes().saturating_sub(before);
-        // Memory contains the replies to the client up to the limit, the replies that one turn
-        // (iteration of the event loop) may add before the limit is checked, and the allocator's
-        // caches.
+        // Memory contains replies up to the limit, the replies that one turn (iteration of the
+        // event loop) may add before the limit is checked, and the allocator's caches.
         assert!(grown < 100 * MIB, "memory grew by {} MiB", grown / MIB);
         assert_eq!(other.call("PING").text(), "PONG");
         server.assert_sound();
@@ -158,7 +157,8 @@ fn startup_fails_if_the_port_is_in_use() {
     );
 }
 
-/// Kills a server with a connected client and starts the next one on the same port, `times` times.
+/// Kills a server with a connected client, and starts the next server on the same port. Does this
+/// `times` times.
 fn restart_after_kill(backend: Backend, times: u32) {
     let port = free_port();
     for time in 0..times {

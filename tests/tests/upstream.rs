@@ -15,10 +15,10 @@ use pantala_tests::upstream::report::Report;
 use pantala_tests::upstream::{run, source};
 use pantala_tests::{Backend, Server, binary};
 
-/// Number of units that run at the same time. Most of the time is spent in Tcl, which uses one
+/// Number of units that run at the same time. A unit spends most of its time in Tcl, which uses one
 /// thread.
 const AT_ONCE: usize = 2;
-/// Maximum number of findings with which a unit is rerun. A busy machine may cause a few findings.
+/// A unit is rerun if it has at most this many findings, because a busy machine may cause a few.
 const UNSTEADY_MAX: usize = 3;
 /// Default number of workers of the server. A unit's skip list may set another number.
 const WORKERS: usize = 2;
@@ -83,8 +83,8 @@ impl Sum {
 }
 
 /// Runs one unit on a new server. If there are few findings, a busy machine may have caused them,
-/// so the unit runs again. Only findings of both runs then count. Prints the differences between
-/// the runs.
+/// so the unit runs again. Then only findings that occur in both runs count. Prints the differences
+/// between the runs.
 fn run_unit(subject: Subject, source: &Path, logs: &Path, unit: &Unit) -> Option<(Report, Vec<Finding>)> {
     let skipped = subject.skipped(unit);
     let mut last: Option<(Report, Vec<Finding>)> = None;
@@ -173,7 +173,7 @@ fn redis_s_own_tests_pass_or_are_listed() {
         units.retain(|unit| names.split(',').any(|name| name == unit.name));
         assert!(!units.is_empty(), "PANTALA_UPSTREAM_UNITS names no unit of units.txt: {names}");
     }
-    // The longest units run first. If one of them were last, it would run alone at the end.
+    // The longest units run first. If a long unit were last, it would run alone at the end.
     units.sort_by_key(|unit| std::cmp::Reverse(unit.limit));
     let subjects: Vec<_> = match std::env::var("PANTALA_UPSTREAM_AGAINST").as_deref() {
         Ok("redis") => vec![Subject::Redis],

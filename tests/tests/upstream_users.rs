@@ -18,8 +18,8 @@ const UNITS: &[(&str, &[&str])] = &[("unit/acl", &[]), ("unit/acl-v2", &[]), ("u
 /// The unit on TLS.
 const TLS_UNITS: &[(&str, &[&str])] = &[("unit/tls", &["--tls"])];
 
-/// Minimum numbers of passed tests over all units. Without them, a suite that runs no tests would
-/// pass.
+/// Minimum numbers of passed tests over all units. Without these minimums, a suite that runs no
+/// tests would pass.
 const PASSED_MIN: usize = 130;
 const TLS_PASSED_MIN: usize = 7;
 
@@ -31,7 +31,7 @@ const TCL_MAX: Duration = Duration::from_secs(60);
 const SUITES: [(&str, &str); 2] =
     [("AES128-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"), ("AES256-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")];
 
-/// Settings of the suite's servers that prevent Pantala's startup.
+/// Settings of the suite's servers that Pantala rejects at startup.
 const UNSUPPORTED: [&str; 2] = ["\"tls-dh-params-file\"", "\"tls-cluster\""];
 
 /// Makes a copy of the suite whose `redis-server` is Pantala.

@@ -1,5 +1,5 @@
-//! `WAITAOF`, a command of Redis 7.2. It waits until a connection's writes are on disk, locally and
-//! on replicas.
+//! Tests `WAITAOF`, a command of Redis 7.2, which waits until a connection's writes are on disk,
+//! locally and on replicas.
 
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ fn it_waits_for_a_stuck_disk() {
         eventually("it is blocked", || other.call("INFO clients").text().contains("blocked_clients:1\r"));
         assert!(set_fault(&mut other, 0));
         assert_eq!(client.receive(), counts(1, 0));
-        // Replies to this client don't wait for the syncs of `appendfsync always`. A reply
+        // Replies to this client don't wait for syncs, even with `appendfsync always`. A reply
         // therefore doesn't prove that the write is on disk.
         assert_eq!(other.call("CONFIG SET appendfsync always"), Reply::ok());
         assert_eq!(client.call("CLIENT DURABILITY everysec"), Reply::ok());
@@ -138,8 +138,8 @@ fn it_waits_for_a_stuck_disk() {
     });
 }
 
-/// `WAITAOF` waits for the first base. Before it is on disk, a restarted server would load none of
-/// the effects.
+/// `WAITAOF` waits for the first base. Before the base is on disk, a restarted server would load
+/// none of the effects.
 #[test]
 fn it_waits_for_the_first_base() {
     for_each_backend(|backend| {

@@ -1,6 +1,6 @@
 //! Checks which commands abort a transaction that watches a key. They must be the same as on
-//! redis-server, where some changes, for example to the groups of a stream, abort no transaction.
-//! Other tests of watches are in `transactions.rs`.
+//! redis-server. There, some changes abort no transaction, for example changes to the groups of a
+//! stream. Other tests of watches are in `transactions.rs`.
 
 use std::collections::BTreeSet;
 

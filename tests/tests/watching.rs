@@ -226,8 +226,7 @@ fn a_monitor_sees_all_commands_in_a_consistent_order() {
     });
 }
 
-/// Returns entries of the log without ID, time and duration, and with addresses without their
-/// ports.
+/// Returns entries of the log. Leaves out IDs, times and durations, and the ports of addresses.
 fn entries(client: &mut Client, command: &str) -> Vec<Vec<String>> {
     let entry = |entry: &Reply| {
         let [_, at, _, args, address, name] = entry.elements() else { panic!("not six parts: {entry:?}") };
@@ -277,8 +276,8 @@ fn the_slow_log_is_that_of_redis() {
             client.call("SLOWLOG RESET");
             client.call("RPUSH wait 1");
             other.receive();
-            // Different workers may log the blocked command and the command that wakes it, so
-            // either entry may be first.
+            // The blocked command and the command that wakes it may be logged by different workers,
+            // so either entry may be first.
             let mut woken = entries(&mut client, "SLOWLOG GET 3");
             woken.sort();
             seen.push(woken);
@@ -388,7 +387,7 @@ fn latency_statistics_are_those_of_redis() {
                 }
             }
             let client = &mut clients[0];
-            // A blocked command counts when it is served, not when it times out.
+            // A blocked command is counted if it is served, but not if it times out.
             client.call("BLPOP none 0.01");
             client.call("BZPOPMIN none 0.01");
             let (mut waiting, mut also_waiting) = (server.connect(), server.connect());
@@ -521,7 +520,7 @@ fn keys_that_take_long_to_expire_are_latency_events() {
         loop {
             (0..parts).for_each(|part| add(&mut client, part));
             client.call("PEXPIRE set 1");
-            // Active expiry deletes the set. DBSIZE can't do so, because it looks up no key.
+            // Active expiry deletes the set. DBSIZE doesn't delete it, because it looks up no key.
             eventually("the set expires", || client.call("DBSIZE") == Reply::Integer(0));
             if is_recorded(&mut client, "expire-del") {
                 break;
@@ -552,7 +551,7 @@ fn monitors_see_commands_of_a_rerun_script_once() {
         let server = Server::pantala(backend, &["--workers", "1", "--shards", "64", "--execution", execution]);
         let (mut monitor, mut client) = (server.connect(), server.connect());
         monitor.call("MONITOR");
-        // At most one of the four undeclared keys is in the shard of the declared key.
+        // At least three of the four undeclared keys are in other shards than the declared key.
         let script = "for i = 0, 3 do redis.call('SET', KEYS[1], i); redis.call('SET', 'made:' .. i, i) end";
         client.command(&["EVAL", script, "1", "declared"]);
         client.call("ECHO end");
@@ -570,7 +569,7 @@ fn monitors_see_commands_of_a_rerun_script_once() {
 
 /// Time for which a script holds its key.
 const SPIN: Duration = Duration::from_millis(500);
-/// Maximum number of attempts. In one of them, one of two scripts must wait for the other.
+/// Maximum number of attempts. In at least one of them, one of two scripts must wait for the other.
 const ATTEMPTS_MAX: usize = 10;
 
 /// The monitor attaches while the script waits for the shard of its declared key.
@@ -587,7 +586,7 @@ fn a_monitor_attached_while_a_script_waits_sees_its_commands_once() {
         );
         let id = client.call("CLIENT ID").integer();
         // While a call waits for its shards, `argv-mem` isn't 0. If the client's call ran before
-        // the holder's call, the client's call didn't wait, and the test sends both calls again.
+        // the holder's call, it didn't wait. The test then sends both calls again.
         let is_waiting = |monitor: &mut Client| {
             let line = monitor.call(&format!("CLIENT LIST ID {id}")).text();
             line.contains("cmd=eval") && !line.contains(" argv-mem=0 ")

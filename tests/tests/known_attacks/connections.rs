@@ -25,7 +25,8 @@ fn buffers_that_grow_and_shrink_keep_their_bytes() {
     const CLIENTS: usize = 6;
     const ROUNDS: usize = 20;
     const MEMBERS: usize = 3000;
-    /// Pause of a client. Redis shrinks the buffers of an idle client after a shorter time.
+    /// Pause of a client. The pause is longer than the time after which Redis shrinks the buffers
+    /// of an idle client.
     const IDLE: Duration = Duration::from_millis(2500);
     let mut random = Random::from_seed(Random::seed("buffers that grow and shrink"));
     for_each_backend(|backend| {

@@ -57,7 +57,7 @@ fn write_snapshot(folder: &Path, value: &[u8]) {
 }
 
 /// CVE-2026-66373 and CVE-2026-63639: a stream whose pending entry has two owners. Deleting both
-/// would free it twice.
+/// owners would free the entry twice.
 #[test]
 fn pending_entries_have_one_owner() {
     for_each_backend(|backend| {
@@ -113,8 +113,7 @@ fn invalid_packed_values_are_rejected() {
     server.assert_sound();
 }
 
-/// A defect that Redis 8.10.1 fixed, without a CVE number: a snapshot that names a slot above
-/// 16383.
+/// A defect without a CVE number, which Redis 8.10.1 fixed: a snapshot names a slot above 16383.
 #[test]
 fn slots_of_a_snapshot_index_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -140,7 +139,8 @@ fn slots_of_a_snapshot_index_nothing() {
 /// CVE-2022-33105: the search for the first or last ID of a stream must not leak memory.
 #[test]
 fn first_and_last_ids_of_streams_leak_no_memory() {
-    /// Number of searches. In Redis each leaked at least a hundred bytes.
+    /// Number of searches. In vulnerable versions of Redis, each search leaked at least a hundred
+    /// bytes.
     const ROUNDS: usize = 20_000;
     const GROWTH_MAX: u64 = 1 << 20;
     let server = Server::pantala(Backend::Epoll, &["--workers", "1"]);

@@ -56,8 +56,8 @@ impl Sent {
     }
 }
 
-/// Returns random positions in the stream: first between two units, then at any byte, then in the
-/// second command of a writer's transaction.
+/// Returns random positions in the stream, [`CUTS`] of each kind: between two units, at any byte,
+/// and in the second command of a writer's transaction.
 fn cuts(random: &mut Random, effects: &[Effect], Encoded { bytes, ends }: &Encoded) -> Vec<usize> {
     let mut is_open = false;
     let between = effects.iter().zip(ends).filter_map(|(effect, end)| {
@@ -114,7 +114,7 @@ fn the_stream_cut_at_random_positions_gives_both_servers_the_same_dataset() {
 }
 
 /// With the fault `verbatim-form`, commands are propagated as the client sent them, for example
-/// random pops and relative expiries. Comparing digests would not detect a relative expiry.
+/// random pops and relative expiries. A comparison of digests would not detect a relative expiry.
 #[test]
 fn effects_in_a_wrong_form_are_detected() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2"]);

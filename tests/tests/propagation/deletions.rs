@@ -8,7 +8,7 @@ use super::assert_rebuilds;
 const KEYS: usize = 1500;
 const VALUE_BYTES: usize = 3000;
 
-/// Memory that the keys may use. They need more, so some are evicted.
+/// Memory that the keys may use. The keys need more, so some are evicted.
 const MORE_BYTES: usize = KEYS * VALUE_BYTES / 3;
 
 fn set(control: &mut Client, name: &str, value: &str) {
@@ -86,8 +86,8 @@ fn keys_held_max(effects: &[String]) -> usize {
 }
 
 /// On one worker, events are in the order in which the server changed the keys. A key is evicted
-/// before the write that needs its memory. If the effects have the same order, a copy needs no more
-/// memory than the server.
+/// before the write that needs the key's memory. If the effects have the same order, a copy needs
+/// no more memory than the server.
 #[test]
 fn evicted_keys_are_propagated_before_the_write_that_needs_room() {
     let check = |server: &Server, policy: &str, is_lazy: bool| {

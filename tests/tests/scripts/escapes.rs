@@ -59,7 +59,7 @@ const REJECTED: &[&str] = &[
     "local t = {} for i = 1, 100000 do t = {t} end return cjson.encode(t)",
     "return redis.call('ECHO', unpack({}, 1, 9000))",
     "return select('#', string.byte(string.rep('x', 1000000), 1, -1))",
-    // CVE-2018-11219, CVE-2020-14147: sizes in a format above the range of an `int`.
+    // CVE-2018-11219, CVE-2020-14147: sizes in a format that exceed the range of an `int`.
     "return struct.pack('I2147483648', 1)",
     "return struct.pack('c99999999999', 'x')",
     "return struct.unpack('c2147483647', 'x')",
@@ -80,8 +80,8 @@ const REJECTED: &[&str] = &[
 
 /// Scripts that must return the given text.
 const HARMLESS: &[(&str, &str)] = &[
-    // `L` reads 2^64 - 1, which is 2^64 as a Lua number. `c0` converts that to a size. The result
-    // is 0, as in C on x86-64.
+    // `L` reads 2^64 - 1, which becomes the Lua number 2^64. `c0` converts this number to a size,
+    // which is 0, as in C on x86-64.
     ("return struct.unpack('Lc0', string.rep('\\255', 20))", ""),
     // CVE-2024-31449: the least integer has no negation.
     ("return bit.tohex(65535, -2147483648)", "0000FFFF"),
@@ -109,8 +109,8 @@ const NAMES_UNDER_PRESSURE: &str = "
     end
     return 'named'";
 
-/// The same for `load` with a function that collects garbage while the chunk is being read. Tests
-/// the default name of a chunk, and a given name.
+/// The same test with `load`, whose function collects garbage while the chunk is being read. The
+/// chunk has the default name, or a given name.
 const LOADS_UNDER_PRESSURE: &str = "
     for round = 1, 100 do
         for _, name in ipairs({'=(load)', '=' .. string.rep('m', 20) .. round}) do
@@ -189,8 +189,8 @@ fn escapes_from_libraries_fail() {
     });
 }
 
-/// Scripts that request too much memory. Each has a part of its error, and the MiB below which the
-/// server's resident memory must stay. A Lua state, a reply, and the arguments of a command are
+/// Scripts that request too much memory. Each is followed by a part of its error, and by the limit
+/// of the server's resident memory in MiB. A Lua state, a reply, and the arguments of a command are
 /// each limited to 512 MiB. Resident memory may exceed this limit, because a growing buffer may
 /// exist twice while it is moved. `redis.log` truncates instead of failing, so the script with
 /// `redis.log` raises an error itself.
