@@ -171,14 +171,14 @@ impl Options {
             names.retain(|name| name != "dragonfly");
         }
         if names.len() > PEERS_MAX {
-            return Err(format!("{} peers: at most {PEERS_MAX}", names.len()));
+            return Err(format!("{} peers are given, but at most {PEERS_MAX} can be compared", names.len()));
         }
         let peers =
             names.iter().map(|text| self.spec(text, shards, split.server.len())).collect::<Result<Vec<_>, _>>()?;
         if let Some(twice) =
             peers.iter().enumerate().find(|(at, peer)| peers[..*at].iter().any(|p| p.name == peer.name))
         {
-            return Err(format!("two peers have the name '{}': --peer 'name=command' chooses another", twice.1.name));
+            return Err(format!("two peers have the name '{}'; --peer 'name=command' sets another", twice.1.name));
         }
         if let Some(nobody) = self.against.iter().find(|name| peers.iter().all(|peer| peer.name != **name)) {
             let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
@@ -286,7 +286,7 @@ impl Options {
         }
         let unknown = || {
             format!(
-                "--peer '{text}': redis, redis-cluster, redis-cluster:N, pantala, dragonfly, floor, or 'name=command with {{port}} and {{dir}}'"
+                "--peer '{text}' is none of redis, redis-cluster, redis-cluster:N, pantala, dragonfly, floor and 'name=command with {{port}} and {{dir}}'"
             )
         };
         let (name, command) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(unknown)?;
@@ -296,7 +296,7 @@ impl Options {
         let words = pantala_resp::Args::new(&line, &ranges);
         let words: Vec<String> = words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         if words.is_empty() || !command.contains("{port}") {
-            return Err(format!("--peer '{text}': a command with {{port}} where the port stands"));
+            return Err(format!("--peer '{text}': the command must contain {{port}}"));
         }
         // The server runs in another folder, where a relative path would not resolve.
         let program = std::path::absolute(&words[0]).ok().filter(|path| words[0].contains('/') && path.is_file());

@@ -299,7 +299,7 @@ impl Options {
             (Some("allkeys"), None) => Ok(Amount::AllKeys),
             (Some(text), None) => match text.parse() {
                 Ok(requests) if requests > 0 => Ok(Amount::Requests(requests)),
-                _ => Err(format!("--requests '{text}': a number above 0, or allkeys")),
+                _ => Err(format!("--requests '{text}' is neither a number above 0 nor allkeys")),
             },
         }
     }
@@ -309,7 +309,7 @@ impl Options {
             return self.set_and_get();
         }
         if self.command.len() > COMMANDS_MAX {
-            return Err(format!("at most {COMMANDS_MAX} times --command"));
+            return Err(format!("--command can be given at most {COMMANDS_MAX} times"));
         }
         if self.command_ratio.len() > self.command.len() || self.command_key_pattern.len() > self.command.len() {
             return Err("more --command-ratio or --command-key-pattern than --command".into());

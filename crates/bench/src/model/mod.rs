@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     };
     if let Some(line_ns) = options.line_ns {
         if !(line_ns >= 0.0 && line_ns.is_finite()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "--line-ns: not below 0"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "--line-ns must be at least 0"));
         }
         costs.line.there_ns = costs::Input { value: line_ns, source: "assumed: --line-ns".to_owned() };
     }
