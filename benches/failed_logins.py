@@ -129,7 +129,7 @@ class Client:
 
     def log_length(self):
         """Returns the number of entries of ACL LOG. The connection can't be used afterwards,
-        because it doesn't read the rest of the reply."""
+        because the rest of the reply stays unread."""
         return int(self.command("ACL", "LOG", 1_000_000)[1:])
 
 

@@ -14,11 +14,11 @@ This process generates the following loads on one set of CPUs. The server runs o
 - scripts: EVAL of three commands on two declared random keys. One operation is one call.
 - jobs: EVALSHA of nine commands that move a job through a queue. As in BullMQ, the prefix of the
   queue is an argument, and no key is declared. One operation is one call.
-- publish: one client publishes to --subscribers other clients. It sends --publish-pipeline messages
-  of --message-size bytes in one write. One operation is one message delivered to one subscriber. In
-  the rows with "lockstep", the publisher continues when all subscribers have received all messages.
-  In the other rows, the publisher is a separate process, and continues when it has received its own
-  replies, as clients usually do.
+- publish: one client, the publisher, publishes to --subscribers other clients. It sends
+  --publish-pipeline messages of --message-size bytes in one write. One operation is one message
+  delivered to one subscriber. In the rows with "lockstep", the publisher continues when all
+  subscribers have received all messages. In the other rows, the publisher is a separate process,
+  and continues when it has received its own replies, as clients usually do.
 
 For scripts and jobs, --script-pipeline calls are sent in one write. Rounds are interleaved as in
 cpu_per_op.py. Ratios are to the first peer in the same round, and are medians over rounds.
@@ -132,7 +132,8 @@ def run_writes(arguments, server, make, pipeline=1):
     turns = max(arguments.operations // len(clients) // pipeline, 1)
     at = 0
     spent = Spent(server.process.pid)
-    # The first tenth of the operations is not measured. It warms up the server and the clients.
+    # The first tenth of the operations is not measured. These operations warm up the server and the
+    # clients.
     for turn in range(-(turns // 10) - 1, turns):
         if turn == 0:
             spent.begin()

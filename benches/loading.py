@@ -7,10 +7,10 @@
 
 Two files contain the same small keys (key:N) and values (value:N). One is an RDB file, which the
 first peer writes with SAVE after DEBUG POPULATE. The other is an append-only file with a SET for
-each key, in scattered order. Every round starts each peer on both files, in alternating order. It
-measures the time from the start of the process to the first +PONG, and then checks that DBSIZE is
-the number of keys. CPU time is that of the whole process. Ratios are to the first peer in the same
-round, and are medians over rounds.
+each key, in scattered order. Every round starts each peer on both files, in alternating order. The
+time from the start of the process to the first +PONG is measured. Then DBSIZE must be the number of
+keys. CPU time is that of the whole process. Ratios are to the first peer in the same round, and are
+medians over rounds.
 
 {port} is replaced by a free port. The files are in a temporary folder (its parent is --dir) and are
 removed at the end. All started processes are stopped, also after Ctrl-C. Needs only Python's

@@ -11,8 +11,8 @@ use serde_json::Value;
 /// Maximum time of a comparison in these tests. A comparison normally takes a few seconds.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
-/// Returns a `compare` command. Its signal dispositions are reset, because the tests may run under
-/// `nohup`, which ignores signals.
+/// Returns a `compare` command with default signal dispositions. The tests may run under `nohup`,
+/// which ignores signals.
 fn compare(out: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_pantala-bench"));

@@ -373,10 +373,9 @@ impl Entrant {
     }
 }
 
-/// Measures the server's CPU time between the first request and the last reply. This time excludes
-/// the opening and closing of connections. Samples the server's memory during the run, because a
-/// child process that writes a snapshot or rewrites the append-only file may end before the run
-/// does.
+/// Measures the server's CPU time between the first request and the last reply, without the opening
+/// and closing of connections. Samples the server's memory during the run, because a child process
+/// that writes a snapshot or rewrites the append-only file may end before the run does.
 struct Account<'a> {
     peer: &'a Peer,
     before: Usage,

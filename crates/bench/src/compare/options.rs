@@ -53,10 +53,10 @@ pub(crate) struct Options {
     /// four of Dragonfly; with --rate-sweep two of these, elasticache, enterprise and mixed-types]
     #[arg(long)]
     workload: Vec<String>,
-    /// A published set-up: dragonfly-2022, redis-2022, elasticache-7.1 or enterprise-200m. It sets
-    /// the workloads. Unless other options set them, it also sets the peers, the shards, the
-    /// seconds of a measurement and the CPUs. CPUs are divided by the host's topology. The host's
-    /// settings are checked before the run
+    /// A published set-up: dragonfly-2022, redis-2022, elasticache-7.1 or enterprise-200m. The
+    /// preset sets the workloads. It also sets the peers, the shards, the seconds of a measurement
+    /// and the CPUs, if no other option sets them. CPUs are divided by the host's topology. The
+    /// host's settings are checked before the run
     #[arg(long, value_name = "NAME", value_parser = Preset::named, conflicts_with = "workload")]
     preset: Option<&'static Preset>,
     /// Number of rounds. In each round every peer is measured once, in turn. The workloads memory-…
@@ -259,8 +259,8 @@ impl Options {
         program(None, "perf", None)
     }
 
-    /// Returns the peer that `text` describes. It gets `shards` shards or processes, and runs on
-    /// `cpus` CPUs. If `cpus` is 0, it may use all CPUs.
+    /// Returns the peer that `text` describes. The peer gets `shards` shards or processes, and runs
+    /// on `cpus` CPUs. If `cpus` is 0, the peer may use all CPUs.
     fn spec(&self, text: &str, shards: u64, cpus: usize) -> Result<Spec, String> {
         let threads = if cpus == 0 { available_cpus() } else { cpus };
         let kind = match text {

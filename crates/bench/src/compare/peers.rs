@@ -461,8 +461,8 @@ mod tests {
 
     #[test]
     fn two_comparisons_never_choose_the_same_port() {
-        // The test can't try to bind the port after `first` is dropped, because another process may
-        // take the port first. It therefore tries to claim the port.
+        // After `first` is dropped, another process may take the port. The test therefore doesn't
+        // try to bind the port, but to claim it.
         let mut first = Ports { next: PORT_FIRST, given: false, claims: Vec::new() };
         let port = first.take(false).unwrap();
         let mut second = Ports { next: port, given: false, claims: Vec::new() };

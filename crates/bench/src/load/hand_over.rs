@@ -1,8 +1,8 @@
 //! Hand-overs: many clients block in BLPOP on one list, and one further client pushes elements.
 //!
-//! The pushing client sends a batch in one write, with one RPUSH for each element. It sends the
-//! next batch when each element has arrived at one of the blocked clients. A client that receives
-//! an element blocks again immediately. A hand-over thus consists of a push, the delivery to the
+//! The pushing client sends a batch in one write, with one RPUSH for each element. The next batch
+//! follows when each element has arrived at one of the blocked clients. A client that receives an
+//! element blocks again immediately. A hand-over thus consists of a push, the delivery to the
 //! client that has been blocked longest, and the next BLPOP of that client.
 //!
 //! Elements are numbers, and each number is pushed once. The run fails if an element is lost or

@@ -17,7 +17,7 @@
 //!
 //! Each read of a connection costs `recv`, `send` and two readings of the clock. Connections that
 //! are readable at the same time share one `epoll_wait`. For each operation, the generator draws a
-//! key, copies a few byte ranges and increments a counter. It allocates no memory.
+//! key, copies a few byte ranges, increments a counter, and allocates no memory.
 //! `docs/benchmarks.md` has measurements.
 
 mod client;

@@ -4,9 +4,8 @@
 //! An operation is one request, or several requests separated by the word `;`. A template contains
 //! the requests in RESP, with gaps for the variable parts: keys, values, TTLs and random numbers.
 //!
-//! An argument with a key is written by three copies. The first is `$len\r\nprefix`, which depends
-//! only on the number of digits of the key. The second is the digits, and the third is the rest of
-//! the argument.
+//! Writing an argument with a key takes three copies: `$len\r\nprefix`, which depends only on the
+//! number of digits of the key, then the digits, and then the rest of the argument.
 
 use pantala_base::number::{INTEGER_LEN_MAX, digits_u64, write_u64_before};
 use pantala_base::{Random, key_slot};

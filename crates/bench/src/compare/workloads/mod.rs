@@ -53,7 +53,7 @@ pub(crate) struct Command {
 pub(crate) enum Measured {
     /// Commands, for the time `--test-time`.
     Time,
-    /// Commands, with one operation for each number. Their pattern is `P`.
+    /// Commands with the pattern `P`. There is one operation for each number.
     EachNumber,
     /// Commands, with one operation for each group of this many numbers.
     EveryNumbers(u64),
