@@ -223,8 +223,8 @@ fn commands_keys_and_channels_are_checked() {
     });
 }
 
-/// Tests for CVE-2023-41053: `SORT_RO` must read only keys that the user may read. It reads the
-/// sorted key, and the keys that match the patterns of `BY` and `GET`.
+/// Tests for CVE-2023-41053: `SORT_RO` must read only keys that the user may read. The command
+/// reads the sorted key, and the keys that match the patterns of `BY` and `GET`.
 #[test]
 fn sort_ro_reads_only_permitted_keys() {
     const BY_DENIED: &str = "BY option of SORT denied due to insufficient ACL permissions";

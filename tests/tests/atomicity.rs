@@ -1,6 +1,6 @@
-//! Commands on keys of several shards are atomic, and other clients see the effects of a connection
-//! in the order in which it sent its commands. A *shard* is a part of the key space that one worker
-//! (a thread with an event loop) holds at a time.
+//! Commands on keys of several shards are atomic. The effects of a connection's commands become
+//! visible to other clients in the order in which the commands were sent. A *shard* is a part of
+//! the key space that one worker (a thread with an event loop) holds at a time.
 //!
 //! The tests run concurrent clients on every backend (io_uring, epoll) with both values of
 //! `execution`. With `inline`, a command runs on its client's worker. With `owner`, it runs on the

@@ -593,8 +593,8 @@ fn a_client_killed_before_it_blocks_takes_no_element() {
                       repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > since + 500";
         holder.send(&["EVAL", script, "1", "k"]);
         std::thread::sleep(Duration::from_millis(100));
-        // Some of these clients belong to the worker that doesn't run the script. That worker sends
-        // the command as a request to the script's worker.
+        // Some of these clients belong to the worker that doesn't run the script. For such a
+        // client, its worker sends the command as a request to the script's worker.
         let mut blocked: Vec<Client> = (0..6).map(|_| server.connect()).collect();
         let ids: Vec<i64> = blocked.iter_mut().map(|client| client.call("CLIENT ID").integer()).collect();
         blocked.iter_mut().for_each(|client| client.send(&["BLPOP", "k", "0"]));

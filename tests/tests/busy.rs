@@ -121,7 +121,8 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
         };
         for round in 0..3 {
             // Each client sends so many commands that the other clients' commands arrive while the
-            // worker runs the first ones. The worker then receives the others in one turn.
+            // worker runs the first ones. The worker then receives the commands of several clients
+            // in one turn.
             for (number, client) in clients.iter_mut().enumerate() {
                 let mut all = commands(number);
                 if number == 3 {

@@ -278,8 +278,8 @@ fn unread_output_counts() {
     });
 }
 
-/// A client pipelines commands with long replies. It is closed when the replies exceed the limit,
-/// before all of them are encoded.
+/// A client pipelines commands with long replies. The client is closed when the replies exceed the
+/// limit, before all replies are encoded.
 #[test]
 fn a_pipeline_of_long_replies_is_stopped_midway() {
     const REPLY_BYTES: usize = MB;

@@ -217,9 +217,9 @@ fn pause_writes(client: &mut Client, in_transaction: bool) {
 }
 
 /// CLIENT PAUSE replies when all commands that started before the pause have run, however long they
-/// take. Such commands are scripts, and commands that wait for the shards of scripts. Later
-/// commands wait until the pause ends. In this test the pause is shorter than the script that is
-/// running when CLIENT PAUSE is sent.
+/// take. The commands that take long are scripts, and commands that wait for the shards of scripts.
+/// Later commands wait until the pause ends. In this test the pause is shorter than the script that
+/// is running when CLIENT PAUSE is sent.
 #[test]
 fn the_duration_of_a_pause_counts_from_its_reply() {
     // Number of tries. On a busy host, the test may read the reply only when half of the pause is

@@ -51,8 +51,8 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// Returns the top-level names of the crate that code in a module refers to. Such a path starts
-/// with `crate::`, or with one `super::` for each level of the module.
+/// Returns the top-level names of the crate that code in a module refers to. A path to such a name
+/// starts with `crate::`, or with one `super::` for each level of the module.
 fn references(module: &[String], code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {

@@ -383,8 +383,8 @@ const BROKEN: [(&str, u32, Workload); 18] = [
     ),
 ];
 
-/// Checks the checker: for each fault, it must find a violation. This test is needed, because a
-/// checker that accepts all histories would test nothing.
+/// Checks the checker, because a checker that accepts all histories would test nothing. For each
+/// fault, it must find a violation.
 #[test]
 fn every_fault_is_detected() {
     let seed = Random::seed("every_fault_is_detected");

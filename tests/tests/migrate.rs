@@ -155,8 +155,8 @@ fn keys_move_as_between_two_redis_servers() {
 }
 
 /// Starts a target, and returns its port. The target reads until it has received `restores`
-/// `RESTORE` commands, sends `answer`, waits for the time `wait`, and closes the connection. It
-/// accepts two connections, because Redis may retry once.
+/// `RESTORE` commands, sends `answer`, waits for the time `wait`, and closes the connection. The
+/// target accepts two connections, because Redis may retry once.
 fn scripted(restores: usize, answer: &'static str, wait: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it is bound").port();

@@ -195,8 +195,9 @@ fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
     }
 }
 
-/// Sets the limits of encodings in a copy to those of the server. These limits determine which
-/// sorted sets are listpacks, and a listpack loses the sign of the score -0, as in Redis.
+/// Sets the limits of encodings in a copy to those of the server. The limits determine which sorted
+/// sets are listpacks. Server and copy must have the same listpacks, because a listpack loses the
+/// sign of the score -0, as in Redis.
 fn copy_limits(server: &Server, copy: &Server) {
     for (limit, _) in generator::LIMITS_AT_FIRST {
         let value = server.connect().call(&format!("CONFIG GET {limit}")).elements()[1].text();
@@ -229,8 +230,8 @@ const WRITERS: usize = 6;
 /// Number of commands in a writer's pipeline.
 const PIPELINE: usize = 24;
 
-/// Returns the next commands of a writer. Each command is numbered: it contains a `SET
-/// own:<writer>:<key> <number>`.
+/// Returns the next commands of a writer. Some are `SET own:<writer>:<key> <number>`, with
+/// increasing numbers.
 fn pipeline(random: &mut Random, writer: usize, number: &mut u64) -> Vec<Vec<String>> {
     let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let mut all = Vec::new();

@@ -244,10 +244,11 @@ fn calls_of_scripts_are_counted_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, counts_of_scripts);
 }
 
-/// A script changes more keys than the undo log (the former values, for a rollback) keeps memory
-/// for. It changes each key twice, with values of many lengths, and then a value that is too large
-/// for the undo log. When it is rerun, all keys must have their original values. The next script on
-/// that worker must roll back only its own changes.
+/// The undo log (the former values, for a rollback) keeps a part of its memory between runs. In
+/// some rounds, the script changes more keys than fit into this part. It changes each key twice,
+/// with values of many lengths, and then a value that is too large for the undo log. When the
+/// script is rerun, all keys must have their original values. The next script on that worker must
+/// roll back only its own changes.
 #[test]
 fn many_keys_are_rolled_back() {
     for_each_backend(|backend| {

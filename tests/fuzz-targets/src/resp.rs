@@ -1,7 +1,7 @@
 //! The request parser on arbitrary bytes. The commands and the error must be the same whether the
 //! input arrives as a whole or in pieces. The parser must not panic or move backwards in its input.
-//! The two readers of replies also run on these bytes. They must not panic, and must agree on the
-//! end of a reply.
+//! The two readers of replies also run on these bytes. The readers must not panic, and must agree
+//! on the end of a reply.
 //!
 //! The first bytes of the input are choices (limits, and the ends of the pieces). The rest is the
 //! stream.

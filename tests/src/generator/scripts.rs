@@ -1,4 +1,4 @@
-//! Scripts and functions. They use strings only, because the rest of a stream tests the commands of
+//! Scripts and functions. Scripts use only strings, because other commands of a stream test the
 //! other types.
 
 use super::{Check, Generator, Step};
