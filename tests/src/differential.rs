@@ -13,7 +13,8 @@ use crate::generator::{self, CONNECTIONS, Check, Generator, Step, TTL_SLACK_S};
 use crate::reply::{Reply, show};
 use crate::{Random, Server};
 
-/// Maximum number of commands sent in one write.
+/// Maximum number of commands in one write. Only a write that contains a long transaction has more,
+/// because it continues to the end of the transaction.
 const BURST_MAX: usize = 40;
 /// Maximum time spent on shrinking a failing stream.
 const SHRINK_MAX: Duration = Duration::from_secs(20);
@@ -25,9 +26,11 @@ const SHOWN_BEFORE: usize = 100;
 const HISTORY_SHOWN: usize = 60;
 /// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// A report shows at most this many of the elements that only one of the two walks found.
+/// If one of two walks found elements that the other lacks, a report shows at most this many of
+/// them.
 const ODD_SHOWN: usize = 4;
-/// Number of commands that fill both servers before a stream, to create payloads for `RESTORE`.
+/// Minimum number of commands that fill both servers before a stream, to create payloads for
+/// `RESTORE`.
 const FILLING: usize = 3000;
 /// Maximum length of a payload for `RESTORE`, in bytes.
 const PAYLOAD_BYTES_MAX: usize = 20_000;

@@ -14,7 +14,8 @@ use crate::effects::{
 use crate::waiting::eventually;
 use crate::{Client, Server};
 
-/// Maximum number of effects sent to a copy together.
+/// Number of effects after which a batch for the copies ends. A batch that reaches this number
+/// within a transaction continues to the end of the transaction.
 const TOGETHER: usize = 1000;
 
 /// Maximum number of times that the digests of two servers are compared. The servers count as

@@ -7,10 +7,10 @@ use crate::{Random, Reply, Server};
 /// Number of keys of each type. There are few keys, so that writers collide.
 const KEYS: usize = 40;
 
-/// Number of different members, and the length to which lists and streams are trimmed.
+/// Number of different members, and about the length to which lists and streams are trimmed.
 const MEMBERS: usize = 64;
 
-/// Number of commands that a writer sends in one write.
+/// Minimum number of commands that a writer sends in one write.
 const PIPELINE: usize = 100;
 
 /// Number of databases that writers select.

@@ -11,8 +11,8 @@ use pantala_tests::{Backend, Client, Random, Reply, Server};
 /// Minimum number of commands in one pipeline.
 const PIPELINE: usize = 2000;
 
-/// Number of replies that the short and the long run compare. `PANTALA_ACL_COMPARISONS` overrides
-/// the number of the long run.
+/// Minimum number of replies that the short and the long run compare. `PANTALA_ACL_COMPARISONS`
+/// overrides the number of the long run.
 const SHORT_RUN: usize = 8_000;
 const LONG_RUN: usize = 1_000_000;
 

@@ -26,7 +26,8 @@ const WRITERS: usize = 3;
 /// Default number of scenarios of the long run. `PANTALA_CHAOS_SCENES` overrides it.
 const LONG_RUN_SCENES: usize = 2000;
 
-/// Maximum time after the last fault until the datasets of the servers are equal.
+/// Maximum wait for each step of the recovery from a fault: a port becomes free, a failover ends,
+/// or the datasets of the servers are equal.
 const SETTLES_WITHIN: Duration = Duration::from_secs(40);
 
 /// Maximum duration of one scenario in a namespace.

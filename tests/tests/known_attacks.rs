@@ -17,7 +17,7 @@ use super::dump::sealed;
 mod connections;
 mod values;
 
-/// Maximum duration of a command. On a busy host, each of these commands takes less time.
+/// Maximum duration of a command. Each of these commands takes less time, even on a busy host.
 const COMMAND_MAX: Duration = Duration::from_secs(20);
 
 /// Commands with numbers, sizes and rules that caused an overflow. The server must reply to each.

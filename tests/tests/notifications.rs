@@ -11,8 +11,8 @@ use pantala_tests::differential::Pair;
 use pantala_tests::generator::{CONNECTIONS, Generator, Step};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, for_each_form};
 
-/// Number of commands of the random comparison. The events are compared after every
-/// `COMMANDS_PER_LOOK` commands.
+/// Minimum number of commands of the random comparison. The events are compared after every few
+/// commands (`COMMANDS_PER_LOOK` or more).
 const COMMANDS: usize = 12_000;
 const COMMANDS_PER_LOOK: usize = 8;
 /// Maximum number of differences shown. The comparison continues after a difference between events,

@@ -227,7 +227,7 @@ fn the_stream_of_random_commands_rebuilds_the_dataset() {
 /// Number of clients that write at the same time, each with a pipeline over all shards.
 const WRITERS: usize = 6;
 
-/// Number of commands in a writer's pipeline.
+/// Minimum number of commands in a writer's pipeline.
 const PIPELINE: usize = 24;
 
 /// Returns the next commands of a writer. Some are `SET own:<writer>:<key> <number>`, with

@@ -2,7 +2,7 @@
 
 use super::{Check, Generator, Step, may_be_bent, words};
 
-/// Maximum number of commands in a transaction.
+/// A transaction is built from fewer commands than this.
 const QUEUED_MAX: usize = 7;
 
 impl Generator {
