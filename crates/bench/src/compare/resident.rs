@@ -17,7 +17,7 @@ use crate::load;
 use crate::load::plan::{Amount, Plan};
 use crate::load::template::{RANDOM, SAME_KEY, SEPARATOR};
 
-/// Number of rejected requests.
+/// Minimum number of rejected requests.
 const REJECTED: u64 = 25_000;
 /// Key of the rejected requests. It holds a string.
 const STRING: &str = "a-string";

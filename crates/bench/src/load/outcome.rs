@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::plan::Plan;
 use super::tally::{SUB_BUCKETS, Tally, histogram};
 
-/// Number of steps in the percentile file for each halving of the distance to 100%.
+/// Number of lines in the percentile file for each halving of the distance to 100%.
 const HDR_TICKS_PER_HALF: u32 = 5;
 const NS_PER_MS: f64 = 1e6;
 
