@@ -138,7 +138,8 @@ impl Process {
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 
-    /// Sends SIGTERM. [`Process::finish`] waits until the process has ended.
+    /// Sends SIGTERM, and resumes the process so that it can handle the signal. [`Process::finish`]
+    /// waits until the process has ended.
     pub(super) fn terminate(&mut self) {
         if self.ended().is_none() {
             self.signal(Signal::TERM);

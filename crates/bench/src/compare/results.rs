@@ -29,7 +29,8 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Returns a warning for the top of the reports, if workloads are missing.
+    /// Returns a warning for the top of the reports, if the run was interrupted or workloads are
+    /// missing.
     pub(super) fn incomplete(&self) -> Option<String> {
         let (measured, planned) = (self.workloads.len(), self.workloads_planned);
         if self.interrupted {
