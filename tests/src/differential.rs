@@ -209,7 +209,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Selects a database and returns its keys.
+    /// Selects a database on both servers, and returns its keys. Fails if the keys differ.
     fn keys_of(&mut self, database: usize) -> Result<BTreeSet<Vec<u8>>, Difference> {
         let select = encode(&["SELECT", &database.to_string()]);
         let mut keys = Vec::new();

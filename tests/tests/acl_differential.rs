@@ -313,8 +313,8 @@ fn is_known_difference(call: &[String]) -> bool {
     }
 }
 
-/// Returns rules as text in which the rules for single commands are sorted, because Redis lists
-/// them in the order of a hash table.
+/// Returns rules as text. Sorts the rules for single commands, because Redis lists them in the
+/// order of a hash table. Leaves out the commands in [`LATER`].
 fn in_order(text: &str) -> String {
     if text.contains(" (") {
         let selectors = text.split(" (").map(|selector| in_order(selector.trim_end_matches(')')));

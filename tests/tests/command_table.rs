@@ -41,7 +41,7 @@ fn servers(version: &str) -> Option<(Server, Client, Server, Client)> {
     Some((subject, given, reference, right))
 }
 
-/// Returns the names of the commands that both servers have.
+/// Returns the names of a server's commands, without those in [`LATER`].
 fn names(client: &mut Client) -> Vec<String> {
     let mut names: Vec<String> = client.call("COMMAND LIST").elements().iter().map(Reply::text).collect();
     names.retain(|name| !LATER.contains(&name.as_str()));

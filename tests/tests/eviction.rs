@@ -232,8 +232,8 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "SET k v"),
 ];
 
-/// Splits a line into words: within a word, `_` is a blank and `|` a line break. The word
-/// `#!lua_name=lib` stands for a library.
+/// Splits a line into words. In all words except the first, `_` is a blank and `|` a line break.
+/// The word `#!lua_name=lib` stands for a library.
 fn words(line: &str) -> Vec<String> {
     let library = "#!lua name=lib\nredis.register_function('writes', function(keys) return redis.call('set', keys[1], 'f') end)\n\
         redis.register_function{function_name='reads', callback=function(keys) return redis.call('get', keys[1]) end, flags={'no-writes'}}\n\

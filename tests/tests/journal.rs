@@ -92,7 +92,7 @@ fn write_values(client: &mut Client, first: usize, bytes: usize) -> usize {
     end
 }
 
-/// Reads the effects of [`write_values`].
+/// Reads the effects of [`write_values`], and checks their numbers.
 fn read_values(stream: &mut EffectStream, first: usize, end: usize) {
     for number in first..end {
         let mut effect = stream.next_effect();

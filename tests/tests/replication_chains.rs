@@ -57,8 +57,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Writes until `is_over` is set: counters, lists, transactions and scripts, in several databases.
-/// If a command is lost or applied twice, the data differ.
+/// Writes until `is_over` is set: counters, lists, strings, transactions and scripts, in several
+/// databases. If a command is lost or applied twice, the data differ.
 fn write(server: &Server, number: usize, is_over: &AtomicBool) {
     let (mut client, mut round) = (server.connect(), 0);
     while !is_over.load(Ordering::Relaxed) {

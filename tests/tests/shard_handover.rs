@@ -93,7 +93,7 @@ impl Scene {
         eventually("the function is killed", || killer.call("FUNCTION KILL") == Reply::ok());
     }
 
-    /// Kills the script and checks that nothing was lost.
+    /// Kills the script. Checks that its shard and those of [`HELD`] are free.
     fn end(mut self) {
         let killer = &mut self.others[0];
         eventually("the script is killed", || killer.call("SCRIPT KILL") == Reply::ok());

@@ -85,7 +85,8 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// Returns an offset for SETRANGE: small, or greater than the maximum length of a string.
+    /// Returns an offset for SETRANGE: small, invalid, or greater than the maximum length of a
+    /// string.
     fn offset(&mut self) -> Vec<u8> {
         let text = match self.random.below(12) {
             0 => "536870912".to_owned(),
