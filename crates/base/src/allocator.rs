@@ -72,9 +72,8 @@ pub fn place_huge_pages(is_small: bool) {
         }
         advise(arena.start + small_bytes, arena.end, Advice::LinuxHugepage);
     }
-    // An earlier call with `is_small` split the mapping of the first arena. `large_mapping` doesn't
-    // return the part without huge pages, because it is smaller than an arena. That part gets huge
-    // pages here.
+    // An earlier call with `is_small` split the mapping of the first arena. `large_mapping` skips
+    // the part without huge pages, which is smaller than an arena. That part gets huge pages here.
     let start = if is_small { 0 } else { SMALL_PART.swap(0, Relaxed) };
     if start > 0 {
         advise(start, start + SMALL_BYTES, Advice::LinuxHugepage);

@@ -124,8 +124,8 @@ impl Distribution {
     }
 
     /// Returns cumulative counts at the levels `first`, `2 * first`, `4 * first` and so on, until
-    /// all values are counted. Each entry has the highest value of the level's counter and the
-    /// number of values that don't exceed it. Omits levels that add no values.
+    /// all values are counted. Each entry consists of the highest value of the level's counter and
+    /// the number of values up to this highest value. Omits levels that add no values.
     pub fn by_powers_of_two(&self, first: u64) -> Vec<(u64, u64)> {
         let (mut levels, mut level, mut before) = (Vec::new(), first, 0);
         let total = self.len();

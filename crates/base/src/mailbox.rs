@@ -200,8 +200,8 @@ impl<T> Mailbox<T> {
     }
 
     /// Marks the worker asleep unless messages are pending. Returns `false` if messages are
-    /// pending; the worker must not sleep then. After success, the next [`send`] requires its
-    /// caller to ring the doorbell; [`receive`] and [`wake`](Mailbox::wake) mark the worker awake.
+    /// pending; the worker must not sleep then. After success, the caller of the next [`send`] must
+    /// ring the doorbell; [`receive`] and [`wake`](Mailbox::wake) mark the worker awake.
     ///
     /// [`send`]: Mailbox::send
     /// [`receive`]: Mailbox::receive

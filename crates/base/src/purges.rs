@@ -50,9 +50,9 @@ pub struct ThreadHeap {
 
 impl ThreadHeap {
     /// Registers the calling thread. `wake` must make that thread call
-    /// [`ThreadHeap::purge_if_requested`]; any thread may call `wake`. The thread checks
-    /// [`ThreadHeap::is_requested`] under a lock before it waits. `wake` must take that lock,
-    /// otherwise a request could be lost.
+    /// [`ThreadHeap::purge_if_requested`]; any thread may call `wake`. Before the thread waits, it
+    /// must check [`ThreadHeap::is_requested`] under a lock, and `wake` must take the same lock.
+    /// Otherwise a request could be lost.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let number = PURGES.last.fetch_add(1, Relaxed) + 1;
         let purged = PURGES.generation.load(SeqCst);

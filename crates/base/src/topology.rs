@@ -1,5 +1,5 @@
 //! The CPUs of this host: which of them share a core, a last-level cache, a NUMA node or a package.
-//! The kernel lists this in files below `/sys/devices/system`.
+//! The kernel describes them in files below `/sys/devices/system`.
 //!
 //! Only the CPUs that the process may use are considered. Under a cpuset or an affinity mask, the
 //! host therefore looks smaller.

@@ -55,9 +55,9 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage, no
     }
 }
 
-/// Allocates the memory, because Miri can't make the system calls. Records the blocks so that
-/// Miri's leak check sees them as reachable, because dictionaries hold the addresses only as
-/// numbers.
+/// Allocates the memory, because Miri can't make the system calls. Records the blocks, because
+/// dictionaries hold the addresses only as numbers. Without this record, Miri's leak check would
+/// report the blocks as unreachable.
 #[cfg(miri)]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage, _node: Node) -> NonNull<u8> {
     static MAPPED: std::sync::Mutex<Vec<Mapping>> = std::sync::Mutex::new(Vec::new());

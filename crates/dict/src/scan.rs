@@ -198,8 +198,9 @@ impl<V> Dict<V> {
                     break;
                 }
             }
-            // Cursor 0: the sample wraps around. The sample ends if it wraps around for the second
-            // time. It also ends if it started at 0, because it has then visited everything.
+            // Cursor 0 was reached, so the sample wraps around. It ends instead if it has wrapped
+            // around before. It also ends if it started at 0, because it has then visited
+            // everything.
             if cursor == 0 && core::mem::replace(&mut is_round, true) | (begin == 0) {
                 break;
             }

@@ -9,8 +9,8 @@
 //!
 //! Every change of an entry calls [`Table::before_change`]. While no snapshot runs, this call costs
 //! one test of a byte. The byte is in the same cache line as the directory's address, which every
-//! lookup reads anyway. Changes of the access word don't call it, so the keeper sees the word's
-//! value at the time of the call, not at the start of the snapshot.
+//! lookup reads anyway. Changes of the access word don't call `before_change`, so the keeper sees
+//! the word's value at the time of the call, not at the start of the snapshot.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;

@@ -49,7 +49,8 @@ pub enum Fault {
     LostEffect,
     /// A command is propagated as the client sent it, although its handler supplied another form.
     VerbatimForm,
-    /// A worker writes no entries of its shards to the running snapshot in this turn.
+    /// A worker writes no entries of its shards to the running snapshot in this turn (iteration of
+    /// its event loop).
     SlowWalk,
     /// A snapshot loses an entry that a command changes before the snapshot has written it.
     UnkeptEntry,

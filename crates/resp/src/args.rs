@@ -99,8 +99,8 @@ impl<'a> Args<'a> {
 
     /// Returns the first argument, the command's name, as one word with its length in the highest
     /// byte. Returns `None` if there are no arguments or if the name has more than seven bytes.
-    /// Also returns `None` in a rare case: if the buffer has fewer than eight bytes from the start
-    /// of the name.
+    /// Also returns `None` in the rare case that the buffer ends less than eight bytes after the
+    /// start of the name.
     #[inline]
     pub fn short_name(&self) -> Option<u64> {
         let name = self.ranges.first()?;

@@ -338,7 +338,7 @@ impl<'a> Reply<'a> {
     }
 
     /// Reserves the memory for a large bulk. If this fails or the bulk exceeds the limit, records
-    /// the failure and returns false. Returns false if the reply has failed before.
+    /// the failure and returns false. Also returns false if the reply failed earlier.
     #[cold]
     fn reserve_large(&mut self, len: usize) -> bool {
         let needed = len + HEADER_LEN_MAX + 2;

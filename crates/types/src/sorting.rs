@@ -51,7 +51,8 @@ fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl 
 }
 
 /// Sorts the elements that belong at the indexes `wanted`. The elements that a full sort would
-/// place before or after these indexes also end up there, in an unspecified order.
+/// place before these indexes end up before them, in an unspecified order, and likewise the
+/// elements after them.
 pub fn sort_part<T>(items: &mut [T], wanted: Range<usize>, mut compare: impl FnMut(&T, &T) -> Ordering) {
     // Use an explicit stack instead of recursion, because clients choose the elements and thus the
     // depth.

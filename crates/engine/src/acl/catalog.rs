@@ -60,8 +60,8 @@ pub(super) struct Entry {
     pub(super) parent: Option<Number>,
     /// Subcommands of a container.
     pub(super) subcommands: Range<Number>,
-    /// Whether Redis 7.0 lacks the command. When `describe` chooses categories for the
-    /// text of rules, it ignores these commands.
+    /// Whether Redis 7.0 lacks the command. `describe` ignores such commands when it chooses
+    /// categories for the text of rules.
     pub(super) is_later: bool,
     pub(super) channels: Channels,
 }

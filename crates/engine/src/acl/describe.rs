@@ -142,12 +142,12 @@ impl Selector {
     }
 }
 
-/// Returns the index of the unused category that is best for the next rule. If `is_additive` is
-/// set, the commands in `left` need a rule. Otherwise, the commands that are not in `left` need a
-/// rule. The category must contain more commands that need a rule than other commands. Among these
-/// categories, the best one contains the fewest commands that need no rule. If several contain
-/// equally few, the best one contains the most commands that need a rule. Ignores commands that
-/// Redis 7.0 lacks, so that the same categories are chosen as in Redis.
+/// Returns the index of the unused category that is best for the next rule. With `is_additive`, the
+/// commands in `left` need a rule. Without it, the commands missing from `left` need a rule. A
+/// category qualifies if most of its commands need a rule. The best category has the fewest
+/// commands that need no rule. If several have equally few, the best one has the most commands that
+/// need a rule. Ignores commands that Redis 7.0 lacks, so that the same categories are chosen as in
+/// Redis.
 fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &[Acl]) -> Option<usize> {
     let mut best: Option<(usize, usize, usize)> = None;
     for (at, category) in unused.iter().enumerate() {

@@ -5,7 +5,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | rule | one word of `ACL SETUSER`: `on`, `+get`, `~key:*`, `(…)` ([`Rules::apply`]) |
-//! | rules | the result of applying all rules of a user: an immutable snapshot ([`Rules`]) |
+//! | rules | the result of applying a user's rules in order: an immutable snapshot ([`Rules`]) |
 //! | selector | a set of commands, keys and channels: one selector must allow a call as a whole |
 //! | user | a name and its current rules ([`User`]), shared by its connections |
 //! | record | the static description of a command ([`Command`](crate::command::Command)) |

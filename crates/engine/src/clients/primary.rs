@@ -61,7 +61,8 @@ pub struct PrimaryLink {
     pub wants_rest: bool,
     /// Time at which the offset was last reported to the primary, Unix time in ms.
     acknowledged_ms: i64,
-    /// Whether a report of the offset must be sent to the primary at the end of the worker's turn.
+    /// Whether a report of the offset must be sent to the primary at the end of the worker's turn
+    /// (iteration of its event loop).
     pub wants_ack: bool,
     /// The state of a sync of the append-only file. After the sync, a report sends the synced
     /// offset to the primary, whose `WAITAOF` commands wait for this offset.

@@ -49,7 +49,7 @@ impl Block {
 }
 
 /// Number of arguments that a waiter stores without a separate allocation. It suffices for `BLPOP`
-/// and its variants with one key.
+/// and `BZPOPMIN` with one key.
 const FEW_ARGUMENTS: usize = 4;
 /// Total length of arguments that a waiter stores without a separate allocation, bytes.
 const FEW_BYTES: usize = 64;

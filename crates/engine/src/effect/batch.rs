@@ -39,8 +39,8 @@ impl Batch {
         }
     }
 
-    /// Adds a command, given as words. Its effect counts as a deletion. [`Batch::append`] to
-    /// another batch can change this.
+    /// Adds a command, given as words. Marks the effect as a deletion. [`Batch::append`] replaces
+    /// this mark when it moves the effect to another batch.
     pub(crate) fn push(&mut self, db: u32, words: &[&[u8]]) {
         encode(&mut self.bytes, words.len(), words.iter().copied());
         self.end(db, true);

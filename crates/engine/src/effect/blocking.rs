@@ -259,8 +259,8 @@ impl KeyObservers {
         }
     }
 
-    /// Removes and returns the key that became ready first, with its number. Of the keys that one
-    /// thread has made ready, in whatever shards, a later key has a higher number.
+    /// Removes and returns the key that became ready first, with its number. The numbers ascend in
+    /// the order in which a thread makes keys ready, even across shards.
     pub(crate) fn take_ready(&mut self) -> Option<(u64, ReadyKey)> {
         let (number, ready) = self.ready.pop_front()?;
         if let Some(queue) = self.queue(&ready) {

@@ -306,8 +306,8 @@ impl Journal {
     }
 
     /// Locks the function libraries, whose changes hold no shard. A thread that changes them keeps
-    /// the lock until its unit is committed. A thread that makes a cut keeps it until it has copied
-    /// the libraries for the snapshot. Must be called after shards are taken, never before.
+    /// the lock until its unit is committed. A thread that makes a cut keeps the lock until it has
+    /// copied the libraries for the snapshot. Must be called after shards are taken, never before.
     pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
         lock(&self.shared.libraries)
     }

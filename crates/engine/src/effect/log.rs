@@ -36,16 +36,16 @@ pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of epochs whose ends are known ([`Log::offset_after`]).
 const ENDS_MAX: usize = 1024;
 
-/// An end that was forgotten is replaced by the next remaining end. The difference of their stamps
-/// is at most a 16th of the difference between the remaining end and the newest one. So
-/// [`ENDS_MAX`] entries suffice for the epochs of years.
+/// A forgotten end is replaced by the next end that was kept. The difference of their stamps is at
+/// most a 16th of the difference between the kept end and the newest one. So [`ENDS_MAX`] entries
+/// suffice for the epochs of years.
 const LATENESS_RATIO: u64 = 16;
 
 /// Number of a reader, unique for as long as the server runs.
 pub(crate) type ReaderId = u64;
 
-/// Called when a reader that had read everything has more to read or was cut off. The journal's
-/// thread calls this function, so it must be cheap and must not read.
+/// A callback for a reader that has read everything: there is more to read, or the reader was cut
+/// off. The journal's thread makes the call, so the callback must be cheap and must not read.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// The start of a reader.

@@ -20,7 +20,7 @@ pub const COMMAND: &str = "command";
 pub const EXPIRE_CYCLE: &str = "expire-cycle";
 /// The deletion of an expired key.
 pub const EXPIRE_DEL: &str = "expire-del";
-/// The evictions of one command or of one turn.
+/// The evictions of one command, or of one turn (iteration of a worker's event loop).
 pub const EVICTION_CYCLE: &str = "eviction-cycle";
 /// The deletion of an evicted key.
 pub const EVICTION_DEL: &str = "eviction-del";

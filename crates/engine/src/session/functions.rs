@@ -61,9 +61,9 @@ pub trait Functions {
     fn delete(&self, name: &[u8]) -> Result<bool, Vec<u8>>;
     /// Removes all libraries. The error is the complete error reply.
     fn flush(&self) -> Result<(), Vec<u8>>;
-    /// Loads all these libraries, or none. If the data after these libraries is invalid, `trouble`
-    /// is the error. If a library has an error, that error is returned. Otherwise `trouble` is
-    /// returned, if it is present. The returned error is the complete error reply.
+    /// Loads all these libraries, or none. `trouble` is the error if the data after these libraries
+    /// is invalid. Returns the error of a library, if there is one, and otherwise `trouble`. The
+    /// returned error is the complete error reply.
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>>;
     /// Returns the function that has been running longest, or `None` if none is running. Returns
     /// the complete error reply if a script is running instead.

@@ -130,8 +130,9 @@ pub trait Host: Send + Sync {
     ///
     /// - Another shutdown is pending.
     /// - The server is a replica. It waits a limited time for the end of the link to its primary.
-    /// - The server is a primary whose stream is recorded. It waits for the admitted commands, and
-    ///   then for its replicas, up to `shutdown-timeout`.
+    /// - The server is a primary whose stream is recorded. It waits for the commands that were
+    ///   checked before the shutdown held back writes, and then for its replicas, up to
+    ///   `shutdown-timeout`.
     fn drains_before(&self, how: Shutdown) -> bool;
     /// Returns whether the server saves a snapshot before a shutdown with these options.
     fn saves_before(&self, how: Shutdown) -> bool;
@@ -195,7 +196,7 @@ pub struct LocalContext<'a> {
     pub keyspace: &'a Keyspace,
     /// The server.
     pub host: &'a dyn Host,
-    /// Time of the worker's current turn: Unix time, ms.
+    /// Time of the worker's current turn (iteration of its event loop): Unix time, ms.
     pub now_ms: i64,
 }
 

@@ -19,7 +19,7 @@ impl Session {
         self.authenticated
     }
 
-    /// Sets whether the client is authenticated. If it is not, it has been unauthenticated since
+    /// Sets whether the client is authenticated. If not, the client has been unauthenticated since
     /// `otherwise_since_ms` (Unix time in ms).
     pub(super) fn set_authenticated(&mut self, authenticated: bool, otherwise_since_ms: i64) {
         self.authenticated = authenticated;

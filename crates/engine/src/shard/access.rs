@@ -45,8 +45,8 @@ impl<'a> Access<'a> {
     }
 
     /// Returns whether a key with this deadline (Unix time in ms) must be deleted instead of
-    /// stored. As in Redis, the result is always `false` on a replica, because its primary deletes
-    /// the key, and while the append-only file is loaded.
+    /// stored. As in Redis, always returns `false` while the append-only file is loaded, and on a
+    /// replica, whose primary deletes the key.
     pub fn is_past(&self, at_ms: i64) -> bool {
         at_ms <= self.now_ms && !self.session.of_primary && !self.keyspace.tuning.is_replica()
     }

@@ -1,5 +1,6 @@
 //! Commits commands, transactions and scripts: their effects become units of this worker's stream.
-//! [`crate::effect`] defines effect, unit, stream and stamp, and explains their order.
+//! [`crate::effect`] defines effect, unit, stream and stamp, and explains their order. A *turn* is
+//! one iteration of a worker's event loop.
 
 use pantala_resp::Args;
 

@@ -33,16 +33,16 @@ const KEYS_PER_CLOCK_READ: u64 = 16;
 /// shards is free and has a key to evict, all shards are tried in turn.
 const TRIES: usize = 8;
 
-/// Eviction stops after this number of consecutive failed searches for a key. A walk through all
-/// keys takes far fewer searches.
+/// Eviction stops after this number of consecutive failed searches for a key. Far fewer searches
+/// suffice to walk through all keys.
 const MISSES_MAX: u64 = 100_000;
 
 /// Time in ms for which the weights of shards (their numbers of evictable keys) are used before
 /// they are recomputed.
 const WEIGHTS_KEPT_MS: i64 = 100;
 
-/// Number of dictionaries per command, on average, that are checked for unused memory while memory
-/// is short.
+/// While memory is short, searches for unused memory check at most about this number of
+/// dictionaries per command, on average.
 const DICTS_CHECKED: u64 = 1024;
 
 /// Result of an attempt to get below the limit.
@@ -210,8 +210,8 @@ impl Executor<'_> {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let evict = |ownership: &mut Ownership| {
             // `CONFIG SET` may have raised the limit since the caller's check. The limit is checked
-            // again while the shard is held, because a key that is written to this shard afterwards
-            // must not be evicted.
+            // again while the shard is held, because a key that is written after the limit was
+            // raised must not be evicted.
             if !keyspace.memory().is_over() {
                 return Tried::Enough;
             }

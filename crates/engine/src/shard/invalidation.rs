@@ -2,7 +2,7 @@
 //! and sends invalidations of changed keys while their shards are held.
 //!
 //! Words: a *reader* is a client that tracks keys, and the *changer* is the client whose command
-//! changes a key ([`crate::events::tracking`]).
+//! changes a key ([`crate::events::tracking`]). A *turn* is one iteration of a worker's event loop.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -422,8 +422,8 @@ impl Keyspace {
 fn prefetch_for_write<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch is a hint. It does not fault and has no architectural effect for any
-    // address. Every 64-bit processor decodes the instruction, as a no-op if it does not implement
-    // it.
+    // address. Every 64-bit processor decodes the instruction. A processor that does not implement
+    // the instruction treats it as a no-op.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
     }

@@ -84,9 +84,9 @@ pub struct Request {
     pub(crate) task: Task,
     /// Whether the request may be rejected while a script holds one of its shards for too long.
     pub(crate) may_be_rejected: bool,
-    /// Whether the request has released its shards, because a script holds another shard, for which
-    /// the request waits. When such a request is next in the backlog, it takes all its shards
-    /// again, in ascending order.
+    /// Whether the request has released its shards, because a script holds another shard that the
+    /// request needs. When such a request is next in the backlog, it takes all its shards again, in
+    /// ascending order.
     pub(crate) is_reset: bool,
     /// How often the request was reset after it had gathered its shards, and when it may be reset
     /// next (`shard::release_during_script`).

@@ -57,7 +57,7 @@ pub enum Needs {
     /// The shards of the command's keys: a range in the list of the transaction's shards.
     Keys(Range<usize>),
     /// All shards, because the needed ones are not known before the preceding commands have run, or
-    /// the command must run alone.
+    /// because the command must run alone.
     All,
 }
 
@@ -217,8 +217,8 @@ impl Transaction {
         self.bytes.len()
     }
 
-    /// Returns the memory usage in bytes. With short commands it is many times the length of the
-    /// arguments.
+    /// Returns the memory usage in bytes. For short commands the result is many times the length of
+    /// the arguments.
     pub fn memory_bytes(&self) -> usize {
         let Transaction { queue, bytes, ranges, shards, .. } = self;
         queue.capacity() * size_of::<Queued>()

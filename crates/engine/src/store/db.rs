@@ -509,7 +509,7 @@ impl<'s> Db<'s> {
     }
 }
 
-/// Returns the access word of a new entry.
+/// Returns the access word (LRU or LFU data) of a new entry.
 #[inline]
 fn fresh_access(store: &Store, now_ms: i64) -> u32 {
     match store.tuning.access_policy() {

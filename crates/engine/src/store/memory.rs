@@ -53,8 +53,8 @@ const TENACITY_STEP: Duration = Duration::from_micros(50);
 const TENACITY_GROWTH: f64 = 1.15;
 const TENACITY_MAX: u32 = 100;
 
-/// Returns how long one command or one turn may evict, for a value of
-/// `maxmemory-eviction-tenacity`.
+/// Returns how long one command, or one turn (iteration of a worker's event loop), may evict, for a
+/// value of `maxmemory-eviction-tenacity`.
 pub(crate) fn time_limit(tenacity: u32) -> Duration {
     match tenacity {
         0..=TENACITY_EVEN_MAX => TENACITY_STEP * tenacity,
@@ -199,7 +199,7 @@ impl Memory {
     }
 
     /// Returns, in µs, the total time that memory was above the limit, and the length of the
-    /// current period above it. The total includes the current period.
+    /// current period above the limit. The total includes the current period.
     pub fn exceeded_us(&self) -> (u64, u64) {
         self.exceeded_us_at(self.now_us())
     }

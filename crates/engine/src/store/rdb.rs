@@ -37,8 +37,8 @@ impl<'e> Held<'e> {
 }
 
 impl Db<'_> {
-    /// Stores a value from RDB, with the given access word, if any. As in Redis, the key's former
-    /// value is deleted first. So the key counts as new even if it existed.
+    /// Stores a value from RDB, with the given access word (LRU or LFU data), if any. As in Redis,
+    /// the key's former value is deleted first. So the key counts as new even if it existed.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.

@@ -28,7 +28,8 @@ impl Database {
     }
 }
 
-/// The databases of a shard by physical number. An unused database uses one word.
+/// The databases of a shard by physical number. Clients use logical numbers, and `SWAPDB` exchanges
+/// the physical numbers of two logical ones. An unused database uses one word.
 pub(crate) struct Databases {
     /// Database 0. Few servers use other databases. So database 0 is stored here and not in
     /// `others`. This saves each command the load of a cache line, which may be in another core's
@@ -129,7 +130,8 @@ pub struct ShardStats {
     pub evicted: Counter,
     /// Requests of other workers that the owner ran.
     pub combined: Counter,
-    /// Times that the owner passed the shard to its home because too many requests were waiting.
+    /// Times that the owner passed the shard to its home (the worker that does its periodic work)
+    /// because too many requests were waiting.
     pub handovers: Counter,
     /// Keys that clients track.
     pub tracked_keys: Gauge,

@@ -276,8 +276,8 @@ mod tests {
         assert_eq!(state(&tuning), (0, false));
     }
 
-    /// A former bug: a pause of 0 ms read the end of a held pause, and stored it after that pause
-    /// was released. This paused the server forever.
+    /// A former bug: a pause of 0 ms read the end of a held pause, and stored this end after that
+    /// pause was released. This paused the server forever.
     #[test]
     fn pauses_of_several_workers_leave_none_behind() {
         const ROUNDS: i64 = 100_000;

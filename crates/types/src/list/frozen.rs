@@ -56,7 +56,7 @@ impl Frozen {
     }
 
     /// Adjusts `rest` before a node is inserted. If the new node would be within `rest`, first
-    /// keeps the nodes from there to the nearer edge.
+    /// keeps the nodes between its place and the nearer edge.
     pub(super) fn before_insertion(&mut self, nodes: &VecDeque<Node>, number: usize) {
         if self.rest.start < number && number < self.rest.end {
             if self.is_near_front(number) {

@@ -1,11 +1,11 @@
 //! Client memory accounting: the sum of the memory usage of all clients, and the eviction of
 //! clients when this sum reaches `maxmemory-clients`.
 //!
-//! While there is a limit, each worker maintains the accounted size (*weight*) of its connections.
-//! At the end of each turn (iteration of its event loop), the worker updates the weights that have
-//! changed. Clients of similar size share a *bucket*, as in Redis. The clients in the bucket of the
-//! largest sizes are evicted first, in the order in which they entered the bucket. Without a limit,
-//! neither weights nor buckets are maintained.
+//! While there is a limit, each worker maintains the accounted size (*weight*) of each of its
+//! connections. At the end of each turn (iteration of its event loop), the worker updates the
+//! weights that have changed. Clients of similar size share a *bucket*, as in Redis. The clients in
+//! the bucket of the largest sizes are evicted first, in the order in which they entered the
+//! bucket. Without a limit, neither weights nor buckets are maintained.
 //!
 //! The links to replicas and to the primary have the weight 0 and no bucket, as in Redis: memory of
 //! clients must not interrupt replication.

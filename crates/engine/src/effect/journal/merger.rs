@@ -22,9 +22,9 @@ pub(super) struct Merger<'s> {
     segments: Vec<Segment>,
     /// The last database that the stream has selected.
     selected: Option<u32>,
-    /// When readers were last sent a `PING`.
+    /// Time at which the last `PING` was appended.
     pinged: Instant,
-    /// When the last epoch was delivered.
+    /// Time at which the last epoch was delivered.
     delivered: Instant,
     /// The heap in which this thread allocates the stream. Other threads free this memory.
     heap: ThreadHeap,
@@ -164,8 +164,8 @@ impl<'s> Merger<'s> {
     }
 
     /// Checks whether any reader needs the recorded units. If none does, drops these units, and
-    /// makes workers drop theirs. This is the case if all readers were cut off and their owners
-    /// have not removed them yet.
+    /// makes workers drop theirs. No reader needs the units if all readers were cut off and their
+    /// owners have not removed them yet.
     fn drop_unwanted(&self, control: &mut Control) {
         if !control.logs.want_units() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);

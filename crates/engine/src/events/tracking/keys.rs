@@ -196,8 +196,8 @@ impl TrackedKeys {
         self.invalidate(hash, name, broadcasts.then_some(self.changer.to_prefixes()));
     }
 
-    /// Invalidates an expired key, like [`TrackedKeys::changed`]. Towards clients that track
-    /// prefixes, an expiry counts as caused by no client, so `NOLOOP` excludes none of them.
+    /// Invalidates an expired key, like [`TrackedKeys::changed`]. For clients that track prefixes,
+    /// an expiry counts as a change by no client, so `NOLOOP` excludes none of them.
     pub(crate) fn expired(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(NOBODY));
     }

@@ -28,8 +28,8 @@
 //! receives its invalidations after those replies. If a client's own command invalidates a key that
 //! the client tracks, the client receives the invalidation after the reply to this command.
 //!
-//! Invalidations by prefix are collected during a turn of the writer's worker, and sent before any
-//! reply of that turn.
+//! Invalidations by prefix are collected during a turn (iteration of the event loop) of the
+//! writer's worker, and sent before any reply of that turn.
 //!
 //! # What it costs
 //!

@@ -26,8 +26,8 @@ pub(crate) use pool::Pool;
 pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// Duration of a time slice (*span*), ms: about one period of `hz`. With `--execution owner`, each
-/// worker evicts only from its home shards. In each span, a worker's share of the eviction is
-/// proportional to its number of keys.
+/// worker evicts only from its home shards (those whose periodic work it does). In each span, a
+/// worker's share of the eviction is proportional to its number of keys.
 const SHARED_MS: i64 = 100;
 
 /// Numbers of evictable keys by shard and database.

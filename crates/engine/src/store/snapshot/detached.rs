@@ -6,7 +6,8 @@
 //! A removed value ([`Store::dispose`]) is kept until the walk has read its cut. A value that was
 //! moved to another key is looked up at that key, because commands can still change or remove it.
 //! The snapshot does not end before all values in this list have been read. Any worker reads
-//! removed values. The home of a shard reads the values that were moved to that shard.
+//! removed values. The home of a shard (the worker that does the shard's periodic work) reads the
+//! values that were moved to that shard.
 //!
 //! Like memory that waits for [`lazyfree`](crate::store::lazyfree), the memory of removed values is
 //! not part of `used_memory`. Otherwise the eviction of a large value would not lower
@@ -120,8 +121,7 @@ impl Loose {
                 let entry = database.and_then(|Database { dict, .. }| dict.find(place.hash, key));
                 match entry.map(|entry| entry.payload()) {
                     Some(Payload::Heap(value)) if cut_id(value) == Some(*cut) => value,
-                    // The value was moved again or removed. This has added the value to the list
-                    // again.
+                    // The value was moved again or removed, and was then added to the list again.
                     _ => return Step::Ended,
                 }
             }

@@ -8,10 +8,10 @@
 //! the snapshot's thread    Input        any order; each part selects its database
 //! ```
 //!
-//! Each dictionary has a *keeper*, which encodes every entry. It does so when the walk reaches the
-//! entry, or before a command changes the entry (*forced*). The keeper collects encoded entries in
-//! *parts*, which it sends to the snapshot's thread. A large collection is encoded by the walk in
-//! pieces, even if commands change it meanwhile. For this, the collection's value starts a *cut*
+//! Each dictionary has a *keeper*, which encodes every entry: when the walk reaches the entry, or
+//! before a command changes the entry (*forced*). The keeper collects encoded entries in *parts*,
+//! which it sends to the snapshot's thread. A large collection is encoded by the walk in pieces,
+//! even if commands change it meanwhile. For this, the collection's value starts a *cut*
 //! (`pantala_types`), which keeps a copy of each element that changes before the walk has read it.
 //! If a command removes the value, the walk continues with the removed value. If a command moves
 //! the value to another key, the walk continues there ([`detached`]).
@@ -53,7 +53,8 @@ const PART_BYTES: usize = 32 * 1024;
 /// Capacity of a new part in bytes, including room for the entry that makes the part full.
 const PART_CAPACITY: usize = PART_BYTES + 4 * 1024;
 
-/// Maximum wait of the snapshot's thread for a part. The thread then checks whether it was aborted.
+/// Maximum wait of the snapshot's thread for a part. The thread then checks whether the snapshot
+/// was aborted.
 const WAIT: Duration = Duration::from_millis(20);
 
 /// Minimum memory usage in bytes of a collection that is encoded in pieces.
