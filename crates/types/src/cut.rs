@@ -4,7 +4,8 @@
 //! Each element that exists when the cut starts is *taken* once: when the reader receives the
 //! element, or before the element changes for the first time. Before such a change, a copy of the
 //! element is kept for the reader. Elements that are added later count as taken. A change does a
-//! constant amount of work, regardless of the number of elements.
+//! constant amount of work, regardless of the number of elements, except in the middle of a list
+//! (`list::frozen`).
 //!
 //! A collection owns its cut, because only the collection knows which element a command changes.
 //! While there is no cut, a change only tests a pointer. Each element has a *slot*, a number that

@@ -18,8 +18,8 @@ pub(crate) struct Effect {
     pub(crate) db: u32,
     /// End of the effect in [`Batch::bytes`].
     pub(crate) end: usize,
-    /// Whether the effect deletes an expired or evicted key. A rollback does not restore the key,
-    /// and therefore keeps the effect.
+    /// Whether the effect deletes an expired or evicted key, or an expired hash field. A rollback
+    /// does not restore the key or field, and therefore keeps the effect.
     pub(crate) is_deletion: bool,
 }
 

@@ -115,7 +115,7 @@ struct Place {
     /// Maximum number of bytes that the reader may be behind the end.
     bytes_max: Arc<AtomicU64>,
     wake: Wake,
-    /// Whether the reader has read everything and must be woken.
+    /// Whether the reader must be woken when there is more to read or it is cut off.
     is_waiting: bool,
     /// Whether the reader discards everything ([`Log::join_discarding`]).
     discards: bool,

@@ -24,7 +24,7 @@ pub(crate) struct Pending {
     pub(crate) form: Form,
     /// Commands that the handler supplied. Also used only in the lowest shard.
     pub(crate) rewritten: Batch,
-    /// Deletions of keys that expired or were evicted.
+    /// Deletions of keys that expired or were evicted, and of hash fields that expired.
     pub(crate) deleted: Batch,
 }
 

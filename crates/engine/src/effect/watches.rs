@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 
 use crate::clients::watch::Watch;
 
-/// Minimum number of entries at which a shard removes the entries of ended watches.
+/// Minimum number of entries at which [`Watches::add`] removes the entries of ended watches.
 const SWEEP_FROM: usize = 64;
 
-/// Minimum total length of key names in bytes at which a shard removes the entries of ended
-/// watches.
+/// Minimum total length of key names in bytes at which [`Watches::add`] removes the entries of
+/// ended watches.
 const SWEEP_FROM_BYTES: usize = 64 * 1024;
 
 /// One watch of a key.
@@ -158,8 +158,8 @@ impl Watches {
         }
     }
 
-    /// Removes ended watches. The number of entries or the length of names at least doubles between
-    /// two sweeps, so the amortized cost per entry or byte is constant.
+    /// Removes ended watches. Between two sweeps by [`Watches::add`], the number of entries or the
+    /// length of names at least doubles. So the amortized cost per entry or byte is constant.
     fn sweep(&mut self) {
         (self.entries, self.name_bytes) = (0, 0);
         for keys in self.by_database.values_mut() {

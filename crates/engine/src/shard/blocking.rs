@@ -14,7 +14,7 @@ use crate::shard::executor::{Call, Executor};
 pub(crate) enum Blocking<'a> {
     /// The connection calls the handler, which may block.
     Allowed,
-    /// A transaction calls the handler, which must not block.
+    /// A transaction or script calls the handler, which must not block.
     Denied,
     /// The connection calls the handler, which takes over the command's value without a copy
     /// ([`Executor::run_handing_over`]). Such commands do not block.

@@ -30,8 +30,8 @@ impl Executor<'_> {
     /// of the command that made the keys ready. A key that has expired since then counts as
     /// missing, as in Redis.
     ///
-    /// Repeats a pass over the shards, because a served key may make keys of any held shard ready,
-    /// and may add shards. The last pass finds no key.
+    /// Serving a key may make keys of any held shard ready, and may add shards. So passes over the
+    /// shards are repeated until a pass finds no key.
     pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
         let keyspace = self.keyspace();
         loop {

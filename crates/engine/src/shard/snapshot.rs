@@ -70,7 +70,7 @@ pub struct Walker {
     number: u64,
     /// The worker's shards that are still to be walked.
     shards: Vec<u32>,
-    /// End of the last turn.
+    /// End of the last turn's walk.
     ended: Option<Instant>,
     /// The time for which the worker may still walk. It grows in proportion to the worker's other
     /// work.

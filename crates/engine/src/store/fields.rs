@@ -27,10 +27,11 @@ use crate::store::db::{Change, Db, Holds, Missing, WrongType, uncount};
 use crate::store::key_list::KeyList;
 use crate::store::state::{DatabaseStats, Shard, ShardStats};
 
-/// Number of keys that one visit to a database checks. A visit takes about ten microseconds.
+/// Maximum number of keys that one visit to a database checks. A visit takes about ten
+/// microseconds.
 const KEYS_PER_VISIT: usize = 64;
 
-/// Number of fields that one visit to a database deletes.
+/// Maximum number of fields that one visit to a database deletes.
 const FIELDS_PER_VISIT: usize = 256;
 
 /// Maximum number of expired fields that a command on named fields deletes in addition to the named

@@ -46,8 +46,8 @@ const EXCESS_SHIFT: u32 = 4;
 /// held by other threads. Given as a shift: a quarter of the limit.
 const BUSY_EXCESS_SHIFT: u32 = 2;
 
-/// The time limit of eviction by `maxmemory-eviction-tenacity`, as in Redis: linear up to a
-/// tenacity of 10, and exponential above it.
+/// Maximum `maxmemory-eviction-tenacity` up to which the time limit of eviction grows linearly, as
+/// in Redis. For a higher tenacity the time limit grows exponentially.
 const TENACITY_EVEN_MAX: u32 = 10;
 const TENACITY_STEP: Duration = Duration::from_micros(50);
 const TENACITY_GROWTH: f64 = 1.15;

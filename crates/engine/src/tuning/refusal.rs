@@ -98,7 +98,8 @@ impl Tuning {
     }
 
     /// Returns whether lookups hide expired keys instead of deleting them. Lookups do so while
-    /// writes are paused, and on a replica, which leaves the deletion to its primary.
+    /// writes are paused, and on a replica, which leaves the deletion to its primary. The exception
+    /// is a client's write on a writable replica.
     #[inline]
     pub fn keeps_expired(&self, now_ms: i64) -> bool {
         self.is_replica() || self.is_paused(now_ms)

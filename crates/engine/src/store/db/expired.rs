@@ -1,6 +1,6 @@
-//! Decides what happens to an expired entry. A primary deletes it, or hides it while writes are
-//! paused. On a replica the primary decides, except about keys to which clients of a writable
-//! replica have given a TTL.
+//! Decides what happens to an expired entry that a command finds. A primary deletes the entry, or
+//! hides it while writes are paused. A replica hides the entry until its primary deletes the key.
+//! But a client's write on a writable replica deletes the entry.
 
 use super::{Db, forget};
 use crate::command::Key;

@@ -143,7 +143,7 @@ impl Loose {
         }
     }
 
-    /// Frees the value in the background, if it was removed and has been read.
+    /// Frees a removed value in the background. The caller has read the value's cut.
     pub(crate) fn free(self, store: &Store) {
         if let Place::Removed(value) = self.place {
             store.dispose(value, true);

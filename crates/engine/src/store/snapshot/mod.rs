@@ -181,7 +181,7 @@ impl Input {
         }
     }
 
-    /// Returns a buffer for use by another part.
+    /// Keeps the buffer of a part for another part.
     pub fn recycle(&self, mut bytes: Vec<u8>) {
         if bytes.capacity() <= 2 * PART_CAPACITY {
             bytes.clear();
