@@ -33,7 +33,7 @@ const SMALL_RUNS_BYTES: usize = if cfg!(miri) { 256 } else { 64 * 1024 } * SMALL
 /// Runs per mapped chunk: 32 MB.
 const CHUNK_RUNS: usize = if cfg!(miri) { 4 } else { 512 };
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
-/// Maximum number of empty runs in the pool that stay resident (2 MB).
+/// Maximum number of empty runs in a node's pool that stay resident (2 MB).
 const WARM_RUNS_MAX: usize = 32;
 /// Smallest cell, in bytes. A free cell holds a link of four bytes.
 const CELL_BYTES_MIN: usize = 8;

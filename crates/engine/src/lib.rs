@@ -47,7 +47,7 @@
 //! | parked | a connection with a request in flight: its later commands wait |
 //! | backlog | the requests that a shard's owner has taken from the gate and must still run. The journal has another backlog: see [`effect`] |
 //! | keyed, local | a keyed command's handler runs on shards; a local command's handler needs no shard |
-//! | home | the worker that a shard is assigned to. It does the shard's periodic work and, with `--execution owner`, runs all commands on the shard |
+//! | home | the worker that a shard is assigned to. It does the shard's periodic work and, with `--execution owner`, runs the shard's one-key commands |
 //! | waiter | a command blocked on a key: `BLPOP` and its variants ([`blocking`]) |
 //! | user | a name with rules that say which commands the user's connections may run ([`acl`]) |
 //! | hint | a handle for prefetching from a shard that the worker does not own |

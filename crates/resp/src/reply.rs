@@ -35,7 +35,7 @@ const ENTRY_LEN: usize = 8;
 /// copy takes exactly three words.
 const HEADER_LEN_MAX: usize = 1 + INTEGER_LEN_MAX + 2 + 1;
 
-/// `?n\r\n` for small n, where the kind replaces `?`. The table takes 8 KiB, but a server touches
+/// `?n\r\n` for small n, where the kind replaces `?`. The table takes 8 KB, but a server touches
 /// only the cache lines of the lengths that it sends.
 static HEADERS: [[u8; ENTRY_LEN]; TABLE_LEN] = {
     let mut table = [[0u8; ENTRY_LEN]; TABLE_LEN];

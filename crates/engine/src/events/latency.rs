@@ -1,9 +1,9 @@
 //! `LATENCY`: events of each kind that took at least `latency-monitor-threshold`.
 //!
-//! Each worker writes to its own list. Only `LATENCY` commands contend with the worker for the
-//! list's lock. These commands merge the lists. They do not stop other work. Recording the duration
-//! of a command needs no additional clock reading, because commands are timed for `SLOWLOG` and
-//! `INFO commandstats` anyway.
+//! Each worker writes to its own list, except that all workers write `expire-del` events to the
+//! list of worker 0. So a worker rarely contends for a list's lock. `LATENCY` commands merge the
+//! lists, and do not stop other work. Recording the duration of a command needs no additional clock
+//! reading, because commands are timed for `SLOWLOG` and `INFO commandstats` anyway.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;

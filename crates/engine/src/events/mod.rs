@@ -1,9 +1,9 @@
 //! Events for other clients (pub/sub, `MONITOR`, keyspace notifications, client-side caching), and
 //! records for operators (`SLOWLOG`, `LATENCY`).
 //!
-//! Code that runs commands calls this layer while it holds the shards. [`Workers`] delivers the
-//! messages to *listeners*. A listener is a connection, addressed by its worker and by a token with
-//! which the worker finds the connection.
+//! Code that runs commands calls this layer while it holds the shards of the command, if any.
+//! [`Workers`] delivers the messages to *listeners*. A listener is a connection, addressed by its
+//! worker and by a token with which the worker finds the connection.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@
 //! word changes from null to mark, and is consumed only where the word changes from mark to null.
 //! Between these changes it may move from thread to thread inside a request. So at most one
 //! `Ownership` of a shard exists at any time, and its holder has exclusive access to the shard. The
-//! `unsafe` code in [`crate::shard::keyspace::ShardCell`] relies only on this property.
+//! `unsafe` accesses to shards in [`crate::shard::keyspace`] rely only on this property.
 //!
 //! Freeing and enqueueing use the same word, so no wake-up can be lost. If a thread with a request
 //! finds the word null, it becomes the owner. Otherwise it pushes its node. The owner's exchange of

@@ -275,7 +275,7 @@ impl<'s> Db<'s> {
         let clock = fresh_access(store, now_ms);
         let is_new = match self.dict.entry(key.place.hash, key.bytes) {
             Entry::Occupied(mut found) => {
-                // An expired key counts as missing, so its TTL must not be kept.
+                // An expired key counts as missing here (`is_over`), so its TTL must not be kept.
                 let had = found.expire_at_ms();
                 let is_over = had.is_some_and(|at| at <= now_ms) && !self.of_primary;
                 if is_over {
@@ -355,7 +355,7 @@ impl<'s> Db<'s> {
     }
 
     /// Deletes a key and frees its value, in the background if `lazy` is set and the value is
-    /// large. The event is `del`. Returns `false` if the key is missing.
+    /// large. The event is `del`. Returns `false` if the key is missing or has expired.
     pub fn remove(&mut self, key: &Key<'_>, lazy: bool) -> bool {
         let now_ms = self.now_ms;
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
@@ -454,7 +454,7 @@ impl<'s> Db<'s> {
         let _ = self.find(&Key { bytes, place });
     }
 
-    /// Returns a random key that has not expired, or `None` if 100 tries found only expired keys.
+    /// Returns a random key that has not expired, or `None` if 100 tries found none.
     pub fn random(&mut self, _: Drawn) -> Option<Box<[u8]>> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {

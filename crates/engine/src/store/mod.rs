@@ -144,7 +144,7 @@ impl Store {
     }
 
     /// Returns the home of a partition's shard. This worker does the shard's periodic work. With
-    /// [`Execution::Owner`](layout::Execution::Owner), it also runs all commands on the shard.
+    /// [`Execution::Owner`](layout::Execution::Owner), it also runs the shard's one-key commands.
     #[inline]
     pub fn home(&self, shard: u32) -> u32 {
         self.homes[shard as usize]
@@ -241,9 +241,9 @@ impl Store {
         Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
     }
 
-    /// Returns the mean remaining TTL of a database's keys, in ms. Counts the keys that active
-    /// expiry saw in its last visit to each shard. Returns 0 if it saw none. Shards without TTLs do
-    /// not count, because active expiry does not visit them.
+    /// Returns the mean remaining TTL of a database's keys, in ms. Counts, for each shard, the keys
+    /// with a TTL that active expiry saw in its last visit that found any. Returns 0 if there are
+    /// none. Shards without TTLs do not count, because active expiry does not visit them.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
         let visited = self.database_stats(db).iter().filter(|db_stats| db_stats.expires.get() > 0);
         let (sum, samples) = visited.fold((0u64, 0), |(sum, samples), db_stats| {

@@ -37,8 +37,8 @@ impl<'e> Held<'e> {
 }
 
 impl Db<'_> {
-    /// Stores a value from RDB, with the given access word (LRU or LFU data), if any. As in Redis,
-    /// the key's former value is deleted first. So the key counts as new even if it existed.
+    /// Stores a value from RDB, with the given access word (LRU or LFU data), if any. The key
+    /// counts as new even if it existed, because Redis deletes its former value first.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
@@ -59,7 +59,7 @@ impl Db<'_> {
         self.put_loaded(key, loaded, expire, access, change.of_new_key(true))
     }
 
-    /// Stores a value from RDB at a missing key, as [`Db::restore`] does.
+    /// Stores a value from RDB, as [`Db::restore`] does. The key must not have expired.
     pub(crate) fn put_loaded(
         &mut self,
         key: &Key<'_>,

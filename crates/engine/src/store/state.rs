@@ -149,7 +149,8 @@ pub struct DatabaseStats {
     pub expires: Gauge,
     /// Keys on the list of active expiry, whose hashes may have fields with a TTL.
     pub timed_hashes: Gauge,
-    /// Sum in ms of the remaining TTLs that the last visit of active expiry has seen.
+    /// Sum in ms of the remaining TTLs that active expiry saw in its last visit that found keys
+    /// with a TTL.
     pub ttl_sum_ms: Gauge,
     /// Number of TTLs in `ttl_sum_ms`.
     pub ttl_samples: Gauge,

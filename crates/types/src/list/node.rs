@@ -6,8 +6,8 @@
 //! ```
 //!
 //! In Redis, a node is a listpack: a change at the front moves all entries. Here, a push or pop at
-//! either end moves no entry, at the cost of two more numbers per node. This pays because most
-//! lists are used as queues.
+//! either end usually moves no entry, at the cost of two more numbers per node. This pays because
+//! most lists are used as queues.
 //!
 //! A node far from both ends of the list may be *compressed* (`list-compress-depth`). Its bytes are
 //! then the uncompressed length of the entries (4 bytes), followed by the entries in LZF form. A

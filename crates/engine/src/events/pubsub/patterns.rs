@@ -15,7 +15,7 @@ pub(super) struct Patterns {
     /// Patterns by number.
     known: BTreeMap<u64, (Name, Counts)>,
     numbers: HashMap<Name, u64>,
-    /// Next number. Numbers are not reused.
+    /// The last number that was assigned. Numbers are not reused.
     next_number: u64,
 }
 
