@@ -52,8 +52,9 @@ impl Value {
         }
     }
 
-    /// Returns the encoding that `OBJECT ENCODING` shows. A string on the heap is raw at any
-    /// length, because a short and unchanged string is stored inside its entry.
+    /// Returns the encoding that `OBJECT ENCODING` shows. A string on the heap counts as raw at any
+    /// length. A short and unchanged string is on the heap only if its key is too long for the
+    /// entry.
     #[must_use]
     pub fn encoding(&self) -> Encoding {
         match self {

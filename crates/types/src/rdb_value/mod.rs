@@ -63,8 +63,8 @@ pub use writer::{DRAIN_BYTES, Drain, Writer};
 /// The RDB version of written values, and the newest version that `RESTORE` accepts.
 pub const VERSION: u16 = 10;
 
-/// The newest RDB version whose values are read from files ([`mod@read_newer`]). Files with expiry
-/// times of hash fields have this version.
+/// The newest RDB version of Redis whose values are read from files ([`mod@read_newer`]). Files
+/// with expiry times of hash fields have this version.
 pub const VERSION_NEWEST: u16 = 12;
 
 /// The server that wrote a file. The type bytes 22 and above mean different forms in Redis and in

@@ -7,8 +7,8 @@
 //!
 //! A lookup takes two binary searches. An insertion or removal moves the numbers of at most one
 //! chunk (1 KiB). A change that adds or removes a chunk also moves the later part of the table of
-//! chunks. This table has 24 bytes per chunk, and a chunk usually has at least 32 items. Items
-//! never move.
+//! chunks. This table has 24 bytes per chunk, and a chunk usually has at least 32 items. An item
+//! keeps its slot.
 
 use std::ops::{Index, IndexMut};
 
