@@ -24,13 +24,13 @@ pub(super) const COMMANDS: &[Command] = &[
     HVALS,
 ];
 
-/// Common fields of the hash commands: their key determines the shard.
+/// Common fields of the hash commands. A command's key determines its shard.
 const HASH: Command = Command { group: "hash", acl: Acl::HASH, route: Route::Keys, ..Command::BLANK };
 
 pub(crate) const HDEL: Command = Command {
     name: "hdel",
     full_name: "hdel",
-    summary: "Deletes fields of a hash, and the key with the last one",
+    summary: "Deletes fields of a hash; deletes the key if no field remains",
     since: "2.0.0",
     complexity: "O(N), N: number of given fields",
     history: &[("2.4.0", "Accepts several fields")],
@@ -179,7 +179,7 @@ pub(crate) const HRANDFIELD: Command = Command {
     full_name: "hrandfield",
     summary: "Returns random fields of a hash",
     since: "6.2.0",
-    complexity: "O(N), N: number of returned fields; for a listpack with values also its length",
+    complexity: "O(N), N: number of returned fields; O(N+M) for a listpack, M: number of its fields",
     arity: -2,
     flags: flags![READONLY],
     tips: &["nondeterministic_output"],

@@ -49,8 +49,8 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Copies the elements of a key in their own order. If the call doesn't sort, copies only the
-    /// elements that `LIMIT` selects, in the order of the reply.
+    /// Copies the elements of a key in their own order. If [`Options::unsorted`] is true, copies
+    /// only the elements that `LIMIT` selects, in the order of the reply.
     pub(super) fn copy_of(access: &mut Access<'_>, key: &Key<'_>, options: &Options<'_>) -> Self {
         let mut elements = Elements::default();
         let mut db = access.db(key);
@@ -133,7 +133,8 @@ impl Elements {
             if range == (0..order.len()) {
                 sort_by(&mut order, options.descending, compare);
             } else {
-                // The order of elements with equal weights equals Redis's, because clients see it.
+                // Clients see the order of elements with equal weights. `sort_part` leaves them in
+                // the same order as Redis.
                 sort_part(&mut order, range.clone(), |&one, &two| directed(compare(one, two), options.descending));
             }
         } else {
@@ -197,9 +198,9 @@ fn directed(ordering: Ordering, descending: bool) -> Ordering {
     if descending { ordering.reverse() } else { ordering }
 }
 
-/// Compares elements. If they are stored, compares all their bytes. If the reply contains them,
-/// compares them only up to their first zero byte. Such a comparison follows the locale in Redis,
-/// and the bytes in Pantala.
+/// Compares two elements or weights. With the option `STORE`, compares all bytes, as in Redis.
+/// Without `STORE`, compares the bytes up to the first zero byte; Redis compares this part by the
+/// rules of the locale.
 fn compare(one: &[u8], two: &[u8], options: &Options<'_>) -> Ordering {
     if options.store.is_some() { one.cmp(two) } else { c_string(one).cmp(c_string(two)) }
 }

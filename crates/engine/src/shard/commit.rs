@@ -49,8 +49,9 @@ impl Access<'_> {
         Propagated(())
     }
 
-    /// States that the command as the client sent it makes the same change on a replica. This is
-    /// the default for a determined command.
+    /// States that the command as the client sent it makes the same change on a replica. For a
+    /// [`Handler::Keyed`](crate::command::Handler::Keyed), whose change depends only on the
+    /// arguments and the dataset, this is the default.
     #[inline]
     pub fn propagate_verbatim(&self, _: Chance) -> Propagated {
         Propagated(())
@@ -70,8 +71,8 @@ impl Access<'_> {
         &mut pending.rewritten
     }
 
-    /// Returns the pending effects of the command's lowest shard, which record the command's own
-    /// effect.
+    /// Returns the pending effects of the lowest shard that the command holds. Only these contain
+    /// the form of the command's effect, and the commands that the handler supplied.
     fn lowest_pending(&mut self) -> &mut Pending {
         &mut self.keyspace.shard(&mut self.owned[0]).observers.pending
     }
@@ -220,7 +221,8 @@ impl Executor<'_> {
         result
     }
 
-    /// Drops the effects of the current unit, because data loaded from a file is not propagated.
+    /// Drops the effects of the current unit. Called while an append-only file is loaded, because
+    /// the loaded commands are not propagated.
     pub fn drop_effects(&mut self) {
         self.unit.batch.clear();
     }
@@ -326,8 +328,8 @@ impl Executor<'_> {
         self.stream.clock()
     }
 
-    /// Returns a stamp later than the stamps of all effects of former epochs, and of all effects
-    /// that this worker's connections have made or whose results they have seen.
+    /// Returns a stamp that is higher than those of two kinds of effects: the effects of earlier
+    /// epochs, and the effects that this worker's connections have produced or read.
     pub fn stream_stamp(&self) -> u64 {
         (self.stream.clock() + 1).max(self.keyspace.journal().epoch_floor())
     }

@@ -1,5 +1,5 @@
-//! Serves blocked clients: the executor's part of [`crate::effect::blocking`], which defines
-//! waiter, ready and claimed.
+//! Serves blocked clients: the executor's part of [`crate::effect::blocking`], which defines the
+//! terms *waiter*, *ready* and *claimed*.
 //!
 //! After a command has run and before its shards are released, the executor serves every changed
 //! key in these shards that has waiters. It calls the handlers of the key's waiters in order, as
@@ -26,9 +26,9 @@ use crate::store::db::Db;
 const REPLY_BYTES: usize = 64;
 
 impl Executor<'_> {
-    /// Serves the ready keys of held shards. May add more shards to `owned`. `now_ms` is the start
-    /// of the command that made the keys ready. A key that has expired since then counts as
-    /// missing, as in Redis.
+    /// Serves the ready keys of held shards. May add more shards to `owned`. Keys are looked up at
+    /// the current time, but not before `now_ms`, the time of the command that made them ready. A
+    /// key that has expired by then counts as missing, as in Redis.
     ///
     /// Serving a key may make keys of any held shard ready, and may add shards. So passes over the
     /// shards are repeated until a pass finds no key.
@@ -64,8 +64,8 @@ impl Executor<'_> {
             let observers = &mut keyspace.shard(&mut owned[index]).observers;
             let Some(waiter) = observers.next(key, ticket, kind) else { return };
             ticket = waiter.ticket() + 1;
-            // Another thread has claimed the waiter and answers it. The waiter will be removed from
-            // this queue too.
+            // The waiter was claimed before, and is not answered here. The worker of its connection
+            // removes it from this queue (`Executor::withdraw`).
             if waiter.is_claimed() {
                 continue;
             }

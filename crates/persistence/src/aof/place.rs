@@ -73,9 +73,10 @@ impl<D: Disk> Place<D> {
         let mut file = directory.open_to_append(&name, is_new)?;
         let len = file.size()?;
         // An earlier process may have been killed and left effects and names that are not durable.
-        // They must be durable now, because clients may read these effects from now on. Earlier
-        // increments may have such effects too, if an error left an empty increment after them. So
-        // all increments are synced.
+        // They must be durable now, because clients may read these effects from now on. All
+        // increments are synced, because an earlier increment may have such effects too: if
+        // `add_increment` fails after it has replaced the manifest, the process continues to write
+        // to the former increment, although the manifest lists an empty one after it.
         for earlier in next.increments().iter().filter(|listed| listed.name != name) {
             directory.open_to_append(&earlier.name, false)?.sync()?;
         }

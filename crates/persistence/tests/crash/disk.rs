@@ -335,7 +335,8 @@ fn settle(content: &mut Content, random: &mut Random, is_ordered: bool) {
     }
 }
 
-/// Keeps some of the blocks. The file may become as long as if all of them had been kept.
+/// Keeps some blocks of the pending writes, drops others, and fills the rest with zeros or random
+/// bytes. A filled block past the end makes the file longer, as a kept block does.
 fn settle_blocks(durable: &mut Vec<u8>, pending: &[Change], random: &mut Random) {
     let block = 1 << (4 + random.below(6));
     let has_zeros = random.below(2) == 0;

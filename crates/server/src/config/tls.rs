@@ -69,9 +69,10 @@ impl TlsSettings {
         self.changed_first = old.changed_first;
     }
 
-    /// Notes the `tls-*` directives that a `CONFIG SET` changes, in the order of its arguments. A
-    /// named file counts as changed even if its name stays the same. But if only `tls-port` or
-    /// `tls-auth-clients` changes, the server doesn't read the files again, as in Redis.
+    /// Notes the `tls-*` directives that a `CONFIG SET` changes, in the order of its arguments. If
+    /// it sets a directive that names a file or folder, the directive counts as changed even if the
+    /// name stays the same, because the content may have changed. As in Redis, the server does not
+    /// read the files again if only `tls-port` or `tls-auth-clients` changes.
     pub fn note_changes(&mut self, old: &TlsSettings, names: &[&'static str]) {
         self.continue_from(old);
         let is_reread = |name: &&&'static str| !matches!(**name, "tls-port" | "tls-auth-clients");

@@ -1,6 +1,6 @@
 //! Replaces the dataset by that of a primary. The link thread holds all shards during the load, and
-//! the workers serve clients. Commands that need the dataset get `-LOADING`. A command that passed
-//! this check before the load waits for its shards.
+//! the workers serve clients. Commands that need the dataset get `-LOADING`. A command that was
+//! admitted before the load gets its shards before the load does (`dispatch/loading.rs`).
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -224,6 +224,7 @@ fn delete_former_file(server: &Server) {
     let path = settings.dir.join(&settings.dbfilename);
     match std::fs::remove_file(&path) {
         Ok(()) => {
+            // Redis's log line. Redis stores the received snapshot under this name.
             tracing::info!("Removing the RDB file obtained from the master. This replica has persistence disabled");
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

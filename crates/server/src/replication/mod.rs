@@ -41,18 +41,20 @@
 //!
 //! | state | owner |
 //! | --- | --- |
+//! | the right to change the role ([`replica`]) | a lock of its own in [`Replica`] |
+//! | the state of this server as a replica | [`Replica`], behind a lock |
 //! | history, table of replicas, pending `WAIT`s | [`Replication`], behind a lock |
-//! | the next bytes for a replica ([`Link`]) | a lock, for the replica's worker and the full sync |
-//! | the stream | the log, which all replicas share |
-//! | the state of a failover | a lock of its own |
-//! | the right to change the role ([`replica`]) | a lock of its own |
+//! | the next bytes for a replica | [`Link`] (one for each replica), behind a lock |
+//! | the stream | the log, which all replicas share, behind a lock |
+//! | the state of a failover | [`Failovers`], behind a lock |
 //!
 //! A thread that holds one of these locks may take another only in this order:
 //!
 //! 1. the right to change the role;
 //! 2. the lock of [`Replica`];
 //! 3. the lock of [`Replication`];
-//! 4. the lock of the log or of a failover.
+//! 4. the lock of a [`Link`];
+//! 5. the lock of the log or of a failover.
 //!
 //! # Offsets
 //!
@@ -130,8 +132,8 @@ pub struct State {
     /// Requests for data (`SYNC`, `PSYNC`) that have arrived during a promotion and wait until the
     /// promotion ends.
     deferred: Vec<Asker>,
-    /// Whether any replica has received the history's current ID, by attaching after the history
-    /// got it.
+    /// Whether any replica knows the history's current ID, because the replica attached after the
+    /// history got this ID.
     has_announced_id: bool,
     /// The ID that the history gets at the end of a promotion.
     next_id: Option<ReplId>,

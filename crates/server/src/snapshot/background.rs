@@ -34,7 +34,7 @@ use super::save::snapshot_header;
 use crate::host::Server;
 use crate::process::yield_to_workers;
 
-/// Interval at which a snapshot that `rdb-key-save-delay` delays checks whether it was aborted.
+/// Interval between two checks for an abort while `rdb-key-save-delay` delays a snapshot.
 const KEY_DELAY_STEP: Duration = Duration::from_millis(5);
 /// Maximum time for which a shutdown waits for an aborted snapshot.
 const EXIT_MAX: Duration = Duration::from_secs(2);
@@ -69,8 +69,9 @@ pub trait Consumer: Send {
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()>;
 
     /// Called last, exactly once for each snapshot that was started. Returns a function that
-    /// records the outcome. The function is called when all shards have been walked and the next
-    /// snapshot may start, so a client that sees the outcome can start the next snapshot.
+    /// records the outcome. The function is called once all shards have been walked, under the lock
+    /// that is released when the next snapshot may start. So a client that sees the outcome can
+    /// start the next snapshot.
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) -> Option<Record>;
 }
 
@@ -145,8 +146,9 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns how many bytes commands have encoded because they were about to change the values. A
-    /// forked process, as in Redis, would have made the kernel copy the memory of these values.
+    /// Returns the number of bytes that commands have encoded. A command encodes a value that it is
+    /// about to change, if the walk has not encoded the value yet. In Redis, which forks a process
+    /// for the snapshot, the kernel would have copied the memory of the value.
     pub fn forced_bytes(&self) -> u64 {
         self.progress.get().map_or(0, |progress| progress.forced_bytes())
     }
@@ -179,8 +181,8 @@ impl Background {
         let _ = self.server.set(server);
     }
 
-    /// Sets `rdb-key-save-delay`: n > 0 delays the snapshot's thread by n µs per key, -n by 1 µs
-    /// per n keys, and 0 not at all.
+    /// Sets `rdb-key-save-delay`. A positive value n delays the snapshot's thread by n µs per key,
+    /// a negative value -n by 1 µs per n keys. With 0 there is no delay.
     pub fn set_key_delay(&self, delay: i64) {
         self.key_delay.store(delay, Relaxed);
     }
@@ -308,8 +310,9 @@ pub fn start(
     start_filtered(server, whole, purpose, Filter::default(), journal, consumer)
 }
 
-/// Does the same as [`start`], but leaves out the content that the filter excludes. Excluded keys
-/// are walked too, because the walk must end the snapshot that each dictionary has started.
+/// Does the same as [`start`], but leaves out the content that the filter excludes. The shards are
+/// walked even if the filter excludes all keys, because each dictionary has started a snapshot,
+/// which only a complete walk ends.
 ///
 /// # Errors
 /// The same as for [`start`].

@@ -14,8 +14,8 @@ use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
 
-/// Minimum size of an input buffer that the memory check before a command counts separately, bytes.
-/// The memory counter includes input buffers only after its next periodic update.
+/// Minimum size, in bytes, of an input buffer that [`Runner::has_room`] adds to the memory counter.
+/// The counter includes smaller buffers only after its next periodic update.
 const COUNTED_INPUT_BYTES_MIN: usize = 64 * 1024;
 
 impl Runner {
@@ -81,8 +81,8 @@ impl Runner {
         false
     }
 
-    /// Returns whether the command would run if there were enough memory, so that a check makes
-    /// sense.
+    /// Returns whether the command would run if there were enough memory. If not, the memory need
+    /// not be checked.
     fn may_run<L: EventLoop>(
         &self,
         d: &Dispatcher<'_, L>,
@@ -105,8 +105,9 @@ impl Runner {
     }
 }
 
-/// Returns how many bytes of a command's arguments and of its connection's own input buffer are
-/// missing from the memory counter. Returns 0 if the buffers are small.
+/// Returns how many bytes of a command's list of arguments and of its connection's input buffer are
+/// missing from the memory counter. Returns 0 if the buffer is smaller than
+/// [`COUNTED_INPUT_BYTES_MIN`].
 fn uncounted_input_bytes<L: EventLoop>(d: &Dispatcher<'_, L>, index: u32, ranges: &[ArgRange]) -> i64 {
     let Some(connection) = &d.clients.reactor.connections[index as usize] else { return 0 };
     let capacity_bytes = connection.input.capacity_bytes();

@@ -121,8 +121,12 @@ impl Replica {
 
     /// Records that the load, which holds all shards, begins to replace the dataset. If a shutdown
     /// is pending, returns `false`, and the load must not start, because the shutdown saves the
-    /// dataset. [`Replica::hold`] takes the same lock. So if a shutdown calls `hold` too late to
-    /// prevent the load, the shutdown sees that the dataset is incomplete.
+    /// dataset.
+    ///
+    /// A shutdown first calls [`Replica::hold`], then checks whether the dataset is incomplete.
+    /// `hold` and this function both take the lock of [`Replica`]. If `hold` comes first, the load
+    /// does not start. If this function comes first, the check finds the dataset incomplete, and
+    /// the shutdown does not save it.
     pub(in crate::replication) fn begin_replacing(&self, server: &Server) -> bool {
         let state = self.lock();
         if !state.is_held {
