@@ -98,9 +98,10 @@ fn age_of_clock(client: &mut Client) -> i64 {
 /// loop), and with a slow script that is rolled back and rerun.
 #[test]
 fn deadlines_count_from_when_their_commands_run() {
-    /// Duration of the slow commands that run before the command with the TTL, in ms. The time that
-    /// the command with the TTL uses may be at most `AGE_MS_MAX` old.
+    /// Duration of the slow commands that run before the command with the TTL, in ms.
     const TAKES_MS: u32 = 300;
+    /// Bound on the age, in ms, of the time from which the command with the TTL computes the
+    /// deadline.
     const AGE_MS_MAX: i64 = 50;
     /// Asserts that the clock is current in one of ten measurements. One is enough: a busy host can
     /// delay the server within some measurements, but a stale clock would be late in all of them.
@@ -144,8 +145,8 @@ fn deadlines_count_from_when_their_commands_run() {
                 first.receive();
                 age_ms
             });
-            // The rolled-back run takes as long as the committed run, which starts when the
-            // rolled-back run ends.
+            // The script is rolled back when it sets an undeclared key, and then rerun. If the
+            // deadline counted from the start of the first run, it would be `TAKES_MS` too early.
             let script = format!(
                 "local t = redis.call('TIME') {spin} for i = 1, 4 do redis.call('SET', 'made:' .. i, 1, 'PX', ARGV[1]) end \
                  return {{t[1], t[2], redis.call('PEXPIRETIME', 'made:1')}}"
@@ -209,7 +210,10 @@ fn a_deadline_passes_for_all_keys_at_once() {
             }
             is_over.store(true, Relaxed);
         });
-        assert!(violations.is_empty(), "a key was missing, then one with its deadline alive, in rounds {violations:?}");
+        assert!(
+            violations.is_empty(),
+            "a key was expired, then one with the same deadline was not, in rounds {violations:?}"
+        );
     });
 }
 
@@ -281,8 +285,8 @@ fn the_active_cycle_deletes_untouched_keys() {
     });
 }
 
-/// The active cycle deletes only a bounded number of keys per turn. No client therefore waits for
-/// long when a hundred thousand keys expire at one moment.
+/// The active cycle deletes keys only for a bounded time per turn. No client therefore waits for
+/// long when hundreds of thousands of keys expire at one moment.
 #[test]
 fn a_mass_expiry_does_not_stall_clients() {
     const KEYS: usize = 400_000;
@@ -332,7 +336,7 @@ fn the_ttl_moves_with_the_key() {
         client.call("SELECT 0");
         client.call("SET plain v");
         client.call("RENAME plain b");
-        assert_eq!(client.call("TTL b"), Reply::Integer(-1), "the target's TTL is replaced with its value");
+        assert_eq!(client.call("TTL b"), Reply::Integer(-1), "RENAME replaces the target's value and its TTL");
         client.call("SET e v EX 10000");
         client.call("APPEND e w");
         client.call("SETRANGE e 5 x");
@@ -344,8 +348,8 @@ fn the_ttl_moves_with_the_key() {
     });
 }
 
-/// The TTL of a lock counts from the time when its command runs, alone and in a transaction. In
-/// this test, the command waits for a script for longer than the TTL.
+/// The TTL of a key counts from the time when the `SET` runs, alone or in a transaction. In this
+/// test, the `SET` waits for a script for longer than the TTL.
 #[test]
 fn ttls_count_from_when_a_command_runs() {
     const TURNS: u64 = 20_000_000;
@@ -360,8 +364,8 @@ fn ttls_count_from_when_a_command_runs() {
         // script back and reruns it, so the script runs twice.
         let began = Instant::now();
         assert_eq!(calling.command(&["EVAL", script, "0", &TURNS.to_string()]), Reply::Integer(1));
-        // The number of turns is chosen so that a later call, which runs only once, takes three
-        // times the TTL of the locks.
+        // The number of iterations of the script's loop is chosen so that a later call, which runs
+        // only once, takes three times the TTL.
         let turns = TURNS as f64 * 2.0 * 0.9 / began.elapsed().as_secs_f64();
         let long = ["EVAL", script, "0", &format!("{turns:.0}")];
         for transaction in [false, true] {

@@ -1,5 +1,5 @@
-//! Checks the layers of the workspace, as cargo describes it: which crates a crate may import, and
-//! which crates may contain `unsafe`.
+//! Checks with `cargo metadata` that each crate imports only the crates that it may import. Also
+//! checks that only certain crates contain `unsafe`.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -119,8 +119,8 @@ fn unsafe_is_only_in_allowed_crates() {
             continue;
         }
         let folder = package.manifest_path.parent().expect("a manifest is in a directory");
-        // This also searches the files of tests/fuzz, because that directory is in tests/. The
-        // package in it can't have `#![forbid(unsafe_code)]`, because the fuzzer's macro expands to
+        // For the package in tests/, this also searches tests/fuzz, a workspace of its own. The
+        // package there can't have `#![forbid(unsafe_code)]`, because the fuzzer's macro expands to
         // `unsafe`.
         for (path, text) in tidy::rust_files(folder.as_std_path()) {
             if tidy::has_word(&tidy::code_only(&text), "unsafe") {

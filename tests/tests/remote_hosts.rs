@@ -62,8 +62,8 @@ fn protected_mode_rejects_other_hosts() {
     if is_run_in_namespace("protected_mode_rejects_other_hosts") {
         return;
     }
-    // Commands of an administrator. Each has the first word of the reply that another host gets
-    // after the command.
+    // Commands of an administrator, and the first word of the reply that a client of another host
+    // gets after each of them.
     let steps = [
         ("PING", "-DENIED"),
         ("CONFIG SET protected-mode no", ":1"),
