@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
@@ -670,6 +670,34 @@ fn users_of_the_configuration() {
         assert!(!exit.status.success() && exit.output.contains(part), "{wrong}: {}", exit.output);
         assert!(!exit.output.contains("hunter2"), "{}", exit.output);
     }
+}
+
+/// Clients of several workers save at the same time. Each save succeeds, and the file always has
+/// all users.
+#[test]
+fn saves_at_the_same_time_do_not_tear_the_file() {
+    const SAVES: usize = 50;
+    const USERS: usize = 100;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("users.acl");
+    let lines: String = (0..USERS).map(|number| format!("user u{number} on nopass +get\n")).collect();
+    std::fs::write(&path, format!("user default on nopass +@all ~* &*\n{lines}")).expect("written");
+    let server = start(Backend::all()[0], &["--aclfile", path.to_str().expect("a path")]);
+    let savers_left = AtomicUsize::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = server.connect();
+                let failed = (0..SAVES).map(|_| client.call("ACL SAVE")).find(|reply| *reply != Reply::ok());
+                savers_left.fetch_sub(1, Ordering::Relaxed);
+                assert_eq!(failed, None);
+            });
+        }
+        while savers_left.load(Ordering::Relaxed) > 0 {
+            let text = std::fs::read_to_string(&path).expect("the file");
+            assert_eq!(text.lines().count(), USERS + 1, "{text}");
+        }
+    });
 }
 
 #[test]

@@ -176,6 +176,7 @@ pub fn load(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 
 /// `ACL SAVE`.
 pub fn save(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let _order = context.keyspace.users().order_saves();
     let mut text = context.keyspace.users().lines().join(&b'\n');
     text.push(b'\n');
     match context.host.write_acl_file(&text) {

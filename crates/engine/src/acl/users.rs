@@ -71,6 +71,8 @@ pub struct Users {
     default: Arc<User>,
     /// Whether `acl-pubsub-default` is `allchannels`.
     channels_by_default: AtomicBool,
+    /// Held while a client saves the users to the ACL file.
+    saving: Mutex<()>,
     log: Mutex<Log>,
     /// `acllog-max-len`.
     log_len_max: AtomicU64,
@@ -87,9 +89,17 @@ impl Users {
             by_name: Mutex::new(BTreeMap::from([(DEFAULT_USER.into(), Arc::clone(&default))])),
             default,
             channels_by_default: AtomicBool::new(false),
+            saving: Mutex::default(),
             log: Mutex::default(),
             log_len_max: AtomicU64::new(128),
         }
+    }
+
+    /// Orders the saves of the ACL file by clients of different workers. A save holds the guard from
+    /// before it takes the users' lines until the file is replaced. So the file has the users of
+    /// the latest save.
+    pub fn order_saves(&self) -> MutexGuard<'_, ()> {
+        self.saving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of changes so far. Results of checks in an earlier epoch may be
