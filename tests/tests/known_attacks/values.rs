@@ -88,9 +88,10 @@ fn pending_entries_have_one_owner() {
     assert_eq!(server.connect().call("XLEN stream"), Reply::Integer(1));
 }
 
-/// CVE-2026-25243: payloads of old types and of packed types with invalid lengths or scores.
+/// CVE-2026-25243: payloads of old types and of packed types with invalid lengths or scores, and
+/// strings with invalid lengths.
 #[test]
-fn invalid_packed_values_are_rejected() {
+fn values_with_invalid_lengths_and_scores_are_rejected() {
     let mut server = Server::pantala(Backend::Epoll, &[]);
     let mut client = server.connect();
     for (value, is_valid) in [
@@ -105,6 +106,12 @@ fn invalid_packed_values_are_rejected() {
         (b"\x11\x0f\x0f\0\0\0\x02\0\x81a\x02\x831.5\x04\xff", true),
         (b"\x11\x0f\x0f\0\0\0\x02\0\x81a\x02\x83nan\x04\xff", false),
         (b"\x11\x0f\x0f\0\0\0\x02\0\x81a\x02\x83abc\x04\xff", false),
+        // Strings: three bytes; lengths that overflow, without and with compression (LZF).
+        (b"\0\x03abc", true),
+        (b"\0\x81\xff\xff\xff\xff\xff\xff\xff\xffabc", false),
+        (b"\0\x81\x7f\xff\xff\xff\xff\xff\xff\xffabc", false),
+        (b"\0\xc3\x03\x81\xff\xff\xff\xff\xff\xff\xff\xffabc", false),
+        (b"\0\xc3\x81\xff\xff\xff\xff\xff\xff\xff\xff\x03abc", false),
     ] {
         let payload = sealed(value);
         let reply = client.command(&[b"RESTORE".as_slice(), b"key", b"0", &payload, b"REPLACE"]);
@@ -192,15 +199,26 @@ fn commands_take_very_many_ids() {
 
 /// CVE-2022-24736: Redis puts a function around a script's text. This script ends the function
 /// early, so the rest of the text runs while the script is loaded. The rest raises an error that is
-/// not a text, and Redis used the text of the error without a check.
+/// not a text, and Redis used the text of the error without a check. Also a defect without a CVE
+/// number, which Valkey 9.0.8 fixed: the server reads a field of the error, and the error's
+/// metatable raises another error.
 #[test]
 fn errors_without_text_get_replies() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &[]);
         let mut client = server.connect();
-        for error in
-            ["nil", "{}", "true", "12", "function() end", "{err = {}}", "{err = false}", "setmetatable({}, {})"]
-        {
+        for error in [
+            "nil",
+            "{}",
+            "true",
+            "12",
+            "function() end",
+            "{err = {}}",
+            "{err = false}",
+            "setmetatable({}, {})",
+            "setmetatable({}, {__index = function() error('x') end})",
+            "setmetatable({}, {__tostring = function() error('x') end})",
+        ] {
             for script in [format!("end error({error}) do"), format!("end error({error}) function f()")] {
                 assert!(client.command(&["SCRIPT", "LOAD", &script]).is_error(), "{script}");
                 assert!(client.command(&["EVAL", &script, "0"]).is_error(), "{script}");
