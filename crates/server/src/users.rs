@@ -53,7 +53,8 @@ pub fn read(path: &Path) -> (String, Result<Vec<u8>, String>) {
 
 /// Replaces the content of an ACL file. After a crash, the file has either the old or the new
 /// content. Calls must not overlap ([`order_saves`](pantala_engine::acl::Users::order_saves)),
-/// because they use the same temporary file. Returns whether the replacement succeeded. The log has the reason for a failure.
+/// because they use the same temporary file. Returns whether the replacement succeeded. The log has
+/// the reason for a failure.
 pub fn write(path: &Path, text: &[u8]) -> bool {
     let written = replace_file(path, text);
     if let Err(error) = &written {

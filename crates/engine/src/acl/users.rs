@@ -95,9 +95,9 @@ impl Users {
         }
     }
 
-    /// Orders the saves of the ACL file by clients of different workers. A save holds the guard from
-    /// before it takes the users' lines until the file is replaced. So the file has the users of
-    /// the latest save.
+    /// Orders the saves of the ACL file by clients of different workers. A save holds the guard
+    /// while it takes the users' lines and replaces the file. So the file has the users of the
+    /// latest save.
     pub fn order_saves(&self) -> MutexGuard<'_, ()> {
         self.saving.lock().unwrap_or_else(PoisonError::into_inner)
     }
