@@ -151,13 +151,13 @@ impl<'k> Lane<'k> {
     /// Ends a turn (one iteration of a worker's event loop) and starts the next, as the server's
     /// workers do.
     fn end_turn(&mut self) {
-        self.executor.flush_stream();
+        self.executor.recorder().flush_stream();
         self.keyspace.journal().attend(self.worker);
     }
 
     /// Ends the last turn of the run.
     fn rest(&mut self) {
-        self.executor.flush_stream();
+        self.executor.recorder().flush_stream();
         self.keyspace.journal().rest(self.worker);
     }
 

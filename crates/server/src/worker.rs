@@ -86,7 +86,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         }
         let closed = self.dispatcher.clients.close_all();
         let Clients { executor, reactor, .. } = &mut self.dispatcher.clients;
-        executor.flush_stream();
+        executor.recorder().flush_stream();
         reactor.server.keyspace().journal().rest(reactor.number);
         closed
     }
@@ -102,7 +102,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
             control.wait_for_walk(Duration::from_micros(wait_us as u64))
         };
         let (server, number) = (dispatcher.clients.reactor.server, dispatcher.clients.reactor.number);
-        dispatcher.clients.executor.flush_stream();
+        dispatcher.clients.executor.recorder().flush_stream();
         let may_sleep = timeout != Duration::ZERO && server.port(number).mailbox().try_sleep();
         let journal = server.keyspace().journal();
         if !dispatcher.clients.reactor.unsynced.is_empty() {
@@ -163,7 +163,7 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     if is_whole {
         // The effects (propagated changes) of the turn must be in the journal before the replies
         // are sent.
-        dispatcher.clients.executor.flush_stream();
+        dispatcher.clients.executor.recorder().flush_stream();
     }
     dispatcher.clients.finish_turn();
 }

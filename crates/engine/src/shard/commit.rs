@@ -8,10 +8,11 @@ use crate::command::{Chance, Command, Flags, Omission, Propagated, Route};
 use crate::effect::batch::{Batch, Unit};
 use crate::effect::change::{UNDECLARED_CHANGE, UNSTATED_CHANGE};
 use crate::effect::pending::Form;
-use crate::effect::{Pending, Seen};
+use crate::effect::{Pending, Seen, Stream};
 use crate::faults::{self, Fault};
 use crate::shard::access::Access;
-use crate::shard::executor::{Call, Executor};
+use crate::shard::executor::Call;
+use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::Ownership;
 
 /// Reports an error in the handler or the record of a command. Because of the error, replicas and
@@ -78,8 +79,25 @@ impl Access<'_> {
     }
 }
 
-impl Executor<'_> {
-    /// Starts a unit that collects the effects of several commands until [`Executor::end_unit`].
+/// Records the effects of a worker's commands, and commits them as units of the worker's stream.
+pub struct Recorder<'k> {
+    keyspace: &'k Keyspace,
+    worker: u32,
+    /// Effects of the running command, transaction or script.
+    unit: Unit,
+    /// Units committed in this turn, for the journal.
+    stream: Stream,
+    /// See [`Recorder::take_seen`].
+    pub(crate) seen: Seen,
+}
+
+impl<'k> Recorder<'k> {
+    pub(crate) fn new(keyspace: &'k Keyspace, worker: u32) -> Self {
+        let stream = Stream::new(keyspace.journal().pool());
+        Recorder { keyspace, worker, unit: Unit::default(), stream, seen: Seen::default() }
+    }
+
+    /// Starts a unit that collects the effects of several commands until [`Recorder::end_unit`].
     pub fn begin_unit(&mut self) {
         self.unit.depth += 1;
     }
@@ -91,7 +109,7 @@ impl Executor<'_> {
             return;
         }
         let has_local = std::mem::take(&mut self.unit.has_local);
-        if self.keyspace().tuning.is_journaled() {
+        if self.keyspace.tuning.is_journaled() {
             self.gather_deletions(owned);
             if has_local {
                 self.commit_unit_without_shards(owned);
@@ -116,9 +134,9 @@ impl Executor<'_> {
     pub fn roll_back_unit(&mut self, owned: &mut [Ownership]) {
         self.unit.depth -= 1;
         for ownership in owned.iter_mut() {
-            self.keyspace().shard(ownership).observers.pending.forget_command();
+            self.keyspace.shard(ownership).observers.pending.forget_command();
         }
-        if self.keyspace().tuning.is_journaled() {
+        if self.keyspace.tuning.is_journaled() {
             self.gather_deletions(owned);
             self.unit.batch.retain_deletions();
             self.commit_unit(owned);
@@ -133,7 +151,7 @@ impl Executor<'_> {
     pub(crate) fn commit(&mut self, access: &mut Access<'_>, call: &Call<'_>) {
         let (command, owned) = (call.command, &mut *access.owned);
         self.gather_deletions(owned);
-        let keyspace = self.keyspace();
+        let keyspace = self.keyspace;
         // Not `any`, which would stop at the first mark: all marks must be cleared.
         let is_changed = owned.iter_mut().fold(false, |is_changed, ownership| {
             is_changed | std::mem::take(&mut keyspace.shard(ownership).observers.pending.is_changed)
@@ -184,7 +202,7 @@ impl Executor<'_> {
     /// sent it, if commands of this kind are propagated.
     #[inline]
     pub fn propagate_local(&mut self, command: &Command, db: u32, args: &Args<'_>) {
-        if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.keyspace().tuning.is_journaled() {
+        if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.keyspace.tuning.is_journaled() {
             self.commit_without_shards(db, args);
         }
     }
@@ -208,17 +226,10 @@ impl Executor<'_> {
         self.keyspace.journal().note_without_shards(self.stream.clock());
     }
 
-    /// Calls `run` outside of the current transaction or script: the effects of `run` do not become
-    /// part of the current unit.
+    /// Returns whether a transaction or script is running, whose effects form one unit.
     #[inline]
-    pub(crate) fn outside_unit<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
-        if self.unit.depth == 0 {
-            return run(self);
-        }
-        let unit = self.suspend_unit();
-        let result = run(self);
-        self.resume_unit(unit);
-        result
+    pub(crate) fn is_in_unit(&self) -> bool {
+        self.unit.depth > 0
     }
 
     /// Drops the effects of the current unit. Called while an append-only file is loaded, because
@@ -249,7 +260,7 @@ impl Executor<'_> {
     /// Each deletion becomes a separate unit.
     #[inline]
     pub(crate) fn commit_deletions(&mut self, owned: &mut [Ownership]) {
-        if self.keyspace().tuning.is_journaled() {
+        if self.keyspace.tuning.is_journaled() {
             self.commit_each_deletion(owned);
         }
     }
@@ -356,7 +367,7 @@ impl Executor<'_> {
     #[inline]
     pub fn flush_stream(&mut self) {
         if !self.stream.is_empty() {
-            self.keyspace.journal().take(self.worker(), &mut self.stream);
+            self.keyspace.journal().take(self.worker, &mut self.stream);
             // If the journal is on, but neither the append-only file nor replicas read it, no
             // caller takes `seen`. The bit of `seen` for written units would then stay set.
             self.seen.forget_writes();
@@ -367,7 +378,7 @@ impl Executor<'_> {
     /// [`Journal::end_with_pending`](crate::effect::Journal::end_with_pending) counts them.
     pub(crate) fn hand_over_stream(&mut self) {
         if !self.stream.is_empty() {
-            self.keyspace.journal().take(self.worker(), &mut self.stream);
+            self.keyspace.journal().take(self.worker, &mut self.stream);
         }
     }
 

@@ -82,9 +82,9 @@ impl Executor<'_> {
     pub(crate) fn run_exec(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
         let Some(mut exec) = request.exec.take() else { return true };
         let began = WATCHING.then(Instant::now);
-        self.begin_unit();
+        self.recorder.begin_unit();
         let is_torn = self.run_queue(&mut exec, request, owned);
-        self.end_unit(owned);
+        self.recorder.end_unit(owned);
         exec.took += began.map_or(Duration::ZERO, |began| began.elapsed());
         if !is_torn && self.keyspace().monitors().are_there() {
             let args = [ArgRange::new(0, exec.name.len())];

@@ -27,11 +27,11 @@ use smallvec::SmallVec;
 use crate::acl::Context;
 use crate::clients::waiter::{Origin, Waiter, Woken};
 use crate::command::{Chance, Command, Flags, Handler, KeyPlace, Route, SessionView};
-use crate::effect::{Seen, Stream, Unit};
 use crate::events::tracking::{Changer, KeyName, Notification, Reader};
 use crate::faults::{self, Fault};
 use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
+pub use crate::shard::commit::Recorder;
 use crate::shard::invalidation::{remember, set_changer};
 use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::ownership::{Freed, Gate, Ownership};
@@ -118,12 +118,8 @@ pub struct Executor<'k> {
     pub(crate) changed: BTreeMap<KeyName, u64>,
     /// Chooses the shards to evict from.
     pub(crate) weights: Weights,
-    /// Effects of the running command, transaction or script.
-    pub(crate) unit: Unit,
-    /// Units committed in this turn, for the journal.
-    pub(crate) stream: Stream,
-    /// See [`Executor::take_seen`].
-    pub(crate) seen: Seen,
+    /// Records the effects of commands.
+    pub(crate) recorder: Recorder<'k>,
     /// Time at which any worker last deleted an expired key on the shards that this turn's commands
     /// used, Unix time in ms. May be later than this worker's time. See [`Executor::time_of`].
     reached_ms: i64,
@@ -150,9 +146,7 @@ impl<'k> Executor<'k> {
             invalidations: Vec::new(),
             changed: BTreeMap::new(),
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
-            unit: Unit::default(),
-            stream: Stream::new(keyspace.journal().pool()),
-            seen: Seen::default(),
+            recorder: Recorder::new(keyspace, worker),
             reached_ms: i64::MIN,
         }
     }
@@ -165,6 +159,12 @@ impl<'k> Executor<'k> {
     /// Returns the keyspace.
     pub fn keyspace(&self) -> &'k Keyspace {
         self.keyspace
+    }
+
+    /// Returns the recorder of this worker's effects.
+    #[inline]
+    pub fn recorder(&mut self) -> &mut Recorder<'k> {
+        &mut self.recorder
     }
 
     /// Runs a command that needs only the shard of its first key. Enqueues a request if that shard
@@ -395,16 +395,29 @@ impl<'k> Executor<'k> {
     /// Serves the clients blocked on keys that a command changed, then releases the shards.
     #[cold]
     pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
-        self.commit_deletions(&mut owned);
+        self.recorder.commit_deletions(&mut owned);
         self.serve(&mut owned, now_ms);
         // Serving may have found expired keys.
-        self.commit_deletions(&mut owned);
+        self.recorder.commit_deletions(&mut owned);
         self.send_invalidations(&mut owned);
         faults::pause(Fault::PauseHolding);
         self.to_free.append(&mut owned);
         // The empty vector is scratch memory of the next command.
         self.owned = owned;
         self.free_all();
+    }
+
+    /// Calls `run` outside of the current transaction or script: the effects of `run` do not become
+    /// part of the current unit.
+    #[inline]
+    pub(crate) fn outside_unit<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+        if !self.recorder.is_in_unit() {
+            return run(self);
+        }
+        let unit = self.recorder.suspend_unit();
+        let result = run(self);
+        self.recorder.resume_unit(unit);
+        result
     }
 
     #[inline]
@@ -478,7 +491,7 @@ impl Executor<'_> {
                 keyspace.shard(ownership).observers.pending.forget_command();
             }
             call_handler(access, call, reply);
-            return self.commit(access, call);
+            return self.recorder.commit(access, call);
         }
         set_changer(keyspace, access.owned, Changer::from(&call.session));
         if keyspace.tuning.is_journaled() {
@@ -507,7 +520,7 @@ impl Executor<'_> {
         }
         set_changer(keyspace, access.owned, Changer::NOBODY);
         if keyspace.tuning.is_journaled() {
-            self.commit(access, call);
+            self.recorder.commit(access, call);
         }
     }
 
@@ -523,7 +536,7 @@ impl Executor<'_> {
         }
         if keyspace.tuning.is_journaled() {
             // The waiter's effects must get later stamps than the connection's earlier effects.
-            self.raise_clocks(access.owned);
+            self.recorder.raise_clocks(access.owned);
         }
         Some(waiter)
     }

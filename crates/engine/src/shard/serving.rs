@@ -116,7 +116,7 @@ impl Executor<'_> {
 
     /// Sends the reply to a claimed waiter. Returns `true`.
     fn send_woken(&mut self, waiter: &Arc<Waiter>, reply: Vec<u8>) -> bool {
-        let woken = Woken { waiter: Arc::clone(waiter), reply, effect_clock: self.effect_clock() };
+        let woken = Woken { waiter: Arc::clone(waiter), reply, effect_clock: self.recorder.effect_clock() };
         if waiter.worker == self.worker() {
             self.woken.push(woken);
         } else {
@@ -193,7 +193,7 @@ impl Executor<'_> {
 
     /// Releases a shard after periodic work that may have deleted keys.
     pub(crate) fn free_after_removals(&mut self, mut ownership: Ownership, now_ms: i64) {
-        self.commit_deletions(std::slice::from_mut(&mut ownership));
+        self.recorder.commit_deletions(std::slice::from_mut(&mut ownership));
         let observers = &mut self.keyspace().shard(&mut ownership).observers;
         if observers.is_empty() && !observers.has_pending_events() {
             return self.free(ownership);

@@ -152,7 +152,7 @@ impl<'r, 'k> Replay<'r, 'k> {
         }
         self.replayed += 1;
         if self.replayed.is_multiple_of(EFFECTS_DROPPED_EVERY) {
-            self.executor.drop_effects();
+            self.executor.recorder().drop_effects();
         }
         if self.reply.first() == Some(&b'-') {
             self.log_error(command);

@@ -136,7 +136,7 @@ pub fn reload<'k>(
     // The effects of the load must not be propagated, because the files already contain them. So
     // they are collected in a unit (a group of effects that are propagated together), which is
     // abandoned below.
-    executor.begin_unit();
+    executor.recorder().begin_unit();
     empty(executor, owned);
     let cleared = server.flush();
     let loaded = load::load(server, &mut Target { executor, owned, view });
@@ -144,7 +144,7 @@ pub fn reload<'k>(
         tracing::warn!("{error}");
         empty(executor, owned);
     }
-    executor.abandon_unit(owned);
+    executor.recorder().abandon_unit(owned);
     match (cleared, loaded) {
         (Ok(()), Ok(_)) => {
             tracing::warn!("Append Only File loaded by DEBUG LOADAOF");

@@ -57,7 +57,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
     /// Delivers the reply to a blocked command.
     pub fn woken(&mut self, woken: Woken) {
-        self.executor.observe_clock(woken.effect_clock);
+        self.executor.recorder().observe_clock(woken.effect_clock);
         // If the connection has been closed in the meantime, the reply is dropped, as in Redis.
         let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
         let has_written = woken.waiter.command().flags.contains(Flags::WRITE);

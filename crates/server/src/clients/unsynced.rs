@@ -14,7 +14,7 @@ use super::{Abandon, Clients};
 #[inline]
 pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     if clients.reactor.server.snapshots().aof.gate().wants_notes() {
-        let seen = clients.executor.take_seen();
+        let seen = clients.executor.recorder().take_seen();
         note(clients, index, seen);
     }
 }
@@ -39,6 +39,6 @@ fn note<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, s
         connection.socket.unsynced = connection.socket.unsynced.max(stamp);
     }
     if gate.is_streamed() {
-        connection.session.stream_stamp = clients.executor.stream_stamp();
+        connection.session.stream_stamp = clients.executor.recorder().stream_stamp();
     }
 }

@@ -80,15 +80,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // Effects of commands that run in this turn must not join the script's unit (a group of
         // effects that are propagated together). That unit gets its stamp (position in the journal)
         // when the script ends.
-        let unit = self.clients.executor.suspend_unit();
+        let unit = self.clients.executor.recorder().suspend_unit();
         // The journal ends an epoch (a section of its stream) when each worker has confirmed that
         // it is between two turns. This worker confirms it here, although the script's unit is not
         // committed yet.
-        self.clients.executor.flush_stream();
+        self.clients.executor.recorder().flush_stream();
         self.clients.executor.keyspace().journal().attend(self.clients.reactor.number);
         self.clients.executor.reject_waiting(owned, why);
         above.turn_within(self, owned);
-        self.clients.executor.resume_unit(unit);
+        self.clients.executor.recorder().resume_unit(unit);
         self.above = Some(above);
     }
 

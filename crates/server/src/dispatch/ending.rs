@@ -87,7 +87,7 @@ pub(super) fn end<L: EventLoop>(
 pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut owned: Vec<Ownership>) -> Ran {
     let Clients { executor, reactor, .. } = &mut d.clients;
     let journal = reactor.server.keyspace().journal();
-    executor.flush_stream();
+    executor.recorder().flush_stream();
     // `reload` first syncs the file up to this point. The sync waits until the journal ends its
     // current epoch (a section of its stream), and the journal waits for each worker that is awake.
     // So this worker must count as asleep meanwhile.

@@ -92,7 +92,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.clients.reactor.release_synced();
                 }
                 Message::Purge => {
-                    self.clients.executor.shrink_stream();
+                    self.clients.executor.recorder().shrink_stream();
                     self.memory.purge();
                 }
                 // The message only wakes this worker.
@@ -156,7 +156,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Processes the reply to a request. When the last reply of a pipeline has arrived, writes all
     /// its replies in the order of the commands.
     fn answer(&mut self, mut node: RequestNode) {
-        self.clients.executor.observe_clock(node.value.effect_clock);
+        self.clients.executor.recorder().observe_clock(node.value.effect_clock);
         // The connection may have been closed meanwhile. As in Redis, its commands have run
         // nevertheless.
         let Some(index) = self.clients.reactor.find_token(node.value.connection) else {

@@ -117,7 +117,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             connection.begin_exec();
         }
         self.refresh_rules(index);
-        self.clients.executor.begin_unit();
+        self.clients.executor.recorder().begin_unit();
         let mut is_over_limit = false;
         let mut order = LibraryOrder::new(self.clients.reactor.server);
         let mut change = None;
@@ -145,10 +145,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         if let Some(command) = change {
             for (bytes, ranges) in order.end() {
-                self.clients.executor.propagate_local(command, view.db, &Args::new(&bytes, &ranges));
+                self.clients.executor.recorder().propagate_local(command, view.db, &Args::new(&bytes, &ranges));
             }
         }
-        self.clients.executor.end_unit(owned);
+        self.clients.executor.recorder().end_unit(owned);
         drop(order);
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
             connection.end_exec();
@@ -214,7 +214,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
                 }
                 if has_succeeded(&output[before..]) {
-                    self.clients.executor.propagate_local(command, session.db, &args);
+                    self.clients.executor.recorder().propagate_local(command, session.db, &args);
                 }
                 if command.flags.contains(Flags::ANSWERS_MESSAGES) && output[before..].first() != Some(&b'-') {
                     confirmed.extend_from_slice(&output[before..]);

@@ -441,7 +441,7 @@ impl Runner {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
                 }
                 if has_succeeded(&connection.output[before..]) {
-                    d.clients.executor.propagate_local(command, connection.session.db, &args);
+                    d.clients.executor.recorder().propagate_local(command, connection.session.db, &args);
                 }
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);

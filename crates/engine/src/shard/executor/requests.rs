@@ -186,7 +186,7 @@ impl Executor<'_> {
     /// that is another worker.
     fn advance(&mut self, mut node: RequestNode) {
         if node.value.worker == self.worker {
-            node.value.effect_clock = self.effect_clock();
+            node.value.effect_clock = self.recorder.effect_clock();
         }
         loop {
             let taken = node.value.owned.len();
@@ -214,9 +214,9 @@ impl Executor<'_> {
     fn complete(&mut self, node: RequestNode) {
         // `seen` contains the units on which the replies of this worker's connections depend. The
         // units that the request makes or reads belong to the request's own reply.
-        let own_seen = self.take_seen();
+        let own_seen = self.recorder.take_seen();
         self.outside_unit(|executor| executor.complete_alone(node));
-        self.seen = own_seen;
+        self.recorder.seen = own_seen;
     }
 
     fn complete_alone(&mut self, mut node: RequestNode) {
@@ -224,7 +224,7 @@ impl Executor<'_> {
         node.value.catch_up(self.clock.now_ms());
         // The request's effects must have higher stamps than earlier effects of its connection,
         // which may have run on other workers.
-        self.observe_clock(node.value.effect_clock);
+        self.recorder.observe_clock(node.value.effect_clock);
         let now_ms = node.value.now_ms;
         match std::mem::replace(&mut node.value.task, Task::Commands) {
             Task::Commands => {}
@@ -237,7 +237,7 @@ impl Executor<'_> {
             }
             Task::Serve(shard, key) => {
                 self.serve_now(&mut owned, shard, &key, now_ms);
-                self.commit_deletions(&mut owned);
+                self.recorder.commit_deletions(&mut owned);
                 self.send_invalidations(&mut owned);
                 return self.to_free.append(&mut owned);
             }
@@ -264,9 +264,9 @@ impl Executor<'_> {
             // having received all invalidations.
             self.send_prefix_invalidations();
         }
-        self.commit_deletions(&mut owned);
-        node.value.effect_clock = self.effect_clock();
-        node.value.seen = self.seen;
+        self.recorder.commit_deletions(&mut owned);
+        node.value.effect_clock = self.recorder.effect_clock();
+        node.value.seen = self.recorder.seen;
         faults::pause(Fault::PauseReplying);
         // The reply is sent before the shards are released. If a step has blocked, its command can
         // be woken only by a holder of one of these shards. So the reply to the woken command

@@ -262,10 +262,10 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         mail.pass_on_shards(clients.reactor.server, clients.reactor.number, &mut clients.executor);
         // As in `Dispatcher::turn_within`, the script's unit (a group of effects) must get its
         // stamp (position in the journal) only when the script ends.
-        let unit = clients.executor.suspend_unit();
-        clients.executor.flush_stream();
+        let unit = clients.executor.recorder().suspend_unit();
+        clients.executor.recorder().flush_stream();
         clients.executor.keyspace().journal().attend(clients.reactor.number);
-        clients.executor.resume_unit(unit);
+        clients.executor.recorder().resume_unit(unit);
         self.pace.next_check_ms = self.dispatcher.clients.reactor.server.monotonic_ms() + TURN_EVERY_MS;
         self.pace.called = Duration::ZERO;
     }
@@ -366,7 +366,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         handler(&mut context, args, &mut Reply::new(reply, self.view.version));
         self.view.db = session.db;
         if reply.first() != Some(&b'-') {
-            dispatcher.clients.executor.propagate_local(command, self.view.db, args);
+            dispatcher.clients.executor.recorder().propagate_local(command, self.view.db, args);
         }
         self.show(command, args);
         Ok(())
@@ -529,6 +529,6 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if !self.owned.is_empty() {
             undo.roll_back(&mut self.dispatcher.clients.executor.look(&self.view, self.owned, self.now_ms));
         }
-        self.dispatcher.clients.executor.roll_back_unit(self.owned);
+        self.dispatcher.clients.executor.recorder().roll_back_unit(self.owned);
     }
 }

@@ -356,7 +356,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             is_large: false,
             pace: Pace::default(),
         };
-        caller.dispatcher.clients.executor.begin_unit();
+        caller.dispatcher.clients.executor.recorder().begin_unit();
         let (keys, args) = (call.keys(), call.args());
         let began = call.is_wide.then(Instant::now);
         let ended = match &call.program {
@@ -365,7 +365,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         };
         if ended != Ended::Abandoned {
             caller.keep();
-            caller.dispatcher.clients.executor.end_unit(caller.owned);
+            caller.dispatcher.clients.executor.recorder().end_unit(caller.owned);
         }
         if let Some(began) = began {
             server.keyspace().note_all_held(began.elapsed(), server.monotonic_ms());
