@@ -135,7 +135,7 @@ impl<'k> Lane<'k> {
                 _ => {}
             }
         }
-        answers + self.executor.take_answers().len()
+        answers + self.executor.outbox().take_answers().len()
     }
 
     /// Runs all commands, window by window.

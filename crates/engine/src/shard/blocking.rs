@@ -8,7 +8,8 @@ use pantala_types::RawString;
 
 use crate::clients::waiter::{Block, Origin, Waiter, WakesOn};
 use crate::shard::access::Access;
-use crate::shard::executor::{Call, Executor};
+use crate::shard::executor::Call;
+use crate::shard::keyspace::Keyspace;
 
 /// Whether a command may block, and how its handler was called.
 pub(crate) enum Blocking<'a> {
@@ -17,7 +18,8 @@ pub(crate) enum Blocking<'a> {
     /// A transaction or script calls the handler, which must not block.
     Denied,
     /// The connection calls the handler, which takes over the command's value without a copy
-    /// ([`Executor::run_handing_over`]). Such commands do not block.
+    /// ([`run_handing_over`](crate::shard::executor::Executor::run_handing_over)). Such commands do
+    /// not block.
     HandedOver(&'a Cell<Option<RawString>>),
     /// A change of `key` has woken the command. `claimed` is whether the handler has claimed the
     /// right to reply ([`Access::claim`]).
@@ -71,18 +73,13 @@ impl<'a> Access<'a> {
     }
 }
 
-impl Executor<'_> {
-    /// Sets the waiter of the last command ([`Executor::take_blocked`]).
-    pub fn set_blocked(&mut self, waiter: Arc<Waiter>) {
-        self.blocked = Some(waiter);
-    }
-
-    /// Returns a waiter for a command that blocks without waiting for a key (`WAIT`).
-    pub fn wait_without_keys(&self, call: &Call<'_>, timeout_ms: i64) -> Arc<Waiter> {
-        let (keyspace, worker) = (self.keyspace(), self.worker());
-        let (connection, session) = (call.connection, call.session);
+impl Call<'_> {
+    /// Returns a waiter for a call that blocks without waiting for a key (`WAIT`), from a client of
+    /// `worker`.
+    pub fn wait_without_keys(&self, keyspace: &Keyspace, worker: u32, timeout_ms: i64) -> Arc<Waiter> {
+        let (connection, session) = (self.connection, self.session);
         let origin = Origin { ticket: keyspace.next_ticket(), worker, connection, session };
         let block = Block::on(0..0, WakesOn::AnyChange, timeout_ms);
-        Arc::new(Waiter::new(&origin, call.command, &call.args, &block, &|key| keyspace.place(key)))
+        Arc::new(Waiter::new(&origin, self.command, &self.args, &block, &|key| keyspace.place(key)))
     }
 }

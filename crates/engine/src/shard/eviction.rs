@@ -236,7 +236,7 @@ impl Executor<'_> {
             executor.recorder.commit_deletions(&mut owned);
             if has_pending_events(keyspace, &mut owned) {
                 executor.serve(&mut owned, now_ms);
-                executor.send_invalidations(&mut owned);
+                executor.outbox.send_invalidations(&mut owned);
             }
         });
         self.to_free.append(&mut owned);

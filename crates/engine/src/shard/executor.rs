@@ -15,7 +15,6 @@
 //! No thread blocks on a shard. Requests take shards in ascending order, so they cannot deadlock.
 //! Gates are served in order of arrival, so no request starves.
 
-use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::sync::Arc;
 
@@ -25,15 +24,16 @@ use pantala_resp::{Args, Reply};
 use smallvec::SmallVec;
 
 use crate::acl::Context;
-use crate::clients::waiter::{Origin, Waiter, Woken};
+use crate::clients::waiter::{Origin, Waiter};
 use crate::command::{Chance, Command, Flags, Handler, KeyPlace, Route, SessionView};
-use crate::events::tracking::{Changer, KeyName, Notification, Reader};
+use crate::events::tracking::{Changer, Reader};
 use crate::faults::{self, Fault};
 use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
 pub use crate::shard::commit::Recorder;
 use crate::shard::invalidation::{remember, set_changer};
 use crate::shard::keyspace::{Execution, Keyspace};
+pub use crate::shard::outbox::Outbox;
 use crate::shard::ownership::{Freed, Gate, Ownership};
 use crate::shard::request::{Request, RequestNode, Spare, Task};
 use crate::store::eviction::Weights;
@@ -51,16 +51,16 @@ const GATES_AHEAD: usize = 8;
 pub enum Ran {
     /// The command ran. Its reply is in the buffer.
     Done,
-    /// As `Done`. In addition, waiters were served ([`Executor::take_served`]), or invalidations
-    /// must be sent after the reply ([`Executor::take_invalidations`]).
+    /// As `Done`. In addition, waiters were served ([`Outbox::take_served`]), or invalidations
+    /// must be sent after the reply ([`Outbox::take_invalidations`]).
     DoneWithEvents,
     /// The command is in flight. Its reply will arrive as
     /// [`Message::Answer`](crate::shard::message::Message::Answer) or through
-    /// [`Executor::take_answers`].
+    /// [`Outbox::take_answers`].
     Parked,
-    /// The client is blocked on a key ([`Executor::take_blocked`]). Its reply will arrive as
+    /// The client is blocked on a key ([`Outbox::take_blocked`]). Its reply will arrive as
     /// [`Message::Woken`](crate::shard::message::Message::Woken) or through
-    /// [`Executor::take_woken`].
+    /// [`Outbox::take_woken`].
     Blocked,
 }
 
@@ -91,31 +91,18 @@ pub struct Executor<'k> {
     /// The clock. The executor reads it when it serves waiters or runs requests, because their
     /// commands may have been sent long before.
     pub(crate) clock: SystemClock,
-    /// Whether blocked clients were served since the last [`Executor::take_served`].
-    pub(crate) has_served: bool,
     /// Scratch: ownerships of the current command.
     owned: Vec<Ownership>,
     /// Shards to release.
     pub(crate) to_free: Vec<Ownership>,
     /// Deferred shards: this worker continues to run their pending requests in its next turn.
     deferred_shards: Vec<Ownership>,
-    /// Replies to requests of this worker's own connections.
-    answers: Vec<RequestNode>,
-    /// Requests of this worker's own connections that have gathered their shards or were rejected.
-    gathered: Vec<RequestNode>,
     /// Memory for the next requests.
     spare: Spare,
     /// Requests to start when the held shards are released.
     pub(crate) to_start: Vec<RequestNode>,
-    /// The waiter of the last command, if it blocked.
-    pub(crate) blocked: Option<Arc<Waiter>>,
-    /// Replies to waiters of this worker's own connections.
-    pub(crate) woken: Vec<Woken>,
-    /// Invalidations for this worker's own connections.
-    pub(crate) invalidations: Vec<Notification>,
-    /// Changed keys for clients that track prefixes, with the client that last changed each key.
-    /// Sent once per turn ([`Executor::send_prefix_invalidations`]).
-    pub(crate) changed: BTreeMap<KeyName, u64>,
+    /// Results for the worker's own connections.
+    pub(crate) outbox: Outbox<'k>,
     /// Chooses the shards to evict from.
     pub(crate) weights: Weights,
     /// Records the effects of commands.
@@ -133,18 +120,12 @@ impl<'k> Executor<'k> {
             worker,
             shards: Vec::new(),
             clock: SystemClock::new(),
-            has_served: false,
             owned: Vec::new(),
             to_free: Vec::new(),
             deferred_shards: Vec::new(),
-            answers: Vec::new(),
-            gathered: Vec::new(),
             spare: Spare::default(),
             to_start: Vec::new(),
-            blocked: None,
-            woken: Vec::new(),
-            invalidations: Vec::new(),
-            changed: BTreeMap::new(),
+            outbox: Outbox::new(keyspace, worker),
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
             recorder: Recorder::new(keyspace, worker),
             reached_ms: i64::MIN,
@@ -165,6 +146,12 @@ impl<'k> Executor<'k> {
     #[inline]
     pub fn recorder(&mut self) -> &mut Recorder<'k> {
         &mut self.recorder
+    }
+
+    /// Returns the results for this worker's own connections.
+    #[inline]
+    pub fn outbox(&mut self) -> &mut Outbox<'k> {
+        &mut self.outbox
     }
 
     /// Runs a command that needs only the shard of its first key. Enqueues a request if that shard
@@ -188,7 +175,7 @@ impl<'k> Executor<'k> {
             };
             if cell.state(&mut ownership).observers.has_pending_events() {
                 self.finish(vec![ownership], call.now_ms);
-                return self.ran(blocked, self.done());
+                return self.ran(blocked, self.outbox.done());
             }
             debug_assert!(cell.backlog(&mut ownership).is_empty());
             faults::pause(Fault::PauseHolding);
@@ -231,7 +218,7 @@ impl<'k> Executor<'k> {
         };
         if has_pending_events(keyspace, &mut owned) {
             self.finish(owned, call.now_ms);
-            return self.ran(blocked, self.done());
+            return self.ran(blocked, self.outbox.done());
         }
         self.to_free.append(&mut owned);
         self.owned = owned;
@@ -270,7 +257,7 @@ impl<'k> Executor<'k> {
     /// If not all shards could be taken, returns a request that holds the shards taken (none with
     /// `--execution owner`). Pass the request to [`Executor::resume`]. Later it arrives, with all
     /// shards, as [`Message::Gathered`](crate::shard::message::Message::Gathered) or through
-    /// [`Executor::take_gathered`]. With `may_be_rejected` it may arrive rejected. If the caller
+    /// [`Outbox::take_gathered`]. With `may_be_rejected` it may arrive rejected. If the caller
     /// attaches a transaction ([`Request::run_exec`]), the thread that takes the last shard runs
     /// the transaction. The request then arrives as an answer.
     pub fn gather(
@@ -298,7 +285,7 @@ impl<'k> Executor<'k> {
             Err(node) => self.resume(node),
             Ok(owned) => {
                 let node = self.holding(owned, session, token, now_ms, may_be_rejected);
-                self.gathered.push(node);
+                self.outbox.send_gathered(node);
             }
         }
     }
@@ -368,30 +355,6 @@ impl<'k> Executor<'k> {
         self.free_all();
     }
 
-    /// Returns the replies to this worker's own requests that ran on this worker.
-    pub fn take_answers(&mut self) -> Vec<RequestNode> {
-        std::mem::take(&mut self.answers)
-    }
-
-    /// Returns this worker's own requests that have gathered their shards or were rejected.
-    pub fn take_gathered(&mut self) -> Vec<RequestNode> {
-        std::mem::take(&mut self.gathered)
-    }
-
-    /// Returns whether there are replies, or requests to run, that must precede invalidations.
-    pub(crate) fn answers_first(&self) -> bool {
-        !self.answers.is_empty() || !self.woken.is_empty() || !self.gathered.is_empty()
-    }
-
-    /// Returns whether [`Executor::take_answers`], [`Executor::take_woken`],
-    /// [`Executor::take_gathered`] or [`Executor::take_invalidations`] would return anything.
-    #[inline]
-    pub fn has_answers(&self) -> bool {
-        // One branch instead of four, because each turn checks often and usually all lists are
-        // empty.
-        self.answers.len() | self.woken.len() | self.gathered.len() | self.invalidations.len() != 0
-    }
-
     /// Serves the clients blocked on keys that a command changed, then releases the shards.
     #[cold]
     pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
@@ -399,7 +362,7 @@ impl<'k> Executor<'k> {
         self.serve(&mut owned, now_ms);
         // Serving may have found expired keys.
         self.recorder.commit_deletions(&mut owned);
-        self.send_invalidations(&mut owned);
+        self.outbox.send_invalidations(&mut owned);
         faults::pause(Fault::PauseHolding);
         self.to_free.append(&mut owned);
         // The empty vector is scratch memory of the next command.
@@ -422,10 +385,8 @@ impl<'k> Executor<'k> {
 
     #[inline]
     fn ran(&mut self, blocked: Option<Arc<Waiter>>, done: Ran) -> Ran {
-        if blocked.is_none() {
-            return done;
-        }
-        self.blocked = blocked;
+        let Some(waiter) = blocked else { return done };
+        self.outbox.set_blocked(waiter);
         Ran::Blocked
     }
 

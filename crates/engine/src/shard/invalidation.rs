@@ -11,9 +11,8 @@ use crate::command::{Command, Flags, for_each_key};
 use crate::events::pubsub::Listener;
 use crate::events::tracking::keys::{Pending, TrackedKeys};
 use crate::events::tracking::{Changer, Invalid, KeyName, Notification, Reader, Subject, listener};
-use crate::shard::executor::{Call, Executor, Ran};
+use crate::shard::executor::{Call, Executor, Outbox};
 use crate::shard::keyspace::{Execution, Keyspace};
-use crate::shard::message::Message;
 use crate::shard::ownership::Ownership;
 
 /// Maximum number of keys that one turn evicts from a tracking table that exceeds its limit.
@@ -121,25 +120,21 @@ impl<'k> InvalidationBatch<'k> {
     }
 
     /// Sends all invalidations. Those for connections of this worker are passed to the executor.
-    fn send(self, executor: &mut Executor<'_>) {
+    fn send(self, outbox: &mut Outbox<'_>) {
         for (worker, notifications) in
             self.by_worker.into_iter().enumerate().filter(|(_, notifications)| !notifications.is_empty())
         {
-            if worker == executor.worker() as usize {
-                executor.invalidations.extend(notifications);
-            } else {
-                self.keyspace.port(worker as u32).send(Message::Invalidations(notifications));
-            }
+            outbox.notify(worker as u32, notifications);
         }
     }
 }
 
-impl Executor<'_> {
+impl Outbox<'_> {
     /// Invalidates cached copies of keys that were changed in held shards. For clients that track
-    /// prefixes (`BCAST`), only collects the keys: [`Executor::send_prefix_invalidations`] sends
+    /// prefixes (`BCAST`), only collects the keys: [`Outbox::send_prefix_invalidations`] sends
     /// them at the end of the turn.
     pub(crate) fn send_invalidations(&mut self, owned: &mut [Ownership]) {
-        let keyspace = self.keyspace();
+        let keyspace = self.keyspace;
         let mut batch = InvalidationBatch::new(keyspace);
         let mut flushes = 0;
         for ownership in owned {
@@ -162,7 +157,7 @@ impl Executor<'_> {
         batch.send(self);
     }
 
-    /// Returns whether [`Executor::send_prefix_invalidations`] has anything to do.
+    /// Returns whether [`Outbox::send_prefix_invalidations`] has anything to do.
     #[inline]
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
@@ -175,36 +170,14 @@ impl Executor<'_> {
             return;
         }
         let changed = std::mem::take(&mut self.changed);
-        let keyspace = self.keyspace();
+        let keyspace = self.keyspace;
         let mut batch = InvalidationBatch::new(keyspace);
         keyspace.tracking().prefixes().invalidate(&changed, |reader, what| batch.invalidate(Arc::clone(reader), what));
         batch.send(self);
     }
+}
 
-    /// Takes the invalidations for connections of this worker.
-    pub fn take_invalidations(&mut self) -> Vec<Notification> {
-        std::mem::take(&mut self.invalidations)
-    }
-
-    /// Takes the invalidations like [`Executor::take_invalidations`], or none if a reply is pending
-    /// that must precede them.
-    pub fn take_invalidations_unless_answers(&mut self) -> Vec<Notification> {
-        if self.answers_first() { Vec::new() } else { self.take_invalidations() }
-    }
-
-    /// Returns the result of a command that has run: [`Ran::DoneWithEvents`] if its worker must
-    /// send invalidations or read the clock again, and otherwise [`Ran::Done`].
-    #[inline]
-    pub fn done(&self) -> Ran {
-        if self.invalidations.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneWithEvents }
-    }
-
-    /// Returns whether blocked clients were served since the last call. Their commands may have
-    /// seen a later time than the worker's, so the caller must then read the clock again.
-    pub fn take_served(&mut self) -> bool {
-        std::mem::take(&mut self.has_served)
-    }
-
+impl Executor<'_> {
     /// Tracks the keys of a command that a script has called, for the script's client. The keys'
     /// shards must be held.
     pub fn remember_for_script<'k>(

@@ -13,6 +13,7 @@ mod faults;
 pub(crate) mod invalidation;
 pub mod keyspace;
 pub mod message;
+mod outbox;
 pub mod ownership;
 mod permissions;
 mod port;

@@ -17,7 +17,6 @@ use crate::effect::blocking::ReadyKey;
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
 use crate::shard::executor::{Call, Executor, access};
-use crate::shard::message::Message;
 use crate::shard::ownership::Ownership;
 use crate::shard::request::Task;
 use crate::store::db::Db;
@@ -44,7 +43,7 @@ impl Executor<'_> {
             if ready.is_empty() {
                 return;
             }
-            self.has_served = true;
+            self.outbox.has_served = true;
             ready.sort_unstable_by_key(|(number, ..)| *number);
             for (_, shard, key) in ready {
                 self.serve_key(owned, shard, &key, now_ms.max(self.clock.now_ms()));
@@ -116,12 +115,8 @@ impl Executor<'_> {
 
     /// Sends the reply to a claimed waiter. Returns `true`.
     fn send_woken(&mut self, waiter: &Arc<Waiter>, reply: Vec<u8>) -> bool {
-        let woken = Woken { waiter: Arc::clone(waiter), reply, effect_clock: self.recorder.effect_clock() };
-        if waiter.worker == self.worker() {
-            self.woken.push(woken);
-        } else {
-            self.keyspace().port(waiter.worker).send(Message::Woken(woken));
-        }
+        let waiter = Arc::clone(waiter);
+        self.outbox.send_woken(Woken { waiter, reply, effect_clock: self.recorder.effect_clock() });
         true
     }
 
@@ -178,17 +173,6 @@ impl Executor<'_> {
             node.value.task = Task::Withdraw(Arc::clone(waiter));
             self.start(node);
         }
-    }
-
-    /// Takes the waiter of the last command, after
-    /// [`Ran::Blocked`](crate::shard::executor::Ran::Blocked).
-    pub fn take_blocked(&mut self) -> Option<Arc<Waiter>> {
-        self.blocked.take()
-    }
-
-    /// Takes the replies to waiters of this worker's own connections.
-    pub fn take_woken(&mut self) -> Vec<Woken> {
-        std::mem::take(&mut self.woken)
     }
 
     /// Releases a shard after periodic work that may have deleted keys.

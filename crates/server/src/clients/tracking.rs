@@ -147,10 +147,10 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     pub fn send_own_invalidations(&mut self) {
         // The command may have served blocked clients, whose own commands may have read a later
         // time. So the clock is read again.
-        if self.executor.take_served() {
+        if self.executor.outbox().take_served() {
             self.reactor.read_clock();
         }
-        let notifications = self.executor.take_invalidations_unless_answers();
+        let notifications = self.executor.outbox().take_invalidations_unless_answers();
         self.send_invalidations(notifications);
     }
 }

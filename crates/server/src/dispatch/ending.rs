@@ -48,7 +48,7 @@ pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work
             if let Some(connection) = &mut d.clients.reactor.connections[index as usize] {
                 connection.session.close_after_reply = true;
             }
-            return d.clients.executor.done();
+            return d.clients.executor.outbox().done();
         }
     }
     d.shards.clear();
@@ -80,7 +80,7 @@ pub(super) fn end<L: EventLoop>(
         None if is_over => {}
         None => tracing::warn!("{SIGNAL_FAILED}"),
     }
-    d.clients.executor.done()
+    d.clients.executor.outbox().done()
 }
 
 /// Loads the append-only file for the `DEBUG LOADAOF` of a connection. The caller holds all shards.
@@ -102,7 +102,7 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
             Err(error) => reply.error(&error),
         }
     }
-    d.clients.executor.done()
+    d.clients.executor.outbox().done()
 }
 
 /// Saves the dataset and stops the server. Returns whether the server stops. If saving fails, the

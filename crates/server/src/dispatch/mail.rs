@@ -67,7 +67,7 @@ impl Mail {
         }
         self.without_shards = self.received.len();
         executor.serve_deferred_within();
-        self.gathered.extend(executor.take_gathered());
+        self.gathered.extend(executor.outbox().take_gathered());
         if !self.gathered.is_empty() {
             let reset_gathered = executor.reset_gathered(&mut self.gathered, server.monotonic_ms());
             self.reset_gathered.extend(reset_gathered);

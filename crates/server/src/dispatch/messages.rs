@@ -30,7 +30,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     #[inline(always)]
     pub fn receive_messages(&mut self) {
         let has_messages = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().wake();
-        if has_messages | self.mail.has_pending_work() | self.clients.executor.has_answers() {
+        if has_messages | self.mail.has_pending_work() | self.clients.executor.outbox().has_answers() {
             self.receive_all_messages();
         }
     }
@@ -127,20 +127,20 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Processes the replies to requests of this worker's connections that this worker ran itself.
     #[inline]
     pub fn receive_own_replies(&mut self) {
-        if self.clients.executor.has_answers() {
+        if self.clients.executor.outbox().has_answers() {
             self.handle_own_replies();
         }
     }
 
     #[cold]
     fn handle_own_replies(&mut self) {
-        while self.clients.executor.has_answers() {
+        while self.clients.executor.outbox().has_answers() {
             self.clients.reactor.read_clock();
-            for node in self.clients.executor.take_answers() {
+            for node in self.clients.executor.outbox().take_answers() {
                 self.answer(node);
             }
-            self.mail.gathered.extend(self.clients.executor.take_gathered());
-            let mut woken = self.clients.executor.take_woken().into_iter();
+            self.mail.gathered.extend(self.clients.executor.outbox().take_gathered());
+            let mut woken = self.clients.executor.outbox().take_woken().into_iter();
             while let Some(next) = woken.next() {
                 self.clients.reactor.fetch_ahead(woken.as_slice(), |later| Some(index_of(later.waiter.connection)));
                 self.clients.woken(next);
@@ -148,7 +148,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             self.run_gathered();
             // Invalidations must follow all replies, because the replies may contain values that
             // have changed since.
-            let notifications = self.clients.executor.take_invalidations();
+            let notifications = self.clients.executor.outbox().take_invalidations();
             self.clients.send_invalidations(notifications);
         }
     }
@@ -282,8 +282,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Invalidates the keys that the turn has changed, for clients that track prefixes.
     #[inline]
     pub fn send_prefix_invalidations(&mut self) {
-        if self.clients.executor.has_changed() {
-            self.clients.executor.send_prefix_invalidations();
+        if self.clients.executor.outbox().has_changed() {
+            self.clients.executor.outbox().send_prefix_invalidations();
         }
         self.receive_own_replies();
     }

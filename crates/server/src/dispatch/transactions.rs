@@ -440,7 +440,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 if let Some(took) = took {
                     self.clients.time_late(index, call.command(), took, || call.words());
                 }
-                return self.clients.executor.done();
+                return self.clients.executor.outbox().done();
             }
             Some(Held::Watch(command, words)) => {
                 watch(&mut self.clients, index, &words[1..], &mut owned);
@@ -467,7 +467,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             None => {}
         }
         self.clients.executor.release_shards(owned, now_ms);
-        self.clients.executor.done()
+        self.clients.executor.outbox().done()
     }
 
     /// Sends a command to the monitors while its shards are held. If the command had to wait for

@@ -50,7 +50,7 @@ pub(super) fn run_at_rest<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, o
     primary::begin_rest(&mut d.clients, index);
     run_jobs(d, owned);
     primary::end_rest(&mut d.clients, index);
-    d.clients.executor.done()
+    d.clients.executor.outbox().done()
 }
 
 /// Runs all pending work on all shards, and releases them.

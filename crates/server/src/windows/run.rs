@@ -393,7 +393,7 @@ impl Runner {
             if ran == Ran::Blocked || d.stopwatch.times_requests(command, ranges.len()) {
                 d.clients.tally.expect_time();
             }
-            if let Some(waiter) = d.clients.executor.take_blocked() {
+            if let Some(waiter) = d.clients.executor.outbox().take_blocked() {
                 let took = if WATCHING { d.stopwatch.end(began) } else { Duration::ZERO };
                 d.clients.tally.time_blocked(command, took);
                 d.clients.tally.exclude_time(took);

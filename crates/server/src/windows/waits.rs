@@ -13,7 +13,7 @@ use crate::host::Server;
 #[cold]
 pub(super) fn wait_for_replicas(server: &Server, executor: &mut Executor<'_>, call: &Call<'_>, awaited: Awaited) {
     let timeout_ms = if let Awaited::Acknowledged(wait) = awaited { wait.timeout_ms } else { 0 };
-    let waiter = executor.wait_without_keys(call, timeout_ms);
+    let waiter = call.wait_without_keys(executor.keyspace(), executor.worker(), timeout_ms);
     let (replication, worker, blocked) = (server.replication(), executor.worker(), Arc::clone(&waiter));
     match awaited {
         Awaited::Acknowledged(wait) => replication.wait(server, worker, blocked, wait),
@@ -22,5 +22,5 @@ pub(super) fn wait_for_replicas(server: &Server, executor: &mut Executor<'_>, ca
             replication.drain_and_end(server, how, Some((blocked, worker)));
         }
     }
-    executor.set_blocked(waiter);
+    executor.outbox().set_blocked(waiter);
 }

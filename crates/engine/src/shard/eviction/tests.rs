@@ -169,7 +169,7 @@ fn readers_get_invalidations_of_keys_evicted_from_a_shard_about_to_be_released()
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
     let evicted = KEYS - keys(&keyspace)[3];
     assert!(evicted > 0);
-    assert_eq!(executor.take_invalidations().len() as u64, evicted);
+    assert_eq!(executor.outbox().take_invalidations().len() as u64, evicted);
     let mut shard = executor.try_take(3).expect("it was released");
     assert!(!has_pending_events(&keyspace, std::slice::from_mut(&mut shard)));
 }

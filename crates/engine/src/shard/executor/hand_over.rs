@@ -51,7 +51,7 @@ impl Executor<'_> {
         let blocked = self.execute(call, now_ms, self.worker, owned, Blocking::HandedOver(&value), reply);
         if keyspace.shard(&mut ownership).observers.has_pending_events() {
             self.finish(vec![ownership], call.now_ms);
-            return self.ran(blocked, self.done());
+            return self.ran(blocked, self.outbox.done());
         }
         self.free(ownership);
         self.ran(blocked, Ran::Done)

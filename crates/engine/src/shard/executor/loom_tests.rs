@@ -27,7 +27,7 @@ use pantala_base::sync::thread;
 use pantala_resp::{ArgRange, Version};
 
 use super::*;
-use crate::clients::waiter::{Block, WakesOn};
+use crate::clients::waiter::{Block, WakesOn, Woken};
 use crate::command::{Flags, KeySpec, KeyedHandler, Permit, Route};
 use crate::shard::exec::Exec;
 use crate::shard::keyspace::{Layout, WorkerPort};
@@ -247,7 +247,7 @@ impl Model {
         match ran {
             Ran::Parked => {}
             Ran::Blocked => {
-                let waiter = executor.take_blocked().expect("it waits");
+                let waiter = executor.outbox().take_blocked().expect("it waits");
                 self.blocked(executor, &waiter);
             }
             Ran::Done | Ran::DoneWithEvents => {
@@ -339,16 +339,16 @@ impl Model {
                 _ => unreachable!("no worker sends this"),
             }
         }
-        while executor.has_work() || executor.has_answers() {
+        while executor.has_work() || executor.outbox().has_answers() {
             is_idle = false;
             executor.serve_deferred();
-            for node in executor.take_answers() {
+            for node in executor.outbox().take_answers() {
                 self.answered(executor, &node);
             }
-            for woken in executor.take_woken() {
+            for woken in executor.outbox().take_woken() {
                 self.woken(executor, &woken);
             }
-            for node in executor.take_gathered() {
+            for node in executor.outbox().take_gathered() {
                 self.gathered(executor, node);
             }
         }

@@ -74,12 +74,9 @@ impl Executor<'_> {
             if request.exec.is_some() {
                 Reply::new(&mut request.reply, version).error_bytes(&discarded(why.as_bytes()));
             }
-            let (worker, is_gather) = (request.worker, matches!(request.task, Task::Gather));
-            match (is_gather, worker == self.worker) {
-                (true, true) => self.gathered.push(node),
-                (true, false) => self.keyspace.port(worker).send(Message::Gathered(node)),
-                (false, true) => self.answers.push(node),
-                (false, false) => self.keyspace.port(worker).send(Message::Answer(node)),
+            match request.task {
+                Task::Gather => self.outbox.send_gathered(node),
+                _ => self.outbox.answer(node),
             }
         }
         self.free_all();
@@ -127,7 +124,7 @@ impl Executor<'_> {
     /// shards.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.has_answers() | self.has_deferred()
+        self.outbox.has_answers() | self.has_deferred()
     }
 
     /// Returns whether shards are deferred.
@@ -238,18 +235,12 @@ impl Executor<'_> {
             Task::Serve(shard, key) => {
                 self.serve_now(&mut owned, shard, &key, now_ms);
                 self.recorder.commit_deletions(&mut owned);
-                self.send_invalidations(&mut owned);
+                self.outbox.send_invalidations(&mut owned);
                 return self.to_free.append(&mut owned);
             }
             Task::Gather => {
                 node.value.owned = owned;
-                let worker = node.value.worker;
-                if worker == self.worker {
-                    self.gathered.push(node);
-                } else {
-                    self.keyspace.port(worker).send(Message::Gathered(node));
-                }
-                return;
+                return self.outbox.send_gathered(node);
             }
             Task::Exec => {
                 if !self.run_exec(&mut node.value, &mut owned) {
@@ -259,10 +250,10 @@ impl Executor<'_> {
         }
         self.run_steps(&mut node.value, &mut owned);
         if has_pending_events(self.keyspace, &mut owned) {
-            self.send_invalidations(&mut owned);
+            self.outbox.send_invalidations(&mut owned);
             // Sent before the reply, because a client that has received the reply may rely on
             // having received all invalidations.
-            self.send_prefix_invalidations();
+            self.outbox.send_prefix_invalidations();
         }
         self.recorder.commit_deletions(&mut owned);
         node.value.effect_clock = self.recorder.effect_clock();
@@ -271,11 +262,7 @@ impl Executor<'_> {
         // The reply is sent before the shards are released. If a step has blocked, its command can
         // be woken only by a holder of one of these shards. So the reply to the woken command
         // cannot overtake the reply to this request.
-        if node.value.worker == self.worker {
-            self.answers.push(node);
-        } else {
-            self.keyspace.port(node.value.worker).send(Message::Answer(node));
-        }
+        self.outbox.answer(node);
         self.to_free.append(&mut owned);
         self.spare.keep_owned(owned);
     }
