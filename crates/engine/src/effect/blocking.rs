@@ -135,7 +135,7 @@ pub(crate) type ReadyKey = (u32, Arc<[u8]>);
 #[repr(C)]
 pub(crate) struct KeyObservers {
     /// The latest time at which a key or field of the shard was deleted as expired: Unix time, ms.
-    /// See `Executor::time_of`.
+    /// See `Runner::time_of`.
     pub(crate) expired_ms: i64,
     /// The number of entries in all queues.
     entries: usize,

@@ -233,7 +233,7 @@ impl Executor<'_> {
         let tried = evict(&mut ownership);
         let mut owned = vec![ownership];
         self.outside_unit(|executor| {
-            executor.recorder.commit_deletions(&mut owned);
+            executor.runner.recorder.commit_deletions(&mut owned);
             if has_pending_events(keyspace, &mut owned) {
                 executor.serve(&mut owned, now_ms);
                 executor.outbox.send_invalidations(&mut owned);
@@ -293,7 +293,7 @@ impl Executor<'_> {
     /// usage is read or a limit is set, because without a limit shards flush only about once a
     /// second.
     pub fn measure_all(&mut self) {
-        self.recorder.hand_over_stream();
+        self.runner.recorder.hand_over_stream();
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let is_inline = keyspace.layout().execution == Execution::Inline;
         self.measure_free(|shard| is_inline || keyspace.home(shard) == worker);

@@ -82,9 +82,9 @@ impl Executor<'_> {
     pub(crate) fn run_exec(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
         let Some(mut exec) = request.exec.take() else { return true };
         let began = WATCHING.then(Instant::now);
-        self.recorder.begin_unit();
+        self.runner.recorder.begin_unit();
         let is_torn = self.run_queue(&mut exec, request, owned);
-        self.recorder.end_unit(owned);
+        self.runner.recorder.end_unit(owned);
         exec.took += began.map_or(Duration::ZERO, |began| began.elapsed());
         if !is_torn && self.keyspace().monitors().are_there() {
             let args = [ArgRange::new(0, exec.name.len())];
@@ -100,7 +100,7 @@ impl Executor<'_> {
 
     /// Runs the commands. Returns whether [`Fault::TornExec`] has interrupted the transaction.
     fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut [Ownership]) -> bool {
-        let (session, now_ms) = (request.session, self.time_of(request.now_ms, owned));
+        let (session, now_ms) = (request.session, self.runner.time_of(request.now_ms, owned));
         let has_started = exec.heading_bytes > 0;
         let flags = exec.transaction.flags();
         let is_limited = self.keyspace().tuning.is_limited() && !session.of_primary;
@@ -109,7 +109,8 @@ impl Executor<'_> {
             return false;
         }
         let watching = exec.watching.take();
-        let is_intact = watching.is_none_or(|watching| watching.is_intact(&mut self.look(&session, owned, now_ms)));
+        let is_intact =
+            watching.is_none_or(|watching| watching.is_intact(&mut self.runner.look(&session, owned, now_ms)));
         if !is_intact && !faults::hits(Fault::BlindExec) {
             Reply::new(&mut request.reply, session.version).null_array();
             return false;
@@ -149,7 +150,7 @@ impl Executor<'_> {
             let is_timed =
                 WATCHING && (!call.command.is_plain(call.args.len()) || self.keyspace().tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
-            self.run_held(&call, &shards, owned, &mut request.reply);
+            self.runner.run_held(&call, &shards, owned, &mut request.reply);
             let took = began.map(|began| began.elapsed());
             exec.ran.push(RanQueued { reply_end: request.reply.len(), took, is_denied: false });
         }

@@ -88,9 +88,6 @@ pub struct Executor<'k> {
     worker: u32,
     /// Scratch: shards of the current command.
     shards: Vec<u32>,
-    /// The clock. The executor reads it when it serves waiters or runs requests, because their
-    /// commands may have been sent long before.
-    pub(crate) clock: SystemClock,
     /// Scratch: ownerships of the current command.
     owned: Vec<Ownership>,
     /// Shards to release.
@@ -105,10 +102,21 @@ pub struct Executor<'k> {
     pub(crate) outbox: Outbox<'k>,
     /// Chooses the shards to evict from.
     pub(crate) weights: Weights,
-    /// Records the effects of commands.
+    /// Runs commands on held shards.
+    pub(crate) runner: Runner<'k>,
+}
+
+/// Runs commands on shards that the worker holds.
+pub struct Runner<'k> {
+    pub(crate) keyspace: &'k Keyspace,
+    worker: u32,
+    /// The clock. The executor reads it when it serves waiters or runs requests, because their
+    /// commands may have been sent long before.
+    pub(crate) clock: SystemClock,
+    /// Records the effects of the commands.
     pub(crate) recorder: Recorder<'k>,
     /// Time at which any worker last deleted an expired key on the shards that this turn's commands
-    /// used, Unix time in ms. May be later than this worker's time. See [`Executor::time_of`].
+    /// used, Unix time in ms. May be later than this worker's time. See [`Runner::time_of`].
     reached_ms: i64,
 }
 
@@ -119,7 +127,6 @@ impl<'k> Executor<'k> {
             keyspace,
             worker,
             shards: Vec::new(),
-            clock: SystemClock::new(),
             owned: Vec::new(),
             to_free: Vec::new(),
             deferred_shards: Vec::new(),
@@ -127,8 +134,7 @@ impl<'k> Executor<'k> {
             to_start: Vec::new(),
             outbox: Outbox::new(keyspace, worker),
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
-            recorder: Recorder::new(keyspace, worker),
-            reached_ms: i64::MIN,
+            runner: Runner::new(keyspace, worker),
         }
     }
 
@@ -142,10 +148,16 @@ impl<'k> Executor<'k> {
         self.keyspace
     }
 
+    /// Returns the part of this executor that runs commands on held shards.
+    #[inline]
+    pub fn runner(&mut self) -> &mut Runner<'k> {
+        &mut self.runner
+    }
+
     /// Returns the recorder of this worker's effects.
     #[inline]
     pub fn recorder(&mut self) -> &mut Recorder<'k> {
-        &mut self.recorder
+        &mut self.runner.recorder
     }
 
     /// Returns the results for this worker's own connections.
@@ -165,9 +177,9 @@ impl<'k> Executor<'k> {
         {
             cell.stats().commands.add(1);
             let owned = std::slice::from_mut(&mut ownership);
-            let now_ms = self.time_of(call.now_ms, owned);
-            let blocked = match self.refuses(call, Context::TopLevel) {
-                None => self.execute_counted(call, now_ms, self.worker, owned, Blocking::Allowed, reply),
+            let now_ms = self.runner.time_of(call.now_ms, owned);
+            let blocked = match self.runner.refuses(call, Context::TopLevel) {
+                None => self.runner.execute_counted(call, now_ms, self.worker, owned, Blocking::Allowed, reply),
                 Some(denied) => {
                     denied.reply_to(call, reply);
                     None
@@ -208,9 +220,9 @@ impl<'k> Executor<'k> {
             self.owned = owned;
             return Ran::Parked;
         }
-        let now_ms = self.time_of(call.now_ms, &mut owned);
-        let blocked = match self.refuses(call, Context::TopLevel) {
-            None => self.execute(call, now_ms, self.worker, &mut owned, Blocking::Allowed, reply),
+        let now_ms = self.runner.time_of(call.now_ms, &mut owned);
+        let blocked = match self.runner.refuses(call, Context::TopLevel) {
+            None => self.runner.execute(call, now_ms, self.worker, &mut owned, Blocking::Allowed, reply),
             Some(denied) => {
                 denied.reply_to(call, reply);
                 None
@@ -290,6 +302,82 @@ impl<'k> Executor<'k> {
         }
     }
 
+    /// Releases a transaction's shards, after serving the clients blocked on keys that it changed.
+    pub fn release_shards(&mut self, owned: Vec<Ownership>, now_ms: i64) {
+        self.finish(owned, now_ms);
+    }
+
+    /// Takes a shard for periodic work if it is free.
+    pub fn try_take(&self, shard: u32) -> Option<Ownership> {
+        self.keyspace.gate(shard).try_take()
+    }
+
+    /// Releases a shard that was free when taken, and serves requests that arrived meanwhile.
+    #[inline(always)]
+    pub fn free(&mut self, mut ownership: Ownership) {
+        let shard = ownership.shard();
+        // A shard is freed only with an empty backlog, so a shard that was free has none.
+        debug_assert!(self.keyspace.backlog(&mut ownership).is_empty());
+        if let Freed::Waiters(ownership, waiters) = self.keyspace.gate(shard).free(ownership) {
+            self.serve_requests(ownership, waiters);
+        }
+    }
+
+    /// Serves the requests that arrived while this worker held the shard, and frees the shard.
+    #[cold]
+    fn serve_requests(&mut self, mut ownership: Ownership, waiters: Chain<Request>) {
+        self.keyspace.backlog(&mut ownership).extend(waiters);
+        self.to_free.push(ownership);
+        self.free_all();
+    }
+
+    /// Serves the clients blocked on keys that a command changed, then releases the shards.
+    #[cold]
+    pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
+        self.runner.recorder.commit_deletions(&mut owned);
+        self.serve(&mut owned, now_ms);
+        // Serving may have found expired keys.
+        self.runner.recorder.commit_deletions(&mut owned);
+        self.outbox.send_invalidations(&mut owned);
+        faults::pause(Fault::PauseHolding);
+        self.to_free.append(&mut owned);
+        // The empty vector is scratch memory of the next command.
+        self.owned = owned;
+        self.free_all();
+    }
+
+    /// Calls `run` outside of the current transaction or script: the effects of `run` do not become
+    /// part of the current unit.
+    #[inline]
+    pub(crate) fn outside_unit<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+        if !self.runner.recorder.is_in_unit() {
+            return run(self);
+        }
+        let unit = self.runner.recorder.suspend_unit();
+        let result = run(self);
+        self.runner.recorder.resume_unit(unit);
+        result
+    }
+
+    #[inline]
+    fn ran(&mut self, blocked: Option<Arc<Waiter>>, done: Ran) -> Ran {
+        let Some(waiter) = blocked else { return done };
+        self.outbox.set_blocked(waiter);
+        Ran::Blocked
+    }
+
+    #[inline]
+    pub(crate) fn take_spinning(&self, shard: u32) -> Option<Ownership> {
+        take_spinning(self.keyspace.gate(shard))
+    }
+}
+
+impl<'k> Runner<'k> {
+    fn new(keyspace: &'k Keyspace, worker: u32) -> Self {
+        let recorder = Recorder::new(keyspace, worker);
+        Runner { keyspace, worker, clock: SystemClock::new(), recorder, reached_ms: i64::MIN }
+    }
+
     /// Runs a command of a transaction on the held shards that it needs. `shards` must be sorted
     /// and without duplicates.
     pub fn run_held(&mut self, call: &Call<'_>, shards: &[u32], owned: &mut [Ownership], reply: &mut Vec<u8>) {
@@ -326,77 +414,6 @@ impl<'k> Executor<'k> {
         }
     }
 
-    /// Releases a transaction's shards, after serving the clients blocked on keys that it changed.
-    pub fn release_shards(&mut self, owned: Vec<Ownership>, now_ms: i64) {
-        self.finish(owned, now_ms);
-    }
-
-    /// Takes a shard for periodic work if it is free.
-    pub fn try_take(&self, shard: u32) -> Option<Ownership> {
-        self.keyspace.gate(shard).try_take()
-    }
-
-    /// Releases a shard that was free when taken, and serves requests that arrived meanwhile.
-    #[inline(always)]
-    pub fn free(&mut self, mut ownership: Ownership) {
-        let shard = ownership.shard();
-        // A shard is freed only with an empty backlog, so a shard that was free has none.
-        debug_assert!(self.keyspace.backlog(&mut ownership).is_empty());
-        if let Freed::Waiters(ownership, waiters) = self.keyspace.gate(shard).free(ownership) {
-            self.serve_requests(ownership, waiters);
-        }
-    }
-
-    /// Serves the requests that arrived while this worker held the shard, and frees the shard.
-    #[cold]
-    fn serve_requests(&mut self, mut ownership: Ownership, waiters: Chain<Request>) {
-        self.keyspace.backlog(&mut ownership).extend(waiters);
-        self.to_free.push(ownership);
-        self.free_all();
-    }
-
-    /// Serves the clients blocked on keys that a command changed, then releases the shards.
-    #[cold]
-    pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
-        self.recorder.commit_deletions(&mut owned);
-        self.serve(&mut owned, now_ms);
-        // Serving may have found expired keys.
-        self.recorder.commit_deletions(&mut owned);
-        self.outbox.send_invalidations(&mut owned);
-        faults::pause(Fault::PauseHolding);
-        self.to_free.append(&mut owned);
-        // The empty vector is scratch memory of the next command.
-        self.owned = owned;
-        self.free_all();
-    }
-
-    /// Calls `run` outside of the current transaction or script: the effects of `run` do not become
-    /// part of the current unit.
-    #[inline]
-    pub(crate) fn outside_unit<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
-        if !self.recorder.is_in_unit() {
-            return run(self);
-        }
-        let unit = self.recorder.suspend_unit();
-        let result = run(self);
-        self.recorder.resume_unit(unit);
-        result
-    }
-
-    #[inline]
-    fn ran(&mut self, blocked: Option<Arc<Waiter>>, done: Ran) -> Ran {
-        let Some(waiter) = blocked else { return done };
-        self.outbox.set_blocked(waiter);
-        Ran::Blocked
-    }
-
-    #[inline]
-    pub(crate) fn take_spinning(&self, shard: u32) -> Option<Ownership> {
-        take_spinning(self.keyspace.gate(shard))
-    }
-}
-
-impl Executor<'_> {
     /// Runs a command on held shards. `now_ms` may be later than the call's time. Returns the
     /// waiter if the command blocked.
     #[inline]
@@ -413,7 +430,7 @@ impl Executor<'_> {
         self.execute_counted(call, now_ms, worker, owned, blocking, reply)
     }
 
-    /// Runs a command like [`Executor::execute`], but does not count it in the shard's statistics.
+    /// Runs a command like [`Runner::execute`], but does not count it in the shard's statistics.
     #[inline(always)]
     fn execute_counted(
         &mut self,

@@ -54,7 +54,7 @@ impl Executor<'_> {
         let Some(ownership) = self.try_take(shard) else { return false };
         let (bytes, ranges) = joined(words);
         let mut owned = vec![ownership];
-        self.run_held(&with_args(call, Args::new(&bytes, &ranges)), &[shard], &mut owned, &mut Vec::new());
+        self.runner.run_held(&with_args(call, Args::new(&bytes, &ranges)), &[shard], &mut owned, &mut Vec::new());
         self.release_shards(owned, call.now_ms);
         true
     }

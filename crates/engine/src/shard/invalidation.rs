@@ -11,7 +11,7 @@ use crate::command::{Command, Flags, for_each_key};
 use crate::events::pubsub::Listener;
 use crate::events::tracking::keys::{Pending, TrackedKeys};
 use crate::events::tracking::{Changer, Invalid, KeyName, Notification, Reader, Subject, listener};
-use crate::shard::executor::{Call, Executor, Outbox};
+use crate::shard::executor::{Call, Executor, Outbox, Runner};
 use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::ownership::Ownership;
 
@@ -177,7 +177,7 @@ impl Outbox<'_> {
     }
 }
 
-impl Executor<'_> {
+impl Runner<'_> {
     /// Tracks the keys of a command that a script has called, for the script's client. The keys'
     /// shards must be held.
     pub fn remember_for_script<'k>(
@@ -188,10 +188,12 @@ impl Executor<'_> {
         keys: impl Iterator<Item = &'k [u8]>,
     ) {
         if is_noted(command) {
-            keys.for_each(|key| note(self.keyspace(), owned, reader, key));
+            keys.for_each(|key| note(self.keyspace, owned, reader, key));
         }
     }
+}
 
+impl Executor<'_> {
     /// Evicts keys while the tracking table is larger than `tracking-table-max-keys`, at most
     /// `EVICTIONS_PER_TURN`. Returns whether this worker should continue in its next turn.
     pub fn limit_tracked(&mut self) -> bool {

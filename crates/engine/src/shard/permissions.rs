@@ -11,7 +11,7 @@ use crate::acl::{Catalog, Context, Denied, LogEntry, Reason, Revoked, Rules, Use
 use crate::clients::client::Client;
 use crate::clients::listener::Kind;
 use crate::command::{Command, SessionView};
-use crate::shard::executor::{Call, Executor};
+use crate::shard::executor::{Call, Runner};
 use crate::shard::keyspace::Keyspace;
 
 /// Returns a client's line in `CLIENT LIST` at a Unix time in ms, for `ACL LOG`.
@@ -143,7 +143,7 @@ impl Keyspace {
     }
 }
 
-impl Executor<'_> {
+impl Runner<'_> {
     /// Checks a call's permissions for a second time, with its shards held, if ACL rules have
     /// changed since the first check. If the call is now denied, logs and returns the denial. So if
     /// a client writes a key after it has received the reply to a change of rules, no client whose

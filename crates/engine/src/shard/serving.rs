@@ -46,7 +46,7 @@ impl Executor<'_> {
             self.outbox.has_served = true;
             ready.sort_unstable_by_key(|(number, ..)| *number);
             for (_, shard, key) in ready {
-                self.serve_key(owned, shard, &key, now_ms.max(self.clock.now_ms()));
+                self.serve_key(owned, shard, &key, now_ms.max(self.runner.clock.now_ms()));
             }
         }
     }
@@ -100,14 +100,14 @@ impl Executor<'_> {
             connection: waiter.connection,
             now_ms,
         };
-        if let Some(denied) = self.refuses(&call, Context::TopLevel) {
+        if let Some(denied) = self.runner.refuses(&call, Context::TopLevel) {
             let message = denied.message(waiter.command().full_name);
             Reply::new(&mut bytes, waiter.session.version).error(&message);
             return waiter.claim() && self.send_woken(waiter, bytes);
         }
         let woken = Blocking::Woken { waiter, key: &key.1, claimed: false };
         let mut access = access(self.keyspace(), &call, owned, woken);
-        self.run_handler(&mut access, &call, &mut bytes);
+        self.runner.run_handler(&mut access, &call, &mut bytes);
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
         debug_assert!(!claimed || !bytes.is_empty(), "a handler claimed its waiter and did not reply");
         (claimed || !bytes.is_empty() && waiter.claim()) && self.send_woken(waiter, bytes)
@@ -116,7 +116,7 @@ impl Executor<'_> {
     /// Sends the reply to a claimed waiter. Returns `true`.
     fn send_woken(&mut self, waiter: &Arc<Waiter>, reply: Vec<u8>) -> bool {
         let waiter = Arc::clone(waiter);
-        self.outbox.send_woken(Woken { waiter, reply, effect_clock: self.recorder.effect_clock() });
+        self.outbox.send_woken(Woken { waiter, reply, effect_clock: self.runner.recorder.effect_clock() });
         true
     }
 
@@ -177,7 +177,7 @@ impl Executor<'_> {
 
     /// Releases a shard after periodic work that may have deleted keys.
     pub(crate) fn free_after_removals(&mut self, mut ownership: Ownership, now_ms: i64) {
-        self.recorder.commit_deletions(std::slice::from_mut(&mut ownership));
+        self.runner.recorder.commit_deletions(std::slice::from_mut(&mut ownership));
         let observers = &mut self.keyspace().shard(&mut ownership).observers;
         if observers.is_empty() && !observers.has_pending_events() {
             return self.free(ownership);

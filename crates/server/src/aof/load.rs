@@ -109,7 +109,7 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     // The load may have truncated a file.
     files.base_bytes = files.manifest.base().map_or(0, |base| directory.size_of(base));
     files.all_bytes = files.manifest.to_load().map(|listed| directory.size_of(listed)).sum();
-    let mut access = target.executor.look(&target.view, target.owned, server.now_ms());
+    let mut access = target.executor.runner().look(&target.view, target.owned, server.now_ms());
     access.whole().measure();
     server.snapshots().set_unsaved_changes(server.keyspace(), 0);
     tracing::info!("DB loaded from append only file: {:.3} seconds", began.elapsed().as_secs_f64());
@@ -206,7 +206,7 @@ impl Single<'_> {
             Failed(format!("Error reading the {what} file {name}, AOF loading aborted: {why}"))
         };
         file.seek(SeekFrom::Start(0)).map_err(|error| failed(&error))?;
-        let mut access = target.executor.look(&target.view, target.owned, self.now_ms);
+        let mut access = target.executor.runner().look(&target.view, target.owned, self.now_ms);
         let loaded = load_snapshot(self.server, file, &mut access.whole(), Duty::Store);
         let Loaded { libraries, counts, end } = loaded.map_err(|error| failed(&error))?;
         restore_libraries(self.server, libraries, RestorePolicy::Append).map_err(|error| failed(&error))?;

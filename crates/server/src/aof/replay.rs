@@ -181,7 +181,7 @@ impl<'r, 'k> Replay<'r, 'k> {
             connection: u64::MAX,
             now_ms: self.now_ms,
         };
-        self.executor.run_held(&call, &self.shards, self.owned, &mut self.reply);
+        self.executor.runner().run_held(&call, &self.shards, self.owned, &mut self.reply);
     }
 
     #[cold]

@@ -131,7 +131,7 @@ pub fn reload<'k>(
     }
     let databases = 0..server.keyspace().databases();
     let empty = |executor: &mut Executor<'k>, owned: &mut Vec<Ownership>| {
-        executor.look(&view, owned, server.now_ms()).flush(databases.clone(), false);
+        executor.runner().look(&view, owned, server.now_ms()).flush(databases.clone(), false);
     };
     // The effects of the load must not be propagated, because the files already contain them. So
     // they are collected in a unit (a group of effects that are propagated together), which is

@@ -115,7 +115,7 @@ fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown,
         tracing::warn!("Exiting without a final RDB snapshot: the dataset of the master could not be loaded");
         true
     } else {
-        save_before_end(server, &mut clients.executor.look(&SERVER_SESSION, &mut owned, now_ms).whole(), how)
+        save_before_end(server, &mut clients.executor.runner().look(&SERVER_SESSION, &mut owned, now_ms).whole(), how)
     };
     if is_over {
         // The shards are never released, see the head of this module.

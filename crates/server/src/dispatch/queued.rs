@@ -107,8 +107,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         session.publish_transaction();
         let Some(transaction) = transaction else { return };
         let start = output.len();
-        let is_intact =
-            watching.is_none_or(|watching| watching.is_intact(&mut self.clients.executor.look(&view, owned, now_ms)));
+        let is_intact = watching
+            .is_none_or(|watching| watching.is_intact(&mut self.clients.executor.runner().look(&view, owned, now_ms)));
         if !is_intact && !faults::hits(Fault::BlindExec) {
             return Reply::new(output, view.version).null_array();
         }
@@ -237,7 +237,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 let reads_as = connection.session.reads_as.as_ref();
                 let call =
                     Call { command, args, first_key, session: view, reads_as, connection: connection_token, now_ms };
-                self.clients.executor.run_held(&call, &self.shards, owned, &mut connection.output);
+                self.clients.executor.runner().run_held(&call, &self.shards, owned, &mut connection.output);
             }
             Handler::Transaction(TransactionPart::Script(form)) => {
                 let scripted = self.run_queued_script(index, command, form, &args, owned, now_ms);

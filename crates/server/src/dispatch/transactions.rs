@@ -138,8 +138,8 @@ fn watch<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32, keys: &[B
     };
     let view = session.view();
     let watching = session.watching.get_or_insert_default();
-    let now_ms = clients.executor.time_of(clients.reactor.clock.now_ms, owned);
-    watching.add(&mut clients.executor.look(&view, owned, now_ms), keys);
+    let now_ms = clients.executor.runner().time_of(clients.reactor.clock.now_ms, owned);
+    watching.add(&mut clients.executor.runner().look(&view, owned, now_ms), keys);
     session.client.publish_watch(watching.watch());
     Reply::new(output, view.version).ok();
 }
@@ -394,7 +394,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return Ran::Done;
         }
         // All commands of a transaction or a script see the same time.
-        let now_ms = self.clients.executor.time_of(self.clients.reactor.clock.now_ms, &mut owned);
+        let now_ms = self.clients.executor.runner().time_of(self.clients.reactor.clock.now_ms, &mut owned);
         let held = self.clients.reactor.connections[index as usize]
             .as_mut()
             .and_then(|connection| connection.socket.shard_work.take());

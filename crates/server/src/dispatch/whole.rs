@@ -57,7 +57,7 @@ pub(super) fn run_at_rest<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, o
 pub(super) fn run_jobs<L: EventLoop>(d: &mut Dispatcher<'_, L>, mut owned: Vec<Ownership>) {
     let (server, now_ms) = (d.clients.reactor.server, d.clients.reactor.clock.now_ms);
     for job in server.snapshots().background.take_jobs() {
-        job(server, &mut d.clients.executor.look(&SERVER_SESSION, &mut owned, now_ms).whole());
+        job(server, &mut d.clients.executor.runner().look(&SERVER_SESSION, &mut owned, now_ms).whole());
     }
     d.clients.executor.release_shards(owned, now_ms);
 }

@@ -63,7 +63,7 @@ enum Fill {
 impl Windows {
     /// Runs the commands of connections with input, window by window.
     pub fn run_ready<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) {
-        d.clients.executor.begin_turn();
+        d.clients.executor.runner().begin_turn();
         d.clients.executor.serve_deferred();
         let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();

@@ -47,8 +47,8 @@ impl Executor<'_> {
         let keyspace = self.keyspace;
         let value = Cell::new(Some(value));
         let owned = std::slice::from_mut(&mut ownership);
-        let now_ms = self.time_of(call.now_ms, owned);
-        let blocked = self.execute(call, now_ms, self.worker, owned, Blocking::HandedOver(&value), reply);
+        let now_ms = self.runner.time_of(call.now_ms, owned);
+        let blocked = self.runner.execute(call, now_ms, self.worker, owned, Blocking::HandedOver(&value), reply);
         if keyspace.shard(&mut ownership).observers.has_pending_events() {
             self.finish(vec![ownership], call.now_ms);
             return self.ran(blocked, self.outbox.done());

@@ -291,7 +291,7 @@ impl Model {
         };
         self.with_call(connection, |call| {
             for &shard in shards {
-                executor.run_held(call, &[shard], &mut owned, &mut Vec::new());
+                executor.runner().run_held(call, &[shard], &mut owned, &mut Vec::new());
             }
         });
         if matches!(work, Work::Busy(_)) {

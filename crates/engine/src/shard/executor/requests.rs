@@ -183,7 +183,7 @@ impl Executor<'_> {
     /// that is another worker.
     fn advance(&mut self, mut node: RequestNode) {
         if node.value.worker == self.worker {
-            node.value.effect_clock = self.recorder.effect_clock();
+            node.value.effect_clock = self.runner.recorder.effect_clock();
         }
         loop {
             let taken = node.value.owned.len();
@@ -211,17 +211,17 @@ impl Executor<'_> {
     fn complete(&mut self, node: RequestNode) {
         // `seen` contains the units on which the replies of this worker's connections depend. The
         // units that the request makes or reads belong to the request's own reply.
-        let own_seen = self.recorder.take_seen();
+        let own_seen = self.runner.recorder.take_seen();
         self.outside_unit(|executor| executor.complete_alone(node));
-        self.recorder.seen = own_seen;
+        self.runner.recorder.seen = own_seen;
     }
 
     fn complete_alone(&mut self, mut node: RequestNode) {
         let mut owned = std::mem::take(&mut node.value.owned);
-        node.value.catch_up(self.clock.now_ms());
+        node.value.catch_up(self.runner.clock.now_ms());
         // The request's effects must have higher stamps than earlier effects of its connection,
         // which may have run on other workers.
-        self.recorder.observe_clock(node.value.effect_clock);
+        self.runner.recorder.observe_clock(node.value.effect_clock);
         let now_ms = node.value.now_ms;
         match std::mem::replace(&mut node.value.task, Task::Commands) {
             Task::Commands => {}
@@ -234,7 +234,7 @@ impl Executor<'_> {
             }
             Task::Serve(shard, key) => {
                 self.serve_now(&mut owned, shard, &key, now_ms);
-                self.recorder.commit_deletions(&mut owned);
+                self.runner.recorder.commit_deletions(&mut owned);
                 self.outbox.send_invalidations(&mut owned);
                 return self.to_free.append(&mut owned);
             }
@@ -255,9 +255,9 @@ impl Executor<'_> {
             // having received all invalidations.
             self.outbox.send_prefix_invalidations();
         }
-        self.recorder.commit_deletions(&mut owned);
-        node.value.effect_clock = self.recorder.effect_clock();
-        node.value.seen = self.recorder.seen;
+        self.runner.recorder.commit_deletions(&mut owned);
+        node.value.effect_clock = self.runner.recorder.effect_clock();
+        node.value.seen = self.runner.recorder.seen;
         faults::pause(Fault::PauseReplying);
         // The reply is sent before the shards are released. If a step has blocked, its command can
         // be woken only by a holder of one of these shards. So the reply to the woken command
@@ -275,7 +275,7 @@ impl Executor<'_> {
             // The clock is read again after steps that took long.
             if all_took >= TIME_AGE_MAX {
                 all_took = Duration::ZERO;
-                request.catch_up(self.clock.now_ms());
+                request.catch_up(self.runner.clock.now_ms());
             }
             // Commands after an oversized reply do not run, as in a pipeline on the connection's
             // own worker.
@@ -308,7 +308,7 @@ impl Executor<'_> {
                 connection: request.connection,
                 now_ms: request.now_ms,
             };
-            if let Some(denied) = self.refuses(&call, Context::TopLevel) {
+            if let Some(denied) = self.runner.refuses(&call, Context::TopLevel) {
                 denied.reply_to(&call, &mut reply);
                 step.reply_end = reply.len();
                 continue;
@@ -317,8 +317,8 @@ impl Executor<'_> {
                 && (call.command.is_timed_individually(call.args.len())
                     || self.keyspace.tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
-            let now_ms = self.time_of(call.now_ms, owned);
-            let blocked = self.execute(&call, now_ms, request.worker, owned, Blocking::Allowed, &mut reply);
+            let now_ms = self.runner.time_of(call.now_ms, owned);
+            let blocked = self.runner.execute(&call, now_ms, request.worker, owned, Blocking::Allowed, &mut reply);
             step.took = began.map(|began| began.elapsed());
             all_took += step.took.unwrap_or_default();
             if blocked.is_some() {

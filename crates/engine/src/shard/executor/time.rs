@@ -8,10 +8,10 @@
 
 use pantala_base::Clock;
 
-use crate::shard::executor::Executor;
+use crate::shard::executor::Runner;
 use crate::shard::ownership::Ownership;
 
-impl Executor<'_> {
+impl Runner<'_> {
     /// Returns the time that a command on these shards sees, Unix time in ms. `now_ms` is the time
     /// of the command's worker.
     #[inline(always)]

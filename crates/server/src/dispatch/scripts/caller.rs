@@ -422,10 +422,15 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             connection: self.token,
             now_ms: self.now_ms,
         };
-        dispatcher.clients.executor.run_held(&call, &dispatcher.shards, self.owned, reply);
+        dispatcher.clients.executor.runner().run_held(&call, &dispatcher.shards, self.owned, reply);
         // As in Redis, tracking assumes that the client has read all keys that the script declares.
         if let Some(reader) = &self.reads_as {
-            dispatcher.clients.executor.remember_for_script(command, reader, self.owned, self.call.keys().iter());
+            dispatcher.clients.executor.runner().remember_for_script(
+                command,
+                reader,
+                self.owned,
+                self.call.keys().iter(),
+            );
         }
         Ok(())
     }
@@ -472,7 +477,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if command.flags.contains(Flags::OTHER_DATABASES) {
             return Err(Halt::Undeclared);
         }
-        let mut access = self.dispatcher.clients.executor.look(&self.view, owned, self.now_ms);
+        let mut access = self.dispatcher.clients.executor.runner().look(&self.view, owned, self.now_ms);
         if let (Some(index), Some(place)) = (command.single_key(), first_key) {
             return Ok(undo.note(&mut access, &Key { bytes: args.at(index), place })?);
         }
@@ -509,7 +514,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     pub(super) fn keep(&mut self) {
         let Some(undo) = &mut self.undo else { return };
         if !self.owned.is_empty() {
-            undo.keep(&mut self.dispatcher.clients.executor.look(&self.view, self.owned, self.now_ms));
+            undo.keep(&mut self.dispatcher.clients.executor.runner().look(&self.view, self.owned, self.now_ms));
         }
     }
 
@@ -527,7 +532,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             return;
         }
         if !self.owned.is_empty() {
-            undo.roll_back(&mut self.dispatcher.clients.executor.look(&self.view, self.owned, self.now_ms));
+            undo.roll_back(&mut self.dispatcher.clients.executor.runner().look(&self.view, self.owned, self.now_ms));
         }
         self.dispatcher.clients.executor.recorder().roll_back_unit(self.owned);
     }
