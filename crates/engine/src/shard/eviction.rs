@@ -227,7 +227,7 @@ impl Executor<'_> {
         let pending = self.to_free.iter().position(|ownership| ownership.shard() == shard);
         let taken = match pending {
             Some(at) => Some(self.to_free.swap_remove(at)),
-            None => self.take_if_ours(shard),
+            None => self.gates().take_if_ours(shard),
         };
         let Some(mut ownership) = taken else { return Tried::Busy };
         let tried = evict(&mut ownership);
@@ -235,7 +235,7 @@ impl Executor<'_> {
         self.outside_unit(|executor| {
             executor.runner.recorder.commit_deletions(&mut owned);
             if has_pending_events(keyspace, &mut owned) {
-                executor.serve(&mut owned, now_ms);
+                executor.serving().serve(&mut owned, now_ms);
                 executor.outbox.send_invalidations(&mut owned);
             }
         });
@@ -269,7 +269,7 @@ impl Executor<'_> {
                 has_released |= release_emptied_of(keyspace, keyspace.shard(&mut held[at]), shard);
             } else if let Some(ownership) = self.to_free.iter_mut().find(|ownership| ownership.shard() == shard) {
                 has_released |= release_emptied_of(keyspace, keyspace.shard(ownership), shard);
-            } else if let Some(mut ownership) = self.take_if_ours(shard) {
+            } else if let Some(mut ownership) = self.gates().take_if_ours(shard) {
                 has_released |= release_emptied_of(keyspace, keyspace.shard(&mut ownership), shard);
                 self.to_free.push(ownership);
             }

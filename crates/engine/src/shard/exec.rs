@@ -93,7 +93,7 @@ impl Executor<'_> {
         }
         request.exec = Some(exec);
         if has_pending_events(self.keyspace(), owned) {
-            self.serve(owned, request.now_ms);
+            self.serving().serve(owned, request.now_ms);
         }
         !is_torn
     }

@@ -15,7 +15,6 @@
 //! No thread blocks on a shard. Requests take shards in ascending order, so they cannot deadlock.
 //! Gates are served in order of arrival, so no request starves.
 
-use std::hint::spin_loop;
 use std::sync::Arc;
 
 use pantala_base::mailbox::Chain;
@@ -31,17 +30,14 @@ use crate::faults::{self, Fault};
 use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
 pub use crate::shard::commit::Recorder;
+use crate::shard::gates::{Gates, take_spinning};
 use crate::shard::invalidation::{remember, set_changer};
 use crate::shard::keyspace::{Execution, Keyspace};
 pub use crate::shard::outbox::Outbox;
-use crate::shard::ownership::{Freed, Gate, Ownership};
+use crate::shard::ownership::{Freed, Ownership};
 use crate::shard::request::{Request, RequestNode, Spare, Task};
+use crate::shard::serving::Serving;
 use crate::store::eviction::Weights;
-
-/// Number of spins on a busy shard before a worker enqueues a request. They last about as long as a
-/// command holds a shard: a few hundred nanoseconds. A request would cost about a microsecond
-/// (`docs/decisions/0009-hot-path.md`).
-const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
 
 /// Number of gates to prefetch ahead: about as many loads as a processor keeps in flight.
 const GATES_AHEAD: usize = 8;
@@ -148,6 +144,19 @@ impl<'k> Executor<'k> {
         self.keyspace
     }
 
+    /// Returns this worker's access to the gates.
+    #[inline]
+    pub(crate) fn gates(&self) -> Gates<'k> {
+        Gates { keyspace: self.keyspace, worker: self.worker }
+    }
+
+    /// Returns the part of this executor that serves blocked clients.
+    pub(crate) fn serving(&mut self) -> Serving<'_, 'k> {
+        let gates = self.gates();
+        let Executor { runner, outbox, spare, to_start, .. } = self;
+        Serving { gates, runner, outbox, spare, to_start }
+    }
+
     /// Returns the part of this executor that runs commands on held shards.
     #[inline]
     pub fn runner(&mut self) -> &mut Runner<'k> {
@@ -172,7 +181,7 @@ impl<'k> Executor<'k> {
     pub fn run_single(&mut self, call: &Call<'_>, place: KeyPlace, reply: &mut Vec<u8>) -> Ran {
         let keyspace = self.keyspace;
         let cell = keyspace.cell(place.shard);
-        if self.may_take(place.shard)
+        if self.gates().may_take(place.shard)
             && let Some(mut ownership) = take_spinning(cell.gate())
         {
             cell.stats().commands.add(1);
@@ -200,14 +209,6 @@ impl<'k> Executor<'k> {
         self.shards.push(place.shard);
         self.leave_request(call, &mut Vec::new());
         Ran::Parked
-    }
-
-    /// Returns whether this worker may take a free shard for its connections' commands. With
-    /// `--execution owner` only the shard's home may.
-    #[inline]
-    pub fn may_take(&self, shard: u32) -> bool {
-        let keyspace = self.keyspace;
-        keyspace.layout().execution == Execution::Inline || keyspace.home(shard) == self.worker
     }
 
     /// Runs a command that needs the given shards: at least one, in any order, with or without
@@ -255,7 +256,7 @@ impl<'k> Executor<'k> {
                 if let Some(&shard) = ahead.next() {
                     keyspace.prefetch_gate(shard);
                 }
-                let Some(ownership) = self.take_spinning(shard) else { break };
+                let Some(ownership) = take_spinning(keyspace.gate(shard)) else { break };
                 owned.push(ownership);
             }
         }
@@ -335,7 +336,7 @@ impl<'k> Executor<'k> {
     #[cold]
     pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
         self.runner.recorder.commit_deletions(&mut owned);
-        self.serve(&mut owned, now_ms);
+        self.serving().serve(&mut owned, now_ms);
         // Serving may have found expired keys.
         self.runner.recorder.commit_deletions(&mut owned);
         self.outbox.send_invalidations(&mut owned);
@@ -364,11 +365,6 @@ impl<'k> Executor<'k> {
         let Some(waiter) = blocked else { return done };
         self.outbox.set_blocked(waiter);
         Ran::Blocked
-    }
-
-    #[inline]
-    pub(crate) fn take_spinning(&self, shard: u32) -> Option<Ownership> {
-        take_spinning(self.keyspace.gate(shard))
     }
 }
 
@@ -518,26 +514,6 @@ impl<'k> Runner<'k> {
         }
         Some(waiter)
     }
-}
-
-/// Takes a shard. If it is busy, spins briefly, because its owner may be about to free it.
-#[inline]
-fn take_spinning(gate: &Gate<Request>) -> Option<Ownership> {
-    gate.try_take().or_else(|| wait_briefly(gate))
-}
-
-#[cold]
-#[inline(never)]
-fn wait_briefly(gate: &Gate<Request>) -> Option<Ownership> {
-    for _ in 0..SPINS_MAX {
-        spin_loop();
-        if !gate.is_held()
-            && let Some(ownership) = gate.try_take()
-        {
-            return Some(ownership);
-        }
-    }
-    None
 }
 
 /// Returns whether a command changes only keys of the selected database.

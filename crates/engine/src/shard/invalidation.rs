@@ -223,7 +223,7 @@ impl Executor<'_> {
     /// whether a key was evicted. If not, the caller must raise the total again.
     fn evict_tracked(&mut self, shard: u32) -> bool {
         let keyspace = self.keyspace();
-        let Some(mut ownership) = self.take_if_ours(shard) else { return false };
+        let Some(mut ownership) = self.gates().take_if_ours(shard) else { return false };
         let state = keyspace.shard(&mut ownership);
         let tracked = &mut state.observers.tracked;
         let is_done = tracked.evict(&mut state.random);

@@ -10,6 +10,7 @@ pub mod exec;
 pub mod executor;
 pub mod expire;
 mod faults;
+mod gates;
 pub(crate) mod invalidation;
 pub mod keyspace;
 pub mod message;

@@ -16,15 +16,26 @@ use crate::command::Key;
 use crate::effect::blocking::ReadyKey;
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
-use crate::shard::executor::{Call, Executor, access};
+use crate::shard::executor::{Call, Executor, Outbox, Runner, access};
+use crate::shard::gates::Gates;
 use crate::shard::ownership::Ownership;
-use crate::shard::request::Task;
+use crate::shard::request::{RequestNode, Spare, Task};
 use crate::store::db::Db;
 
 /// Initial capacity of the reply to a waiter, sufficient for a key and a short element.
 const REPLY_BYTES: usize = 64;
 
-impl Executor<'_> {
+/// The part of an [`Executor`] that serves blocked clients.
+pub(crate) struct Serving<'e, 'k> {
+    pub(super) gates: Gates<'k>,
+    pub(super) runner: &'e mut Runner<'k>,
+    pub(super) outbox: &'e mut Outbox<'k>,
+    pub(super) spare: &'e mut Spare,
+    /// Requests to start when the held shards are released.
+    pub(super) to_start: &'e mut Vec<RequestNode>,
+}
+
+impl Serving<'_, '_> {
     /// Serves the ready keys of held shards. May add more shards to `owned`. Keys are looked up at
     /// the current time, but not before `now_ms`, the time of the command that made them ready. A
     /// key that has expired by then counts as missing, as in Redis.
@@ -32,7 +43,7 @@ impl Executor<'_> {
     /// Serving a key may make keys of any held shard ready, and may add shards. So passes over the
     /// shards are repeated until a pass finds no key.
     pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
-        let keyspace = self.keyspace();
+        let keyspace = self.gates.keyspace;
         loop {
             let mut ready = Vec::new();
             for ownership in owned.iter_mut() {
@@ -52,7 +63,7 @@ impl Executor<'_> {
     }
 
     fn serve_key(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
-        let keyspace = self.keyspace();
+        let keyspace = self.gates.keyspace;
         let looked_for = Key { bytes: &key.1, place: keyspace.place(&key.1) };
         let mut ticket = 0;
         // Serving a waiter may add shards to `owned`, so the index is searched each time.
@@ -106,7 +117,7 @@ impl Executor<'_> {
             return waiter.claim() && self.send_woken(waiter, bytes);
         }
         let woken = Blocking::Woken { waiter, key: &key.1, claimed: false };
-        let mut access = access(self.keyspace(), &call, owned, woken);
+        let mut access = access(self.gates.keyspace, &call, owned, woken);
         self.runner.run_handler(&mut access, &call, &mut bytes);
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
         debug_assert!(!claimed || !bytes.is_empty(), "a handler claimed its waiter and did not reply");
@@ -124,7 +135,7 @@ impl Executor<'_> {
     /// cause a deadlock.
     fn take_too(&mut self, owned: &mut Vec<Ownership>, shard: u32) -> bool {
         let Err(at) = owned.binary_search_by_key(&shard, Ownership::shard) else { return true };
-        match self.take_if_ours(shard) {
+        match self.gates.take_if_ours(shard) {
             Some(ownership) => {
                 owned.insert(at, ownership);
                 true
@@ -133,37 +144,35 @@ impl Executor<'_> {
         }
     }
 
-    pub(crate) fn take_if_ours(&self, shard: u32) -> Option<Ownership> {
-        if self.may_take(shard) { self.take_spinning(shard) } else { None }
-    }
-
     fn serve_when_free(&mut self, waiter: &Waiter, shard: u32, destination: u32, key: ReadyKey, now_ms: i64) {
-        let mut node = self.new_request(waiter.session, waiter.connection, now_ms);
+        let mut node = self.spare.request(waiter.session, self.gates.worker, waiter.connection, now_ms);
         node.value.shards.extend([shard.min(destination), shard.max(destination)]);
         node.value.task = Task::Serve(shard, key);
-        self.keyspace().count_served_later(1);
+        self.gates.keyspace.count_served_later(1);
         self.to_start.push(node);
     }
 
-    /// Serves a queue that [`Executor::serve_when_free`] has stopped. The request holds the key's
+    /// Serves a queue that [`Serving::serve_when_free`] has stopped. The request holds the key's
     /// shard and the destination's shard.
     pub(crate) fn serve_now(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
         if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
-            let observers = &mut self.keyspace().shard(&mut owned[index]).observers;
+            let observers = &mut self.gates.keyspace.shard(&mut owned[index]).observers;
             observers.set_stopped(key, false);
             observers.note(key.0, &key.1);
         }
         self.serve(owned, now_ms);
-        self.keyspace().count_served_later(-1);
+        self.gates.keyspace.count_served_later(-1);
     }
+}
 
+impl Executor<'_> {
     /// Removes a claimed waiter from the queues that still contain it.
     pub fn withdraw(&mut self, waiter: &Arc<Waiter>) {
         if !waiter.is_queued() {
             return;
         }
         for shard in waiter.shards() {
-            if let Some(mut ownership) = self.take_if_ours(shard) {
+            if let Some(mut ownership) = self.gates().take_if_ours(shard) {
                 self.keyspace().shard(&mut ownership).observers.remove(shard, waiter);
                 self.free(ownership);
                 continue;

@@ -9,6 +9,7 @@ use super::{Call, Executor, Ran};
 use crate::command::SessionView;
 use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
+use crate::shard::gates::take_spinning;
 use crate::shard::keyspace::Execution;
 use crate::shard::ownership::Ownership;
 
@@ -23,7 +24,7 @@ impl Executor<'_> {
         if keyspace.layout().execution != Execution::Inline || is_seen() {
             return None;
         }
-        let ownership = self.take_spinning(shard)?;
+        let ownership = take_spinning(keyspace.gate(shard))?;
         // The journal may be turned on after this check. But a reader of the journal starts at a
         // cut (a point in the stream), for which all shards must be held. So the cut follows this
         // command, and the reader does not need the command's effect.

@@ -233,7 +233,7 @@ impl Executor<'_> {
                 return self.to_free.append(&mut owned);
             }
             Task::Serve(shard, key) => {
-                self.serve_now(&mut owned, shard, &key, now_ms);
+                self.serving().serve_now(&mut owned, shard, &key, now_ms);
                 self.runner.recorder.commit_deletions(&mut owned);
                 self.outbox.send_invalidations(&mut owned);
                 return self.to_free.append(&mut owned);
@@ -295,7 +295,7 @@ impl Executor<'_> {
                 Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
                 step.reply_end = reply.len();
                 if has_pending_events(self.keyspace, owned) {
-                    self.serve(owned, request.now_ms);
+                    self.serving().serve(owned, request.now_ms);
                 }
                 continue;
             }
@@ -327,7 +327,7 @@ impl Executor<'_> {
             step.reply_end = reply.len();
             // Blocked clients are served before the next command of the pipeline runs.
             if has_pending_events(self.keyspace, owned) {
-                self.serve(owned, request.now_ms);
+                self.serving().serve(owned, request.now_ms);
             }
         }
         request.steps = steps;
