@@ -71,16 +71,27 @@ enum Tried {
     Enough,
 }
 
-impl Executor<'_> {
+/// The part of an [`Executor`] that evicts keys and measures memory.
+pub struct Evictor<'e, 'k>(&'e mut Executor<'k>);
+
+impl<'k> Executor<'k> {
+    /// Returns the part of this executor that evicts keys and measures memory.
+    #[inline]
+    pub fn evictor(&mut self) -> Evictor<'_, 'k> {
+        Evictor(self)
+    }
+}
+
+impl Evictor<'_, '_> {
     /// Evicts keys while memory is above its limit, before a command runs. `held` are the shards
     /// that the caller holds, sorted. Blocked clients are served and invalidations sent when the
     /// shards are released.
     #[inline]
     pub fn make_room(&mut self, held: &mut [Ownership], now_ms: i64) -> Room {
-        let memory = self.keyspace().memory();
+        let memory = self.0.keyspace().memory();
         if !memory.is_over() {
             memory.note_exceeded(false);
-            self.weights.has_more_to_evict = false;
+            self.0.weights.has_more_to_evict = false;
             return Room::Enough;
         }
         self.evict(held, now_ms)
@@ -93,7 +104,7 @@ impl Executor<'_> {
 
     #[cold]
     fn evict(&mut self, held: &mut [Ownership], now_ms: i64) -> Room {
-        let keyspace = self.keyspace();
+        let keyspace = self.0.keyspace();
         let (memory, tuning) = (keyspace.memory(), &keyspace.tuning);
         // As in Redis, nothing is evicted while writes are paused, and no command is rejected for
         // lack of memory.
@@ -104,8 +115,8 @@ impl Executor<'_> {
         let began = Instant::now();
         let time_max = time_limit(tuning.maxmemory_eviction_tenacity.load(Relaxed));
         self.refresh_old_weights(policy, now_ms);
-        self.weights.start_span(memory, now_ms);
-        self.weights.has_more_to_evict = false;
+        self.0.weights.start_span(memory, now_ms);
+        self.0.weights.has_more_to_evict = false;
         let (mut evicted, mut missed) = (0, 0);
         let room = loop {
             if !memory.is_over() {
@@ -117,10 +128,10 @@ impl Executor<'_> {
                 }
                 break Room::None;
             }
-            if self.weights.has_evicted_its_share(memory) && memory.is_excess_tolerated() {
+            if self.0.weights.has_evicted_its_share(memory) && memory.is_excess_tolerated() {
                 // This worker evicts more only if other workers have nothing left to evict.
                 self.refresh_weights(policy, now_ms);
-                if self.weights.has_evicted_its_share(memory) {
+                if self.0.weights.has_evicted_its_share(memory) {
                     break Room::Later;
                 }
             }
@@ -133,8 +144,8 @@ impl Executor<'_> {
                 Tried::NotFound | Tried::Busy => break Room::None,
                 Tried::Evicted(bytes) => {
                     (evicted, missed) = (evicted + 1, 0);
-                    self.weights.freed_bytes += bytes;
-                    if self.weights.others > 0 {
+                    self.0.weights.freed_bytes += bytes;
+                    if self.0.weights.others > 0 {
                         memory.add_freed(bytes);
                     }
                     if evicted % KEYS_PER_CLOCK_READ != 0 {
@@ -143,7 +154,7 @@ impl Executor<'_> {
                 }
             }
             if began.elapsed() > time_max && memory.is_excess_tolerated() {
-                self.weights.has_more_to_evict = evicted > 0;
+                self.0.weights.has_more_to_evict = evicted > 0;
                 break Room::Later;
             }
         };
@@ -151,7 +162,7 @@ impl Executor<'_> {
             memory.lower_ceiling();
         }
         if policy != EvictionPolicy::Nothing {
-            keyspace.note_latency(self.worker(), latency::EVICTION_CYCLE, now_ms, began.elapsed());
+            keyspace.note_latency(self.0.worker(), latency::EVICTION_CYCLE, now_ms, began.elapsed());
         }
         memory.note_exceeded(room != Room::Enough);
         room
@@ -159,16 +170,16 @@ impl Executor<'_> {
 
     fn evict_one(&mut self, policy: EvictionPolicy, held: &mut [Ownership], now_ms: i64) -> Tried {
         for _ in 0..TRIES {
-            let Some((shard, physical)) = self.weights.pick() else { break };
+            let Some((shard, physical)) = self.0.weights.pick() else { break };
             if let done @ (Tried::Evicted(_) | Tried::Enough) = self.evict_from(shard, physical, policy, held, now_ms) {
                 return done;
             }
         }
         // The weights may be out of date.
         self.refresh_weights(policy, now_ms);
-        let mut all = if self.weights.others > 0 { Tried::Busy } else { Tried::Nothing };
-        for at in 0..self.weights.sums.len() {
-            let (_, shard, physical) = self.weights.sums[at];
+        let mut all = if self.0.weights.others > 0 { Tried::Busy } else { Tried::Nothing };
+        for at in 0..self.0.weights.sums.len() {
+            let (_, shard, physical) = self.0.weights.sums[at];
             match (all, self.evict_from(shard, physical, policy, held, now_ms)) {
                 (_, done @ (Tried::Evicted(_) | Tried::Enough)) => return done,
                 (_, Tried::NotFound) => all = Tried::NotFound,
@@ -182,19 +193,19 @@ impl Executor<'_> {
     /// Returns whether the last attempt evicted keys and ran out of time, so that the next attempt
     /// should follow soon.
     pub fn must_continue_evicting(&self) -> bool {
-        self.weights.has_more_to_evict
+        self.0.weights.has_more_to_evict
     }
 
     fn refresh_old_weights(&mut self, policy: EvictionPolicy, now_ms: i64) {
-        let is_old = now_ms - self.weights.refreshed_ms >= WEIGHTS_KEPT_MS;
-        if is_old || self.weights.is_volatile != policy.is_volatile() {
+        let is_old = now_ms - self.0.weights.refreshed_ms >= WEIGHTS_KEPT_MS;
+        if is_old || self.0.weights.is_volatile != policy.is_volatile() {
             self.refresh_weights(policy, now_ms);
         }
     }
 
     fn refresh_weights(&mut self, policy: EvictionPolicy, now_ms: i64) {
-        let (keyspace, worker) = (self.keyspace(), self.worker());
-        self.weights.recompute(keyspace, worker, policy.is_volatile(), now_ms);
+        let (keyspace, worker) = (self.0.keyspace(), self.0.worker());
+        self.0.weights.recompute(keyspace, worker, policy.is_volatile(), now_ms);
     }
 
     /// Evicts a key of a shard if the shard is held by this worker or free, preferably from
@@ -207,7 +218,7 @@ impl Executor<'_> {
         held: &mut [Ownership],
         now_ms: i64,
     ) -> Tried {
-        let (keyspace, worker) = (self.keyspace(), self.worker());
+        let (keyspace, worker) = (self.0.keyspace(), self.0.worker());
         let evict = |ownership: &mut Ownership| {
             // `CONFIG SET` may have raised the limit since the caller's check. The limit is checked
             // again while the shard is held, because a key that is written after the limit was
@@ -224,24 +235,24 @@ impl Executor<'_> {
         }
         // While the caller holds shards (`held`), other shards from which keys were evicted stay in
         // `to_free`. They are released after the command on the held shards has run.
-        let pending = self.to_free.iter().position(|ownership| ownership.shard() == shard);
+        let pending = self.0.to_free.iter().position(|ownership| ownership.shard() == shard);
         let taken = match pending {
-            Some(at) => Some(self.to_free.swap_remove(at)),
-            None => self.gates().take_if_ours(shard),
+            Some(at) => Some(self.0.to_free.swap_remove(at)),
+            None => self.0.gates().take_if_ours(shard),
         };
         let Some(mut ownership) = taken else { return Tried::Busy };
         let tried = evict(&mut ownership);
         let mut owned = vec![ownership];
-        self.outside_unit(|executor| {
+        self.0.outside_unit(|executor| {
             executor.runner.recorder.commit_deletions(&mut owned);
             if has_pending_events(keyspace, &mut owned) {
                 executor.serving().serve(&mut owned, now_ms);
                 executor.outbox.send_invalidations(&mut owned);
             }
         });
-        self.to_free.append(&mut owned);
+        self.0.to_free.append(&mut owned);
         if held.is_empty() {
-            self.free_all();
+            self.0.free_all();
         }
         tried
     }
@@ -250,8 +261,8 @@ impl Executor<'_> {
     /// Returns whether it released any. A search that released nothing is repeated in the same
     /// millisecond only after many commands, so that searches cost little per command.
     fn release_emptied(&mut self, held: &mut [Ownership], now_ms: i64) -> bool {
-        let keyspace = self.keyspace();
-        let weights = &mut self.weights;
+        let keyspace = self.0.keyspace();
+        let weights = &mut self.0.weights;
         if weights.release_failed_ms == now_ms {
             weights.release_credit += DICTS_CHECKED;
             if weights.release_credit < u64::from(keyspace.partition_count()) * keyspace.used().count() as u64 {
@@ -267,25 +278,25 @@ impl Executor<'_> {
             }
             if let Ok(at) = held.binary_search_by_key(&shard, Ownership::shard) {
                 has_released |= release_emptied_of(keyspace, keyspace.shard(&mut held[at]), shard);
-            } else if let Some(ownership) = self.to_free.iter_mut().find(|ownership| ownership.shard() == shard) {
+            } else if let Some(ownership) = self.0.to_free.iter_mut().find(|ownership| ownership.shard() == shard) {
                 has_released |= release_emptied_of(keyspace, keyspace.shard(ownership), shard);
-            } else if let Some(mut ownership) = self.gates().take_if_ours(shard) {
+            } else if let Some(mut ownership) = self.0.gates().take_if_ours(shard) {
                 has_released |= release_emptied_of(keyspace, keyspace.shard(&mut ownership), shard);
-                self.to_free.push(ownership);
+                self.0.to_free.push(ownership);
             }
         }
-        self.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
+        self.0.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
         // As after an eviction, shards taken here are released only after the command on the held
         // shards has run.
         if held.is_empty() {
-            self.free_all();
+            self.0.free_all();
         }
         has_released
     }
 
     /// Flushes the memory usage of this worker's free home shards into the global counter.
     pub fn measure(&mut self) {
-        let (keyspace, worker) = (self.keyspace(), self.worker());
+        let (keyspace, worker) = (self.0.keyspace(), self.0.worker());
         self.measure_free(|shard| keyspace.home(shard) == worker);
     }
 
@@ -293,17 +304,17 @@ impl Executor<'_> {
     /// usage is read or a limit is set, because without a limit shards flush only about once a
     /// second.
     pub fn measure_all(&mut self) {
-        self.runner.recorder.hand_over_stream();
-        let (keyspace, worker) = (self.keyspace(), self.worker());
+        self.0.runner.recorder.hand_over_stream();
+        let (keyspace, worker) = (self.0.keyspace(), self.0.worker());
         let is_inline = keyspace.layout().execution == Execution::Inline;
         self.measure_free(|shard| is_inline || keyspace.home(shard) == worker);
-        self.free_all();
+        self.0.free_all();
     }
 
     fn measure_free(&mut self, is_wanted: impl Fn(u32) -> bool) {
-        let keyspace = self.keyspace();
+        let keyspace = self.0.keyspace();
         for shard in (0..keyspace.partition_count()).filter(|&shard| is_wanted(shard)) {
-            let Some(mut ownership) = self.try_take(shard) else { continue };
+            let Some(mut ownership) = self.0.try_take(shard) else { continue };
             release_emptied_of(keyspace, keyspace.shard(&mut ownership), shard);
             let Shard { databases, observers, .. } = keyspace.shard(&mut ownership);
             observers.watches.sweep_few();
@@ -312,7 +323,7 @@ impl Executor<'_> {
                 db_stats.dict_bytes.set(database.dict.allocated_bytes() as u64);
                 keyspace.flush_memory(db_stats);
             }
-            self.free(ownership);
+            self.0.free(ownership);
         }
     }
 }

@@ -104,7 +104,7 @@ impl Executor<'_> {
         let has_started = exec.heading_bytes > 0;
         let flags = exec.transaction.flags();
         let is_limited = self.keyspace().tuning.is_limited() && !session.of_primary;
-        if !has_started && is_limited && !self.has_room(flags, owned, now_ms) {
+        if !has_started && is_limited && !self.evictor().has_room(flags, owned, now_ms) {
             Reply::new(&mut request.reply, session.version).error_bytes(&discarded(OUT_OF_MEMORY.as_bytes()));
             return false;
         }

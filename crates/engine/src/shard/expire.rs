@@ -109,7 +109,7 @@ impl ActiveExpiry {
         let keyspace = executor.keyspace();
         self.turns = (self.turns + 1) % TURNS_PER_MEASURE;
         if self.turns == 0 {
-            executor.measure();
+            executor.evictor().measure();
         }
         if !keyspace.tuning.active_expire.load(Relaxed) {
             return;

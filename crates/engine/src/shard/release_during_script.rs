@@ -87,7 +87,7 @@ impl Executor<'_> {
     }
 
     /// Releases the shards from which keys were evicted while other shards were held
-    /// ([`Executor::make_room`]). Must not be called while a request runs.
+    /// ([`Evictor::make_room`](crate::shard::eviction::Evictor::make_room)). Must not be called while a request runs.
     pub fn free_evicted(&mut self) {
         self.free_all();
     }

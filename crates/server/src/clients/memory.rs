@@ -90,19 +90,19 @@ impl EvictionState {
     /// Evicts keys before a command runs, if memory exceeds its limit.
     pub fn make_room<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>, held: &mut [Ownership]) {
         let was_over = clients.executor.keyspace().memory().is_over();
-        let mut room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
+        let mut room = clients.executor.evictor().make_room(held, clients.reactor.clock.now_ms);
         // The global memory counter may still include memory that clients have freed, for example
         // at the end of a transaction.
         if room == Room::None && self.refreshed_ms != clients.reactor.clock.now_ms {
             self.publish_client_memory(clients);
-            room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
+            room = clients.executor.evictor().make_room(held, clients.reactor.clock.now_ms);
         }
         if was_over {
             // Eviction may have taken long, so the clock is read again.
             clients.reactor.read_clock();
         }
         self.is_out = room == Room::None;
-        self.has_pending_work |= clients.executor.must_continue_evicting();
+        self.has_pending_work |= clients.executor.evictor().must_continue_evicting();
     }
 
     /// Updates this worker's part of the global memory counter.
@@ -135,7 +135,7 @@ impl EvictionState {
     pub fn look_after<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         self.publish_client_memory(clients);
         if clients.executor.keyspace().tuning.is_limited() {
-            clients.executor.measure();
+            clients.executor.evictor().measure();
             self.continue_eviction(clients);
         }
     }

@@ -417,7 +417,7 @@ impl Runner {
         ranges: &[ArgRange],
     ) -> Ran {
         if command.flags.contains(Flags::MEASURES) {
-            d.clients.executor.measure_all();
+            d.clients.executor.evictor().measure_all();
         }
         let connection =
             d.clients.reactor.connections[entry.connection as usize].as_mut().expect("looked at by the caller");

@@ -73,17 +73,17 @@ fn nothing_is_evicted_within_the_limit_or_without_candidates() {
     let keyspace = filled(Execution::Inline, 1);
     let mut executor = Executor::new(&keyspace, 0);
     limit(&keyspace, 1000);
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::Enough);
     assert_eq!(keys(&keyspace), [KEYS; 4]);
     limit(&keyspace, 500);
     keyspace.tuning.set_eviction_policy(EvictionPolicy::Nothing);
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::None);
     // No key has a TTL.
     keyspace.tuning.set_eviction_policy(EvictionPolicy::Volatile(Rank::Lru));
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::None);
     assert_eq!(keys(&keyspace), [KEYS; 4]);
     fill(&keyspace, 2, KEYS, Expire::At(NOW_MS + 1000));
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::None);
     assert_eq!(keys(&keyspace), [KEYS, KEYS, 0, KEYS]);
 }
 
@@ -93,23 +93,23 @@ fn busy_shards_are_skipped() {
     let mut executor = Executor::new(&keyspace, 0);
     let mut held: Vec<Ownership> = (0..3).filter_map(|shard| executor.try_take(shard)).collect();
     limit(&keyspace, 850);
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::Enough);
     assert_eq!(keys(&keyspace)[..3], [KEYS; 3]);
     assert!(keys(&keyspace)[3] < KEYS);
     // The free shard has no more keys. The rest is evicted later, as long as usage does not rise.
     limit(&keyspace, 100);
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Later);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), [KEYS, KEYS, KEYS, 0]);
     keyspace.memory().add_other(1);
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::None);
     keyspace.memory().add_other(-1);
     // While shards are busy, usage may exceed the limit by a quarter.
     limit(&keyspace, 850);
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Later);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::Later);
     keyspace.memory().add_other(keyspace.memory().limit_bytes() as i64 / 20);
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Later);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::Later);
     // Keys of held shards can be evicted.
-    assert_eq!(executor.make_room(&mut held, NOW_MS), Room::Enough);
+    assert_eq!(executor.evictor().make_room(&mut held, NOW_MS), Room::Enough);
     assert!(keys(&keyspace).iter().sum::<u64>() < 5 * KEYS / 2);
     held.into_iter().for_each(|ownership| executor.free(ownership));
     assert!((0..SHARDS).all(|shard| executor.try_take(shard).map(|ownership| executor.free(ownership)).is_some()));
@@ -122,7 +122,7 @@ fn shards_are_evicted_from_in_proportion_to_their_keys() {
     fill(&keyspace, 3, 100, Expire::Clear);
     let mut executor = Executor::new(&keyspace, 0);
     limit(&keyspace, 500);
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::Enough);
     let [_, many, _, few] = keys(&keyspace)[..] else { panic!("four shards") };
     assert!((1500..3500).contains(&many) && (20..80).contains(&few), "{many} and {few} left");
 }
@@ -133,17 +133,17 @@ fn homes_evict_their_shares() {
     let mut executors = [Executor::new(&keyspace, 0), Executor::new(&keyspace, 1)];
     limit(&keyspace, 600);
     let before = keyspace.memory().excess_bytes();
-    assert_eq!(executors[0].make_room(&mut [], NOW_MS), Room::Later);
+    assert_eq!(executors[0].evictor().make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace)[2..], [KEYS; 2]);
     let after = keyspace.memory().excess_bytes();
     assert!((before * 4 / 10..before * 6 / 10).contains(&after), "{after} of {before} left");
     // Worker 0 evicts nothing more until worker 1 has evicted its own share.
     let its_keys = keys(&keyspace);
-    assert_eq!(executors[0].make_room(&mut [], NOW_MS), Room::Later);
+    assert_eq!(executors[0].evictor().make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), its_keys);
-    assert!(!executors[0].must_continue_evicting());
-    executors[1].make_room(&mut [], NOW_MS);
-    executors[0].make_room(&mut [], NOW_MS);
+    assert!(!executors[0].evictor().must_continue_evicting());
+    executors[1].evictor().make_room(&mut [], NOW_MS);
+    executors[0].evictor().make_room(&mut [], NOW_MS);
     let left = keys(&keyspace);
     assert!((left[0] + left[1]).abs_diff(left[2] + left[3]) < KEYS / 4, "{left:?}");
 }
@@ -166,7 +166,7 @@ fn readers_get_invalidations_of_keys_evicted_from_a_shard_about_to_be_released()
     }
     executor.to_free.push(pending);
     limit(&keyspace, 900);
-    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
+    assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::Enough);
     let evicted = KEYS - keys(&keyspace)[3];
     assert!(evicted > 0);
     assert_eq!(executor.outbox().take_invalidations().len() as u64, evicted);

@@ -291,7 +291,7 @@ impl Executor<'_> {
             // primary nothing is evicted, and no command is rejected, because the primary's
             // commands must not be lost.
             let is_limited = self.keyspace.tuning.is_limited() && !request.session.of_primary;
-            if is_limited && !self.has_room(step.command.flags, owned, request.now_ms) {
+            if is_limited && !self.evictor().has_room(step.command.flags, owned, request.now_ms) {
                 Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
                 step.reply_end = reply.len();
                 if has_pending_events(self.keyspace, owned) {
