@@ -71,11 +71,11 @@ enum Tried {
     Enough,
 }
 
-/// The part of an [`Executor`] that evicts keys and measures memory.
-pub struct Evictor<'e, 'k>(&'e mut Executor<'k>);
+/// The part of an [`Executor`] that evicts keys and tracked keys, and measures memory.
+pub struct Evictor<'e, 'k>(pub(super) &'e mut Executor<'k>);
 
 impl<'k> Executor<'k> {
-    /// Returns the part of this executor that evicts keys and measures memory.
+    /// Returns the part of this executor that evicts keys and tracked keys, and measures memory.
     #[inline]
     pub fn evictor(&mut self) -> Evictor<'_, 'k> {
         Evictor(self)

@@ -76,87 +76,89 @@ impl Exec {
     }
 }
 
-impl Executor<'_> {
-    /// Runs a transaction that holds all its shards, and serves clients blocked on keys that it
-    /// changed. Returns `false` if [`Fault::TornExec`] has interrupted it.
-    pub(crate) fn run_exec(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
-        let Some(mut exec) = request.exec.take() else { return true };
-        let began = WATCHING.then(Instant::now);
-        self.runner.recorder.begin_unit();
-        let is_torn = self.run_queue(&mut exec, request, owned);
-        self.runner.recorder.end_unit(owned);
-        exec.took += began.map_or(Duration::ZERO, |began| began.elapsed());
-        if !is_torn && self.keyspace().monitors().are_there() {
-            let args = [ArgRange::new(0, exec.name.len())];
-            let (client, db) = (request.session.client, request.session.db);
-            self.keyspace().show(exec.command, &Args::new(&exec.name, &args), client, db);
-        }
-        request.exec = Some(exec);
-        if has_pending_events(self.keyspace(), owned) {
-            self.serving().serve(owned, request.now_ms);
-        }
-        !is_torn
+/// Runs a transaction that holds all its shards, and serves clients blocked on keys that it
+/// changed. Returns `false` if [`Fault::TornExec`] has interrupted it.
+pub(crate) fn run_exec(executor: &mut Executor<'_>, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
+    let Some(mut exec) = request.exec.take() else { return true };
+    let began = WATCHING.then(Instant::now);
+    executor.runner.recorder.begin_unit();
+    let is_torn = exec.run_queue(executor, request, owned);
+    executor.runner.recorder.end_unit(owned);
+    exec.took += began.map_or(Duration::ZERO, |began| began.elapsed());
+    if !is_torn && executor.keyspace().monitors().are_there() {
+        let args = [ArgRange::new(0, exec.name.len())];
+        let (client, db) = (request.session.client, request.session.db);
+        executor.keyspace().show(exec.command, &Args::new(&exec.name, &args), client, db);
     }
+    request.exec = Some(exec);
+    if has_pending_events(executor.keyspace(), owned) {
+        executor.serving().serve(owned, request.now_ms);
+    }
+    !is_torn
+}
 
+impl Exec {
     /// Runs the commands. Returns whether [`Fault::TornExec`] has interrupted the transaction.
-    fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut [Ownership]) -> bool {
-        let (session, now_ms) = (request.session, self.runner.time_of(request.now_ms, owned));
-        let has_started = exec.heading_bytes > 0;
-        let flags = exec.transaction.flags();
-        let is_limited = self.keyspace().tuning.is_limited() && !session.of_primary;
-        if !has_started && is_limited && !self.evictor().has_room(flags, owned, now_ms) {
+    fn run_queue(&mut self, executor: &mut Executor<'_>, request: &mut Request, owned: &mut [Ownership]) -> bool {
+        let (session, now_ms) = (request.session, executor.runner.time_of(request.now_ms, owned));
+        let has_started = self.heading_bytes > 0;
+        let flags = self.transaction.flags();
+        let is_limited = executor.keyspace().tuning.is_limited() && !session.of_primary;
+        if !has_started && is_limited && !executor.evictor().has_room(flags, owned, now_ms) {
             Reply::new(&mut request.reply, session.version).error_bytes(&discarded(OUT_OF_MEMORY.as_bytes()));
             return false;
         }
-        let watching = exec.watching.take();
+        let watching = self.watching.take();
         let is_intact =
-            watching.is_none_or(|watching| watching.is_intact(&mut self.runner.look(&session, owned, now_ms)));
+            watching.is_none_or(|watching| watching.is_intact(&mut executor.runner.look(&session, owned, now_ms)));
         if !is_intact && !faults::hits(Fault::BlindExec) {
             Reply::new(&mut request.reply, session.version).null_array();
             return false;
         }
-        let queue = exec.transaction.queue();
+        let queue = self.transaction.queue();
         if !has_started {
             Reply::new(&mut request.reply, session.version).array(queue.len());
-            exec.heading_bytes = request.reply.len();
+            self.heading_bytes = request.reply.len();
         }
         let mut shards = Vec::new();
         // All commands are checked by the same rules, so that a change of rules cannot split the
         // transaction.
-        let changed = self.keyspace().changed_rules(&session);
-        for (at, queued) in queue.iter().enumerate().skip(exec.ran.len()) {
+        let changed = executor.keyspace().changed_rules(&session);
+        for (at, queued) in queue.iter().enumerate().skip(self.ran.len()) {
             faults::pause(Fault::PauseHolding);
             if !has_started && at + 1 == queue.len() && faults::hits(Fault::TornExec) {
                 return true;
             }
-            let is_found = exec.transaction.find_shards(queued, &mut shards);
+            let is_found = self.transaction.find_shards(queued, &mut shards);
             debug_assert!(is_found, "shards not found of a command that can travel");
             let call = Call {
                 command: queued.command,
-                args: exec.transaction.args(queued),
+                args: self.transaction.args(queued),
                 first_key: queued.first_key,
                 session,
                 reads_as: request.reads_as.as_ref(),
                 connection: request.connection,
                 now_ms,
             };
-            let refuses = |changed| self.keyspace().refuses_queued(changed, &call, queue.len());
+            let refuses = |changed| executor.keyspace().refuses_queued(changed, &call, queue.len());
             let denied = changed.as_ref().and_then(refuses);
             if let Some(denied) = denied {
                 Reply::new(&mut request.reply, session.version).error(&denied.message_in_exec());
-                exec.ran.push(RanQueued { reply_end: request.reply.len(), took: None, is_denied: true });
+                self.ran.push(RanQueued { reply_end: request.reply.len(), took: None, is_denied: true });
                 continue;
             }
-            let is_timed =
-                WATCHING && (!call.command.is_plain(call.args.len()) || self.keyspace().tuning.times_all.load(Relaxed));
+            let is_timed = WATCHING
+                && (!call.command.is_plain(call.args.len()) || executor.keyspace().tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
-            self.runner.run_held(&call, &shards, owned, &mut request.reply);
+            executor.runner.run_held(&call, &shards, owned, &mut request.reply);
             let took = began.map(|began| began.elapsed());
-            exec.ran.push(RanQueued { reply_end: request.reply.len(), took, is_denied: false });
+            self.ran.push(RanQueued { reply_end: request.reply.len(), took, is_denied: false });
         }
         false
     }
+}
 
+impl Executor<'_> {
     /// Implements [`Fault::TornExec`]: releases the shards, and makes the transaction acquire them
     /// again for its last command.
     #[cold]

@@ -9,53 +9,53 @@ use crate::shard::executor::{Call, Executor, Ran};
 /// would cancel out.
 const TIMES: usize = 3;
 
-impl Executor<'_> {
+impl Call<'_> {
     /// Runs [`Fault::TornMset`](crate::faults::Fault::TornMset). Returns `None` and does nothing if
     /// the first key's shard is busy, or there is only one key.
     #[cold]
-    pub fn run_torn(&mut self, call: &Call<'_>, reply: &mut Vec<u8>) -> Option<Ran> {
-        let words: Vec<&[u8]> = call.args.iter().collect();
+    pub fn run_torn(&self, executor: &mut Executor<'_>, reply: &mut Vec<u8>) -> Option<Ran> {
+        let words: Vec<&[u8]> = self.args.iter().collect();
         let [name, key, value, others @ ..] = words.as_slice() else { return None };
         if others.is_empty() || others.len() % 2 == 1 {
             return None;
         }
-        if !self.run_ahead(call, &[name, key, value]) {
+        if !self.run_ahead(executor, &[name, key, value]) {
             return None;
         }
         stall();
-        let shards: Vec<u32> = others.chunks(2).map(|pair| self.keyspace().place(pair[0]).shard).collect();
+        let shards: Vec<u32> = others.chunks(2).map(|pair| executor.keyspace().place(pair[0]).shard).collect();
         let mut rest = vec![*name];
         rest.extend_from_slice(others);
         let (bytes, ranges) = joined(&rest);
-        Some(self.run_many(&with_args(call, Args::new(&bytes, &ranges)), &shards, reply))
+        Some(executor.run_many(&with_args(self, Args::new(&bytes, &ranges)), &shards, reply))
     }
 
     /// Runs a command like [`Executor::run_many`], but several times
     /// ([`Fault::Repeated`](crate::faults::Fault::Repeated)).
     #[cold]
-    pub fn run_repeated(&mut self, call: &Call<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
+    pub fn run_repeated(&self, executor: &mut Executor<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
         let before = reply.len();
         for _ in 1..TIMES {
             // If a shard is busy, the command runs later, and only once.
-            if self.run_many(call, shards, reply) == Ran::Parked {
+            if executor.run_many(self, shards, reply) == Ran::Parked {
                 return Ran::Parked;
             }
             reply.truncate(before);
             stall();
         }
-        self.run_many(call, shards, reply)
+        executor.run_many(self, shards, reply)
     }
 
     /// Runs a command immediately on the shard of its first key, and drops its reply. Returns
     /// `false` if the shard is busy.
     #[cold]
-    pub fn run_ahead(&mut self, call: &Call<'_>, words: &[&[u8]]) -> bool {
-        let shard = self.keyspace().place(words[1]).shard;
-        let Some(ownership) = self.try_take(shard) else { return false };
+    pub fn run_ahead(&self, executor: &mut Executor<'_>, words: &[&[u8]]) -> bool {
+        let shard = executor.keyspace().place(words[1]).shard;
+        let Some(ownership) = executor.try_take(shard) else { return false };
         let (bytes, ranges) = joined(words);
         let mut owned = vec![ownership];
-        self.runner.run_held(&with_args(call, Args::new(&bytes, &ranges)), &[shard], &mut owned, &mut Vec::new());
-        self.release_shards(owned, call.now_ms);
+        executor.runner.run_held(&with_args(self, Args::new(&bytes, &ranges)), &[shard], &mut owned, &mut Vec::new());
+        executor.release_shards(owned, self.now_ms);
         true
     }
 }

@@ -11,7 +11,8 @@ use crate::command::{Command, Flags, for_each_key};
 use crate::events::pubsub::Listener;
 use crate::events::tracking::keys::{Pending, TrackedKeys};
 use crate::events::tracking::{Changer, Invalid, KeyName, Notification, Reader, Subject, listener};
-use crate::shard::executor::{Call, Executor, Outbox, Runner};
+use crate::shard::eviction::Evictor;
+use crate::shard::executor::{Call, Outbox, Runner};
 use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::ownership::Ownership;
 
@@ -193,11 +194,11 @@ impl Runner<'_> {
     }
 }
 
-impl Executor<'_> {
+impl Evictor<'_, '_> {
     /// Evicts keys while the tracking table is larger than `tracking-table-max-keys`, at most
     /// `EVICTIONS_PER_TURN`. Returns whether this worker should continue in its next turn.
     pub fn limit_tracked(&mut self) -> bool {
-        let keyspace = self.keyspace();
+        let keyspace = self.0.keyspace();
         let keys_max = keyspace.tuning.tracking_table_max_keys.load(Relaxed);
         let mut left = EVICTIONS_PER_TURN;
         let mut tries = 0;
@@ -222,23 +223,23 @@ impl Executor<'_> {
     /// claimed the eviction (`Tracking::claim_eviction`); the claim has lowered the total. Returns
     /// whether a key was evicted. If not, the caller must raise the total again.
     fn evict_tracked(&mut self, shard: u32) -> bool {
-        let keyspace = self.keyspace();
-        let Some(mut ownership) = self.gates().take_if_ours(shard) else { return false };
+        let keyspace = self.0.keyspace();
+        let Some(mut ownership) = self.0.gates().take_if_ours(shard) else { return false };
         let state = keyspace.shard(&mut ownership);
         let tracked = &mut state.observers.tracked;
         let is_done = tracked.evict(&mut state.random);
         keyspace.shard_stats(shard).tracked_keys.set(tracked.len() as u64);
-        self.finish(vec![ownership], 0);
+        self.0.finish(vec![ownership], 0);
         is_done
     }
 
     /// Picks a random shard that this worker may take, with a probability proportional to the
     /// shard's number of tracked keys. Returns `None` if there are no tracked keys.
     fn shard_to_evict_from(&self) -> Option<u32> {
-        let keyspace = self.keyspace();
+        let keyspace = self.0.keyspace();
         let is_inline = keyspace.layout().execution == Execution::Inline;
         let keys_of = |shard: u32| {
-            let is_ours = is_inline || keyspace.home(shard) == self.worker();
+            let is_ours = is_inline || keyspace.home(shard) == self.0.worker();
             if is_ours { keyspace.shard_stats(shard).tracked_keys.get() } else { 0 }
         };
         let all: u64 = (0..keyspace.partition_count()).map(keys_of).sum();

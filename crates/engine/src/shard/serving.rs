@@ -180,7 +180,7 @@ impl Executor<'_> {
             let mut node = self.new_request(waiter.session, waiter.connection, 0);
             node.value.shards.push(shard);
             node.value.task = Task::Withdraw(Arc::clone(waiter));
-            self.start(node);
+            self.resume(node);
         }
     }
 

@@ -80,7 +80,7 @@ impl Control {
 
     /// Keeps the number of tracked keys within its limit.
     fn limit_tracked<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
-        if dispatcher.clients.executor.limit_tracked() {
+        if dispatcher.clients.executor.evictor().limit_tracked() {
             // One call could not evict enough tracked keys, so the next round of periodic work is
             // made due at once.
             self.next_cron_ms.set(0);

@@ -93,7 +93,7 @@ impl Runner {
                 connection,
                 now_ms: d.clients.reactor.clock.now_ms,
             };
-            d.clients.executor.run_ahead(&call, &words);
+            call.run_ahead(&mut d.clients.executor, &words);
         }
     }
 }

@@ -132,7 +132,7 @@ impl Runner {
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.waits.has_waited = !has_homes;
         for request in requests.into_iter().flatten() {
-            d.clients.executor.start(request);
+            d.clients.executor.resume(request);
         }
         true
     }

@@ -587,12 +587,12 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
     }
     if faults::hits(Fault::TornMset)
         && Fault::TornMset.breaks(call.command)
-        && let Some(ran) = executor.run_torn(call, output)
+        && let Some(ran) = call.run_torn(executor, output)
     {
         return ran;
     }
     if faults::hits(Fault::Repeated) && Fault::Repeated.breaks(call.command) {
-        return executor.run_repeated(call, shards, output);
+        return call.run_repeated(executor, shards, output);
     }
     executor.run_many(call, shards, output)
 }

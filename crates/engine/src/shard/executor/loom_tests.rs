@@ -224,7 +224,7 @@ impl Model {
             Work::Unordered(shards) => {
                 executor.shards = shards.to_vec();
                 let request = executor.request(call);
-                executor.start(request);
+                executor.resume(request);
                 Ran::Parked
             }
             Work::Exec(shards) | Work::Gathered(shards) | Work::Stubborn(shards) | Work::Busy(shards) => {

@@ -14,6 +14,7 @@ use crate::acl::Context;
 use crate::command::SessionView;
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
+use crate::shard::exec::run_exec;
 use crate::shard::keyspace::Execution;
 use crate::shard::message::Message;
 use crate::shard::ownership::{Freed, Ownership, Taken};
@@ -82,12 +83,6 @@ impl Executor<'_> {
         self.free_all();
     }
 
-    /// Starts a request that the worker has built itself (pipelines with `--execution owner`).
-    pub fn start(&mut self, node: RequestNode) {
-        self.advance(node);
-        self.free_all();
-    }
-
     /// Returns a request without commands, for a connection of this worker.
     pub fn new_request(&mut self, session: SessionView, connection: u64, now_ms: i64) -> RequestNode {
         self.spare.request(session, self.worker, connection, now_ms)
@@ -98,7 +93,8 @@ impl Executor<'_> {
         self.spare.keep_request(node);
     }
 
-    /// Continues a request that arrived as a message, or came from [`Executor::gather`] or
+    /// Starts a request that the worker has built itself (pipelines with `--execution owner`), or
+    /// continues a request that arrived as a message, or came from [`Executor::gather`] or
     /// [`Executor::reset_gathered`].
     pub fn resume(&mut self, node: RequestNode) {
         self.advance(node);
@@ -243,7 +239,7 @@ impl Executor<'_> {
                 return self.outbox.send_gathered(node);
             }
             Task::Exec => {
-                if !self.run_exec(&mut node.value, &mut owned) {
+                if !run_exec(self, &mut node.value, &mut owned) {
                     return self.tear(node, owned);
                 }
             }
