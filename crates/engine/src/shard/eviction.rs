@@ -97,6 +97,12 @@ impl Evictor<'_, '_> {
         self.evict(held, now_ms)
     }
 
+    /// Releases the shards from which keys were evicted while other shards were held
+    /// ([`Evictor::make_room`]). Must not be called while a request runs.
+    pub fn free_evicted(&mut self) {
+        self.0.free_all();
+    }
+
     /// Makes room for a command with these flags. Returns whether the command may run.
     pub(crate) fn has_room(&mut self, flags: Flags, held: &mut [Ownership], now_ms: i64) -> bool {
         self.make_room(held, now_ms) != Room::None || !flags.contains(Flags::DENYOOM)

@@ -158,14 +158,12 @@ impl Exec {
     }
 }
 
-impl Executor<'_> {
-    /// Implements [`Fault::TornExec`]: releases the shards, and makes the transaction acquire them
-    /// again for its last command.
-    #[cold]
-    pub(crate) fn tear(&mut self, mut node: RequestNode, owned: Vec<Ownership>) {
-        node.value.task = Task::Exec;
-        self.release_shards(owned, node.value.now_ms);
-        faults::stall();
-        self.to_start.push(node);
-    }
+/// Implements [`Fault::TornExec`]: releases the shards, and makes the transaction acquire them
+/// again for its last command.
+#[cold]
+pub(crate) fn tear(executor: &mut Executor<'_>, mut node: RequestNode, owned: Vec<Ownership>) {
+    node.value.task = Task::Exec;
+    executor.release_shards(owned, node.value.now_ms);
+    faults::stall();
+    executor.to_start.push(node);
 }

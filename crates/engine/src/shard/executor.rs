@@ -89,7 +89,7 @@ pub struct Executor<'k> {
     /// Shards to release.
     pub(crate) to_free: Vec<Ownership>,
     /// Deferred shards: this worker continues to run their pending requests in its next turn.
-    deferred_shards: Vec<Ownership>,
+    pub(super) deferred_shards: Vec<Ownership>,
     /// Memory for the next requests.
     spare: Spare,
     /// Requests to start when the held shards are released.
@@ -126,7 +126,7 @@ impl<'k> Executor<'k> {
             owned: Vec::new(),
             to_free: Vec::new(),
             deferred_shards: Vec::new(),
-            spare: Spare::default(),
+            spare: Spare::new(worker),
             to_start: Vec::new(),
             outbox: Outbox::new(keyspace, worker),
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
@@ -169,6 +169,12 @@ impl<'k> Executor<'k> {
         &mut self.runner.recorder
     }
 
+    /// Returns the requests of this worker, for their memory.
+    #[inline]
+    pub fn spare(&mut self) -> &mut Spare {
+        &mut self.spare
+    }
+
     /// Returns the results for this worker's own connections.
     #[inline]
     pub fn outbox(&mut self) -> &mut Outbox<'k> {
@@ -195,15 +201,15 @@ impl<'k> Executor<'k> {
                 }
             };
             if cell.state(&mut ownership).observers.has_pending_events() {
-                self.finish(vec![ownership], call.now_ms);
-                return self.ran(blocked, self.outbox.done());
+                self.release_shards(vec![ownership], call.now_ms);
+                return self.outbox.ran_with_events(blocked);
             }
             debug_assert!(cell.backlog(&mut ownership).is_empty());
             faults::pause(Fault::PauseHolding);
             if let Freed::Waiters(ownership, waiters) = cell.gate().free(ownership) {
                 self.serve_requests(ownership, waiters);
             }
-            return self.ran(blocked, Ran::Done);
+            return self.outbox.ran(blocked, Ran::Done);
         }
         self.shards.clear();
         self.shards.push(place.shard);
@@ -230,13 +236,13 @@ impl<'k> Executor<'k> {
             }
         };
         if has_pending_events(keyspace, &mut owned) {
-            self.finish(owned, call.now_ms);
-            return self.ran(blocked, self.outbox.done());
+            self.release_shards(owned, call.now_ms);
+            return self.outbox.ran_with_events(blocked);
         }
         self.to_free.append(&mut owned);
         self.owned = owned;
         self.free_all();
-        self.ran(blocked, Ran::Done)
+        self.outbox.ran(blocked, Ran::Done)
     }
 
     /// Takes the given shards, in any order and possibly with duplicates, up to the first busy one.
@@ -285,7 +291,7 @@ impl<'k> Executor<'k> {
         if owned.len() == self.shards.len() {
             return Ok(owned);
         }
-        let mut node = self.holding(owned, session, connection, now_ms, may_be_rejected);
+        let mut node = self.spare.request_holding(owned, &self.shards, session, connection, now_ms, may_be_rejected);
         node.value.task = Task::Gather;
         self.keyspace.count_contended(self.worker);
         Err(node)
@@ -297,15 +303,10 @@ impl<'k> Executor<'k> {
         match self.gather(shards, session, token, now_ms, may_be_rejected) {
             Err(node) => self.resume(node),
             Ok(owned) => {
-                let node = self.holding(owned, session, token, now_ms, may_be_rejected);
+                let node = self.spare.request_holding(owned, &self.shards, session, token, now_ms, may_be_rejected);
                 self.outbox.send_gathered(node);
             }
         }
-    }
-
-    /// Releases a transaction's shards, after serving the clients blocked on keys that it changed.
-    pub fn release_shards(&mut self, owned: Vec<Ownership>, now_ms: i64) {
-        self.finish(owned, now_ms);
     }
 
     /// Takes a shard for periodic work if it is free.
@@ -332,9 +333,10 @@ impl<'k> Executor<'k> {
         self.free_all();
     }
 
-    /// Serves the clients blocked on keys that a command changed, then releases the shards.
+    /// Serves the clients blocked on keys that a command or a transaction changed, then releases
+    /// its shards.
     #[cold]
-    pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
+    pub fn release_shards(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
         self.runner.recorder.commit_deletions(&mut owned);
         self.serving().serve(&mut owned, now_ms);
         // Serving may have found expired keys.
@@ -358,13 +360,6 @@ impl<'k> Executor<'k> {
         let result = run(self);
         self.runner.recorder.resume_unit(unit);
         result
-    }
-
-    #[inline]
-    fn ran(&mut self, blocked: Option<Arc<Waiter>>, done: Ran) -> Ran {
-        let Some(waiter) = blocked else { return done };
-        self.outbox.set_blocked(waiter);
-        Ran::Blocked
     }
 }
 

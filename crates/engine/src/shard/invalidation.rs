@@ -229,7 +229,7 @@ impl Evictor<'_, '_> {
         let tracked = &mut state.observers.tracked;
         let is_done = tracked.evict(&mut state.random);
         keyspace.shard_stats(shard).tracked_keys.set(tracked.len() as u64);
-        self.0.finish(vec![ownership], 0);
+        self.0.release_shards(vec![ownership], 0);
         is_done
     }
 

@@ -145,6 +145,22 @@ impl<'k> Outbox<'k> {
         if self.invalidations.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneWithEvents }
     }
 
+    /// Returns the result of a command that has run: `done`, unless the command blocked.
+    #[inline]
+    pub(crate) fn ran(&mut self, blocked: Option<Arc<Waiter>>, done: Ran) -> Ran {
+        if blocked.is_none() {
+            return done;
+        }
+        self.blocked = blocked;
+        Ran::Blocked
+    }
+
+    /// Returns the result of a command whose events were sent, like [`Outbox::ran`].
+    pub(crate) fn ran_with_events(&mut self, blocked: Option<Arc<Waiter>>) -> Ran {
+        let done = self.done();
+        self.ran(blocked, done)
+    }
+
     /// Returns whether blocked clients were served since the last call. Their commands may have
     /// seen a later time than the worker's, so the caller must then read the clock again.
     pub fn take_served(&mut self) -> bool {

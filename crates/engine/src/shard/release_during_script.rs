@@ -7,7 +7,7 @@
 //!   because it is their home: their pending requests are served immediately;
 //! - shards that requests have gathered for connections of the worker;
 //! - shards from which keys were evicted before the script started, if the script's shards had to
-//!   be gathered ([`Executor::free_evicted`]).
+//!   be gathered ([`Evictor::free_evicted`](crate::shard::eviction::Evictor::free_evicted)).
 //!
 //! A request that has gathered its shards cannot run, because its transaction or script needs the
 //! worker. It is *reset*: it releases all its shards, and takes them again in the worker's next
@@ -56,7 +56,7 @@ impl Executor<'_> {
     /// time limit is reached.
     pub fn serve_deferred_within(&mut self) {
         let began = Instant::now();
-        while self.has_deferred() && began.elapsed() < DEFERRED_TIME_MAX {
+        while !self.deferred_shards.is_empty() && began.elapsed() < DEFERRED_TIME_MAX {
             self.serve_deferred();
         }
     }
@@ -84,12 +84,6 @@ impl Executor<'_> {
         *gathered = stay;
         self.free_all();
         reset_gathered
-    }
-
-    /// Releases the shards from which keys were evicted while other shards were held
-    /// ([`Evictor::make_room`](crate::shard::eviction::Evictor::make_room)). Must not be called while a request runs.
-    pub fn free_evicted(&mut self) {
-        self.free_all();
     }
 }
 

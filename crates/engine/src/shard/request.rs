@@ -29,6 +29,7 @@ use crate::effect::Seen;
 use crate::effect::blocking::ReadyKey;
 use crate::events::tracking::Reader;
 use crate::shard::exec::Exec;
+use crate::shard::executor::Call;
 use crate::shard::ownership::Ownership;
 use crate::shard::release_during_script::Patience;
 
@@ -237,29 +238,68 @@ fn emptied<T>(vector: &mut Vec<T>) -> Vec<T> {
 
 /// A worker's requests whose replies were written, and vectors of ownerships. The next requests use
 /// their memory, so that a request usually needs no allocation.
-#[derive(Default)]
-pub(crate) struct Spare {
+pub struct Spare {
+    worker: u32,
     requests: Vec<RequestNode>,
     owned: Vec<Vec<Ownership>>,
 }
 
 impl Spare {
-    /// Returns a request without commands.
-    pub(crate) fn request(&mut self, session: SessionView, worker: u32, connection: u64, now_ms: i64) -> RequestNode {
+    pub(crate) fn new(worker: u32) -> Self {
+        Spare { worker, requests: Vec::new(), owned: Vec::new() }
+    }
+
+    /// Returns a request without commands, for a connection of this worker.
+    pub fn request(&mut self, session: SessionView, connection: u64, now_ms: i64) -> RequestNode {
         match self.requests.pop() {
             Some(mut node) => {
                 let request = &mut node.value;
-                (request.session, request.worker) = (session, worker);
+                (request.session, request.worker) = (session, self.worker);
                 (request.connection, request.now_ms) = (connection, now_ms);
                 node
             }
-            None => Node::new(Request::new(session, worker, connection, now_ms)),
+            None => Node::new(Request::new(session, self.worker, connection, now_ms)),
         }
+    }
+
+    /// Returns a request of a call that needs these shards.
+    pub(crate) fn request_of(&mut self, call: &Call<'_>, shards: &[u32]) -> RequestNode {
+        let mut node = self.request(call.session, call.connection, call.now_ms);
+        let request = &mut node.value;
+        request.shards.extend_from_slice(shards);
+        request.reads_as = call.reads_as.cloned();
+        let args = request.push_args(&call.args);
+        request.steps.push(Step {
+            command: call.command,
+            args,
+            first_key: call.first_key,
+            sequence: 0,
+            reply_end: 0,
+            took: None,
+        });
+        node
+    }
+
+    /// Returns a request for these shards that holds `owned`, the first of them.
+    pub(crate) fn request_holding(
+        &mut self,
+        owned: Vec<Ownership>,
+        shards: &[u32],
+        session: SessionView,
+        connection: u64,
+        now_ms: i64,
+        may_be_rejected: bool,
+    ) -> RequestNode {
+        let mut node = self.request(session, connection, now_ms);
+        node.value.may_be_rejected = may_be_rejected;
+        node.value.shards.extend_from_slice(shards);
+        node.value.owned = owned;
+        node
     }
 
     /// Keeps a request whose reply was written. Frees large replies and transactions now, because
     /// it may take long until the next request.
-    pub(crate) fn keep_request(&mut self, mut node: RequestNode) {
+    pub fn keep_request(&mut self, mut node: RequestNode) {
         if self.requests.len() < SPARE_MAX {
             node.value.clear();
             self.requests.push(node);
@@ -307,14 +347,14 @@ mod tests {
             in_script: false,
             permit: Permit::default(),
         };
-        let mut spare = Spare::default();
-        let mut node = spare.request(session, 0, 1, 2);
+        let mut spare = Spare::new(0);
+        let mut node = spare.request(session, 1, 2);
         node.value.reply = vec![0; 1 << 20];
         node.value.bytes = vec![1; 100];
         node.value.refused = Some("BUSY");
         spare.keep_request(node);
         assert!(spare.requests[0].value.reply.capacity() <= KEPT_BYTES_MAX);
-        let node = spare.request(SessionView { client: 8, ..session }, 0, 3, 4);
+        let node = spare.request(SessionView { client: 8, ..session }, 3, 4);
         let request = &node.value;
         assert_eq!((request.session.client, request.connection, request.now_ms), (8, 3, 4));
         assert!(request.bytes.is_empty() && request.reply.is_empty() && request.refused.is_none());

@@ -145,7 +145,7 @@ impl Serving<'_, '_> {
     }
 
     fn serve_when_free(&mut self, waiter: &Waiter, shard: u32, destination: u32, key: ReadyKey, now_ms: i64) {
-        let mut node = self.spare.request(waiter.session, self.gates.worker, waiter.connection, now_ms);
+        let mut node = self.spare.request(waiter.session, waiter.connection, now_ms);
         node.value.shards.extend([shard.min(destination), shard.max(destination)]);
         node.value.task = Task::Serve(shard, key);
         self.gates.keyspace.count_served_later(1);
@@ -177,7 +177,7 @@ impl Executor<'_> {
                 self.free(ownership);
                 continue;
             }
-            let mut node = self.new_request(waiter.session, waiter.connection, 0);
+            let mut node = self.spare().request(waiter.session, waiter.connection, 0);
             node.value.shards.push(shard);
             node.value.task = Task::Withdraw(Arc::clone(waiter));
             self.resume(node);
@@ -192,6 +192,6 @@ impl Executor<'_> {
             return self.free(ownership);
         }
         observers.note_deletions();
-        self.finish(vec![ownership], now_ms);
+        self.release_shards(vec![ownership], now_ms);
     }
 }

@@ -232,7 +232,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             let reply = std::mem::take(&mut answers[0].value.reply);
             connection.add_piece(reply);
         }
-        answers.drain(..).for_each(|node| self.clients.executor.recycle(node));
+        answers.drain(..).for_each(|node| self.clients.executor.spare().keep_request(node));
         // Keeps the vector's capacity.
         connection.waits.answers = answers;
         connection.unpark();

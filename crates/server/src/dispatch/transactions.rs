@@ -500,7 +500,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.memory.make_room(&mut self.clients, held);
         // Shards from which keys were evicted are released now, not after the command, because a
         // script may run for a long time.
-        self.clients.executor.free_evicted();
+        self.clients.executor.evictor().free_evicted();
         let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
         let flags = match &connection.socket.shard_work {
             Some(Held::Script(call)) => call.flags(),

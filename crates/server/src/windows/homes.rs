@@ -111,7 +111,7 @@ impl Runner {
             let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
             requests[if has_homes { keyspace.home(place.shard) as usize } else { 0 }]
                 .get_or_insert_with(|| {
-                    let mut node = d.clients.executor.new_request(view, token, d.clients.reactor.clock.now_ms);
+                    let mut node = d.clients.executor.spare().request(view, token, d.clients.reactor.clock.now_ms);
                     node.value.reads_as = connection.session.reads_as.clone();
                     node.value.reply_bytes_max = reply_bytes_max;
                     node

@@ -51,11 +51,11 @@ impl Executor<'_> {
         let now_ms = self.runner.time_of(call.now_ms, owned);
         let blocked = self.runner.execute(call, now_ms, self.worker, owned, Blocking::HandedOver(&value), reply);
         if keyspace.shard(&mut ownership).observers.has_pending_events() {
-            self.finish(vec![ownership], call.now_ms);
-            return self.ran(blocked, self.outbox.done());
+            self.release_shards(vec![ownership], call.now_ms);
+            return self.outbox.ran_with_events(blocked);
         }
         self.free(ownership);
-        self.ran(blocked, Ran::Done)
+        self.outbox.ran(blocked, Ran::Done)
     }
 }
 

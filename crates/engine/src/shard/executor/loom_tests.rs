@@ -222,8 +222,7 @@ impl Model {
             Work::Many(shards) | Work::TakeAny(shards) => executor.run_many(call, shards, &mut reply),
             Work::Take(from, to) | Work::TakeNow(from, to) => executor.run_many(call, &[from, to], &mut reply),
             Work::Unordered(shards) => {
-                executor.shards = shards.to_vec();
-                let request = executor.request(call);
+                let request = executor.spare.request_of(call, shards);
                 executor.resume(request);
                 Ran::Parked
             }

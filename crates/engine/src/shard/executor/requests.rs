@@ -11,14 +11,13 @@ use pantala_resp::Reply;
 
 use super::{Call, Executor, has_pending_events};
 use crate::acl::Context;
-use crate::command::SessionView;
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
-use crate::shard::exec::run_exec;
+use crate::shard::exec::{run_exec, tear};
 use crate::shard::keyspace::Execution;
 use crate::shard::message::Message;
 use crate::shard::ownership::{Freed, Ownership, Taken};
-use crate::shard::request::{Request, RequestNode, Step, Task};
+use crate::shard::request::{Request, RequestNode, Task};
 use crate::shard::transaction::discarded;
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
@@ -83,16 +82,6 @@ impl Executor<'_> {
         self.free_all();
     }
 
-    /// Returns a request without commands, for a connection of this worker.
-    pub fn new_request(&mut self, session: SessionView, connection: u64, now_ms: i64) -> RequestNode {
-        self.spare.request(session, self.worker, connection, now_ms)
-    }
-
-    /// Keeps the memory of a request of this worker whose reply was written.
-    pub fn recycle(&mut self, node: RequestNode) {
-        self.spare.keep_request(node);
-    }
-
     /// Starts a request that the worker has built itself (pipelines with `--execution owner`), or
     /// continues a request that arrived as a message, or came from [`Executor::gather`] or
     /// [`Executor::reset_gathered`].
@@ -120,45 +109,7 @@ impl Executor<'_> {
     /// shards.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.outbox.has_answers() | self.has_deferred()
-    }
-
-    /// Returns whether shards are deferred.
-    pub(crate) fn has_deferred(&self) -> bool {
-        !self.deferred_shards.is_empty()
-    }
-
-    /// Returns a request for the shards in `self.shards` that holds `owned`, the first of them.
-    pub(super) fn holding(
-        &mut self,
-        owned: Vec<Ownership>,
-        session: SessionView,
-        connection: u64,
-        now_ms: i64,
-        may_be_rejected: bool,
-    ) -> RequestNode {
-        let mut node = self.new_request(session, connection, now_ms);
-        node.value.may_be_rejected = may_be_rejected;
-        node.value.shards.extend_from_slice(&self.shards);
-        node.value.owned = owned;
-        node
-    }
-
-    pub(super) fn request(&mut self, call: &Call<'_>) -> RequestNode {
-        let mut node = self.new_request(call.session, call.connection, call.now_ms);
-        let request = &mut node.value;
-        request.shards.extend_from_slice(&self.shards);
-        request.reads_as = call.reads_as.cloned();
-        let args = request.push_args(&call.args);
-        request.steps.push(Step {
-            command: call.command,
-            args,
-            first_key: call.first_key,
-            sequence: 0,
-            reply_end: 0,
-            took: None,
-        });
-        node
+        self.outbox.has_answers() | !self.deferred_shards.is_empty()
     }
 
     /// Enqueues a call that needs the shards in `self.shards`. The call has taken `owned`, the
@@ -166,7 +117,7 @@ impl Executor<'_> {
     /// deadlock, because the taken shards are lower than those for which the request waits.
     #[cold]
     pub(super) fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
-        let mut node = self.request(call);
+        let mut node = self.spare.request_of(call, &self.shards);
         node.value.owned.append(owned);
         self.keyspace.count_contended(self.worker);
         self.advance(node);
@@ -240,7 +191,7 @@ impl Executor<'_> {
             }
             Task::Exec => {
                 if !run_exec(self, &mut node.value, &mut owned) {
-                    return self.tear(node, owned);
+                    return tear(self, node, owned);
                 }
             }
         }
