@@ -28,7 +28,8 @@ pub fn load(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     if let Some(unknown) = options.clone().find(|index| !is_option(args.at(*index), "REPLACE")) {
         return reply.error_bytes(&[b"ERR Unknown option given: ", c_string(args.at(unknown))].concat());
     }
-    match context.host.functions().load(args.at(args.len() - 1), !options.is_empty()) {
+    let (code, replace) = (args.at(args.len() - 1), !options.is_empty());
+    match context.change_libraries(|functions, change| functions.load(code, replace, change)) {
         Ok(name) => reply.bulk(&name),
         Err(why) => reply.error_bytes(&why),
     }
@@ -116,9 +117,12 @@ pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
 
 /// `FUNCTION DELETE library`.
 pub fn delete(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    match context.host.functions().delete(args.at(2)) {
-        Ok(true) => reply.ok(),
-        Ok(false) => reply.error("ERR Library not found"),
+    let deleted = context.change_libraries(|functions, change| match functions.delete(args.at(2), change)? {
+        true => Ok(()),
+        false => Err(b"ERR Library not found".to_vec()),
+    });
+    match deleted {
+        Ok(()) => reply.ok(),
         Err(why) => reply.error_bytes(&why),
     }
 }
@@ -164,7 +168,7 @@ pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     }
     let string_bytes_max = context.keyspace.tuning.proto_max_bulk_len.load(Relaxed);
     let (texts, trouble) = libraries_of(sealed, string_bytes_max);
-    match context.host.functions().restore(&texts, trouble, policy) {
+    match context.change_libraries(|functions, change| functions.restore(&texts, trouble, policy, change)) {
         Ok(()) => reply.ok(),
         Err(why) => reply.error_bytes(&why),
     }
@@ -215,7 +219,7 @@ pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         Some(mode) if !is_option(mode, "ASYNC") && !is_option(mode, "SYNC") => {
             reply.error("ERR FUNCTION FLUSH only supports SYNC|ASYNC option");
         }
-        _ => match context.host.functions().flush() {
+        _ => match context.change_libraries(|functions, change| functions.flush(change)) {
             Ok(()) => reply.ok(),
             Err(why) => reply.error_bytes(&why),
         },

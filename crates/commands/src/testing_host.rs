@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Durability, Endpoint, Failover, Followed, Host, LocalContext, OnDisk, ProcessMemory,
-    Replicator, Session, Shutdown,
+    Client, Clients, ClusterNode, Durability, Endpoint, Failover, Followed, Host, LocalCall, LocalCaller, OnDisk,
+    ProcessMemory, Replicator, Session, Shutdown, run_local,
 };
 use pantala_engine::command::Command;
-use pantala_engine::command::Handler;
-use pantala_engine::functions::{FunctionInfo, Functions, LibraryInfo, RestorePolicy, RunningFunction};
+use pantala_engine::functions::{FunctionInfo, Functions, LibraryChange, LibraryInfo, RestorePolicy, RunningFunction};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_resp::value::parse_reply;
 use pantala_resp::{ArgRange, Args, Reply};
@@ -235,16 +234,18 @@ impl LocalTest {
             Ok(command) => command,
             Err(unresolved) => return [b"-", unresolved.message(&args).as_slice(), b"\r\n"].concat(),
         };
-        let Handler::Local(handler) = command.handler else { panic!("{} is not local", command.full_name) };
         self.session.client.set_command(command);
-        let (mut reply, version) = (Vec::new(), self.session.version);
-        let mut context = LocalContext {
+        let mut reply = Vec::new();
+        let call = LocalCall {
+            command,
+            args,
             session: &mut self.session,
             keyspace: &self.keyspace,
             host: &self.host,
             now_ms: self.now_ms,
+            reply_limit: None,
         };
-        handler(&mut context, &args, &mut Reply::new(&mut reply, version));
+        run_local(call, LocalCaller::File, &mut reply);
         if !reply.is_empty() {
             let whole = parse_reply(&reply).expect("a well-formed reply").map(|(_, len)| len);
             assert_eq!(whole, Some(reply.len()), "exactly one reply: {}", reply.escape_ascii());
@@ -283,7 +284,7 @@ fn add_client(host: &FakeHost, port: u16) -> Arc<Client> {
 }
 
 impl Functions for FakeHost {
-    fn load(&self, code: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
+    fn load(&self, code: &[u8], replace: bool, _: &LibraryChange) -> Result<Vec<u8>, Vec<u8>> {
         self.record(format!("load {replace} {}", text(code))).map(|()| b"library".to_vec()).map_err(String::into_bytes)
     }
     fn libraries(&self) -> Vec<LibraryInfo> {
@@ -305,13 +306,19 @@ impl Functions for FakeHost {
     fn counts(&self) -> (usize, usize) {
         (2, 3)
     }
-    fn delete(&self, name: &[u8]) -> Result<bool, Vec<u8>> {
+    fn delete(&self, name: &[u8], _: &LibraryChange) -> Result<bool, Vec<u8>> {
         Ok(name == b"first")
     }
-    fn flush(&self) -> Result<(), Vec<u8>> {
+    fn flush(&self, _: &LibraryChange) -> Result<(), Vec<u8>> {
         self.record("flush functions".to_owned()).map_err(String::into_bytes)
     }
-    fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>> {
+    fn restore(
+        &self,
+        texts: &[Vec<u8>],
+        trouble: Option<&str>,
+        policy: RestorePolicy,
+        _: &LibraryChange,
+    ) -> Result<(), Vec<u8>> {
         let texts: Vec<String> = texts.iter().map(|code| text(code)).collect();
         let _ = self.record(format!("restore {policy:?} {}", texts.join(" ")));
         trouble.map_or(Ok(()), |trouble| Err(trouble.as_bytes().to_vec()))

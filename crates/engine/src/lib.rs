@@ -102,8 +102,9 @@ pub mod client {
     pub use crate::clients::client::{Client, ClientMemory, Clients, Endpoint, LIMIT_BYTES_MIN, Names};
     pub use crate::clients::primary::{NewPrimary, PrimaryLink, Progress};
     pub use crate::session::host::{
-        AllShards, ClusterNode, Followed, Host, LocalContext, PreferredEndpoint, ProcessMemory, Shutdown,
+        AllShards, ClusterNode, Followed, Host, PreferredEndpoint, ProcessMemory, Shutdown,
     };
+    pub use crate::session::local::{LocalCall, LocalCaller, LocalContext, run_local};
     pub use crate::session::replication::{Acknowledged, Awaited, Failover, Following, Next, OnDisk, Replicator};
     pub use crate::session::{Durability, ReplyMode, Session};
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pantala_base::killable::{Kill, Killable, Snapshot};
-use pantala_engine::functions::{FunctionInfo, Functions, LibraryInfo, RestorePolicy, RunningFunction};
+use pantala_engine::functions::{FunctionInfo, Functions, LibraryChange, LibraryInfo, RestorePolicy, RunningFunction};
 use pantala_scripting::{
     Draft, Existing, Libraries, Library, Script, Scripts, State, already_exists, sha_from, sha_of,
 };
@@ -400,7 +400,7 @@ fn with_code(why: &[u8]) -> Vec<u8> {
 }
 
 impl Functions for Server {
-    fn load(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
+    fn load(&self, text: &[u8], replace: bool, _: &LibraryChange) -> Result<Vec<u8>, Vec<u8>> {
         let name = self.scripting().load_function_library(text, replace).map_err(|why| with_code(&why))?;
         self.snapshots().note_change();
         Ok(name)
@@ -428,7 +428,7 @@ impl Functions for Server {
         (table.libraries().len(), table.functions())
     }
 
-    fn delete(&self, name: &[u8]) -> Result<bool, Vec<u8>> {
+    fn delete(&self, name: &[u8], _: &LibraryChange) -> Result<bool, Vec<u8>> {
         let is_removed = self.scripting().libraries.remove(name).map_err(|why| with_code(&why))?;
         if is_removed {
             self.snapshots().note_change();
@@ -436,13 +436,19 @@ impl Functions for Server {
         Ok(is_removed)
     }
 
-    fn flush(&self) -> Result<(), Vec<u8>> {
+    fn flush(&self, _: &LibraryChange) -> Result<(), Vec<u8>> {
         self.scripting().libraries.flush().map_err(|why| with_code(&why))?;
         self.snapshots().note_change();
         Ok(())
     }
 
-    fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>> {
+    fn restore(
+        &self,
+        texts: &[Vec<u8>],
+        trouble: Option<&str>,
+        policy: RestorePolicy,
+        _: &LibraryChange,
+    ) -> Result<(), Vec<u8>> {
         let loaded = self.scripting().load_all(texts).map_err(|why| with_code(&why))?;
         if let Some(trouble) = trouble {
             forget(&loaded.iter().map(|library| library.id).collect::<Vec<_>>());

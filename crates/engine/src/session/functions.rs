@@ -47,24 +47,51 @@ pub enum RestorePolicy {
     Flush,
 }
 
+/// Permission to change the function libraries. A handler receives one within
+/// [`LocalContext::change_libraries`](crate::client::LocalContext::change_libraries), after which
+/// its command is propagated. So a handler cannot change the libraries without an effect:
+///
+/// ```compile_fail,E0061
+/// use pantala_engine::client::LocalContext;
+///
+/// fn flush(context: &mut LocalContext<'_>) {
+///     let _ = context.host.functions().flush();
+/// }
+/// ```
+#[derive(Debug)]
+pub struct LibraryChange(pub(super) ());
+
+impl LibraryChange {
+    /// Returns the permission for libraries of a file or a primary, which are not propagated.
+    pub const fn loaded() -> Self {
+        LibraryChange(())
+    }
+}
+
 /// The server's interface for commands on functions. Implemented by the server, and by tests.
 pub trait Functions {
     /// Runs `FUNCTION LOAD`. Returns the name of the library. The error is the complete error
     /// reply.
-    fn load(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>>;
+    fn load(&self, text: &[u8], replace: bool, change: &LibraryChange) -> Result<Vec<u8>, Vec<u8>>;
     /// Returns all libraries, sorted by name.
     fn libraries(&self) -> Vec<LibraryInfo>;
     /// Returns the numbers of libraries and functions.
     fn counts(&self) -> (usize, usize);
     /// Removes a library. Returns `false` if there is none with this name. The error is the
     /// complete error reply.
-    fn delete(&self, name: &[u8]) -> Result<bool, Vec<u8>>;
+    fn delete(&self, name: &[u8], change: &LibraryChange) -> Result<bool, Vec<u8>>;
     /// Removes all libraries. The error is the complete error reply.
-    fn flush(&self) -> Result<(), Vec<u8>>;
+    fn flush(&self, change: &LibraryChange) -> Result<(), Vec<u8>>;
     /// Loads all these libraries, or none. `trouble` is the error if the data after these libraries
     /// is invalid. Returns the error of a library, if there is one, and otherwise `trouble`. The
     /// returned error is the complete error reply.
-    fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>>;
+    fn restore(
+        &self,
+        texts: &[Vec<u8>],
+        trouble: Option<&str>,
+        policy: RestorePolicy,
+        change: &LibraryChange,
+    ) -> Result<(), Vec<u8>>;
     /// Returns the function that has been running longest, or `None` if none is running. Returns
     /// the complete error reply if a script is running instead.
     fn running(&self) -> Result<Option<RunningFunction>, &'static str>;

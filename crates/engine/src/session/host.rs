@@ -1,13 +1,11 @@
-//! The context of commands without keys: the connection, the keyspace, and the server.
+//! The interface of the server for commands without keys.
 
 use pantala_base::Distribution;
 
 use crate::clients::client::{Client, Clients};
-use crate::command::{Command, Handlers, Local};
-use crate::session::Session;
+use crate::command::Command;
 use crate::session::functions::Functions;
 use crate::session::replication::Replicator;
-use crate::shard::keyspace::Keyspace;
 
 /// How a node of a cluster presents itself (`CLUSTER`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -186,20 +184,4 @@ pub trait Host: Send + Sync {
     fn follow(&self, primary: Option<(&[u8], u16)>, client: &Client) -> Followed;
     /// Returns the services for functions.
     fn functions(&self) -> &dyn Functions;
-}
-
-/// The context of a command without keys.
-pub struct LocalContext<'a> {
-    /// The connection.
-    pub session: &'a mut Session,
-    /// The keyspace, for statistics and settings. No shard is held.
-    pub keyspace: &'a Keyspace,
-    /// The server.
-    pub host: &'a dyn Host,
-    /// Time of the worker's current turn (iteration of its event loop): Unix time, ms.
-    pub now_ms: i64,
-}
-
-impl Local for Handlers {
-    type Context<'a> = LocalContext<'a>;
 }

@@ -20,6 +20,7 @@ use crate::tuning::pause::Pause;
 
 pub mod functions;
 pub mod host;
+pub mod local;
 mod permissions;
 pub mod replication;
 mod tracking;

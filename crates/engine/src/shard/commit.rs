@@ -18,7 +18,7 @@ use crate::shard::ownership::Ownership;
 /// Reports an error in the handler or the record of a command. Because of the error, replicas and
 /// the append-only file differ from the dataset. Debug builds panic.
 #[cold]
-fn report(command: &Command, error: &str) {
+pub(crate) fn report(command: &Command, error: &str) {
     let name = command.full_name;
     tracing::error!("Command {name} {error}: replicas and the append-only file may differ from the dataset");
     debug_assert!(false, "command {name} {error}");

@@ -4,7 +4,7 @@
 
 pub mod access;
 pub(crate) mod blocking;
-mod commit;
+pub(crate) mod commit;
 pub mod eviction;
 pub mod exec;
 pub mod executor;

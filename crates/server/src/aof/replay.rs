@@ -9,14 +9,14 @@
 use std::sync::Arc;
 
 use pantala_engine::access::SessionView;
-use pantala_engine::client::{Client, Endpoint, LocalContext, Session};
+use pantala_engine::client::{Client, Endpoint, LocalCall, LocalCaller, Session, run_local};
 use pantala_engine::command::{Command, Handler};
 use pantala_engine::executor::{Call, Executor};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::routing::add_shards;
 use pantala_persistence::aof::scan::Runner;
 use pantala_persistence::aof::{Found, Transactions};
-use pantala_resp::{ArgRange, Args, Reply};
+use pantala_resp::{ArgRange, Args};
 
 use crate::host::Server;
 
@@ -140,12 +140,17 @@ impl<'r, 'k> Replay<'r, 'k> {
     fn run_command(&mut self, command: &'static Command, args: &Args<'_>) {
         self.reply.clear();
         match command.handler {
-            Handler::Local(handler) => {
-                let keyspace = self.server.keyspace();
-                let version = self.session.version;
-                let mut context =
-                    LocalContext { session: &mut self.session, keyspace, host: self.server, now_ms: self.now_ms };
-                handler(&mut context, args, &mut Reply::new(&mut self.reply, version));
+            Handler::Local(_) => {
+                let call = LocalCall {
+                    command,
+                    args: *args,
+                    session: &mut self.session,
+                    keyspace: self.server.keyspace(),
+                    host: self.server,
+                    now_ms: self.now_ms,
+                    reply_limit: None,
+                };
+                run_local(call, LocalCaller::File, &mut self.reply);
             }
             Handler::Keyed(_) | Handler::Undetermined(_) => self.run_keyed(command, args),
             Handler::Transaction(_) | Handler::Container => {}

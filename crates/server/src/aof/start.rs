@@ -12,7 +12,7 @@ use pantala_engine::access::SessionView;
 use pantala_engine::client::{Client, Endpoint, Session, Shutdown};
 use pantala_engine::effect::Which;
 use pantala_engine::executor::Executor;
-use pantala_engine::functions::Functions;
+use pantala_engine::functions::{Functions, LibraryChange};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::whole::Whole;
 use pantala_persistence::aof::{Writing, names};
@@ -138,7 +138,7 @@ pub fn reload<'k>(
     // abandoned below.
     executor.recorder().begin_unit();
     empty(executor, owned);
-    let cleared = server.flush();
+    let cleared = server.flush(&LibraryChange::loaded());
     let loaded = load::load(server, &mut Target { executor, owned, view });
     if let Err(error) = &loaded {
         tracing::warn!("{error}");

@@ -2,7 +2,7 @@
 
 use std::sync::MutexGuard;
 
-use pantala_engine::client::LocalContext;
+use pantala_engine::client::{LocalCall, LocalCaller, run_local};
 use pantala_engine::command::{Flags, Handler, Route, TransactionPart};
 use pantala_engine::effect::Journal;
 use pantala_engine::executor::Call;
@@ -87,13 +87,6 @@ impl<'s> LibraryOrder<'s> {
         let loads = table.libraries().map(|library| copied([&b"FUNCTION"[..], b"LOAD", &library.text].into_iter()));
         std::iter::once(copied(flush.iter().copied())).chain(loads).collect()
     }
-}
-
-/// Returns whether a command without shards has succeeded, so that it must be propagated. An
-/// aborted reply counts as success, because error replies are never aborted.
-#[inline]
-pub fn has_succeeded(reply: &[u8]) -> bool {
-    reply.first() != Some(&b'-') || is_aborted(reply)
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
@@ -201,21 +194,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let began = self.stopwatch.begin(command, transaction.args(queued).len(), bytes);
         let (args, before) = (transaction.args(queued), connection.output.len());
         match command.handler {
-            Handler::Local(handler) => {
+            Handler::Local(_) => {
                 connection.publish_buffers(&self.clients.reactor.io);
                 let Connection { session, output, confirmed, .. } = connection;
-                let (keyspace, host, version) =
-                    (self.clients.executor.keyspace(), self.clients.reactor.server, session.version);
-                let mut context = LocalContext { session, keyspace, host, now_ms };
-                let mut reply = Reply::limited(output, version, reply_limit(context.session, keyspace));
-                handler(&mut context, &args, &mut reply);
-                reply.finish();
-                if keyspace.monitors().are_there() {
-                    keyspace.show(command, &args, context.session.client.id, context.session.db);
-                }
-                if has_succeeded(&output[before..]) {
-                    self.clients.executor.recorder().propagate_local(command, session.db, &args);
-                }
+                let (keyspace, host) = (self.clients.executor.keyspace(), self.clients.reactor.server);
+                let reply_limit = reply_limit(session, keyspace);
+                let call = LocalCall { command, args, session, keyspace, host, now_ms, reply_limit };
+                run_local(call, LocalCaller::Client(self.clients.executor.recorder()), output);
                 if command.flags.contains(Flags::ANSWERS_MESSAGES) && output[before..].first() != Some(&b'-') {
                     confirmed.extend_from_slice(&output[before..]);
                 }

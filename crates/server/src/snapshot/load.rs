@@ -17,7 +17,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use pantala_engine::functions::{Functions, RestorePolicy};
+use pantala_engine::functions::{Functions, LibraryChange, RestorePolicy};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::whole::{Part, Whole};
 use pantala_persistence::rdb::{Entry, Error, Fault, Next, Piece, Reader};
@@ -184,8 +184,8 @@ pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestoreP
     let offset = libraries.first().map_or(0, |(offset, _)| *offset);
     let texts: Vec<Vec<u8>> = libraries.into_iter().map(|(_, text)| text).collect();
     let restored = match (texts.is_empty(), policy) {
-        (false, policy) => server.restore(&texts, None, policy),
-        (true, RestorePolicy::Flush) => server.flush(),
+        (false, policy) => server.restore(&texts, None, policy, &LibraryChange::loaded()),
+        (true, RestorePolicy::Flush) => server.flush(&LibraryChange::loaded()),
         (true, RestorePolicy::Append | RestorePolicy::Replace) => Ok(()),
     };
     restored.map_err(|why| {

@@ -8,14 +8,14 @@
 use std::time::Duration;
 
 use pantala_base::Moment;
-use pantala_engine::client::{LocalContext, ReplyMode};
+use pantala_engine::client::{LocalCall, LocalCaller, ReplyMode, run_local};
 use pantala_engine::command::{Command, Flags, Handler, Slots, TransactionPart};
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
 use pantala_engine::routing::add_shards;
 use pantala_engine::tuning::WATCHING;
-use pantala_resp::{ArgRange, Args, Limits, Reply, is_aborted};
+use pantala_resp::{ArgRange, Args, Limits, is_aborted};
 use pantala_runtime::EventLoop;
 use pantala_session::access::{forbidden, is_restricted};
 use pantala_session::replies::{needs_settling, replies_wanted};
@@ -29,7 +29,6 @@ use crate::clients::slow::LARGE_BYTES;
 use crate::clients::{limit_stranger, note_unsynced, reply_limit};
 use crate::config::Settings;
 use crate::dispatch::ending::acquire_all_for;
-use crate::dispatch::queued::has_succeeded;
 use crate::dispatch::whole::rest;
 use crate::dispatch::window::{Entry, What, Window, classify};
 use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseReply, SUBSCRIPTION_CHANGES, flags_of};
@@ -424,24 +423,18 @@ impl Runner {
         let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
         let now_ms = d.clients.reactor.clock.now_ms;
         let ran = match (&entry.what, command.handler) {
-            (What::Local(_), Handler::Local(handler)) => {
+            (What::Local(_), Handler::Local(_)) => {
                 connection.publish_buffers(&d.clients.reactor.io);
                 let (keyspace, host) = (d.clients.executor.keyspace(), d.clients.reactor.server);
-                let (version, before) = (connection.session.version, connection.output.len());
-                let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
-                // This lock orders changes of the function libraries. It is held until this
-                // command's effect is committed.
-                let is_ordered = command.flags.contains(Flags::WRITE);
-                let _order = is_ordered.then(|| keyspace.journal().order_libraries());
-                let limit = reply_limit(context.session, keyspace);
-                let mut reply = Reply::limited(&mut connection.output, version, limit);
-                handler(&mut context, &args, &mut reply);
-                reply.finish();
-                if keyspace.monitors().are_there() {
-                    keyspace.show(command, &args, context.session.client.id, context.session.db);
-                }
-                if has_succeeded(&connection.output[before..]) {
-                    d.clients.executor.recorder().propagate_local(command, connection.session.db, &args);
+                let (session, before) = (&mut connection.session, connection.output.len());
+                let reply_limit = reply_limit(session, keyspace);
+                {
+                    // This lock orders changes of the function libraries. It is held until this
+                    // command's effect is committed.
+                    let is_ordered = command.flags.contains(Flags::WRITE);
+                    let _order = is_ordered.then(|| keyspace.journal().order_libraries());
+                    let call = LocalCall { command, args, session, keyspace, host, now_ms, reply_limit };
+                    run_local(call, LocalCaller::Client(d.clients.executor.recorder()), &mut connection.output);
                 }
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);

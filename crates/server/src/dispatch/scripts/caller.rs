@@ -14,7 +14,7 @@ use pantala_base::key_slot;
 use pantala_commands::{NOT_IN_SCRIPTS, Unresolved};
 use pantala_engine::access::{Key, KeyPlace, SessionView};
 use pantala_engine::acl::{Context, Denied, Rules};
-use pantala_engine::client::{Client, LocalContext, Session};
+use pantala_engine::client::{Client, LocalCall, LocalCaller, Session, run_local};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, for_each_key};
 use pantala_engine::eviction::OUT_OF_MEMORY;
 use pantala_engine::executor::Call;
@@ -347,7 +347,6 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
 
     /// Runs a command that needs no shard.
     fn run_local(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
-        let Handler::Local(handler) = command.handler else { return Ok(()) };
         // A published message or a propagated command can't be rolled back.
         if self.undo.is_some() && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PUBSUB) {
             return Err(Halt::Undeclared);
@@ -357,18 +356,18 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         let mut session = Session::new(Arc::clone(&self.client), dispatcher.clients.executor.keyspace().users());
         session.db = self.view.db;
         session.version = self.view.version;
-        let mut context = LocalContext {
+        let call = LocalCall {
+            command,
+            args: *args,
             session: &mut session,
             keyspace: dispatcher.clients.executor.keyspace(),
             host: dispatcher.clients.reactor.server,
             now_ms: self.now_ms,
+            reply_limit: None,
         };
-        handler(&mut context, args, &mut Reply::new(reply, self.view.version));
+        let recorder = dispatcher.clients.executor.recorder();
+        run_local(call, LocalCaller::Script { recorder, is_hidden: self.undo.is_some() }, reply);
         self.view.db = session.db;
-        if reply.first() != Some(&b'-') {
-            dispatcher.clients.executor.recorder().propagate_local(command, self.view.db, args);
-        }
-        self.show(command, args);
         Ok(())
     }
 
