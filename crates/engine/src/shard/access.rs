@@ -2,7 +2,7 @@
 //! holds, and the databases in them.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::Random;
 use pantala_resp::Args;
@@ -18,6 +18,7 @@ use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::Ownership;
 use crate::store::Store;
+use crate::store::databases::{DatabasesChange, change_databases};
 use crate::store::db::{Db, Held, Holds, WrongType};
 use crate::store::snapshot::keep_taken;
 use crate::store::state::Shard;
@@ -54,16 +55,6 @@ impl<'a> Access<'a> {
     /// Returns the keyspace, for its settings and statistics.
     pub fn keyspace(&self) -> &'a Keyspace {
         self.keyspace
-    }
-
-    /// Returns a reference to the maximum total length of a reply and the pending replies before it
-    /// in the same buffer. The encoder aborts a longer reply, because the connection will be closed
-    /// ([`pantala_resp::Reply::limited`]). Returns `None` (no limit) if a script or the primary has
-    /// called the command, because the reply is then not sent to a client.
-    #[inline]
-    pub(crate) fn reply_limit(&self) -> Option<&'a AtomicU64> {
-        let is_output = !(self.session.in_script | self.session.of_primary);
-        is_output.then_some(&self.keyspace.tuning.reply_bytes_max)
     }
 
     /// Returns a random number generator, seeded by the key's shard. Only an
@@ -188,25 +179,13 @@ impl<'a> Access<'a> {
     /// If the command does not hold all shards.
     pub fn swap_databases(&mut self, a: u32, b: u32) {
         self.assert_holds_all();
-        self.mark_databases_changed();
-        if a == b {
-            return;
-        }
-        self.keyspace.shard_stats(0).changes.add(1);
-        let physical = [self.keyspace.physical(a), self.keyspace.physical(b)];
-        self.keyspace.swap_databases(a, b);
-        for ownership in self.owned.iter_mut() {
-            let Shard { observers, databases, .. } = self.keyspace.shard(ownership);
-            observers.note_all(a);
-            observers.note_all(b);
-            // An expired key counts as missing.
-            let is_there = |key: &[u8], after: usize| {
-                let found = databases.get(after).and_then(|it| it.dict.find(self.keyspace.place(key).hash, key));
-                found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
-            };
-            observers.watches.replaced(a, |key| is_there(key, physical[1]));
-            observers.watches.replaced(b, |key| is_there(key, physical[0]));
-        }
+        change_databases(self.keyspace, self, self.now_ms, |access, permit| {
+            if a == b {
+                return DatabasesChange::SwappedWithItself;
+            }
+            access.keyspace.shard_stats(0).changes.add(1);
+            access.keyspace.swap_databases(a, b, permit)
+        });
     }
 
     /// Empties databases for all clients. Frees their content in the background if `lazy` is set.
@@ -217,29 +196,25 @@ impl<'a> Access<'a> {
     /// If the command does not hold all shards.
     pub fn flush(&mut self, databases: Range<u32>, lazy: bool) {
         self.assert_holds_all();
-        let keyspace = self.keyspace;
-        let used: Vec<u32> = databases.filter(|&db| keyspace.is_used(db)).collect();
-        for shard in self.shards() {
-            for &db in &used {
-                if keyspace.shard_size(db, shard) > 0 {
-                    let mut content = self.db_in(db, shard).flush();
-                    keyspace.detached.take_out(shard, keyspace.physical(db), &mut content);
-                    // Entries that a running snapshot has not encoded yet are kept for the
-                    // snapshot.
-                    let garbage = keep_taken(self.shard(shard), keyspace.physical(db), content);
-                    if let Some(garbage) = garbage.filter(|_| lazy) {
-                        keyspace.dispose_dict(garbage);
+        change_databases(self.keyspace, self, self.now_ms, |access, permit| {
+            let keyspace = access.keyspace;
+            let used: Vec<u32> = databases.filter(|&db| keyspace.is_used(db)).collect();
+            for shard in access.shards() {
+                for &db in &used {
+                    if keyspace.shard_size(db, shard) > 0 {
+                        let mut content = access.db_in(db, shard).flush(permit);
+                        keyspace.detached.take_out(shard, keyspace.physical(db), &mut content);
+                        // Entries that a running snapshot has not encoded yet are kept for the
+                        // snapshot.
+                        let garbage = keep_taken(access.shard(shard), keyspace.physical(db), content);
+                        if let Some(garbage) = garbage.filter(|_| lazy) {
+                            keyspace.dispose_dict(garbage);
+                        }
                     }
                 }
             }
-        }
-        let tracking = self.keyspace.tracking();
-        if tracking.keys() > 0 || tracking.clients() > 0 {
-            for ownership in self.owned.iter_mut() {
-                self.keyspace.shard(ownership).observers.tracked.flush();
-            }
-        }
-        self.mark_databases_changed();
+            DatabasesChange::Flushed
+        });
     }
 
     fn assert_holds_all(&self) {

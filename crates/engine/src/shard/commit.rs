@@ -58,13 +58,6 @@ impl Access<'_> {
         Propagated(())
     }
 
-    /// Propagates the command as the client sent it, because it has changed whole databases.
-    pub(crate) fn mark_databases_changed(&mut self) {
-        if self.is_journaled() {
-            self.lowest_pending().is_changed = true;
-        }
-    }
-
     #[cold]
     fn rewrite(&mut self) -> &mut Batch {
         let pending = self.lowest_pending();

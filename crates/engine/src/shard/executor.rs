@@ -16,6 +16,7 @@
 //! Gates are served in order of arrival, so no request starves.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use pantala_base::mailbox::Chain;
 use pantala_base::{Random, SystemClock};
@@ -538,7 +539,7 @@ pub(crate) fn access<'a>(
 
 #[inline(always)]
 fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
-    let mut reply = Reply::limited(reply, call.session.version, access.reply_limit());
+    let mut reply = Reply::limited(reply, call.session.version, reply_limit(access));
     match call.command.handler {
         Handler::Keyed(handler) => handler(access, &call.args, &mut reply),
         Handler::Undetermined(handler) => {
@@ -547,6 +548,16 @@ fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         _ => unreachable!("only keyed commands are routed to shards"),
     }
     reply.finish();
+}
+
+/// Returns a reference to the maximum total length of a reply and the pending replies before it in
+/// the same buffer. The encoder aborts a longer reply, because the connection will be closed
+/// ([`pantala_resp::Reply::limited`]). Returns `None` (no limit) if a script or the primary has
+/// called the command, because the reply is then not sent to a client.
+#[inline]
+fn reply_limit<'a>(access: &Access<'a>) -> Option<&'a AtomicU64> {
+    let is_output = !(access.session.in_script | access.session.of_primary);
+    is_output.then_some(&access.keyspace.tuning.reply_bytes_max)
 }
 
 /// Returns whether held shards have changed keys with waiters, or pending invalidations.

@@ -470,22 +470,6 @@ impl<'s> Db<'s> {
         None
     }
 
-    /// Empties the database and returns its content.
-    /// [`Access::flush`](crate::shard::access::Access::flush) does the rest of a flush.
-    pub(crate) fn flush(&mut self) -> Dict<Value> {
-        let old = self.dict.take();
-        self.stats.changes.add(old.len() as u64);
-        let stats = self.db_stats;
-        for counter in [&stats.keys, &stats.expires, &stats.ttl_sum_ms, &stats.ttl_samples, &stats.timed_hashes] {
-            counter.set(0);
-        }
-        *self.watched = Watched::default();
-        stats.heap_bytes.set(0);
-        stats.dict_bytes.set(self.dict.allocated_bytes() as u64);
-        self.observers.note_all(self.db);
-        old
-    }
-
     /// Returns the memory usage of a key in bytes, with its value and its share of the dictionary.
     pub fn memory_usage(&mut self, key: &Key<'_>) -> Option<usize> {
         /// A key's share of its table: a slot of 8 bytes, in segments that are about 5/6 full.

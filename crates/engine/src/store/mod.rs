@@ -18,6 +18,7 @@ use pantala_types::Value;
 use crate::command::KeyPlace;
 use crate::events::{Events, Workers};
 
+pub(crate) mod databases;
 pub mod db;
 pub mod eviction;
 pub mod expire;
@@ -31,6 +32,7 @@ pub(crate) mod snapshot;
 pub mod state;
 pub mod undo;
 
+use databases::{DatabasesChange, Permit};
 use layout::Layout;
 use lazyfree::{Garbage, LazyFree};
 use memory::Memory;
@@ -264,10 +266,11 @@ impl Store {
     }
 
     /// Swaps two databases. The caller must own all shards.
-    pub(crate) fn swap_databases(&self, a: u32, b: u32) {
+    pub(crate) fn swap_databases(&self, a: u32, b: u32, _: &Permit) -> DatabasesChange {
         let (first, second) = (self.physical(a), self.physical(b));
         self.physical[a as usize].store(second as u32, Relaxed);
         self.physical[b as usize].store(first as u32, Relaxed);
+        DatabasesChange::Swapped(a, b)
     }
 
     /// Returns the index of a logical database in each shard's table of databases.
