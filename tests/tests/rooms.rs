@@ -1,5 +1,5 @@
-//! Checks the source text of the server: which *rooms* (top-level modules) may import which others,
-//! and how large types may be.
+//! Checks the source text of the server: which *rooms* (top-level modules) may import which others.
+//! Also checks how large the types of the server, of sessions and of the engine may be.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +16,15 @@ const FIELDS_MAX: usize = 15;
 /// Maximum number of methods of a type, in all its `impl` blocks without a trait.
 const METHODS_MAX: usize = 40;
 
-/// Settings and statistics, whose fields are independent and aren't counted.
-const RECORDS: [&str; 2] = ["Settings", "WorkerStats"];
+/// Records, whose fields are independent and aren't counted: settings and statistics, the
+/// declaration of a command, what a connection has agreed with the server (`Session`, of which
+/// other threads see `Client`), and a command with all that a thread needs to run it (`Request`).
+const RECORDS: [&str; 7] = ["Settings", "WorkerStats", "Tuning", "Command", "Session", "Client", "Request"];
+
+/// Types that may have more methods, and how many at most. Each method of `Db` is an operation on
+/// a key, by family in the files of `store/db`; several views of a database would each need the
+/// others to commit a change. The methods of `Tuning` combine settings, likewise by file.
+const WIDE: [(&str, usize); 2] = [("Db", 53), ("Tuning", 44)];
 
 /// Returns the files of a crate: path relative to `src`, and code without comments, strings and
 /// tests.
@@ -26,12 +33,21 @@ fn files(of: &str) -> Vec<(String, String)> {
     let name = |path: &Path| path.strip_prefix(&folder).expect("in src").display().to_string();
     tidy::rust_files(&folder)
         .into_iter()
-        .filter(|(path, _)| !path.ends_with("tests.rs") && !path.ends_with("testing.rs"))
+        .filter(|(path, _)| !is_test(path))
         .map(|(path, text)| {
-            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            // In every file, the tests are the last item.
+            let tests = ["#[cfg(test)]\nmod tests", "#[cfg(all(test, not(loom)))]\nmod tests"];
+            let end = tests.iter().filter_map(|tests| text.find(tests)).min();
+            let code = &text[..end.unwrap_or(text.len())];
             (name(&path), tidy::code_only(code))
         })
         .collect()
+}
+
+/// Returns whether a file contains only tests.
+fn is_test(path: &Path) -> bool {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    stem == "tests" || stem == "testing" || stem.ends_with("_tests")
 }
 
 /// Returns the room of a file, or `None` if it is outside of all rooms.
@@ -168,7 +184,7 @@ fn add_sizes(sizes: &mut Sizes, code: &str) {
 #[test]
 fn types_stay_small() {
     let mut wrong = Vec::new();
-    for of in ["server", "session"] {
+    for of in ["server", "session", "engine"] {
         let mut sizes = Sizes::new();
         for (_, code) in files(of) {
             add_sizes(&mut sizes, &code);
@@ -176,7 +192,9 @@ fn types_stay_small() {
         assert!(sizes.values().any(|(fields, methods)| fields + methods > 10), "no types found in {of}");
         for (name, (fields, methods)) in sizes {
             let is_record = RECORDS.contains(&name.as_str());
-            if fields > FIELDS_MAX && !is_record || methods > METHODS_MAX {
+            let wide = WIDE.iter().find(|(wide, _)| *wide == name);
+            let methods_max = wide.map_or(METHODS_MAX, |(_, methods_max)| *methods_max);
+            if fields > FIELDS_MAX && !is_record || methods > methods_max {
                 wrong.push(format!("{name}: {fields} fields, {methods} methods"));
             }
         }

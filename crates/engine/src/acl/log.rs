@@ -87,11 +87,11 @@ impl LogEntry {
 
 /// The log of denied calls and failed logins. See the head of this module.
 #[derive(Default)]
-pub(super) struct Log {
+pub(super) struct AclLog {
     entries: VecDeque<LogEntry>,
 }
 
-impl Log {
+impl AclLog {
     /// Adds an event to the entry of similar events. If there is no such entry, adds a new one, and
     /// then keeps only the latest `len_max` entries.
     pub(super) fn add(&mut self, entry: LogEntry, len_max: u64) {
@@ -130,14 +130,14 @@ mod tests {
         }
     }
 
-    fn shown(log: &Log) -> Vec<(String, u64, i64)> {
+    fn shown(log: &AclLog) -> Vec<(String, u64, i64)> {
         let show = |entry: LogEntry| (String::from_utf8_lossy(&entry.object).into_owned(), entry.count, entry.at_ms);
         log.latest(usize::MAX).into_iter().map(show).collect()
     }
 
     #[test]
     fn similar_events_within_a_minute_share_an_entry() {
-        let mut log = Log::default();
+        let mut log = AclLog::default();
         log.add(event("a", 0), 128);
         log.add(event("b", 1), 128);
         log.add(event("a", SAME_MS_MAX), 128);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_length_is_bounded() {
-        let mut log = Log::default();
+        let mut log = AclLog::default();
         for number in 0..5 {
             log.add(event(&number.to_string(), 0), 3);
         }

@@ -13,7 +13,7 @@ use crossbeam::utils::CachePadded;
 use super::catalog::Catalog;
 use super::file::{Line, line_of, merge_selectors, parse_file};
 use super::is_user_name;
-use super::log::{Log, LogEntry};
+use super::log::{AclLog, LogEntry};
 use super::rules::Rules;
 
 /// Name of the user of connections that have not logged in.
@@ -73,7 +73,7 @@ pub struct Users {
     channels_by_default: AtomicBool,
     /// Held while a client saves the users to the ACL file.
     saving: Mutex<()>,
-    log: Mutex<Log>,
+    log: Mutex<AclLog>,
     /// `acllog-max-len`.
     log_len_max: AtomicU64,
 }
@@ -325,7 +325,7 @@ impl Users {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_log(&self) -> MutexGuard<'_, Log> {
+    fn lock_log(&self) -> MutexGuard<'_, AclLog> {
         // After a panic the log is still valid: at worst it lacks an entry or has one too many.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -43,7 +43,7 @@ mod tests;
 
 use logs::Logs;
 pub use logs::Which;
-use merger::Merger;
+use merger::{Merger, Replicas};
 
 /// Number of low bits of a stamp. These bits count the units of an epoch. If an epoch has more
 /// units than the bits can count, the stamps of the further units reach into the next epoch. This
@@ -65,9 +65,6 @@ const POLLS_PER_BOUND: u32 = 20;
 /// If a worker's segment has at least this length in bytes, the worker itself warns readers that
 /// are far behind. The journal's thread may be too slow for that.
 const HANDED_OVER_BYTES_MAX: u64 = 16 * 1024 * 1024;
-
-/// Default interval between `PING`s in the stream, ms (`repl-ping-replica-period`).
-const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 
 /// State behind the journal's lock.
 struct Control {
@@ -111,12 +108,7 @@ struct Shared {
     without_shards: AtomicU64,
     /// See [`Journal::order_libraries`].
     libraries: Mutex<()>,
-    /// Whether there are replicas, which need a periodic `PING`.
-    has_replicas: AtomicBool,
-    /// Interval between `PING`s, ms (`repl-ping-replica-period`).
-    ping_period_ms: AtomicU64,
-    /// Maximum number of bytes that a replica may be behind.
-    replica_bytes_max: Arc<AtomicU64>,
+    replicas: Replicas,
     control: Mutex<Control>,
     work: Condvar,
     /// Memory of the logs and segments, for reuse.
@@ -149,9 +141,7 @@ impl Journal {
             is_wanted: AtomicBool::new(false),
             without_shards: AtomicU64::new(0),
             libraries: Mutex::new(()),
-            has_replicas: AtomicBool::new(false),
-            ping_period_ms: AtomicU64::new(PING_PERIOD_MS_DEFAULT),
-            replica_bytes_max: Arc::new(AtomicU64::new(u64::MAX)),
+            replicas: Replicas::default(),
             control: Mutex::new(Control {
                 logs: Logs::new(&pool),
                 merged_bytes: 0,
@@ -183,7 +173,7 @@ impl Journal {
     pub fn set_ping_period(&self, period: Duration) {
         // The lock is held, so the thread cannot miss the change between its check and its wait.
         let _control = lock(&self.shared.control);
-        self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
+        self.shared.replicas.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
         self.shared.work.notify_one();
     }
 
@@ -191,7 +181,7 @@ impl Journal {
     pub fn set_replicas(&self, are_there: bool) {
         // The lock is held, so the thread cannot miss the change between its check and its wait.
         let _control = lock(&self.shared.control);
-        self.shared.has_replicas.store(are_there, Ordering::Relaxed);
+        self.shared.replicas.are_there.store(are_there, Ordering::Relaxed);
         self.shared.work.notify_one();
     }
 
@@ -229,12 +219,12 @@ impl Journal {
 
     /// Sets the maximum number of bytes that a replica may be behind without being cut off.
     pub fn set_replica_bound(&self, bytes_max: u64) {
-        self.shared.replica_bytes_max.store(bytes_max, Ordering::Relaxed);
+        self.shared.replicas.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
     /// Returns a shared reference to the limit that [`Journal::set_replica_bound`] sets.
     pub fn replica_bound(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.shared.replica_bytes_max)
+        Arc::clone(&self.shared.replicas.bytes_max)
     }
 
     /// Returns the range of stream offsets that are held in memory, and whether the stream has

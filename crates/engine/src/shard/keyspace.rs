@@ -144,14 +144,12 @@ pub struct Keyspace {
     /// Number of requests that found a shard busy, by worker. If all workers shared one counter,
     /// its cache line would move between cores exactly when they contend for shards.
     contended: Box<[CachePadded<Counter>]>,
-    /// End of the last script that held all shards for long, in ms of the monotonic clock.
-    all_held_ms: CachePadded<AtomicI64>,
+    /// The last script that held all shards for long.
+    pub all_held: CachePadded<AllHeld>,
     /// Last ticket drawn by a waiter.
     tickets: CachePadded<AtomicU64>,
-    /// Number of pending requests (`Task::Serve`) that will serve a client blocked in a command
-    /// with a destination key (`BLMOVE`). Such a request takes two shards: those of the source and
-    /// of the destination.
-    deferred_waiters: AtomicI64,
+    /// Pending requests that will serve blocked clients.
+    pub deferred_waiters: DeferredWaiters,
     /// Number of times that the workers were called to walk their shards for a snapshot
     /// ([`Keyspace::call_walkers`]).
     snapshots: CachePadded<AtomicU64>,
@@ -159,6 +157,47 @@ pub struct Keyspace {
     storage: OnceLock<Box<dyn Storage>>,
     /// Statistics of active expiry.
     pub expiry: ExpiryStats,
+}
+
+/// End of the last script that held all shards for long, in ms of the monotonic clock.
+pub struct AllHeld(AtomicI64);
+
+impl AllHeld {
+    /// Records that a script held all shards for `took`, until `now_ms` (monotonic clock). Ignores
+    /// a short `took`.
+    pub fn note(&self, took: Duration, now_ms: i64) {
+        if took >= ALL_HELD_LONG {
+            self.0.store(now_ms, Relaxed);
+        }
+    }
+
+    /// Returns whether a script has recently held all shards for long, so that another one is
+    /// expected.
+    #[inline]
+    pub fn is_recent(&self, now_ms: i64) -> bool {
+        now_ms - self.0.load(Relaxed) < ALL_HELD_RECENTLY_MS
+    }
+}
+
+/// Number of pending requests (`Task::Serve`) that will serve a client blocked in a command
+/// with a destination key (`BLMOVE`). Such a request takes two shards: those of the source and
+/// of the destination.
+#[derive(Default)]
+pub struct DeferredWaiters(AtomicI64);
+
+impl DeferredWaiters {
+    /// Adds `by` to the number. Called while a shard is held.
+    pub(crate) fn count(&self, by: i64) {
+        self.0.fetch_add(by, Relaxed);
+    }
+
+    /// Returns whether there is such a request. Exact for a caller that holds all shards.
+    pub fn are_there(&self) -> bool {
+        // Relaxed: every write is made while some shard is held. A caller that holds all shards has
+        // acquired that shard after the write, so the shard's gate orders the write before this
+        // load.
+        self.0.load(Relaxed) > 0
+    }
 }
 
 impl Deref for Keyspace {
@@ -216,9 +255,9 @@ impl Keyspace {
             journal: Journal::new(ports.len()),
             contended: ports.iter().map(|_| CachePadded::new(Counter::default())).collect(),
             ports,
-            all_held_ms: CachePadded::new(AtomicI64::new(i64::MIN / 2)),
+            all_held: CachePadded::new(AllHeld(AtomicI64::new(i64::MIN / 2))),
             tickets: CachePadded::new(AtomicU64::new(0)),
-            deferred_waiters: AtomicI64::new(0),
+            deferred_waiters: DeferredWaiters::default(),
             snapshots: CachePadded::new(AtomicU64::new(0)),
             storage: OnceLock::new(),
             expiry: ExpiryStats::default(),
@@ -263,35 +302,6 @@ impl Keyspace {
     /// Returns the number of changes of keys by commands since the start.
     pub fn changes(&self) -> u64 {
         (0..self.partition_count()).map(|shard| self.shard_stats(shard).changes.get()).sum()
-    }
-    /// Records that a script held all shards for `took`, until `now_ms` (monotonic clock). Ignores
-    /// a short `took`.
-    pub fn note_all_held(&self, took: Duration, now_ms: i64) {
-        if took >= ALL_HELD_LONG {
-            self.all_held_ms.store(now_ms, Relaxed);
-        }
-    }
-
-    /// Adds `by` to the number of pending requests that will serve blocked clients. Called while a
-    /// shard is held.
-    pub(crate) fn count_served_later(&self, by: i64) {
-        self.deferred_waiters.fetch_add(by, Relaxed);
-    }
-
-    /// Returns whether a pending request will serve blocked clients. Exact for a caller that holds
-    /// all shards.
-    pub fn serves_later(&self) -> bool {
-        // Relaxed: every write is made while some shard is held. A caller that holds all shards has
-        // acquired that shard after the write, so the shard's gate orders the write before this
-        // load.
-        self.deferred_waiters.load(Relaxed) > 0
-    }
-
-    /// Returns whether a script has recently held all shards for long, so that another one is
-    /// expected.
-    #[inline]
-    pub fn were_all_held(&self, now_ms: i64) -> bool {
-        now_ms - self.all_held_ms.load(Relaxed) < ALL_HELD_RECENTLY_MS
     }
 
     /// Returns the statistics of a shard. Any thread may read them at any time.

@@ -148,7 +148,7 @@ impl Serving<'_, '_> {
         let mut node = self.spare.request(waiter.session, waiter.connection, now_ms);
         node.value.shards.extend([shard.min(destination), shard.max(destination)]);
         node.value.task = Task::Serve(shard, key);
-        self.gates.keyspace.count_served_later(1);
+        self.gates.keyspace.deferred_waiters.count(1);
         self.to_start.push(node);
     }
 
@@ -161,7 +161,7 @@ impl Serving<'_, '_> {
             observers.note(key.0, &key.1);
         }
         self.serve(owned, now_ms);
-        self.gates.keyspace.count_served_later(-1);
+        self.gates.keyspace.deferred_waiters.count(-1);
     }
 }
 

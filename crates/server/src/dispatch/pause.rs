@@ -159,7 +159,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// parks the connection again, to wait for shards, and returns [`Ran::Parked`]. The caller,
     /// which holds all shards, then releases them and acquires them again.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
-        let serves_later = self.clients.executor.keyspace().serves_later() && !is_loading(self.clients.reactor.server);
+        let serves_later =
+            self.clients.executor.keyspace().deferred_waiters.are_there() && !is_loading(self.clients.reactor.server);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         if serves_later {
             connection.socket.shard_work = Some(Held::Pause(answer));

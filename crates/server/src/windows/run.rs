@@ -221,7 +221,7 @@ impl Windows {
         } else {
             let keyspace = d.clients.reactor.server.keyspace();
             let is_shared = keyspace.ports().len() > 1;
-            let is_beside_scripts = is_shared && keyspace.were_all_held(d.clients.reactor.clock.turn_ran_ms);
+            let is_beside_scripts = is_shared && keyspace.all_held.is_recent(d.clients.reactor.clock.turn_ran_ms);
             let (mut at, mut looked_ahead) = (0, 0);
             while let Some(entry) = window.entries.get(at) {
                 if at >= looked_ahead {

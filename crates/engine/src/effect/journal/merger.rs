@@ -1,7 +1,7 @@
 //! The journal's thread: ends epochs, and appends their units to the log. [`crate::effect`] defines
 //! the terms.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,29 @@ use crate::effect::log::DeferredWork;
 use crate::effect::merge::merge;
 use crate::effect::piece::Piece;
 use crate::effect::segment::Segment;
+
+/// Default interval between `PING`s in the stream, ms (`repl-ping-replica-period`).
+const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
+
+/// What the journal must know of replicas.
+pub(super) struct Replicas {
+    /// Whether there are replicas, which need a periodic `PING`.
+    pub(super) are_there: AtomicBool,
+    /// Interval between `PING`s, ms (`repl-ping-replica-period`).
+    pub(super) ping_period_ms: AtomicU64,
+    /// Maximum number of bytes that a replica may be behind.
+    pub(super) bytes_max: Arc<AtomicU64>,
+}
+
+impl Default for Replicas {
+    fn default() -> Self {
+        Replicas {
+            are_there: AtomicBool::new(false),
+            ping_period_ms: AtomicU64::new(PING_PERIOD_MS_DEFAULT),
+            bytes_max: Arc::new(AtomicU64::new(u64::MAX)),
+        }
+    }
+}
 
 /// The state of the journal's thread.
 pub(super) struct Merger<'s> {
@@ -75,7 +98,7 @@ impl<'s> Merger<'s> {
 
     /// Returns the time until the next `PING` is due.
     fn ping_due_in(&self) -> Duration {
-        let period = Duration::from_millis(self.shared.ping_period_ms.load(Ordering::Relaxed));
+        let period = Duration::from_millis(self.shared.replicas.ping_period_ms.load(Ordering::Relaxed));
         period.saturating_sub(self.pinged.elapsed())
     }
 
@@ -95,7 +118,7 @@ impl<'s> Merger<'s> {
                 control = lock(&shared.control);
                 continue;
             }
-            let has_replicas = self.shared.has_replicas.load(Ordering::Relaxed);
+            let has_replicas = self.shared.replicas.are_there.load(Ordering::Relaxed);
             let (ping_due_in, has_readers) = (self.ping_due_in(), has_replicas && control.logs.need_pings());
             let is_ping_due = ping_due_in.is_zero() && has_readers;
             let is_awaited = control.logs.have_joining() || !control.marks.is_empty();
@@ -216,7 +239,7 @@ impl<'s> Merger<'s> {
                 // A reader that starts has selected no database yet.
                 self.selected = None;
             }
-            if self.shared.has_replicas.load(Ordering::Relaxed) && self.ping_due_in().is_zero() {
+            if self.shared.replicas.are_there.load(Ordering::Relaxed) && self.ping_due_in().is_zero() {
                 self.pinged = Instant::now();
                 aftermath.add(control.logs.append_own(PING));
             }

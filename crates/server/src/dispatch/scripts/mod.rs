@@ -368,7 +368,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             caller.dispatcher.clients.executor.recorder().end_unit(caller.owned);
         }
         if let Some(began) = began {
-            server.keyspace().note_all_held(began.elapsed(), server.monotonic_ms());
+            server.keyspace().all_held.note(began.elapsed(), server.monotonic_ms());
         }
         let (is_large, undo) = (caller.is_large, caller.undo.take());
         self.clients.tally.commit_held(ended != Ended::Abandoned);
