@@ -94,6 +94,56 @@ fn files_outside_of_rooms_import_none() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The modules outside of the rooms, except those that start workers, from the lowest to the
+/// highest. A module may import lower ones. The modules of one entry may import each other: the
+/// server (`host`) owns the state of snapshots, the append-only file and replication, whose work
+/// needs the whole server.
+const MODULES: [&[&str]; 14] = [
+    &["config"],
+    &["stats"],
+    &["admission"],
+    &["scripting"],
+    &["process"],
+    &["rates"],
+    &["renames"],
+    &["cli"],
+    &["net"],
+    &["aof", "host", "replication", "snapshot"],
+    &["users"],
+    &["tune"],
+    &["info"],
+    &["for_commands"],
+];
+
+#[test]
+fn modules_outside_of_rooms_import_only_lower_ones() {
+    let mut wrong = Vec::new();
+    let mut found = 0;
+    for (file, code) in files("server").iter().filter(|(file, _)| room(file).is_none()) {
+        let module = file.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        if ["lib", "main", "startup"].contains(&module) {
+            continue;
+        }
+        let Some(own) = MODULES.iter().position(|group| group.contains(&module)) else {
+            wrong.push(format!("{module} is missing from the table of modules"));
+            continue;
+        };
+        found += 1;
+        for higher in MODULES[own + 1..].iter().copied().flatten() {
+            if tidy::has_word(code, &format!("crate::{higher}")) {
+                wrong.push(format!("{file} imports {higher}, a higher module"));
+            }
+        }
+        // Such paths would hide an import from this test.
+        let is_root = !file.contains('/') || file.ends_with("/mod.rs") && file.matches('/').count() == 1;
+        if code.contains("crate::{") || is_root && tidy::has_word(code, "super::") {
+            wrong.push(format!("{file} imports by crate::{{…}} or super"));
+        }
+    }
+    assert!(found > MODULES.len(), "only {found} files found");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 /// Number of fields and number of methods, by the name of the type. If several types have the same
 /// name, these are the fields of the largest type, and the methods of all these types.
 type Sizes = BTreeMap<String, (usize, usize)>;

@@ -7,9 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use pantala_engine::client::{Client, Host as _};
-
-use crate::host::Server;
+use pantala_engine::client::Client;
+use pantala_engine::keyspace::Keyspace;
 
 /// Minimum age of an unauthenticated connection that is closed to make room for a new one, ms. A
 /// client that knows a password has sent it by then.
@@ -49,31 +48,27 @@ impl Admission {
         self.open.fetch_sub(1, Relaxed);
     }
 
-    /// Makes room for a new connection, if possible, by closing the oldest unauthenticated
-    /// connection. `open` is the number of open connections, including the new one. Returns whether
-    /// the new connection may stay.
-    pub fn makes_room(&self, server: &Server, open: u64, maxclients: u32) -> bool {
-        let now_ms = server.now_ms();
+    /// Returns the oldest unauthenticated client, if closing it makes room for a new connection.
+    /// `open` is the number of open connections, including the new one.
+    pub fn to_close(&self, keyspace: &Keyspace, now_ms: i64, open: u64, maxclients: u32) -> Option<Arc<Client>> {
         if open > u64::from(maxclients) + EXCESS_MAX
-            || !server.keyspace().users().requires_login()
+            || !keyspace.users().requires_login()
             || (now_ms - self.failed_search_ms.load(Relaxed)).abs() < SEARCH_INTERVAL_MS
         {
-            return false;
+            return None;
         }
-        let Some(client) = oldest_unauthenticated(server, now_ms) else {
+        let found = oldest_unauthenticated(keyspace, now_ms);
+        if found.is_none() {
             self.failed_search_ms.store(now_ms, Relaxed);
-            return false;
-        };
-        tracing::debug!("Closing a client that has not authenticated, to make room for a new client");
-        server.kill(&client);
-        true
+        }
+        found
     }
 }
 
 /// Returns the client that has been connected for longest without authenticating. Returns `None` if
 /// no such client is older than [`UNAUTHENTICATED_AGE_MIN_MS`].
-fn oldest_unauthenticated(server: &Server, now_ms: i64) -> Option<Arc<Client>> {
-    server.keyspace().clients().first(|client| {
+fn oldest_unauthenticated(keyspace: &Keyspace, now_ms: i64) -> Option<Arc<Client>> {
+    keyspace.clients().first(|client| {
         let since_ms = client.unauthenticated_since_ms.load(Relaxed);
         since_ms != 0
             && !client.is_primary.load(Relaxed)

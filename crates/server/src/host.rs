@@ -1,33 +1,27 @@
-//! The server: the state that all workers share, and the services that commands call (trait
-//! [`Host`]).
+//! The server: the state that all workers share.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use pantala_base::{Clock, Distribution, Moment, Random, SystemClock, purges};
-use pantala_engine::client::{
-    Client, Clients, ClusterNode, Endpoint, Followed, Host, ProcessMemory, Replicator, Session, Shutdown,
-};
+use pantala_base::{Clock, Moment, Random, SystemClock};
+use pantala_engine::client::{Client, Endpoint, Session};
 use pantala_engine::command::{Command, Flags};
-use pantala_engine::functions::Functions;
 use pantala_engine::keyspace::{Keyspace, WorkerPort};
 use pantala_engine::message::Message;
 use pantala_runtime::Backend;
 
 use crate::admission::Admission;
-use crate::aof;
 use crate::config::{ConfigStore, Settings};
 use crate::net;
 use crate::process;
 use crate::process::placement::choose;
 use crate::rates::ServerStats;
 use crate::renames::Renames;
-use crate::replication::{Address, Replication};
-use crate::scripting::{Kind, Scripting, Thresholds};
-use crate::snapshot::{SHUTDOWN_FAILED, Snapshots};
+use crate::replication::Replication;
+use crate::scripting::{Scripting, Thresholds};
+use crate::snapshot::Snapshots;
 use crate::stats::WorkerStats;
-use crate::users;
 
 /// Facts about the start of the server, for `INFO` and the log.
 #[derive(Clone, Debug)]
@@ -62,7 +56,7 @@ pub struct Facts {
 pub struct Server {
     keyspace: Keyspace,
     config: ConfigStore,
-    clock: SystemClock,
+    pub(crate) clock: SystemClock,
     workers: Box<[WorkerStats]>,
     admission: Admission,
     /// For each worker: number of its connections, including connections that are still being
@@ -223,13 +217,16 @@ impl Server {
         let (peer, _) = net::endpoints(&socket).ok()?;
         let open = self.admission.count();
         let is_full = open > u64::from(settings.maxclients);
-        if is_full && !self.admission.makes_room(self, open, settings.maxclients) {
+        if is_full && !self.makes_room(open, settings.maxclients) {
             self.admission.uncount();
             self.stats.connections_rejected.fetch_add(1, Relaxed);
             net::send_rejection(&socket, kind, "-ERR max number of clients reached\r\n");
             return None;
         }
-        if settings.protected_mode && !net::is_admitted_in_protected_mode(&peer) && self.needs_no_password() {
+        if settings.protected_mode
+            && !net::is_admitted_in_protected_mode(&peer)
+            && self.keyspace.users().default_user().rules().needs_no_password()
+        {
             self.admission.uncount();
             self.stats.connections_rejected.fetch_add(1, Relaxed);
             tracing::debug!("Rejected {peer}: protected mode is enabled, and the user default has no password");
@@ -239,6 +236,17 @@ impl Server {
         self.stats.connections_received.fetch_add(1, Relaxed);
         self.stats.peak_clients.fetch_max(open, Relaxed);
         Some(socket)
+    }
+
+    /// Closes the oldest unauthenticated connection to make room for a new one. Returns false if
+    /// there is none ([`Admission::to_close`]).
+    fn makes_room(&self, open: u64, maxclients: u32) -> bool {
+        let found = self.admission.to_close(&self.keyspace, self.now_ms(), open, maxclients);
+        if let Some(client) = &found {
+            tracing::debug!("Closing a client that has not authenticated, to make room for a new client");
+            self.port(client.worker).send(Message::Kill(client.connection.load(Relaxed), client.id));
+        }
+        found.is_some()
     }
 
     /// Chooses the worker for a new connection among the workers that may own connections
@@ -353,223 +361,3 @@ const PROTECTED_MODE_DENIED: &str = "-DENIED Pantala is running in protected mod
      password is set for the default user. In this mode connections are only accepted from the loopback interface. To connect \
      from elsewhere, either set a password with 'requirepass' (in the configuration file or by CONFIG SET from the loopback \
      interface), or switch protected mode off with 'protected-mode no' if no untrusted host can reach this port.\r\n";
-
-impl Host for Server {
-    fn command(&self, name: &[u8]) -> Option<&'static Command> {
-        self.renames.command(name)
-    }
-
-    fn is_removed(&self, command: &'static Command) -> bool {
-        self.renames.is_removed(command)
-    }
-
-    fn replication(&self) -> &dyn Replicator {
-        self
-    }
-
-    fn cluster_node(&self) -> ClusterNode {
-        let settings = self.config.settings();
-        let or = |announced: u16, port: u16| if announced == 0 { port } else { announced };
-        ClusterNode {
-            id: self.facts.node_id.clone(),
-            ip: settings.cluster_announce_ip.clone(),
-            hostname: settings.cluster_announce_hostname.clone(),
-            port: or(settings.cluster_announce_port, settings.port),
-            bus_port: or(settings.cluster_announce_bus_port, settings.bus_port()),
-            endpoint: settings.cluster_preferred_endpoint,
-        }
-    }
-
-    fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
-        self.scripting.load(body)
-    }
-
-    fn script_exists(&self, name: &[u8]) -> bool {
-        self.scripting.exists(name)
-    }
-
-    fn script_flush(&self) {
-        self.scripting.scripts.flush();
-    }
-
-    fn script_kill(&self) -> Result<(), &'static str> {
-        self.scripting.kill(Kind::Script, self.monotonic_ms(), self.script_thresholds())
-    }
-
-    fn functions(&self) -> &dyn Functions {
-        self
-    }
-
-    fn follow(&self, primary: Option<(&[u8], u16)>, client: &Client) -> Followed {
-        let primary = primary.map(|(host, port)| Address { host: String::from_utf8_lossy(host).into_owned(), port });
-        self.replication().replica.follow(self, primary, client)
-    }
-
-    fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
-        self.config.get(patterns)
-    }
-
-    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
-        let is_replica = self.keyspace.tuning.is_replica();
-        let names_appendonly = pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"appendonly"));
-        let apply = |old: &Settings, new: &Settings| {
-            process::change_oom_score(&old.process, &new.process, is_replica, || self.apply(old, new, names_appendonly))
-        };
-        self.config.set(pairs, client.address.is_local(), &apply).map_err(|reason| format!("ERR {reason}"))?;
-        for port in self.keyspace.ports().iter() {
-            port.send(Message::Reload);
-        }
-        Ok(())
-    }
-
-    fn config_rewrite(&self) -> Result<(), String> {
-        self.config.rewrite(&self.keyspace.users().lines()).map_err(|reason| format!("ERR {reason}"))
-    }
-
-    fn reset_stats(&self) {
-        for worker in &self.workers {
-            worker.reset();
-        }
-        for shard in 0..self.keyspace.partition_count() {
-            let stats = self.keyspace.shard_stats(shard);
-            for counter in [
-                &stats.commands,
-                &stats.hits,
-                &stats.misses,
-                &stats.expired,
-                &stats.evicted,
-                &stats.combined,
-                &stats.handovers,
-            ] {
-                counter.reset();
-            }
-        }
-        self.keyspace.lazy_free().reset();
-        self.keyspace.memory().reset();
-        self.keyspace.expiry.reset();
-        for counter in [
-            &self.stats.connections_received,
-            &self.stats.connections_rejected,
-            &self.stats.output_limit_closed,
-            &self.stats.link_bytes,
-        ] {
-            counter.store(0, Relaxed);
-        }
-        self.keyspace.clients().memory().evicted.store(0, Relaxed);
-        self.replication.syncs.reset();
-    }
-
-    fn clients(&self) -> &Clients {
-        self.keyspace.clients()
-    }
-
-    fn kill(&self, client: &Client) {
-        client.killed.store(true, Relaxed);
-        self.port(client.worker).send(Message::Kill(client.connection.load(Relaxed), client.id));
-    }
-
-    fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)> {
-        self.acl_file().map(|path| users::read(&path))
-    }
-
-    fn write_acl_file(&self, text: &[u8]) -> Option<bool> {
-        self.acl_file().map(|path| users::write(&path, text))
-    }
-
-    fn fill_random(&self, bytes: &mut [u8]) -> bool {
-        users::fill_random(bytes)
-    }
-
-    fn shutdown(&self, how: Shutdown) -> Result<(), String> {
-        if how.abort {
-            return match self.replication.abort_shutdown(self) {
-                true => Ok(()),
-                false => Err("ERR No shutdown in progress.".into()),
-            };
-        }
-        tracing::warn!("User requested shutdown...");
-        // While the dataset is being loaded, the append-only file doesn't match it, so the state of
-        // the file doesn't prevent the exit.
-        if !self.snapshots.loading.is_incomplete() && !aof::allows_exit(self, how) {
-            return Err(SHUTDOWN_FAILED.into());
-        }
-        self.stop();
-        Ok(())
-    }
-
-    fn log(&self, line: &str) {
-        tracing::warn!("{line}");
-    }
-
-    fn drains_before(&self, how: Shutdown) -> bool {
-        !how.abort && !self.snapshots.loading.is_incomplete() && self.replication.drains_before(self)
-    }
-
-    fn saves_before(&self, how: Shutdown) -> bool {
-        Server::saves_before(self, how)
-    }
-
-    fn note_asks_always(&self, asks: bool) {
-        self.snapshots.aof.note_asks_always(self, asks);
-    }
-
-    fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str> {
-        aof::rewrite_in_background(self)
-    }
-
-    fn last_save_s(&self) -> i64 {
-        self.snapshots.saves.last_save_s()
-    }
-
-    fn info(&self, sections: &[String]) -> String {
-        crate::info::info(self, sections)
-    }
-
-    fn latencies(&self) -> Vec<(&'static str, Distribution)> {
-        crate::info::stats::latencies(self)
-    }
-
-    fn memory(&self) -> ProcessMemory {
-        // Bytes that several clients share are counted once.
-        let mut clients_bytes = self.kept_messages.load(Relaxed);
-        for client in self.keyspace.clients().all() {
-            clients_bytes += client.unshared_bytes();
-        }
-        let startup_bytes = self.facts.startup_bytes;
-        let used_bytes = startup_bytes + self.data_bytes() + clients_bytes;
-        let peak_bytes = self.stats.peak_used_bytes.fetch_max(used_bytes, Relaxed).max(used_bytes);
-        let resident_bytes = process::resident_bytes().unwrap_or(used_bytes);
-        let scripts_bytes = self.scripting.scripts.bytes();
-        let libraries_bytes = self.scripting.libraries.table().bytes() as u64;
-        ProcessMemory {
-            used_bytes,
-            peak_bytes,
-            startup_bytes,
-            clients_bytes,
-            resident_bytes,
-            scripts_bytes,
-            libraries_bytes,
-        }
-    }
-
-    fn purge_memory(&self) {
-        purges::request();
-        self.keyspace.ports().iter().for_each(|port| port.send(Message::Purge));
-    }
-
-    fn debug_allowed(&self, client: &Client) -> bool {
-        self.config.settings().enable_debug_command.allows(client.address.is_local())
-    }
-
-    fn modules_allowed(&self, client: &Client) -> bool {
-        self.config.settings().enable_module_command.allows(client.address.is_local())
-    }
-
-    fn log_unloadable(&self, path: &[u8], reason: &str) {
-        tracing::warn!("Module {} failed to load: {reason}", path.escape_ascii());
-    }
-
-    fn now_us(&self) -> i64 {
-        self.clock.now_us()
-    }
-}

@@ -37,6 +37,7 @@ pub mod clients;
 pub mod config;
 pub mod control;
 pub mod dispatch;
+mod for_commands;
 pub mod host;
 pub mod info;
 pub mod net;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use crate::host::Server;
+use crate::stats::WorkerStats;
 
 /// Number of samples over which a rate is averaged, as in Redis.
 const RATE_SAMPLES: usize = 16;
@@ -53,25 +53,26 @@ struct Rates {
     last: Rate,
 }
 
-/// Returns the totals since the start or `CONFIG RESETSTAT`.
-pub fn totals(server: &Server) -> Rate {
-    let link_bytes = server.stats.link_bytes.load(Relaxed);
-    let mut now = Rate { input_bytes: link_bytes, repl_input_bytes: link_bytes, ..Rate::default() };
-    for worker in server.all_worker_stats() {
-        now.commands += worker.commands.get();
-        now.repl_input_bytes += worker.repl_input_bytes.get();
-        now.repl_output_bytes += worker.repl_output_bytes.get();
-        now.input_bytes += worker.input_bytes.get();
-        now.output_bytes += worker.output_bytes.get();
+impl ServerStats {
+    /// Returns the totals since the start or `CONFIG RESETSTAT`.
+    pub fn totals(&self, workers: &[WorkerStats]) -> Rate {
+        let link_bytes = self.link_bytes.load(Relaxed);
+        let mut now = Rate { input_bytes: link_bytes, repl_input_bytes: link_bytes, ..Rate::default() };
+        for worker in workers {
+            now.commands += worker.commands.get();
+            now.repl_input_bytes += worker.repl_input_bytes.get();
+            now.repl_output_bytes += worker.repl_output_bytes.get();
+            now.input_bytes += worker.input_bytes.get();
+            now.output_bytes += worker.output_bytes.get();
+        }
+        now
     }
-    now
-}
 
-impl Server {
     /// Samples rates and peaks. Worker 0 calls this in each round of its periodic work.
-    pub fn sample(&self, now_ms: i64) {
-        let now = totals(self);
-        let mut rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
+    /// `used_bytes` returns the memory usage without clients.
+    pub fn sample(&self, workers: &[WorkerStats], used_bytes: impl FnOnce() -> u64, now_ms: i64) {
+        let now = self.totals(workers);
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed_ms = (now_ms - rates.last_ms).max(1) as u64;
         let per_second = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms;
         let sample = Rate {
@@ -89,13 +90,13 @@ impl Server {
         // The sum reads counters of each shard and database, in cache lines that other workers
         // write. So it is computed only once in [`RATE_SAMPLES`] rounds.
         if rates.next == 0 {
-            self.stats.peak_used_bytes.fetch_max(self.facts().startup_bytes + self.data_bytes(), Relaxed);
+            self.peak_used_bytes.fetch_max(used_bytes(), Relaxed);
         }
     }
 
     /// Returns the rates averaged over the last samples.
     pub fn rate(&self) -> Rate {
-        let rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let mean = |of: fn(&Rate) -> u64| rates.samples.iter().map(of).sum::<u64>() / RATE_SAMPLES as u64;
         Rate {
             commands: mean(|rate| rate.commands),

@@ -6,12 +6,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pantala_base::killable::{Kill, Killable, Snapshot};
-use pantala_engine::functions::{FunctionInfo, Functions, LibraryChange, LibraryInfo, RestorePolicy, RunningFunction};
+use pantala_engine::functions::RunningFunction;
 use pantala_scripting::{
     Draft, Existing, Libraries, Library, Script, Scripts, State, already_exists, sha_from, sha_of,
 };
-
-use crate::host::Server;
 
 /// The error reply to `SCRIPT KILL` and `FUNCTION KILL` if no script is busy.
 const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
@@ -346,7 +344,7 @@ impl Scripting {
 
     /// Publishes loaded libraries to all workers, either all or none. An error is a text without an
     /// error code.
-    fn add_libraries(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
+    pub(crate) fn add_libraries(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
         let ids: Vec<u64> = added.iter().map(|library| library.id).collect();
         let is_added = self.libraries.add(added, existing, quote);
         if is_added.is_err() {
@@ -357,7 +355,7 @@ impl Scripting {
 
     /// Loads the libraries of a dump. If one of them fails, keeps none. An error is a text without
     /// an error code.
-    fn load_all(&self, texts: &[Vec<u8>]) -> Result<Vec<Arc<Library>>, Vec<u8>> {
+    pub(crate) fn load_all(&self, texts: &[Vec<u8>]) -> Result<Vec<Arc<Library>>, Vec<u8>> {
         // Detects conflicts among the libraries of the dump. Conflicts with existing libraries are
         // detected when the caller adds the libraries.
         let (apart, mut loaded) = (Libraries::default(), Vec::new());
@@ -375,7 +373,7 @@ impl Scripting {
         Ok(loaded)
     }
 
-    fn load_function_library(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
+    pub(crate) fn load_function_library(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
         let draft = Draft::new(text)?;
         if !replace && self.libraries.table().library(draft.name()).is_some() {
             return Err(already_exists(draft.name(), "'"));
@@ -389,86 +387,8 @@ impl Scripting {
 }
 
 /// Drops libraries that this thread has loaded but not published to the other workers.
-fn forget(ids: &[u64]) {
+pub(crate) fn forget(ids: &[u64]) {
     let mut state = take_state(Kind::Function);
     ids.iter().for_each(|id| state.forget_library(*id));
     return_state(Kind::Function, state);
-}
-
-fn with_code(why: &[u8]) -> Vec<u8> {
-    [b"ERR ", why].concat()
-}
-
-impl Functions for Server {
-    fn load(&self, text: &[u8], replace: bool, _: &LibraryChange) -> Result<Vec<u8>, Vec<u8>> {
-        let name = self.scripting().load_function_library(text, replace).map_err(|why| with_code(&why))?;
-        self.snapshots().note_change();
-        Ok(name)
-    }
-
-    fn libraries(&self) -> Vec<LibraryInfo> {
-        let info_of = |library: &Arc<Library>| LibraryInfo {
-            name: library.name.to_vec(),
-            text: Arc::clone(&library.text),
-            functions: library
-                .functions
-                .iter()
-                .map(|function| FunctionInfo {
-                    name: function.name.to_vec(),
-                    description: function.description.as_ref().map(|text| text.to_vec()),
-                    flags: function.flags.names().collect(),
-                })
-                .collect(),
-        };
-        self.scripting().libraries.table().libraries().map(info_of).collect()
-    }
-
-    fn counts(&self) -> (usize, usize) {
-        let table = self.scripting().libraries.table();
-        (table.libraries().len(), table.functions())
-    }
-
-    fn delete(&self, name: &[u8], _: &LibraryChange) -> Result<bool, Vec<u8>> {
-        let is_removed = self.scripting().libraries.remove(name).map_err(|why| with_code(&why))?;
-        if is_removed {
-            self.snapshots().note_change();
-        }
-        Ok(is_removed)
-    }
-
-    fn flush(&self, _: &LibraryChange) -> Result<(), Vec<u8>> {
-        self.scripting().libraries.flush().map_err(|why| with_code(&why))?;
-        self.snapshots().note_change();
-        Ok(())
-    }
-
-    fn restore(
-        &self,
-        texts: &[Vec<u8>],
-        trouble: Option<&str>,
-        policy: RestorePolicy,
-        _: &LibraryChange,
-    ) -> Result<(), Vec<u8>> {
-        let loaded = self.scripting().load_all(texts).map_err(|why| with_code(&why))?;
-        if let Some(trouble) = trouble {
-            forget(&loaded.iter().map(|library| library.id).collect::<Vec<_>>());
-            return Err(trouble.as_bytes().to_vec());
-        }
-        let existing = match policy {
-            RestorePolicy::Append => Existing::Kept,
-            RestorePolicy::Replace => Existing::Replaced,
-            RestorePolicy::Flush => Existing::Flushed,
-        };
-        self.scripting().add_libraries(&loaded, existing, "").map_err(|why| with_code(&why))?;
-        self.snapshots().note_change();
-        Ok(())
-    }
-
-    fn running(&self) -> Result<Option<RunningFunction>, &'static str> {
-        self.scripting().running_function(self.monotonic_ms(), self.script_thresholds())
-    }
-
-    fn kill(&self) -> Result<(), &'static str> {
-        self.scripting().kill(Kind::Function, self.monotonic_ms(), self.script_thresholds())
-    }
 }

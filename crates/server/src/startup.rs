@@ -1,6 +1,6 @@
 //! Starts the server, waits for the workers, and stops the server. The binary calls only [`main`].
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,6 +15,7 @@ use pantala_engine::tuning::WATCHING;
 use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
 
 use crate::aof;
+use crate::cli::{self, Request};
 use crate::config::{self, BUS_PORT_OFFSET, ConfigStore, DICTIONARIES_MAX, Execution, IoBackend, Settings};
 use crate::host::{Facts, Server};
 use crate::process;
@@ -40,7 +41,12 @@ pub fn main() -> ExitCode {
     if let Some(checked) = aof::Arguments::parse(&arguments) {
         return aof::check_aof(&checked);
     }
-    let boot = match process::boot(config::host_defaults, is_command) {
+    let arguments = cli::arguments();
+    let sources = match cli::parse(arguments.iter().cloned()) {
+        Request::Run(sources) => sources,
+        Request::Print(text) => return print(&text),
+    };
+    let boot = match process::boot(&arguments, &sources, config::host_defaults, is_command) {
         Ok(boot) => boot,
         Err(code) => return code,
     };
@@ -57,6 +63,13 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints help or the version to standard output.
+fn print(text: &str) -> ExitCode {
+    // An error is ignored: the reader may have exited, as in `pantala --help | head -1`.
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    ExitCode::SUCCESS
 }
 
 /// Builds the server and runs it until it is stopped.

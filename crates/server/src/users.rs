@@ -10,11 +10,6 @@ use crate::config::{Host, System, reason, replace_file};
 use crate::host::Server;
 
 impl Server {
-    /// Returns whether the default user needs no password.
-    pub(crate) fn needs_no_password(&self) -> bool {
-        self.keyspace().users().default_user().rules().needs_no_password()
-    }
-
     /// Returns the path of the ACL file.
     pub(crate) fn acl_file(&self) -> Option<PathBuf> {
         self.config().settings().aclfile.clone()

@@ -1,7 +1,15 @@
 //! Settings that apply while the server is a replica.
 
 use super::values::Values;
-use crate::replication::Address;
+
+/// A primary's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Host name or IP address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
 
 /// Settings that apply while the server is a replica.
 #[derive(Clone, Debug, PartialEq)]

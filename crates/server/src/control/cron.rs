@@ -59,7 +59,8 @@ impl Control {
         }
         dispatcher.clients.reactor.stats.cpu_us.set(crate::process::thread_cpu_us());
         if number == 0 {
-            server.sample(now_ms);
+            let used_bytes = || server.facts().startup_bytes + server.data_bytes();
+            server.stats.sample(server.all_worker_stats(), used_bytes, now_ms);
             save_if_due(server, now_ms);
             server.replication().look_after(server);
             rewrite_if_due(server);

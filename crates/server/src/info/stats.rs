@@ -11,7 +11,6 @@ use pantala_engine::state::ShardStats;
 
 use super::Text;
 use crate::host::Server;
-use crate::rates::totals;
 use crate::stats::{CommandStats, WorkerStats};
 
 pub(super) fn over_workers(server: &Server, counter: fn(&WorkerStats) -> u64) -> u64 {
@@ -24,12 +23,12 @@ fn over_shards(server: &Server, counter: fn(&ShardStats) -> u64) -> u64 {
 }
 
 pub(super) fn stats(text: &mut Text, server: &Server) {
-    let rate = server.rate();
+    let rate = server.stats.rate();
     let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1024.0);
     text.field("total_connections_received", server.stats.connections_received.load(Relaxed));
     text.field("total_commands_processed", over_workers(server, |worker| worker.commands.get()));
     text.field("instantaneous_ops_per_sec", rate.commands);
-    let totals = totals(server);
+    let totals = server.stats.totals(server.all_worker_stats());
     text.field("total_net_input_bytes", totals.input_bytes);
     text.field("total_net_output_bytes", totals.output_bytes);
     text.field("total_net_repl_input_bytes", totals.repl_input_bytes);

@@ -7,9 +7,9 @@ use super::supervision::{self, supervise};
 use super::syslog::{DEV_LOG, Syslog};
 use super::title::show_title;
 use super::{cpus, daemon, limits, log};
-use crate::cli::{self, Request};
 use crate::config::host::reason;
 use crate::config::{Host, HostDefaults, LoadError, Loaded, Settings, Sources, Supervised, System, load};
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -51,28 +51,29 @@ impl Cleanup {
     }
 }
 
-/// Prepares the process until workers can start. `defaults` returns the default settings for a
+/// Prepares the process until workers can start. `arguments` are those of the command line, and
+/// `sources` is what they name. `defaults` returns the default settings for a
 /// number of workers. `is_command` returns whether a command exists, for `rename-command`.
 ///
 /// # Errors
 ///
-/// Returns the exit code if the process must exit, because help was printed, the daemon was
-/// started, or an error was reported.
-pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> bool) -> Result<Boot, ExitCode> {
+/// Returns the exit code if the process must exit, because the daemon was started, or an error was
+/// reported.
+pub fn boot(
+    arguments: &[OsString],
+    sources: &Sources,
+    defaults: fn(usize) -> HostDefaults,
+    is_command: impl Fn(&[u8]) -> bool,
+) -> Result<Boot, ExitCode> {
     log::init();
-    let arguments = cli::arguments();
-    let sources = match cli::parse(arguments.iter().cloned()) {
-        Request::Run(sources) => sources,
-        Request::Print(text) => return Err(print(&text)),
-    };
     let mut host = Recorder { start_dir: System.current_dir(), stdin: None };
-    let mut loaded = read(&sources, defaults, is_command, &mut host).map_err(|error| complain(&error))?;
+    let mut loaded = read(sources, defaults, is_command, &mut host).map_err(|error| complain(&error))?;
     // A daemon has no supervisor: the parent process starts a daemon only if it finds no
     // supervisor.
     let is_supervised = !daemon::is_daemon() && is_supervised(&loaded.settings);
     if loaded.settings.daemonize && !is_supervised {
         if !daemon::is_daemon() {
-            return Err(match daemon::spawn(&host.start_dir, &arguments, host.stdin.as_deref()) {
+            return Err(match daemon::spawn(&host.start_dir, arguments, host.stdin.as_deref()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&format!("Can't start the daemon: {error}")),
             });
@@ -138,13 +139,6 @@ fn cleanup_of(settings: &Settings) -> Cleanup {
     settings.unixsocket = settings.unixsocket.as_deref().map(absolute);
     let pidfile = settings.pidfile.as_deref().map(absolute);
     Cleanup { pidfile, settings }
-}
-
-/// Prints help or the version to standard output.
-fn print(text: &str) -> ExitCode {
-    // An error is ignored: the reader may have exited, as in `pantala --help | head -1`.
-    let _ = io::stdout().lock().write_all(text.as_bytes());
-    ExitCode::SUCCESS
 }
 
 /// Reports an error as Redis does: in the log if a file can't be opened, otherwise on standard

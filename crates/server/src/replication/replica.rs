@@ -22,6 +22,7 @@ use pantala_replication::replica::Position;
 
 use super::{link, promotion};
 use crate::config::Settings;
+pub use crate::config::replica::Address;
 use crate::host::{Server, admit_link};
 use crate::process;
 use shards::{LinkWorker, Shards};
@@ -52,15 +53,6 @@ impl Phase {
             Phase::Connected => "connected",
         }
     }
-}
-
-/// A primary's address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// Host name or IP address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
 }
 
 /// The progress of a snapshot that is being received.
