@@ -570,4 +570,6 @@ mod hand_over;
 mod loom_tests;
 mod prefetch;
 mod requests;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod time;

@@ -4,7 +4,9 @@
 //! have recently held all shards and an earlier command of the connection had to wait. If the
 //! commands were then sent one by one, each of them would wait for another script.
 
-use pantala_engine::keyspace::Execution;
+use pantala_engine::access::KeyPlace;
+use pantala_engine::executor::{Call, Executor};
+use pantala_engine::keyspace::{Execution, Keyspace};
 use pantala_engine::request::{RequestNode, Step};
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
@@ -30,7 +32,8 @@ impl Runner {
         d: &mut Dispatcher<'_, L>,
         mut window: Window,
     ) -> Option<Window> {
-        let mut at = 0;
+        let (keyspace, worker) = (d.clients.executor.keyspace(), d.clients.executor.worker());
+        let (mut at, mut own_until) = (0, 0);
         while at < window.entries.len() {
             let entry = &window.entries[at];
             if let Some(command) = may_be_script(entry) {
@@ -39,13 +42,25 @@ impl Runner {
                 at += 1;
                 continue;
             }
-            let alike = alike(&window.entries[at..]);
-            if alike > 1 && self.send_to_homes(d, &window.entries[at..at + alike], &window) {
-                at += alike;
-            } else {
-                self.run_entry(d, entry, window.ranges_of(entry));
-                at += 1;
+            let alike = if at < own_until { own_until - at } else { alike(&window.entries[at..]) };
+            if at >= own_until && window.entries[at..at + alike].iter().all(|entry| is_at_home(keyspace, worker, entry))
+            {
+                own_until = at + alike;
             }
+            if at < own_until {
+                // No other worker is involved.
+                let plain = self.run_plain(d, &window, at..own_until, own_until, true);
+                if plain > 0 {
+                    note_unsynced(&mut d.clients, entry.connection);
+                    at += plain;
+                    continue;
+                }
+            } else if alike > 1 && self.send_to_homes(d, &window.entries[at..at + alike], &window) {
+                at += alike;
+                continue;
+            }
+            self.run_entry(d, entry, window.ranges_of(entry));
+            at += 1;
         }
         Some(window)
     }
@@ -95,45 +110,77 @@ impl Runner {
         {
             return false;
         }
-        let keyspace = d.clients.executor.keyspace();
+        let (keyspace, worker) = (d.clients.executor.keyspace(), d.clients.executor.worker());
         let has_homes = keyspace.layout().execution == Execution::Owner;
-        let mut requests: Vec<Option<RequestNode>> = Vec::new();
-        requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
         let (view, token) = (connection.session.view(), connection.socket.token());
+        let (reads_as, now_ms) = (connection.session.reads_as.as_ref(), d.clients.reactor.clock.now_ms);
         // Pending output counts towards the connection's output limit.
         let reply_bytes_max = match output_limit(connection, &d.clients.reactor.settings).hard_bytes {
             0 => u64::MAX,
             hard_bytes => hard_bytes.saturating_sub(connection.pending_bytes() as u64),
         };
+        let new_request = |executor: &mut Executor<'_>| {
+            let mut node = executor.spare().request(view, token, now_ms);
+            node.value.reads_as = reads_as.cloned();
+            node.value.reply_bytes_max = reply_bytes_max;
+            node
+        };
         let bytes = connection.input.bytes(&d.clients.reactor.io);
-        for (sequence, entry) in entries.iter().enumerate() {
-            let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
+        let call_of = |entry: &Entry| {
+            let What::Single(command, place) = entry.what else { unreachable!("{SINGLE}") };
             let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
-            requests[if has_homes { keyspace.home(place.shard) as usize } else { 0 }]
-                .get_or_insert_with(|| {
-                    let mut node = d.clients.executor.spare().request(view, token, d.clients.reactor.clock.now_ms);
-                    node.value.reads_as = connection.session.reads_as.clone();
-                    node.value.reply_bytes_max = reply_bytes_max;
-                    node
-                })
-                .value
-                .push_single(command, &args, place, sequence as u32);
+            Call { command, args, first_key: Some(place), session: view, reads_as, connection: token, now_ms }
+        };
+        // Only requests evict keys and time single commands.
+        let mut runs_own = has_homes && !keyspace.tuning.is_limited();
+        for entry in entries {
+            let Call { command, args, .. } = call_of(entry);
             connection.session.client.set_command(command);
             d.clients.tally.count(command, Outcome::Ok);
             if d.stopwatch.times(command, args.len()) {
                 d.clients.tally.expect_time();
             }
+            runs_own &= !d.stopwatch.times_requests(command, args.len());
         }
+        let executor = &mut d.clients.executor;
+        let (own, others): (Vec<_>, Vec<_>) =
+            (0..).zip(entries).partition(|(_, entry)| runs_own && is_at_home(keyspace, worker, entry));
+        let mut requests = 0;
+        let mut copy_and_start = |executor: &mut Executor<'_>, copied: Vec<(u32, &Entry)>| {
+            let mut by_home: Vec<Option<RequestNode>> = Vec::new();
+            by_home.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
+            for (sequence, entry) in copied {
+                let (Call { command, args, .. }, place) = (call_of(entry), place_of(entry));
+                by_home[if has_homes { keyspace.home(place.shard) as usize } else { 0 }]
+                    .get_or_insert_with(|| new_request(executor))
+                    .value
+                    .push_single(command, &args, place, sequence);
+            }
+            for request in by_home.into_iter().flatten() {
+                requests += 1;
+                executor.resume(request);
+            }
+        };
+        // The other workers run their commands meanwhile.
+        copy_and_start(executor, others);
+        let mut ran = 0;
+        if !own.is_empty() {
+            let node = new_request(executor);
+            let calls = own.iter().map(|(sequence, entry)| (call_of(entry), place_of(entry), *sequence));
+            ran = executor.run_at_home(node, calls);
+        }
+        if ran < own.len() {
+            // A busy shard. The later commands wait too, because they may have the same key.
+            copy_and_start(executor, own[ran..].to_vec());
+        }
+        let requests = requests + u32::from(ran > 0);
         let end = entries[entries.len() - 1].end;
         connection.input.done(end);
         // Includes the `Step` that the request stores for each command, because a `Step` may be
         // larger than the command itself.
         let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
-        connection.park(requests.iter().flatten().count() as u32, argument_bytes);
+        connection.park(requests, argument_bytes);
         connection.waits.has_waited = !has_homes;
-        for request in requests.into_iter().flatten() {
-            d.clients.executor.resume(request);
-        }
         true
     }
 }
@@ -142,4 +189,18 @@ impl Runner {
 fn alike(entries: &[Entry]) -> usize {
     let is_alike = |next: &&Entry| next.connection == entries[0].connection && matches!(next.what, What::Single(..));
     entries.iter().take_while(is_alike).count()
+}
+
+/// Returns whether an entry is a single-key command whose shard's home is this worker.
+fn is_at_home(keyspace: &Keyspace, worker: u32, entry: &Entry) -> bool {
+    matches!(entry.what, What::Single(_, place) if keyspace.home(place.shard) == worker)
+}
+
+/// The panic message if a caller has passed other commands.
+const SINGLE: &str = "the caller has chosen single-key commands";
+
+/// Returns the place of the key of a single-key command.
+fn place_of(entry: &Entry) -> KeyPlace {
+    let What::Single(_, place) = entry.what else { unreachable!("{SINGLE}") };
+    place
 }

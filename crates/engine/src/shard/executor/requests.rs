@@ -7,17 +7,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pantala_base::Clock;
-use pantala_resp::Reply;
+use pantala_resp::{Reply, Version};
 
 use super::{Call, Executor, has_pending_events};
 use crate::acl::Context;
+use crate::command::KeyPlace;
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
 use crate::shard::exec::{run_exec, tear};
+use crate::shard::gates::take_spinning;
 use crate::shard::keyspace::Execution;
 use crate::shard::message::Message;
 use crate::shard::ownership::{Freed, Ownership, Taken};
-use crate::shard::request::{Request, RequestNode, Task};
+use crate::shard::request::{Request, RequestNode, Step, Task};
 use crate::shard::transaction::discarded;
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
@@ -80,6 +82,54 @@ impl Executor<'_> {
             }
         }
         self.free_all();
+    }
+
+    /// Runs single-key commands of a connection's pipeline on shards whose home is this worker,
+    /// without copying them into a request. `calls` has each call with its key's place and its
+    /// position in the pipeline; none of them may be timed individually. Stops at the first call
+    /// whose shard is busy. Returns the number of calls that ran. If it is not 0, `node`, a request
+    /// without commands, becomes an answer with their replies.
+    pub fn run_at_home<'c>(
+        &mut self,
+        mut node: RequestNode,
+        calls: impl Iterator<Item = (Call<'c>, KeyPlace, u32)>,
+    ) -> usize {
+        // As in `complete`: what these commands write or read belongs to their own reply.
+        let own_seen = self.runner.recorder.take_seen();
+        let request = &mut node.value;
+        for (call, place, sequence) in calls {
+            let cell = self.keyspace.cell(place.shard);
+            let Some(mut ownership) = take_spinning(cell.gate()) else { break };
+            let owned = std::slice::from_mut(&mut ownership);
+            // See `run_steps` on oversized replies.
+            if request.reply.len() as u64 > request.reply_bytes_max {
+                abort(&mut request.reply, request.session.version);
+            } else if let Some(denied) = self.runner.refuses(&call, Context::TopLevel) {
+                denied.reply_to(&call, &mut request.reply);
+            } else {
+                let now_ms = self.runner.time_of(call.now_ms, owned);
+                let blocked =
+                    self.runner.execute(&call, now_ms, self.worker, owned, Blocking::Denied, &mut request.reply);
+                debug_assert!(blocked.is_none(), "a command that must not block has blocked");
+            }
+            let (command, reply_end) = (call.command, request.reply.len());
+            request.steps.push(Step { command, args: 0..0, first_key: Some(place), sequence, reply_end, took: None });
+            if cell.state(&mut ownership).observers.has_pending_events() {
+                self.release_shards(vec![ownership], call.now_ms);
+            } else {
+                self.free(ownership);
+            }
+        }
+        let ran = node.value.steps.len();
+        if ran == 0 {
+            self.spare.keep_request(node);
+        } else {
+            node.value.effect_clock = self.runner.recorder.effect_clock();
+            node.value.seen = self.runner.recorder.seen;
+            self.outbox.answer(node);
+        }
+        self.runner.recorder.seen = own_seen;
+        ran
     }
 
     /// Starts a request that the worker has built itself (pipelines with `--execution owner`), or
@@ -227,9 +277,7 @@ impl Executor<'_> {
             // Commands after an oversized reply do not run, as in a pipeline on the connection's
             // own worker.
             if reply.len() as u64 > request.reply_bytes_max {
-                let mut given_up = Reply::new(&mut reply, request.session.version);
-                given_up.abort();
-                given_up.finish();
+                abort(&mut reply, request.session.version);
                 step.reply_end = reply.len();
                 continue;
             }
@@ -339,4 +387,11 @@ impl Executor<'_> {
             }
         }
     }
+}
+
+/// Writes an aborted reply, whose connection will be closed.
+fn abort(reply: &mut Vec<u8>, version: Version) {
+    let mut aborted = Reply::new(reply, version);
+    aborted.abort();
+    aborted.finish();
 }
