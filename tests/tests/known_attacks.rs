@@ -11,6 +11,7 @@ use pantala_tests::server::{free_port, run_to_exit};
 use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, for_each_backend};
+use rustix::process::Signal;
 
 use super::dump::sealed;
 
@@ -209,6 +210,29 @@ fn unauthenticated_clients_do_not_keep_others_out() {
         assert_eq!(last.call("AUTH secret"), Reply::ok());
         assert_eq!(known[0].read_to_end(), b"");
         drop(known);
+        server.assert_sound();
+    });
+}
+
+/// As above, with clients that the server accepts in one turn. For each, another silent client is
+/// closed.
+#[test]
+fn clients_that_connect_together_get_in() {
+    const CLIENTS: usize = 6;
+    for_each_backend(|backend| {
+        let args = ["--requirepass", "secret", "--maxclients", "6", "--workers", "1"];
+        let mut server = Server::pantala(backend, &args);
+        let mut silent: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        std::thread::sleep(Duration::from_millis(1200));
+        server.signal(Signal::STOP);
+        let mut together: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        server.signal(Signal::CONT);
+        for client in &mut together {
+            assert_eq!(client.call("AUTH secret"), Reply::ok());
+        }
+        for client in &mut silent {
+            assert_eq!(client.read_to_end(), b"");
+        }
         server.assert_sound();
     });
 }

@@ -35,9 +35,11 @@ fn files(of: &str) -> Vec<(String, String)> {
         .into_iter()
         .filter(|(path, _)| !is_test(path))
         .map(|(path, text)| {
-            // In every file, the tests are the last item.
-            let tests = ["#[cfg(test)]\nmod tests", "#[cfg(all(test, not(loom)))]\nmod tests"];
-            let end = tests.iter().filter_map(|tests| text.find(tests)).min();
+            // A module of tests within a file is its last item.
+            let is_inline = |start: &usize| text[*start..].lines().nth(1).is_some_and(|line| line.ends_with('{'));
+            let tests = ["#[cfg(test)]\nmod ", "#[cfg(all(test, not(loom)))]\nmod "];
+            let end =
+                tests.iter().flat_map(|tests| text.match_indices(tests)).map(|(at, _)| at).filter(is_inline).min();
             let code = &text[..end.unwrap_or(text.len())];
             (name(&path), tidy::code_only(code))
         })
@@ -114,6 +116,23 @@ const MODULES: [&[&str]; 14] = [
     &["info"],
     &["for_commands"],
 ];
+
+/// Files that may change the function libraries without propagating the change, because they load a
+/// file or a primary's dataset.
+const LIBRARY_LOADERS: [&str; 2] = ["snapshot/load.rs", "aof/start.rs"];
+
+#[test]
+fn only_loads_change_libraries_without_an_effect() {
+    const PERMISSION: &str = "LibraryChange::loaded()";
+    let mut users: Vec<String> = Vec::new();
+    for of in ["commands", "session", "engine", "server"] {
+        users.extend(files(of).into_iter().filter(|(_, code)| code.contains(PERMISSION)).map(|(file, _)| file));
+    }
+    users.sort_unstable();
+    let mut expected = LIBRARY_LOADERS;
+    expected.sort_unstable();
+    assert_eq!(users, expected);
+}
 
 #[test]
 fn modules_outside_of_rooms_import_only_lower_ones() {

@@ -129,8 +129,7 @@ impl Host for Server {
     }
 
     fn kill(&self, client: &Client) {
-        client.killed.store(true, Relaxed);
-        self.port(client.worker).send(Message::Kill(client.connection.load(Relaxed), client.id));
+        self.close_client(client);
     }
 
     fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)> {

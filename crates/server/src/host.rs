@@ -244,9 +244,15 @@ impl Server {
         let found = self.admission.to_close(&self.keyspace, self.now_ms(), open, maxclients);
         if let Some(client) = &found {
             tracing::debug!("Closing a client that has not authenticated, to make room for a new client");
-            self.port(client.worker).send(Message::Kill(client.connection.load(Relaxed), client.id));
+            self.close_client(client);
         }
         found.is_some()
+    }
+
+    /// Marks a client as killed, and asks its worker to close the connection.
+    pub fn close_client(&self, client: &Client) {
+        client.killed.store(true, Relaxed);
+        self.port(client.worker).send(Message::Kill(client.connection.load(Relaxed), client.id));
     }
 
     /// Chooses the worker for a new connection among the workers that may own connections

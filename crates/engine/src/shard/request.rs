@@ -52,7 +52,8 @@ pub(crate) enum Task {
 pub struct Step {
     /// The command.
     pub command: &'static Command,
-    /// Range of the command's arguments in [`Request::ranges`].
+    /// Range of the command's arguments in [`Request::ranges`]. Empty if a home has run the command
+    /// from the input buffer.
     pub args: std::ops::Range<usize>,
     /// Place of the command's first key, if it has one.
     pub first_key: Option<KeyPlace>,
@@ -77,7 +78,8 @@ pub struct Request {
     pub session: SessionView,
     /// If the client uses `CLIENT TRACKING`: the reader that is recorded for each key read.
     pub reads_as: Option<Arc<Reader>>,
-    /// Shards to take, sorted and without duplicates. Never empty.
+    /// Shards to take, sorted and without duplicates. Empty only if a home has run the
+    /// commands from the input buffer.
     pub shards: Vec<u32>,
     /// Shards taken so far: the first ones of `shards`.
     pub(crate) owned: Vec<Ownership>,

@@ -2,8 +2,8 @@
 //! the sinks of such changes. [`crate::effect::change`] does the same for changes of single keys.
 //!
 //! The functions that replace the content of a database require a [`Permit`]. A permit exists only
-//! within [`change_databases`], which then notifies the sinks. So a command that changes a database
-//! without reporting it does not compile.
+//! within [`change_databases`], which then notifies the sinks of the change that its closure
+//! returns. So a command that changes a database elsewhere does not compile.
 //!
 //! | kind | blocked clients | `WATCH` | tracking | journal |
 //! | --- | --- | --- | --- | --- |

@@ -32,8 +32,7 @@ impl Runner {
         d: &mut Dispatcher<'_, L>,
         mut window: Window,
     ) -> Option<Window> {
-        let (keyspace, worker) = (d.clients.executor.keyspace(), d.clients.executor.worker());
-        let (mut at, mut own_until) = (0, 0);
+        let mut at = 0;
         while at < window.entries.len() {
             let entry = &window.entries[at];
             if let Some(command) = may_be_script(entry) {
@@ -42,25 +41,13 @@ impl Runner {
                 at += 1;
                 continue;
             }
-            let alike = if at < own_until { own_until - at } else { alike(&window.entries[at..]) };
-            if at >= own_until && window.entries[at..at + alike].iter().all(|entry| is_at_home(keyspace, worker, entry))
-            {
-                own_until = at + alike;
-            }
-            if at < own_until {
-                // No other worker is involved.
-                let plain = self.run_plain(d, &window, at..own_until, own_until, true);
-                if plain > 0 {
-                    note_unsynced(&mut d.clients, entry.connection);
-                    at += plain;
-                    continue;
-                }
-            } else if alike > 1 && self.send_to_homes(d, &window.entries[at..at + alike], &window) {
+            let alike = alike(&window.entries[at..]);
+            if alike > 1 && self.send_to_homes(d, &window.entries[at..at + alike], &window) {
                 at += alike;
-                continue;
+            } else {
+                self.run_entry(d, entry, window.ranges_of(entry));
+                at += 1;
             }
-            self.run_entry(d, entry, window.ranges_of(entry));
-            at += 1;
         }
         Some(window)
     }

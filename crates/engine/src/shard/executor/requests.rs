@@ -11,7 +11,7 @@ use pantala_resp::{Reply, Version};
 
 use super::{Call, Executor, has_pending_events};
 use crate::acl::Context;
-use crate::command::KeyPlace;
+use crate::command::{Flags, KeyPlace};
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
 use crate::shard::exec::{run_exec, tear};
@@ -98,13 +98,25 @@ impl Executor<'_> {
         let own_seen = self.runner.recorder.take_seen();
         let request = &mut node.value;
         for (call, place, sequence) in calls {
-            let cell = self.keyspace.cell(place.shard);
-            let Some(mut ownership) = take_spinning(cell.gate()) else { break };
-            let owned = std::slice::from_mut(&mut ownership);
+            debug_assert!(!call.command.flags.contains(Flags::BLOCKING), "a command that may block");
+            let step = |reply_end| Step {
+                command: call.command,
+                args: 0..0,
+                first_key: Some(place),
+                sequence,
+                reply_end,
+                took: None,
+            };
             // See `run_steps` on oversized replies.
             if request.reply.len() as u64 > request.reply_bytes_max {
                 abort(&mut request.reply, request.session.version);
-            } else if let Some(denied) = self.runner.refuses(&call, Context::TopLevel) {
+                request.steps.push(step(request.reply.len()));
+                continue;
+            }
+            let cell = self.keyspace.cell(place.shard);
+            let Some(mut ownership) = take_spinning(cell.gate()) else { break };
+            let owned = std::slice::from_mut(&mut ownership);
+            if let Some(denied) = self.runner.refuses(&call, Context::TopLevel) {
                 denied.reply_to(&call, &mut request.reply);
             } else {
                 let now_ms = self.runner.time_of(call.now_ms, owned);
@@ -112,8 +124,7 @@ impl Executor<'_> {
                     self.runner.execute(&call, now_ms, self.worker, owned, Blocking::Denied, &mut request.reply);
                 debug_assert!(blocked.is_none(), "a command that must not block has blocked");
             }
-            let (command, reply_end) = (call.command, request.reply.len());
-            request.steps.push(Step { command, args: 0..0, first_key: Some(place), sequence, reply_end, took: None });
+            request.steps.push(step(request.reply.len()));
             if cell.state(&mut ownership).observers.has_pending_events() {
                 self.release_shards(vec![ownership], call.now_ms);
             } else {
