@@ -194,6 +194,28 @@ fn replicaof_replies_before_the_load_ends() {
     });
 }
 
+/// A load that waits for a script does not end the wait of `REPLICAOF` for the script's writes.
+#[test]
+fn replicaof_replies_after_a_running_script() {
+    let args = [&REPLICA[..], &["--busy-reply-threshold", "50", "--replica-read-only", "no"]].concat();
+    for_each_backend(|backend| {
+        let replica = Server::pantala(backend, &args);
+        let (mut client, mut runner, mut probe) = (replica.connect(), replica.connect(), replica.connect());
+        let script = "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1e6 end \
+                      local till = now() + 2 while now() < till do end return redis.call('SET', KEYS[1], 'v')";
+        runner.send(&["EVAL", script, "1", "k"]);
+        let mut is_busy = || matches!(probe.call("GET k"), Reply::Error(text) if text.starts_with("BUSY"));
+        eventually("the script is busy", &mut is_busy);
+        let half = &marked(SNAPSHOT)[..marked(SNAPSHOT).len() - 30];
+        let primary = StagedPrimary::start(vec![Scene::answers(half).keeping()]);
+        assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
+        runner.set_read_timeout(Duration::from_millis(500));
+        assert_eq!(runner.try_receive().ok().map(|(reply, _)| reply), Some(Reply::ok()), "the script still runs");
+        replica.signal(Signal::TERM);
+        let _ = primary.finish();
+    });
+}
+
 /// While the snapshot arrives, commands on the dataset reply `-LOADING`, and the server can be
 /// stopped.
 #[test]

@@ -88,7 +88,7 @@ impl Host for Server {
     }
 
     fn config_rewrite(&self) -> Result<(), String> {
-        self.config().rewrite(&self.keyspace().users().lines()).map_err(|reason| format!("ERR {reason}"))
+        self.config().rewrite(|| self.keyspace().users().lines()).map_err(|reason| format!("ERR {reason}"))
     }
 
     fn reset_stats(&self) {

@@ -54,11 +54,12 @@ pub enum Message {
     Effects(u64),
     /// Invalidations for this worker's connections.
     Invalidations(Vec<Notification>),
-    /// Asks this worker to send [`Message::Settled`] to a connection of another worker once no
-    /// command is running. That connection then replies that its pause has started.
+    /// Asks this worker to send [`Message::Settled`] between two windows: to a connection of another
+    /// worker, whose pause has started, or to the worker that acquires all shards for a load.
     Settle(Listener),
-    /// Reports to one of this worker's connections (token) that no command is running on the worker
-    /// that sends this message.
+    /// Reports to one of this worker's connections (token), or for a load, that the worker which
+    /// sends this message is between two windows. It may be within a busy script, which holds its
+    /// shards.
     Settled(u64),
     /// Reads the settings again.
     Reload,
@@ -80,6 +81,9 @@ pub enum Message {
     StreamSynced,
     /// Acquires all shards for the thread that loads a primary's dataset.
     TakeAll,
+    /// A load holds all shards. The pause of one of this worker's connections (token), which has
+    /// waited for this, is in force.
+    LoadHolds(u64),
     /// Releases shards that were acquired for [`Message::TakeAll`].
     Release(Vec<Ownership>),
     /// Disconnects blocked clients, because the server has become a replica.

@@ -161,17 +161,18 @@ impl ConfigStore {
     }
 
     /// Writes the current values to the configuration file (`CONFIG REWRITE`). Keeps comments and
-    /// the order of lines. `users` are the lines of the users; they are omitted if there is an ACL
-    /// file.
+    /// the order of lines. `users` returns the lines of the users; they are omitted if there is an
+    /// ACL file. It is called while no other rewrite is running, so that the last rewrite writes
+    /// the latest users.
     ///
     /// # Errors
     ///
     /// The error reply without `ERR `.
-    pub fn rewrite(&self, users: &[Vec<u8>]) -> Result<(), String> {
+    pub fn rewrite(&self, users: impl FnOnce() -> Vec<Vec<u8>>) -> Result<(), String> {
         let file = self.file.as_deref().ok_or("The server is running without a config file")?;
         let values = self.lock();
-        let users = if self.settings().aclfile.is_some() { &[] } else { users };
-        match rewrite::rewrite_file(file, &values, users) {
+        let users = if self.settings().aclfile.is_some() { Vec::new() } else { users() };
+        match rewrite::rewrite_file(file, &values, &users) {
             Ok(()) => {
                 tracing::warn!("CONFIG REWRITE executed with success.");
                 Ok(())

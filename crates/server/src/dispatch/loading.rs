@@ -10,6 +10,7 @@
 //! connections while the thread loads. The message
 //! [`Release`](pantala_engine::message::Message::Release) returns the shards.
 
+use pantala_engine::message::Message;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::pubsub::Listener;
 use pantala_runtime::EventLoop;
@@ -50,7 +51,10 @@ fn acquire_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.clients.executor.gather_for(&d.shards, SERVER_SESSION, LOADING, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Hands all shards over to the loading thread.
+/// Hands all shards over to the loading thread, and ends the pauses that wait for this.
 pub(super) fn hand_over<L: EventLoop>(d: &Dispatcher<'_, L>, owned: Vec<Ownership>) {
-    d.clients.reactor.server.replication().replica.shards.deliver(owned);
+    let server = d.clients.reactor.server;
+    for pause in server.replication().replica.shards.deliver(owned) {
+        server.port(pause.worker).send(Message::LoadHolds(pause.connection));
+    }
 }

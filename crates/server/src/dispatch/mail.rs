@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use pantala_engine::executor::Executor;
 use pantala_engine::message::Message;
 use pantala_engine::request::RequestNode;
+use pantala_engine::tuning::refusal::Refusals;
 
 use crate::host::Server;
 
@@ -68,7 +69,7 @@ impl Mail {
         self.without_shards = self.received.len();
         executor.serve_deferred_within();
         self.gathered.extend(executor.outbox().take_gathered());
-        if !self.gathered.is_empty() {
+        if !self.gathered.is_empty() && !keeps_gathered(server) {
             let reset_gathered = executor.reset_gathered(&mut self.gathered, server.monotonic_ms());
             self.reset_gathered.extend(reset_gathered);
         }
@@ -83,4 +84,11 @@ impl Mail {
             }
         }
     }
+}
+
+/// Returns whether requests keep their shards although a script delays them. A request that was
+/// reset during a pause or a load would run after the pause is in force, or after the load.
+fn keeps_gathered(server: &Server) -> bool {
+    let tuning = &server.keyspace().tuning;
+    tuning.is_paused(server.now_ms()) || tuning.refusals().contains(Refusals::LOADING)
 }

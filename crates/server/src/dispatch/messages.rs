@@ -84,6 +84,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.clients.reactor.server.port(to.worker).send(Message::Settled(to.connection));
                 }
                 Message::Settled(wanted) => self.settled(wanted),
+                Message::LoadHolds(wanted) => self.end_pause_in_load(wanted),
                 // The message only has to wake this worker, because each turn starts by loading
                 // changed settings. The listening sockets may have changed even if the settings
                 // have not.

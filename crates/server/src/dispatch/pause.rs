@@ -24,8 +24,8 @@
 //!      later. While there is such a command, `CLIENT PAUSE` releases all shards and acquires them
 //!      again.
 //!
-//! While a dataset is loaded, the reply waits only for 1, because the load holds all shards and
-//! replaces the dataset.
+//! While a replica loads its primary's dataset, the load holds all shards. So the reply does not
+//! acquire them, but waits until the load holds them ([`super::loading`]).
 //!
 //! While a script is busy, commands that need its shards are rejected with `-BUSY`. As in Redis,
 //! `CLIENT PAUSE` is rejected too, and its pause is rolled back. A transaction with `CLIENT PAUSE`
@@ -39,7 +39,6 @@ use pantala_engine::executor::Ran;
 use pantala_engine::message::Message;
 use pantala_engine::pause::Pause;
 use pantala_engine::pubsub::Listener;
-use pantala_engine::tuning::refusal::Refusals;
 use pantala_runtime::EventLoop;
 
 use super::loading::{self, LOADING};
@@ -47,6 +46,7 @@ use super::transactions::Held;
 use super::{Dispatcher, State};
 use crate::host::Server;
 use crate::reactor::hold_unsynced;
+use crate::replication::PauseInLoad;
 
 /// The pending reply to `CLIENT PAUSE`, or to a transaction that contains it.
 pub struct PauseReply {
@@ -90,12 +90,6 @@ impl PauseReply {
 pub(super) fn ask_to_settle(server: &Server, to: Listener) {
     let ports = server.keyspace().ports().iter().enumerate();
     ports.filter(|(worker, _)| *worker != to.worker as usize).for_each(|(_, port)| port.send(Message::Settle(to)));
-}
-
-/// Returns whether a dataset is being loaded. A pause then needs no shards, because the load holds
-/// all shards and replaces whatever earlier commands have changed.
-fn is_loading(server: &Server) -> bool {
-    server.keyspace().tuning.refusals().contains(Refusals::LOADING)
 }
 
 /// Wakes the workers, so that each reads the end of the pause again.
@@ -147,20 +141,27 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let (may_be_rejected, view, token) =
             (answer.may_be_rejected, connection.session.view(), connection.socket.token());
         self.shards.clear();
-        // A load that starts after this check waits for this request, because this worker makes the
-        // request before it settles for the load.
-        if !is_loading(self.clients.reactor.server) {
-            self.shards.extend(0..self.clients.executor.keyspace().partition_count());
+        match self.clients.reactor.server.replication().replica.shards.pause(connection.session.listener()) {
+            PauseInLoad::Acquires => self.shards.extend(0..self.clients.executor.keyspace().partition_count()),
+            PauseInLoad::Waits => return,
+            PauseInLoad::Holds => {}
         }
         self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
+    /// Ends the wait of a pause because a load holds all shards.
+    pub(super) fn end_pause_in_load(&mut self, wanted: u64) {
+        if let Some(index) = self.clients.reactor.find_token(wanted) {
+            self.acquire_all_for_pause(index);
+        }
+    }
+
     /// Writes the reply, unless the command of a blocked client must still be served. If one must,
     /// parks the connection again, to wait for shards, and returns [`Ran::Parked`]. The caller,
-    /// which holds all shards, then releases them and acquires them again.
-    pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
-        let serves_later =
-            self.clients.executor.keyspace().deferred_waiters.are_there() && !is_loading(self.clients.reactor.server);
+    /// which holds all shards, then releases them and acquires them again. With `is_in_load`, a load
+    /// holds the shards instead, and nothing is awaited.
+    pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>, is_in_load: bool) -> Ran {
+        let serves_later = !is_in_load && self.clients.executor.keyspace().deferred_waiters.are_there();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         if serves_later {
             connection.socket.shard_work = Some(Held::Pause(answer));

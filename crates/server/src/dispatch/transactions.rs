@@ -412,7 +412,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             Some(Held::All(AllShards::LoadAof)) => return ending::load_aof(self, index, owned),
             Some(Held::All(AllShards::Pending)) => return whole::run_at_rest(self, index, owned),
             Some(Held::Pause(answer)) => {
-                let ran = self.end_pause_reply(index, answer);
+                let ran = self.end_pause_reply(index, answer, owned.is_empty());
                 self.clients.executor.release_shards(owned, now_ms);
                 if ran == Ran::Parked {
                     self.acquire_all_for_pause(index);

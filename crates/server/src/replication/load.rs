@@ -1,6 +1,7 @@
 //! Replaces the dataset by that of a primary. The link thread holds all shards during the load, and
 //! the workers serve clients. Commands that need the dataset get `-LOADING`. A command that was
-//! admitted before the load gets its shards before the load does (`dispatch/loading.rs`).
+//! admitted before the load gets its shards before the load does (`dispatch/loading.rs`). The
+//! exception is a script that must run again with all shards.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -147,11 +148,13 @@ pub(super) fn has_keys(server: &Server) -> bool {
 /// # Errors
 /// The server stops.
 fn acquire_dataset(server: &Server, socket: &mut Socket) -> Result<Vec<Ownership>, Option<String>> {
-    loading::begin(server, false);
     let replica = &server.replication().replica;
+    replica.shards.want();
+    loading::begin(server, false);
     match while_alive(socket, || replica.shards.take_all(server)) {
         Some(owned) => Ok(owned),
         None => {
+            replica.shards.release();
             loading::end(server);
             Err(None)
         }
@@ -160,6 +163,7 @@ fn acquire_dataset(server: &Server, socket: &mut Socket) -> Result<Vec<Ownership
 
 /// Releases the shards and ends the load.
 fn release_dataset(server: &Server, owned: Vec<Ownership>) {
+    server.replication().replica.shards.release();
     server.port(server.facts().first_io_worker).send(Message::Release(owned));
     loading::end(server);
 }

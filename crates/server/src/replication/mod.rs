@@ -89,7 +89,7 @@ use crate::host::Server;
 pub use failover::Failovers;
 use primary::{Asker, Draining, Link, PendingWait};
 use promotion::Promotions;
-pub use replica::{Address, Phase, Replica, Shown, Transfer};
+pub use replica::{Address, PauseInLoad, Phase, Replica, Shown, Transfer};
 use socket::Handover;
 
 /// Counters of syncs, for `INFO stats`.

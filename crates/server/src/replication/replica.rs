@@ -25,6 +25,7 @@ use crate::config::Settings;
 pub use crate::config::replica::Address;
 use crate::host::{Server, admit_link};
 use crate::process;
+pub use shards::PauseInLoad;
 use shards::{LinkWorker, Shards};
 
 /// The state of the link to the primary.

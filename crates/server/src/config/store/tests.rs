@@ -141,7 +141,7 @@ fn protected_directives_follow_their_switch() {
 
 #[test]
 fn rewrite_needs_a_file() {
-    assert_eq!(store("").rewrite(&[]), Err("The server is running without a config file".into()));
+    assert_eq!(store("").rewrite(Vec::new), Err("The server is running without a config file".into()));
 }
 
 /// A reader of a generation sees the settings of that generation or of a later one.

@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use pantala_engine::message::Message;
 use pantala_engine::ownership::Ownership;
+use pantala_engine::pubsub::Listener;
 
 use super::WAKE_EVERY;
 use crate::host::Server;
@@ -34,11 +35,44 @@ impl LinkWorker {
     }
 }
 
+/// How far a load has acquired the shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// No load is running.
+    #[default]
+    Free,
+    /// A load waits for the shards.
+    Wanted,
+    /// A load holds the shards.
+    Held,
+}
+
+/// What a pause ([`crate::dispatch`]) must do about a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseInLoad {
+    /// Acquire all shards: no load is running.
+    Acquires,
+    /// Wait for [`Message::LoadHolds`]: the load will hold all shards once earlier commands have
+    /// run.
+    Waits,
+    /// Nothing: the load holds all shards, so no command runs on them.
+    Holds,
+}
+
+#[derive(Default)]
+struct State {
+    stage: Stage,
+    /// Shards on their way to the link thread.
+    owned: Option<Vec<Ownership>>,
+    /// The connections whose pauses wait until the load holds the shards.
+    pauses: Vec<Listener>,
+}
+
 /// Passes all shards from the worker that has acquired them to the link thread. The lock of this
 /// value is the last in the order of locks.
 #[derive(Default)]
 pub struct Shards {
-    owned: Mutex<Option<Vec<Ownership>>>,
+    state: Mutex<State>,
     arrived: Condvar,
     /// Number of workers that may still run a command admitted before the load started. Only the
     /// worker that acquires the shards accesses this number.
@@ -46,8 +80,34 @@ pub struct Shards {
 }
 
 impl Shards {
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Ownership>>> {
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a load waits for the shards. Must be called before commands are rejected with
+    /// `-LOADING`.
+    pub(in crate::replication) fn want(&self) {
+        self.lock().stage = Stage::Wanted;
+    }
+
+    /// Notes that no load needs the shards any more.
+    pub(in crate::replication) fn release(&self) {
+        *self.lock() = State::default();
+    }
+
+    /// Returns what the pause of a connection must do. A pause that acquires all shards gets them
+    /// before a load that starts later: the pause's worker requests them before it settles for the
+    /// load.
+    pub fn pause(&self, connection: Listener) -> PauseInLoad {
+        let mut state = self.lock();
+        match state.stage {
+            Stage::Free => PauseInLoad::Acquires,
+            Stage::Wanted => {
+                state.pauses.push(connection);
+                PauseInLoad::Waits
+            }
+            Stage::Held => PauseInLoad::Holds,
+        }
     }
 
     /// Sets the number of workers that have to settle before the shards are acquired.
@@ -60,24 +120,29 @@ impl Shards {
         self.unsettled.fetch_sub(1, Relaxed) == 1
     }
 
-    /// Passes shards that a worker has acquired to the link thread.
-    pub fn deliver(&self, owned: Vec<Ownership>) {
-        *self.lock() = Some(owned);
+    /// Passes shards that a worker has acquired to the link thread. Returns the connections whose
+    /// pauses waited for this.
+    #[must_use]
+    pub fn deliver(&self, owned: Vec<Ownership>) -> Vec<Listener> {
+        let mut state = self.lock();
+        state.stage = Stage::Held;
+        state.owned = Some(owned);
         self.arrived.notify_all();
+        std::mem::take(&mut state.pauses)
     }
 
     /// Acquires all shards for the link thread. Returns `None` if the server stops.
     pub(in crate::replication) fn take_all(&self, server: &Server) -> Option<Vec<Ownership>> {
         server.port(server.facts().first_io_worker).send(Message::TakeAll);
-        let mut owned = self.lock();
+        let mut state = self.lock();
         loop {
-            if let Some(owned) = owned.take() {
+            if let Some(owned) = state.owned.take() {
                 return Some(owned);
             }
             if server.is_stopping() {
                 return None;
             }
-            owned = self.arrived.wait_timeout(owned, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.arrived.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
