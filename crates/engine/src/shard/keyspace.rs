@@ -148,8 +148,13 @@ pub struct Keyspace {
     pub all_held: CachePadded<AllHeld>,
     /// Last ticket drawn by a waiter.
     tickets: CachePadded<AtomicU64>,
-    /// Pending requests that will serve blocked clients.
-    pub deferred_waiters: DeferredWaiters,
+    /// Number of pending requests (`Task::Serve`) that will serve a client blocked in a command
+    /// with a destination key (`BLMOVE`). Such a request takes two shards: those of the source and
+    /// of the destination.
+    pub deferred_waiters: Returning,
+    /// Number of requests that a script has reset (`shard::release_during_script`) and that have
+    /// not run since. Such a request may be in no gate.
+    pub reset_requests: Returning,
     /// Number of times that the workers were called to walk their shards for a snapshot
     /// ([`Keyspace::call_walkers`]).
     snapshots: CachePadded<AtomicU64>,
@@ -179,13 +184,11 @@ impl AllHeld {
     }
 }
 
-/// Number of pending requests (`Task::Serve`) that will serve a client blocked in a command
-/// with a destination key (`BLMOVE`). Such a request takes two shards: those of the source and
-/// of the destination.
+/// A number of requests that will take shards again.
 #[derive(Default)]
-pub struct DeferredWaiters(AtomicI64);
+pub struct Returning(AtomicI64);
 
-impl DeferredWaiters {
+impl Returning {
     /// Adds `by` to the number. Called while a shard is held.
     pub(crate) fn count(&self, by: i64) {
         self.0.fetch_add(by, Relaxed);
@@ -257,7 +260,8 @@ impl Keyspace {
             ports,
             all_held: CachePadded::new(AllHeld(AtomicI64::new(i64::MIN / 2))),
             tickets: CachePadded::new(AtomicU64::new(0)),
-            deferred_waiters: DeferredWaiters::default(),
+            deferred_waiters: Returning::default(),
+            reset_requests: Returning::default(),
             snapshots: CachePadded::new(AtomicU64::new(0)),
             storage: OnceLock::new(),
             expiry: ExpiryStats::default(),

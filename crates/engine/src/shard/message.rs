@@ -54,8 +54,9 @@ pub enum Message {
     Effects(u64),
     /// Invalidations for this worker's connections.
     Invalidations(Vec<Notification>),
-    /// Asks this worker to send [`Message::Settled`] between two windows: to a connection of another
-    /// worker, whose pause has started, or to the worker that acquires all shards for a load.
+    /// Asks this worker to send [`Message::Settled`] between two windows: to a connection of
+    /// another worker, whose pause has started, or to the worker that acquires all shards for a
+    /// load.
     Settle(Listener),
     /// Reports to one of this worker's connections (token), or for a load, that the worker which
     /// sends this message is between two windows. It may be within a busy script, which holds its

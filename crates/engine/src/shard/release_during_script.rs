@@ -19,7 +19,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::shard::executor::Executor;
-use crate::shard::request::{RequestNode, Task};
+use crate::shard::keyspace::Keyspace;
+use crate::shard::request::{Request, RequestNode, Task};
 
 /// Initial time in ms for which a request keeps its gathered shards while its worker runs a script.
 const PATIENCE_MS: i64 = 5;
@@ -51,6 +52,16 @@ impl Patience {
     }
 }
 
+impl Request {
+    /// Notes that the request's shards have arrived, or that it was rejected, and that its worker
+    /// runs it now. Must be called while the request holds its shards.
+    pub fn note_arrived(&mut self, keyspace: &Keyspace) {
+        if std::mem::take(&mut self.patience).times > 0 {
+            keyspace.reset_requests.count(-1);
+        }
+    }
+}
+
 impl Executor<'_> {
     /// Serves the requests of deferred shards while a script runs, until no shard is deferred or a
     /// time limit is reached.
@@ -73,6 +84,9 @@ impl Executor<'_> {
         for mut node in gathered.drain(..) {
             if is_reset(&mut node) {
                 let request = &mut node.value;
+                if request.patience.times == 0 {
+                    self.keyspace.reset_requests.count(1);
+                }
                 self.to_free.append(&mut request.owned);
                 request.task = Task::Gather;
                 request.patience.double();

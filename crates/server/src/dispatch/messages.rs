@@ -84,7 +84,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.clients.reactor.server.port(to.worker).send(Message::Settled(to.connection));
                 }
                 Message::Settled(wanted) => self.settled(wanted),
-                Message::LoadHolds(wanted) => self.end_pause_in_load(wanted),
+                Message::LoadHolds(wanted) => {
+                    if let Some(index) = self.clients.reactor.find_token(wanted) {
+                        self.acquire_all_for_pause(index);
+                    }
+                }
                 // The message only has to wake this worker, because each turn starts by loading
                 // changed settings. The listening sockets may have changed even if the settings
                 // have not.

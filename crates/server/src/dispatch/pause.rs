@@ -17,6 +17,7 @@
 //!      the work in step 3;
 //!    - requests that a script has reset (`Executor::reset_gathered`): they return to their gates
 //!      before their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
+//!      During a pause, no request is reset ([`super::mail`]).
 //! 3. Two kinds of work acquire shards again after they have released theirs:
 //!    - a script that is rerun with all shards: its first run was rolled back, and if the pause
 //!      holds back the script, the rerun is deferred;
@@ -149,17 +150,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
-    /// Ends the wait of a pause because a load holds all shards.
-    pub(super) fn end_pause_in_load(&mut self, wanted: u64) {
-        if let Some(index) = self.clients.reactor.find_token(wanted) {
-            self.acquire_all_for_pause(index);
-        }
-    }
-
     /// Writes the reply, unless the command of a blocked client must still be served. If one must,
     /// parks the connection again, to wait for shards, and returns [`Ran::Parked`]. The caller,
-    /// which holds all shards, then releases them and acquires them again. With `is_in_load`, a load
-    /// holds the shards instead, and nothing is awaited.
+    /// which holds all shards, then releases them and acquires them again. With `is_in_load`, a
+    /// load holds the shards instead, and nothing is awaited.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>, is_in_load: bool) -> Ran {
         let serves_later = !is_in_load && self.clients.executor.keyspace().deferred_waiters.are_there();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };

@@ -319,6 +319,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// Processes a request of this worker whose shards have arrived.
     pub(super) fn gathered(&mut self, mut node: RequestNode) {
+        node.value.note_arrived(self.clients.executor.keyspace());
         let owned = node.value.take_owned();
         if node.value.connection == ENDING {
             let how = self.clients.reactor.server.snapshots().shutdown_options();

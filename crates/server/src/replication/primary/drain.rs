@@ -65,7 +65,15 @@ pub(in crate::replication) fn quiesce(server: &Arc<Server>, asks: bool, done: im
             let Some(server) = weak.upgrade() else { return };
             snapshot::with_all_shards(
                 &server,
-                Box::new(move |server, _| server.keyspace().journal().mark(asks, Box::new(done))),
+                Box::new(move |server, _| {
+                    if !server.keyspace().reset_requests.are_there() {
+                        server.keyspace().journal().mark(asks, Box::new(done));
+                    } else if let Some(server) = weak.upgrade() {
+                        // A script has reset a request that was admitted before. The request may be
+                        // in no gate, so it may not have run yet.
+                        quiesce(&server, asks, done);
+                    }
+                }),
             );
         }),
     );

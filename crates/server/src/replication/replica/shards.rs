@@ -62,7 +62,7 @@ pub enum PauseInLoad {
 #[derive(Default)]
 struct State {
     stage: Stage,
-    /// Shards on their way to the link thread.
+    /// Shards that the link thread has not taken yet.
     owned: Option<Vec<Ownership>>,
     /// The connections whose pauses wait until the load holds the shards.
     pauses: Vec<Listener>,
