@@ -129,7 +129,7 @@ fn a_slow_follower_is_disconnected_and_the_other_continues() {
         assert!((LIMIT..=HELD_MAX).contains(&most), "{most} bytes were held");
         eventually("the slow one is closed", || closed_over_limit(&server) == 1);
         assert!(slow.is_closed());
-        // What remains is the backlog, and the rest of the chunk in which the backlog starts.
+        // The backlog remains, and the rest of the chunk in which the backlog starts.
         eventually("bytes held for it are freed", || held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
         let grown = server.resident_bytes().saturating_sub(resident_before) as usize;
         assert!(grown < 4 * LIMIT, "{grown} bytes more than before");

@@ -1,4 +1,5 @@
-//! What commands ask of the server: implements the engine's interfaces [`Host`] and [`Functions`].
+//! Implements the engine's interfaces [`Host`] and [`Functions`], through which commands use the
+//! server.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

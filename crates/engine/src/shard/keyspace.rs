@@ -189,16 +189,16 @@ impl AllHeld {
 pub struct Returning(AtomicI64);
 
 impl Returning {
-    /// Adds `by` to the number. Called while a shard is held.
+    /// Adds `by` to the number. Called while a shard is held, except after a rejection.
     pub(crate) fn count(&self, by: i64) {
         self.0.fetch_add(by, Relaxed);
     }
 
     /// Returns whether there is such a request. Exact for a caller that holds all shards.
     pub fn are_there(&self) -> bool {
-        // Relaxed: every write is made while some shard is held. A caller that holds all shards has
-        // acquired that shard after the write, so the shard's gate orders the write before this
-        // load.
+        // Relaxed: a request is counted while some shard is held. A caller that holds all shards
+        // has acquired that shard after the write, so the shard's gate orders the write before
+        // this load. The end of a rejected request may be seen late.
         self.0.load(Relaxed) > 0
     }
 }

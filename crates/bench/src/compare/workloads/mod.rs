@@ -47,7 +47,7 @@ pub(crate) struct Command {
     pub(crate) weight: u32,
 }
 
-/// What is measured: the operations, and when the measurement ends. A *number* is one of the
+/// The measured operations, and the condition that ends the measurement. A *number* is one of the
 /// [`Workload::numbers`] numbers from which keys or members are formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {

@@ -18,7 +18,7 @@ use crate::effect::segment::Segment;
 /// Default interval between `PING`s in the stream, ms (`repl-ping-replica-period`).
 const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 
-/// What the journal must know of replicas.
+/// The state of replication on which the journal's thread depends.
 pub(super) struct Replicas {
     /// Whether there are replicas, which need a periodic `PING`.
     pub(super) are_there: AtomicBool,

@@ -47,7 +47,7 @@ enum Stage {
     Held,
 }
 
-/// What a pause ([`crate::dispatch`]) must do about a load.
+/// The way in which a pause of `CLIENT PAUSE` or `REPLICAOF` comes into force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseInLoad {
     /// Acquire all shards: no load is running.
