@@ -182,4 +182,6 @@ fn only_the_owner_may_read_new_files() {
         .collect();
     // The six files are the snapshot, base, increment, manifest, users and configuration.
     assert!(modes.len() >= 6 && modes.iter().all(|(_, mode)| *mode == 0o600), "{modes:?}");
+    let directory = fs::metadata(folder.path().join("appendonlydir")).expect("it exists");
+    assert_eq!(directory.permissions().mode() & 0o777, 0o700);
 }

@@ -168,3 +168,16 @@ fn damaged_private_keys_are_never_shown() {
         assert_no_key(&key, &server.log());
     }
 }
+
+/// A password with an unquoted space, which is an error.
+#[test]
+fn configuration_errors_show_no_password() {
+    for name in ["requirepass", "masterauth", "tls-key-file-pass", "tls-client-key-file-pass"] {
+        let escaped = format!("\"\\x{:02x}{}\"", name.as_bytes()[0], &name[1..]);
+        for written in [name.to_owned(), format!("\"{}\"", name.to_uppercase()), format!("'{name}'"), escaped] {
+            let exit = run_to_exit(&["-"], format!("{written} {SECRET} {SECRET}\n").as_bytes());
+            assert!(!exit.status.success(), "{written}");
+            assert!(exit.output.contains(" ...'") && !exit.output.contains(SECRET), "{}", exit.output);
+        }
+    }
+}

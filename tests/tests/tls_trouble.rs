@@ -164,6 +164,27 @@ fn stalled_handshakes_are_closed_and_delay_no_client() {
     });
 }
 
+/// If client certificates are the only protection, clients that never start a handshake must not use
+/// up `maxclients`.
+#[test]
+fn stalled_handshakes_do_not_keep_others_out() {
+    const CLIENTS: usize = 5;
+    let Some(certificates) = Certificates::make() else { return };
+    for_each_backend(|backend| {
+        let (server, port) = start(backend, &certificates, "server", &["--maxclients", "6", "--workers", "1"]);
+        let mut admin = server.connect();
+        let silent: Vec<_> =
+            (0..CLIENTS).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connected")).collect();
+        eventually("all are connected", || info(&server, "clients", "connected_clients") == "6");
+        // Waits for longer than the time in which a client may finish its handshake.
+        std::thread::sleep(Duration::from_millis(1200));
+        let mut known = tunnel(&certificates, port, "client").connect();
+        assert_eq!(known.call("PING").text(), "PONG");
+        assert_eq!(admin.call("PING").text(), "PONG");
+        drop(silent);
+    });
+}
+
 /// In TLS 1.2, a client may start another handshake on its connection. As in Redis, the server
 /// rejects this handshake, and the client exits.
 #[test]

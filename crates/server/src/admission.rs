@@ -1,8 +1,9 @@
 //! Counts open connections. When `maxclients` is reached, closes unauthenticated connections to
-//! make room for new ones.
+//! make room for new ones. A connection is unauthenticated until its client has logged in, if a
+//! login is required, and until its TLS handshake is finished.
 //!
 //! If unauthenticated connections were never closed, they could use up `maxclients` and keep out
-//! all clients that know a password.
+//! all clients that have a password or a certificate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -52,7 +53,6 @@ impl Admission {
     /// `open` is the number of open connections, including the new one.
     pub fn to_close(&self, keyspace: &Keyspace, now_ms: i64, open: u64, maxclients: u32) -> Option<Arc<Client>> {
         if open > u64::from(maxclients) + EXCESS_MAX
-            || !keyspace.users().requires_login()
             || (now_ms - self.failed_search_ms.load(Relaxed)).abs() < SEARCH_INTERVAL_MS
         {
             return None;
@@ -68,10 +68,14 @@ impl Admission {
 /// Returns the client that has been connected for longest without authenticating. Returns `None` if
 /// no such client is older than [`UNAUTHENTICATED_AGE_MIN_MS`].
 fn oldest_unauthenticated(keyspace: &Keyspace, now_ms: i64) -> Option<Arc<Client>> {
+    let requires_login = keyspace.users().requires_login();
     keyspace.clients().first(|client| {
-        let since_ms = client.unauthenticated_since_ms.load(Relaxed);
-        since_ms != 0
-            && !client.is_primary.load(Relaxed)
+        let since_ms = match client.unauthenticated_since_ms.load(Relaxed) {
+            since_ms if requires_login && since_ms != 0 => since_ms,
+            _ if client.is_handshaking.load(Relaxed) => client.created_ms,
+            _ => return false,
+        };
+        !client.is_primary.load(Relaxed)
             && !client.killed.load(Relaxed)
             && now_ms - since_ms >= UNAUTHENTICATED_AGE_MIN_MS
     })

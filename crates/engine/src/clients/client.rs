@@ -91,6 +91,8 @@ pub struct Client {
     /// Unix time in ms since which the client has not been authenticated and may only log in. 0 if
     /// the client has logged in, or connected while no login was required.
     pub unauthenticated_since_ms: AtomicI64,
+    /// Whether the TLS handshake is unfinished.
+    pub is_handshaking: AtomicBool,
     /// Whether the client runs `MONITOR`.
     pub monitors: AtomicBool,
     /// Whether the client is a replica (`SYNC`, `PSYNC`).
@@ -164,6 +166,7 @@ impl Client {
             queued: AtomicI64::new(-1),
             queued_bytes: AtomicU64::new(0),
             unauthenticated_since_ms: AtomicI64::new(0),
+            is_handshaking: AtomicBool::new(false),
             monitors: AtomicBool::new(false),
             is_replica: AtomicBool::new(false),
             is_primary: AtomicBool::new(false),

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use pantala_engine::faults::{self, Fault};
@@ -10,6 +11,9 @@ use pantala_persistence::aof::disk::{AppendFile, Disk};
 use pantala_runtime::SequentialFile;
 
 use crate::config::{NEW_FILE_MODE, Settings};
+
+/// Mode of a new directory: only the owner may list, add or remove files.
+const NEW_DIRECTORY_MODE: u32 = 0o700;
 
 /// The operating system's file system.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +57,7 @@ impl Disk for SystemDisk {
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
         faults::hold(Fault::StuckDisk);
-        fs::create_dir(path)
+        fs::DirBuilder::new().mode(NEW_DIRECTORY_MODE).create(path)
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {

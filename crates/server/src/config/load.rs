@@ -261,10 +261,7 @@ impl Loader<'_> {
                 continue;
             }
             self.line(number, line, depth).map_err(|failure| match failure {
-                Failure::Here(reason) => LoadError::Line { number, line: line.to_vec(), reason },
-                // The error doesn't show the line, because the rules of a user may contain
-                // passwords.
-                Failure::User(reason) => LoadError::Line { number, line: b"user ...".to_vec(), reason },
+                Failure::Here(reason) => LoadError::Line { number, line: shown(line), reason },
                 Failure::Included(error) => error,
             })?;
         }
@@ -283,7 +280,7 @@ impl Loader<'_> {
             (b"rename-command", [from, to]) => {
                 self.renames.push(Rename { from: from.clone(), to: to.clone(), number, line: line.to_vec() });
             }
-            (b"user", [_, ..]) => return self.user(arguments).map_err(Failure::User),
+            (b"user", [_, ..]) => return self.user(arguments).map_err(Failure::Here),
             (b"loadmodule", [_, ..]) => {
                 self.leave(None, "loadmodule", Some("no module would be loaded"), number, line);
             }
@@ -462,6 +459,20 @@ impl Loader<'_> {
     }
 }
 
+/// Directives whose arguments may contain passwords.
+const SECRETS: [&[u8]; 5] = [b"requirepass", b"masterauth", b"tls-key-file-pass", b"tls-client-key-file-pass", b"user"];
+
+/// Returns a line for an error message, without arguments that may contain passwords.
+fn shown(line: &[u8]) -> Vec<u8> {
+    let unbalanced = || line.split(u8::is_ascii_whitespace).next().unwrap_or_default().to_vec();
+    let name = split(line).and_then(|words| words.into_iter().next()).unwrap_or_else(unbalanced);
+    if SECRETS.iter().any(|secret| secret.eq_ignore_ascii_case(&name)) {
+        [&name, &b" ..."[..]].concat()
+    } else {
+        line.to_vec()
+    }
+}
+
 /// Ends the last line if it has no newline, so that appended text starts a new line.
 fn end_line(text: &mut Vec<u8>) {
     if text.last().is_some_and(|last| *last != b'\n') {
@@ -491,8 +502,6 @@ pub(super) fn normalize(values: &mut Values) {
 /// includes.
 enum Failure {
     Here(String),
-    /// An error in a `user` line.
-    User(String),
     Included(LoadError),
 }
 

@@ -171,6 +171,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         };
         let client = self.server.client_joined(self.number, token(id), fd, address, local_address);
         let session = Session::new(Arc::clone(&client), self.server.keyspace().users());
+        client.is_handshaking.store(layer.is_some(), Relaxed);
         let index = id.index();
         if index >= self.connections.len() {
             self.connections.resize_with(index + 1, || None);

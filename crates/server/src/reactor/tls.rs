@@ -252,6 +252,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
         let connection = self.connections[index as usize].as_mut()?;
         let mut layer = connection.socket.tls.take()?;
+        connection.session.client.is_handshaking.store(layer.is_handshaking(), Relaxed);
         let sends = layer.take_send(connection, &mut self.spare);
         connection.layer_bytes = layer.memory_bytes();
         connection.socket.tls = Some(layer);
