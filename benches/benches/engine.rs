@@ -21,6 +21,7 @@ fn engine(criterion: &mut Criterion) {
                     keys: KEYS,
                     distribution,
                     sets_percent: 50,
+                    publishes: true,
                     value_bytes: 64,
                     execution: Execution::Inline,
                     is_journaled: false,

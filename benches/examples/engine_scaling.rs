@@ -60,6 +60,7 @@ fn measure(distribution: Keys, shards: u32, is_journaled: bool) -> Vec<Round> {
             value_bytes: 64,
             execution: Execution::Inline,
             is_journaled,
+            publishes: true,
         })
     };
     let (one, two, halves) = (prepare(1, KEYS), prepare(2, KEYS), [prepare(1, KEYS / 2), prepare(1, KEYS / 2)]);

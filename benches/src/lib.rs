@@ -3,14 +3,14 @@
 
 use std::hint::black_box;
 use std::ops::Range;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Barrier, LazyLock};
 use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 use pantala_base::Random;
 use pantala_engine::access::SessionView;
-use pantala_engine::command::Permit;
+use pantala_engine::command::{Command, Flags, Permit};
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_engine::message::Message;
@@ -50,7 +50,15 @@ pub struct Load {
     pub execution: Execution,
     /// Whether the journal records effects. Merged effects are discarded.
     pub is_journaled: bool,
+    /// Whether workers may publish the values of hot keys. If not, each GET takes its shard's gate.
+    pub publishes: bool,
 }
+
+/// GET without published values.
+static GATED_GET: LazyLock<Command> = LazyLock::new(|| {
+    let get = pantala_commands::lookup(b"get").expect("GET is built");
+    Command { flags: get.flags.difference(Flags::PUBLISHES), ..*get }
+});
 
 /// A filled keyspace.
 pub struct Prepared {
@@ -115,12 +123,14 @@ struct Lane<'k> {
     keyspace: &'k Keyspace,
     executor: Executor<'k>,
     worker: u32,
+    get: &'static Command,
     reply: Vec<u8>,
 }
 
 impl<'k> Lane<'k> {
-    fn new(keyspace: &'k Keyspace, worker: u32) -> Self {
-        Lane { keyspace, executor: Executor::new(keyspace, worker), worker, reply: Vec::new() }
+    fn new(keyspace: &'k Keyspace, worker: u32, publishes: bool) -> Self {
+        let get = if publishes { pantala_commands::lookup(b"get").expect("GET is built") } else { &GATED_GET };
+        Lane { keyspace, executor: Executor::new(keyspace, worker), worker, get, reply: Vec::new() }
     }
 
     /// Handles the messages in the worker's mailbox. Returns the number of replies among them.
@@ -163,7 +173,6 @@ impl<'k> Lane<'k> {
 
     /// Runs a window of commands to completion.
     fn window(&mut self, stream: &Stream, commands: Range<usize>) {
-        let get = pantala_commands::lookup(b"get").expect("GET is built");
         let set = pantala_commands::lookup(b"set").expect("SET is built");
         let mut places = [None; WINDOW];
         for (index, place) in commands.clone().zip(&mut places) {
@@ -178,12 +187,14 @@ impl<'k> Lane<'k> {
         let mut waiting = 0;
         for (number, index) in commands.enumerate() {
             let place = places[number].expect("filled above");
-            if let Some(Some(next)) = places.get(number + 1) {
+            if let Some(Some(next)) = places.get(number + 1)
+                && !self.executor.hot.has(next.hash)
+            {
                 self.keyspace.prefetch_gate(next.shard);
             }
             let args = stream.args(index);
             let call = Call {
-                command: if args.len() == 2 { get } else { set },
+                command: if args.len() == 2 { self.get } else { set },
                 args,
                 first_key: Some(place),
                 session: session(),
@@ -219,7 +230,7 @@ impl Prepared {
         };
         let keyspace = Keyspace::new(layout, ports);
         let value = vec![b'v'; load.value_bytes];
-        let mut lane = Lane::new(&keyspace, 0);
+        let mut lane = Lane::new(&keyspace, 0, load.publishes);
         let mut stream = Stream::default();
         for index in 0..load.keys {
             stream.push(&[b"SET", &key(index), &value]);
@@ -344,7 +355,7 @@ fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
                 scope.spawn(move || {
                     pin(number);
                     let stream = prepared.commands(number, operations);
-                    let mut lane = Lane::new(&prepared.keyspace, worker);
+                    let mut lane = Lane::new(&prepared.keyspace, worker, prepared.load.publishes);
                     barrier.wait();
                     let (began, cpu_began) = (Instant::now(), thread_cpu());
                     lane.run(&stream);

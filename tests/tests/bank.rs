@@ -262,13 +262,14 @@ fn start(backend: Backend, execution: &str, faults: &[(&str, u32)]) -> (Server, 
     (server, has_faults)
 }
 
-const PAUSES: [(&str, u32); 3] = [("pause-taking", 20), ("pause-holding", 20), ("pause-replying", 20)];
+const RACES: [(&str, u32); 4] =
+    [("pause-taking", 20), ("pause-holding", 20), ("pause-replying", 20), ("every-key-hot", 300)];
 
 fn on_every_server(each: Duration, seed: u64) {
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             eprintln!("-- execution {execution}");
-            let (mut server, _) = start(backend, execution, &PAUSES);
+            let (mut server, _) = start(backend, execution, &RACES);
             for is_followed in [false, true] {
                 assert_eq!(server.connect().call("FLUSHALL"), Reply::ok());
                 let replica = is_followed.then(|| {

@@ -14,7 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("acl", &["command"]),
     ("clients", &["command", "acl"]),
     ("events", &["tuning", "command", "clients"]),
-    ("effect", &["tuning", "command", "clients", "events"]),
+    ("effect", &["tuning", "command", "faults", "clients", "events"]),
     ("store", &["tuning", "command", "faults", "clients", "events", "effect"]),
     ("shard", &["tuning", "command", "faults", "acl", "clients", "events", "effect", "store"]),
     ("session", &["tuning", "command", "acl", "clients", "events", "effect", "shard"]),

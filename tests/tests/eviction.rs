@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::waiting::{eventually, pantalas, play, play_together, waiting};
@@ -593,7 +593,7 @@ fn released_client_memory_causes_no_rejections() {
         let value = "x".repeat(MIB);
         for round in 0..3 {
             clients[0].call("MULTI");
-            for _ in 0..3 {
+            for _ in 0..6 {
                 clients[0].command(&["SET", "a", &value]);
             }
             eventually("the limit is exceeded", || clients[1].call("SET b 1") != Reply::ok());
@@ -828,5 +828,28 @@ fn nothing_is_evicted_or_rejected_while_writes_are_paused() {
         assert_eq!(writer.receive(), Reply::Error(OUT_OF_MEMORY.into()));
         eventually("all keys are evicted", || control.call("DBSIZE").integer() == 0);
         allow_any(&mut control);
+    });
+}
+
+/// Reads by clients with `CLIENT NO-TOUCH` must not keep the access time of a hot key from
+/// advancing.
+#[test]
+fn hot_keys_are_touched() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "1", "--enable-debug-command", "yes"]);
+        let (mut silent, mut client) = (server.connect(), server.connect());
+        if client.call("DEBUG FAULT every-key-hot 1000") != Reply::ok() {
+            return eprintln!("SKIPPED: this build lacks fault injection");
+        }
+        client.call("SET k v");
+        assert_eq!(silent.call("CLIENT NO-TOUCH on"), Reply::ok());
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(3500) {
+            for _ in 0..20 {
+                silent.call("GET k");
+            }
+            client.call("GET k");
+        }
+        assert!(client.call("OBJECT IDLETIME k").integer() <= 1);
     });
 }

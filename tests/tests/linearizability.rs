@@ -34,8 +34,9 @@ const PUNCTUAL_MIN: u64 = 20;
 const WORKERS: &str = "5";
 const SHARDS: &str = "40";
 
-/// Pauses in all runs, with their frequency per mille.
-const PAUSES: [(&str, u32); 3] = [("pause-taking", 60), ("pause-holding", 60), ("pause-replying", 40)];
+/// Faults in all runs, with their frequency per mille. They provoke races, and violate nothing.
+const RACES: [(&str, u32); 4] =
+    [("pause-taking", 60), ("pause-holding", 60), ("pause-replying", 40), ("every-key-hot", 300)];
 
 /// A workload of clients.
 #[derive(Clone, Copy)]
@@ -164,7 +165,7 @@ fn ask_for(server: &Server, fault: &str, permille: u32) -> bool {
 
 fn start(backend: Backend, execution: &str) -> Server {
     let server = Server::pantala(backend, &["--workers", WORKERS, "--shards", SHARDS, "--execution", execution]);
-    for (pause, permille) in PAUSES {
+    for (pause, permille) in RACES {
         if !ask_for(&server, pause, permille) {
             eprintln!("SKIPPED: {pause}: this build has no faults");
         }
@@ -354,7 +355,7 @@ const RENAMES_WITHIN: &[Kind] = &[Kind::Rename];
 
 /// The faults, with their frequency per mille and the workload that must detect the fault. The
 /// workload consists mainly of commands that depend on the violated invariant.
-const BROKEN: [(&str, u32, Workload); 18] = [
+const BROKEN: [(&str, u32, Workload); 19] = [
     ("torn-mset", 300, broken("MSET", mix(&[Kind::Several, Kind::Several, Kind::Texts], 6, 7, 4))),
     ("torn-exec", 500, broken("strings in MULTI", within(STRINGS_WITHIN, TRANSACTIONS))),
     ("torn-exec", 500, broken("RENAME in MULTI", within(RENAMES_WITHIN, TRANSACTIONS))),
@@ -375,6 +376,7 @@ const BROKEN: [(&str, u32, Workload); 18] = [
     ("kept-undo", 1000, broken("RENAME in scripts that declare no keys", within(RENAMES_WITHIN, UNDECLARED))),
     ("repeated", 1000, broken("FLUSHALL", mix(&[Kind::Flush, Kind::Writes, Kind::Texts], 6, 8, 4))),
     ("repeated", 1000, broken("SWAPDB", mix(&[Kind::Swap, Kind::Writes, Kind::Texts], 6, 8, 4))),
+    ("stale-published", 1000, broken("values of hot keys", mix(&[Kind::Writes, Kind::Texts], 6, 7, 4))),
     ("kept-expired", 1000, broken("PEXPIRE", mix(&[Kind::Expiring, Kind::Texts], 3, 150, 8))),
     (
         "overtaking",

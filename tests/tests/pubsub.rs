@@ -479,13 +479,19 @@ fn a_message_of_a_transaction_implies_that_it_has_run() {
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
     for_each_form(|backend, execution| {
         let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
-        if server.connect().call("DEBUG FAULT pause-holding 500") != Reply::ok() {
-            eprintln!("SKIPPED: pauses between commands: this build lacks fault injection");
+        for fault in ["pause-holding 500", "every-key-hot 1000"] {
+            if server.connect().call(&format!("DEBUG FAULT {fault}")) != Reply::ok() {
+                eprintln!("SKIPPED: {fault}: this build lacks fault injection");
+            }
         }
         let (mut publisher, mut listener, mut reader) = (server.connect(), server.connect(), server.connect());
         listener.call("SUBSCRIBE news");
         for round in 0..ROUNDS {
             let number = round.to_string();
+            // Publishes the values of the former round: the first read of a key takes its shard.
+            for key in KEYS.iter().chain(&KEYS) {
+                reader.call(&format!("GET {key}"));
+            }
             let replies = if round % 2 == 0 {
                 let sets = KEYS.map(|key| vec!["SET", key, &number]);
                 let transaction = [&[vec!["MULTI"], vec!["PUBLISH", "news", &number]], &sets[..], &[vec!["EXEC"]]];

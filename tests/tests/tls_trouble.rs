@@ -164,8 +164,8 @@ fn stalled_handshakes_are_closed_and_delay_no_client() {
     });
 }
 
-/// If client certificates are the only protection, clients that never start a handshake must not use
-/// up `maxclients`.
+/// If client certificates are the only protection, clients that never start a handshake must not
+/// use up `maxclients`.
 #[test]
 fn stalled_handshakes_do_not_keep_others_out() {
     const CLIENTS: usize = 5;

@@ -109,6 +109,9 @@ bitflags! {
         /// Rejected like a write while writes cannot be persisted. Set for `PING`, so that health
         /// checks notice the failure.
         const NEEDS_DISK = 1 << 43;
+        /// Replies with the string value of its only key and does nothing else. If workers contend
+        /// for the key, they publish the value and reply without holding the key's shard.
+        const PUBLISHES = 1 << 44;
     }
 }
 

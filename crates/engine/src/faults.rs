@@ -59,9 +59,13 @@ pub enum Fault {
     StuckDisk,
     /// The thread of a promotion can't be started.
     NoThread,
+    /// Every key that a `GET` reads counts as hot, so its value is published.
+    EveryKeyHot,
+    /// A published value stays current when its key changes.
+    StalePublished,
 }
 
-const ALL: [(&str, Fault); 19] = [
+const ALL: [(&str, Fault); 21] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -81,6 +85,8 @@ const ALL: [(&str, Fault); 19] = [
     ("unkept-entry", Fault::UnkeptEntry),
     ("stuck-disk", Fault::StuckDisk),
     ("no-thread", Fault::NoThread),
+    ("every-key-hot", Fault::EveryKeyHot),
+    ("stale-published", Fault::StalePublished),
 ];
 
 impl Fault {

@@ -74,7 +74,8 @@
 //! [`executor::Executor::run_single`] takes the shard, calls the handler with an
 //! [`access::Access`], and frees the shard. Without contention, taking the shard costs one atomic
 //! instruction, and freeing it costs another, both on the shard's own cache line. The head of
-//! [`executor`] has a diagram.
+//! [`executor`] has a diagram. A `GET` of a key for which workers contend reads a published copy of
+//! the value instead (`effect::published`).
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod acl;

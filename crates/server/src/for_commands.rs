@@ -110,6 +110,7 @@ impl Host for Server {
                 counter.reset();
             }
         }
+        self.keyspace().hot.reset();
         self.keyspace().lazy_free().reset();
         self.keyspace().memory().reset();
         self.keyspace().expiry.reset();

@@ -83,7 +83,7 @@ pub(crate) const GET: Command = Command {
     since: "1.0.0",
     complexity: "O(1)",
     arity: 2,
-    flags: flags![READONLY, FAST],
+    flags: flags![READONLY, FAST, PUBLISHES],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
     arguments: &[Argument::key("key", 0)],
     handler: Handler::Keyed(crate::strings::get),

@@ -25,9 +25,10 @@
 //! | fields expired actively | woken by the caller | – | invalidated | `HDEL`s, added by the caller | active expiry |
 //! | evicted | woken | raised | invalidated | `DEL` or `UNLINK` | `maxmemory` |
 //!
-//! A *raised* watch makes the `EXEC` of its client fail. After the sinks, the change's events are
-//! published: `new` first, if a key was added, and `del` last, if the key was deleted with the last
-//! element of its collection.
+//! A *raised* watch makes the `EXEC` of its client fail. Each kind also makes the published copy of
+//! the key outdated ([`super::published`]). After the sinks, the change's events
+//! are published: `new` first, if a key was added, and `del` last, if the key was deleted with the
+//! last element of its collection.
 //!
 //! The engine updates the counters of keys and bytes where it writes the dictionary. The command in
 //! the journal is the client's, unless the handler passes other commands to
@@ -337,6 +338,7 @@ fn commit_to_sinks(
     }
     let (bytes, hash) = (key.bytes, key.place.hash);
     let (broadcasts, is_journaled) = (tuning.broadcasts(), tuning.is_journaled());
+    observers.watches.published().outdate(db, hash, bytes);
     match kind {
         Kind::Unnoticed => {}
         Kind::Value => {

@@ -60,6 +60,7 @@ pub mod log;
 mod merge;
 pub(crate) mod pending;
 pub(crate) mod piece;
+pub(crate) mod published;
 mod segment;
 pub(crate) mod watches;
 

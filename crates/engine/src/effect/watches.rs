@@ -1,10 +1,12 @@
 //! The watches (`WATCH`) of one shard's keys. A change of a key *raises* the key's watches: the
-//! `EXEC` of a client with a raised watch fails.
+//! `EXEC` of a client with a raised watch fails. The shard's published keys are here too
+//! ([`super::published`]), so that a change checks for both by one load.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use crate::clients::watch::Watch;
+use crate::effect::published::{Published, PublishedCount, PublishedKeys};
 
 /// Minimum number of entries at which [`Watches::add`] removes the entries of ended watches.
 const SWEEP_FROM: usize = 64;
@@ -35,11 +37,11 @@ pub(crate) struct HeldWatches {
     instead: [Arc<Watch>; 2],
 }
 
-/// The watches of one shard's keys. The shard owns them.
+/// The watches of one shard's keys, and its published keys. The shard owns them.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Watches {
-    /// Number of entries, including those of ended watches.
+    /// Number of watches, including ended ones, and of published keys.
     entries: usize,
     by_database: HashMap<u32, ByKey>,
     /// Number of entries at which the next sweep starts.
@@ -48,10 +50,11 @@ pub(crate) struct Watches {
     name_bytes: usize,
     /// Total length of names in bytes at which the next sweep starts.
     sweep_at_bytes: usize,
+    published: PublishedKeys,
 }
 
 impl Watches {
-    /// Returns whether there are no watches.
+    /// Returns whether there are neither watches nor published keys.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.entries == 0
@@ -150,9 +153,29 @@ impl Watches {
         }
     }
 
-    /// Removes ended watches if there are too few entries for [`Watches::add`] to sweep. Without
-    /// this, few entries in each of many shards would add up. Called about once a second.
-    pub(crate) fn sweep_few(&mut self) {
+    /// Returns the place for the published value of a key ([`PublishedKeys::place`]).
+    pub(crate) fn publish(&mut self, count: &PublishedCount, db: u32, hash: u64, key: &[u8]) -> Option<Arc<Published>> {
+        let before = self.published.len();
+        let place = self.published.place(count, db, hash, key);
+        self.entries = self.entries + self.published.len() - before;
+        place
+    }
+
+    /// Returns the published keys.
+    #[inline]
+    pub(crate) fn published(&self) -> &PublishedKeys {
+        &self.published
+    }
+
+    /// Removes published keys that no worker reads. Removes ended watches if there are too few
+    /// entries for [`Watches::add`] to sweep. Without this, few entries in each of many shards
+    /// would add up. Called about once a second.
+    pub(crate) fn sweep_few(&mut self, published: &PublishedCount) {
+        let before = self.published.len();
+        if before > 0 {
+            self.published.remove_unread(published);
+            self.entries -= before - self.published.len();
+        }
         if (1..SWEEP_FROM).contains(&self.entries) {
             self.sweep();
         }
@@ -161,7 +184,7 @@ impl Watches {
     /// Removes ended watches. Between two sweeps by [`Watches::add`], the number of entries or the
     /// length of names at least doubles. So the amortized cost per entry or byte is constant.
     fn sweep(&mut self) {
-        (self.entries, self.name_bytes) = (0, 0);
+        (self.entries, self.name_bytes) = (self.published.len(), 0);
         for keys in self.by_database.values_mut() {
             keys.retain(|key, watches| {
                 watches.retain(|watcher| watcher.watch.strong_count() > 0);

@@ -91,8 +91,22 @@ impl<'k> Recorder<'k> {
     }
 
     /// Starts a unit that collects the effects of several commands until [`Recorder::end_unit`].
-    pub fn begin_unit(&mut self) {
+    /// `owned` are the shards that the unit may change.
+    pub fn begin_unit(&mut self, owned: &mut [Ownership]) {
         self.unit.depth += 1;
+        self.outdate_published(owned);
+    }
+
+    /// Makes all published values of held shards outdated. Called before several keys may change
+    /// together. Otherwise a client that has received a message about the first change could still
+    /// read a published value that the second change has not made outdated yet.
+    #[inline]
+    pub(crate) fn outdate_published(&self, owned: &mut [Ownership]) {
+        if self.keyspace.published.get() > 0 {
+            for ownership in owned {
+                self.keyspace.shard(ownership).observers.watches.published().outdate_all();
+            }
+        }
     }
 
     /// Commits the unit of a transaction or script, whose shards must still be held.
@@ -352,6 +366,13 @@ impl<'k> Recorder<'k> {
         if !faults::hits(Fault::ForgottenClock) {
             self.stream.observe(clock);
         }
+    }
+
+    /// Notes that a command has read a published value without its shard. `stamp` is the clock of
+    /// the shard when the value was published.
+    pub(crate) fn observe_read(&mut self, stamp: u64) {
+        self.seen.set_stamp(self.seen.stamp().max(stamp));
+        self.stream.observe(stamp);
     }
 
     /// Hands over the turn's units to the journal. Must be called at the end of each turn, before

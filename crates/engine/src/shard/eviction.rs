@@ -302,6 +302,7 @@ impl Evictor<'_, '_> {
 
     /// Flushes the memory usage of this worker's free home shards into the global counter.
     pub fn measure(&mut self) {
+        self.0.hot.sweep();
         let (keyspace, worker) = (self.0.keyspace(), self.0.worker());
         self.measure_free(|shard| keyspace.home(shard) == worker);
     }
@@ -323,7 +324,7 @@ impl Evictor<'_, '_> {
             let Some(mut ownership) = self.0.try_take(shard) else { continue };
             release_emptied_of(keyspace, keyspace.shard(&mut ownership), shard);
             let Shard { databases, observers, .. } = keyspace.shard(&mut ownership);
-            observers.watches.sweep_few();
+            observers.watches.sweep_few(&keyspace.published);
             for (physical, database) in databases.used() {
                 let db_stats = keyspace.db_stats(shard, physical);
                 db_stats.dict_bytes.set(database.dict.allocated_bytes() as u64);

@@ -81,7 +81,7 @@ impl Exec {
 pub(crate) fn run_exec(executor: &mut Executor<'_>, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
     let Some(mut exec) = request.exec.take() else { return true };
     let began = WATCHING.then(Instant::now);
-    executor.runner.recorder.begin_unit();
+    executor.runner.recorder.begin_unit(owned);
     let is_torn = exec.run_queue(executor, request, owned);
     executor.runner.recorder.end_unit(owned);
     exec.took += began.map_or(Duration::ZERO, |began| began.elapsed());

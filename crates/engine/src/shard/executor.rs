@@ -32,6 +32,8 @@ use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
 pub use crate::shard::commit::Recorder;
 use crate::shard::gates::{Gates, take_spinning};
+pub use crate::shard::hot::HotKeys;
+use crate::shard::hot::HotReads;
 use crate::shard::invalidation::{remember, set_changer};
 use crate::shard::keyspace::{Execution, Keyspace};
 pub use crate::shard::outbox::Outbox;
@@ -82,7 +84,7 @@ pub struct Call<'a> {
 /// A worker's access to the shards.
 pub struct Executor<'k> {
     pub(crate) keyspace: &'k Keyspace,
-    worker: u32,
+    pub(super) worker: u32,
     /// Scratch: shards of the current command.
     shards: Vec<u32>,
     /// Scratch: ownerships of the current command.
@@ -99,6 +101,8 @@ pub struct Executor<'k> {
     pub(crate) outbox: Outbox<'k>,
     /// Chooses the shards to evict from.
     pub(crate) weights: Weights,
+    /// Keys that this worker reads without their gates.
+    pub hot: HotKeys,
     /// Runs commands on held shards.
     pub(crate) runner: Runner<'k>,
 }
@@ -114,7 +118,7 @@ pub struct Runner<'k> {
     pub(crate) recorder: Recorder<'k>,
     /// Time at which any worker last deleted an expired key on the shards that this turn's commands
     /// used, Unix time in ms. May be later than this worker's time. See [`Runner::time_of`].
-    reached_ms: i64,
+    pub(super) reached_ms: i64,
 }
 
 impl<'k> Executor<'k> {
@@ -131,6 +135,7 @@ impl<'k> Executor<'k> {
             to_start: Vec::new(),
             outbox: Outbox::new(keyspace, worker),
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
+            hot: HotKeys::new(),
             runner: Runner::new(keyspace, worker),
         }
     }
@@ -186,10 +191,15 @@ impl<'k> Executor<'k> {
     /// is busy.
     #[inline]
     pub fn run_single(&mut self, call: &Call<'_>, place: KeyPlace, reply: &mut Vec<u8>) -> Ran {
+        if (!self.hot.is_empty() || faults::is_set(Fault::EveryKeyHot))
+            && let Some(ran) = HotReads(self).run(call, place, reply)
+        {
+            return ran;
+        }
         let keyspace = self.keyspace;
         let cell = keyspace.cell(place.shard);
         if self.gates().may_take(place.shard)
-            && let Some(mut ownership) = take_spinning(cell.gate())
+            && let Some(mut ownership) = cell.gate().try_take().or_else(|| HotReads(self).take_contended(call, place))
         {
             cell.stats().commands.add(1);
             let owned = std::slice::from_mut(&mut ownership);
@@ -212,10 +222,7 @@ impl<'k> Executor<'k> {
             }
             return self.outbox.ran(blocked, Ran::Done);
         }
-        self.shards.clear();
-        self.shards.push(place.shard);
-        self.leave_request(call, &mut Vec::new());
-        Ran::Parked
+        leave_single(self, call, place)
     }
 
     /// Runs a command that needs the given shards: at least one, in any order, with or without
@@ -229,6 +236,9 @@ impl<'k> Executor<'k> {
             return Ran::Parked;
         }
         let now_ms = self.runner.time_of(call.now_ms, &mut owned);
+        if call.command.flags.contains(Flags::WRITE) {
+            self.runner.recorder.outdate_published(&mut owned);
+        }
         let blocked = match self.runner.refuses(call, Context::TopLevel) {
             None => self.runner.execute(call, now_ms, self.worker, &mut owned, Blocking::Allowed, reply),
             Some(denied) => {
@@ -409,7 +419,7 @@ impl<'k> Runner<'k> {
     /// Runs a command on held shards. `now_ms` may be later than the call's time. Returns the
     /// waiter if the command blocked.
     #[inline]
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         call: &Call<'_>,
         now_ms: i64,
@@ -512,6 +522,14 @@ impl<'k> Runner<'k> {
     }
 }
 
+/// Enqueues a request for a command that needs only the shard of its first key.
+pub(super) fn leave_single(executor: &mut Executor<'_>, call: &Call<'_>, place: KeyPlace) -> Ran {
+    executor.shards.clear();
+    executor.shards.push(place.shard);
+    executor.leave_request(call, &mut Vec::new());
+    Ran::Parked
+}
+
 /// Returns whether a command changes only keys of the selected database.
 fn stays_in_database(command: &Command) -> bool {
     matches!(command.route, Route::Keys) && !command.flags.contains(Flags::OTHER_DATABASES)
@@ -556,8 +574,14 @@ fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
 /// called the command, because the reply is then not sent to a client.
 #[inline]
 fn reply_limit<'a>(access: &Access<'a>) -> Option<&'a AtomicU64> {
-    let is_output = !(access.session.in_script | access.session.of_primary);
-    is_output.then_some(&access.keyspace.tuning.reply_bytes_max)
+    reply_limit_of(access.keyspace, access.session)
+}
+
+/// Returns the limit of a session's replies ([`reply_limit`]).
+#[inline]
+pub(super) fn reply_limit_of<'a>(keyspace: &'a Keyspace, session: &SessionView) -> Option<&'a AtomicU64> {
+    let is_output = !(session.in_script | session.of_primary);
+    is_output.then_some(&keyspace.tuning.reply_bytes_max)
 }
 
 /// Returns whether held shards have changed keys with waiters, or pending invalidations.

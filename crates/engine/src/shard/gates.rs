@@ -39,11 +39,24 @@ pub(super) fn take_spinning(gate: &Gate<Request>) -> Option<Ownership> {
     gate.try_take().or_else(|| wait_briefly(gate))
 }
 
+/// Takes a shard like [`take_spinning`], but gives up as soon as `is_needless` returns true.
+pub(super) fn take_spinning_unless(gate: &Gate<Request>, is_needless: impl Fn() -> bool) -> Option<Ownership> {
+    gate.try_take().or_else(|| wait_unless(gate, is_needless))
+}
+
+/// Spins on a busy shard.
 #[cold]
 #[inline(never)]
-fn wait_briefly(gate: &Gate<Request>) -> Option<Ownership> {
+pub(super) fn wait_briefly(gate: &Gate<Request>) -> Option<Ownership> {
+    wait_unless(gate, || false)
+}
+
+fn wait_unless(gate: &Gate<Request>, is_needless: impl Fn() -> bool) -> Option<Ownership> {
     for _ in 0..SPINS_MAX {
         spin_loop();
+        if is_needless() {
+            return None;
+        }
         if !gate.is_held()
             && let Some(ownership) = gate.try_take()
         {

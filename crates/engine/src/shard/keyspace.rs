@@ -27,6 +27,7 @@ use crate::effect::log::{NotHeld, Start, Wake};
 use crate::effect::{Journal, Reader, Which};
 use crate::events::Workers;
 use crate::shard::expire::ExpiryStats;
+pub use crate::shard::hot::HotReadCount;
 use crate::shard::message::Message;
 use crate::shard::ownership::{Gate, Ownership};
 use crate::shard::permissions::Permissions;
@@ -144,6 +145,8 @@ pub struct Keyspace {
     /// Number of requests that found a shard busy, by worker. If all workers shared one counter,
     /// its cache line would move between cores exactly when they contend for shards.
     contended: Box<[CachePadded<Counter>]>,
+    /// Number of reads of published values.
+    pub hot: HotReadCount,
     /// The last script that held all shards for long.
     pub all_held: CachePadded<AllHeld>,
     /// Last ticket drawn by a waiter.
@@ -257,6 +260,7 @@ impl Keyspace {
             permissions: Permissions::new(&NO_COMMANDS, |_, _| Vec::new()),
             journal: Journal::new(ports.len()),
             contended: ports.iter().map(|_| CachePadded::new(Counter::default())).collect(),
+            hot: HotReadCount::new(ports.len()),
             ports,
             all_held: CachePadded::new(AllHeld(AtomicI64::new(i64::MIN / 2))),
             tickets: CachePadded::new(AtomicU64::new(0)),

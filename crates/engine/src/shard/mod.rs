@@ -11,6 +11,7 @@ pub mod executor;
 pub mod expire;
 mod faults;
 mod gates;
+mod hot;
 pub(crate) mod invalidation;
 pub mod keyspace;
 pub mod message;

@@ -118,6 +118,7 @@ impl Serving<'_, '_> {
         }
         let woken = Blocking::Woken { waiter, key: &key.1, claimed: false };
         let mut access = access(self.gates.keyspace, &call, owned, woken);
+        self.runner.recorder.outdate_published(access.owned);
         self.runner.run_handler(&mut access, &call, &mut bytes);
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
         debug_assert!(!claimed || !bytes.is_empty(), "a handler claimed its waiter and did not reply");

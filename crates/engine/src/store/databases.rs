@@ -3,7 +3,8 @@
 //!
 //! The functions that replace the content of a database require a [`Permit`]. A permit exists only
 //! within [`change_databases`], which then notifies the sinks of the change that its closure
-//! returns. So a command that changes a database elsewhere does not compile.
+//! returns. So a command that changes a database elsewhere does not compile. Each change makes all
+//! published values outdated ([`crate::effect::published`]).
 //!
 //! | kind | blocked clients | `WATCH` | tracking | journal |
 //! | --- | --- | --- | --- | --- |
@@ -42,6 +43,9 @@ pub(crate) fn change_databases<H: HeldShards>(
     now_ms: i64,
     change: impl FnOnce(&mut H, &Permit) -> DatabasesChange,
 ) {
+    if store.published.get() > 0 {
+        (0..store.partition_count()).for_each(|shard| held.shard(shard).observers.watches.published().outdate_all());
+    }
     match change(held, &Permit(())) {
         DatabasesChange::Flushed => {
             let tracking = store.tracking();

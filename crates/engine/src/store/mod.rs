@@ -16,6 +16,7 @@ use pantala_dict::{Dict, Hint, Roots, hash_key};
 use pantala_types::Value;
 
 use crate::command::KeyPlace;
+use crate::effect::published::PublishedCount;
 use crate::events::{Events, Workers};
 
 pub(crate) mod databases;
@@ -62,6 +63,8 @@ pub struct Store {
     physical: Box<[AtomicU32]>,
     lazy: LazyFree,
     pub(crate) detached: Detached,
+    /// Number of published keys.
+    pub published: PublishedCount,
     memory: Memory,
     /// Number of random numbers drawn by [`Store::random_below`].
     draws: AtomicU64,
@@ -90,6 +93,7 @@ impl Store {
             physical: (0..layout.databases).map(AtomicU32::new).collect(),
             lazy: LazyFree::start(),
             detached: Detached::default(),
+            published: PublishedCount::default(),
             memory: Memory::new(),
             draws: AtomicU64::new(0),
             events: Events::new(workers, layout.workers as usize),

@@ -136,7 +136,7 @@ pub fn reload<'k>(
     // The effects of the load must not be propagated, because the files already contain them. So
     // they are collected in a unit (a group of effects that are propagated together), which is
     // abandoned below.
-    executor.recorder().begin_unit();
+    executor.recorder().begin_unit(owned);
     empty(executor, owned);
     let cleared = server.flush(&LibraryChange::loaded());
     let loaded = load::load(server, &mut Target { executor, owned, view });

@@ -110,7 +110,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             connection.begin_exec();
         }
         self.refresh_rules(index);
-        self.clients.executor.recorder().begin_unit();
+        self.clients.executor.recorder().begin_unit(owned);
         let mut is_over_limit = false;
         let mut order = LibraryOrder::new(self.clients.reactor.server);
         let mut change = None;

@@ -13,6 +13,8 @@ pub(super) fn shards(text: &mut Text, server: &Server) {
     text.field("shards", keyspace.layout().shards);
     text.field("partitions", keyspace.partition_count());
     text.field("contended_requests", keyspace.contended());
+    text.field("hot_keys", keyspace.published.get());
+    text.field("hot_reads", keyspace.hot.reads());
     for shard in 0..keyspace.layout().shards {
         let partitions = keyspace.partitions_of(shard);
         let sum = |counter: fn(&DatabaseStats) -> u64| -> u64 {

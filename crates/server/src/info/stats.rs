@@ -52,7 +52,7 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     let (all_us, current_us) = server.keyspace().memory().exceeded_us();
     text.field("total_eviction_exceeded_time", all_us / 1000);
     text.field("current_eviction_exceeded_time", current_us / 1000);
-    text.field("keyspace_hits", over_shards(server, |shard| shard.hits.get()));
+    text.field("keyspace_hits", over_shards(server, |shard| shard.hits.get()) + server.keyspace().hot.reads());
     text.field("keyspace_misses", over_shards(server, |shard| shard.misses.get()));
     let pubsub = server.keyspace().pubsub();
     text.field("pubsub_channels", pubsub.channels(Kind::Channel).len());

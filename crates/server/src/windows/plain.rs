@@ -110,7 +110,7 @@ impl Runner {
                 // Another worker may have last written the next shard's gate (the word that says
                 // whether the shard is held). So the gate's cache line is prefetched while this
                 // command runs.
-                if is_shared {
+                if is_shared && !d.clients.executor.hot.has(following.hash) {
                     keyspace.prefetch_gate(following.shard);
                 }
             }

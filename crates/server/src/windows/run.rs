@@ -257,7 +257,10 @@ impl Windows {
                 // Another worker may have last written the next shard's gate (the word that says
                 // whether the shard is held). So the gate's cache line is prefetched while this
                 // command runs.
-                if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
+                if is_shared
+                    && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1)
+                    && !d.clients.executor.hot.has(next.hash)
+                {
                     keyspace.prefetch_gate(next.shard);
                 }
                 runner.run_entry(d, entry, window.ranges_of(entry));

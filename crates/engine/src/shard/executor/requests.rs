@@ -324,6 +324,9 @@ impl Executor<'_> {
                     || self.keyspace.tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
             let now_ms = self.runner.time_of(call.now_ms, owned);
+            if call.first_key.is_none() && call.command.flags.contains(Flags::WRITE) {
+                self.runner.recorder.outdate_published(owned);
+            }
             let blocked = self.runner.execute(&call, now_ms, request.worker, owned, Blocking::Allowed, &mut reply);
             step.took = began.map(|began| began.elapsed());
             all_took += step.took.unwrap_or_default();

@@ -356,7 +356,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             is_large: false,
             pace: Pace::default(),
         };
-        caller.dispatcher.clients.executor.recorder().begin_unit();
+        caller.dispatcher.clients.executor.recorder().begin_unit(caller.owned);
         let (keys, args) = (call.keys(), call.args());
         let began = call.is_wide.then(Instant::now);
         let ended = match &call.program {
