@@ -41,6 +41,7 @@ mod large_strings;
 mod linearizability;
 mod loading;
 mod manifests;
+mod memory_loads;
 mod migrate;
 mod notifications;
 mod numa;

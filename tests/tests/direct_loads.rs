@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pantala_tests::following::{PRIMARY, assert_same, follow, info, wait_for_link};
-use pantala_tests::staged::{EMPTY_RDB, ID, Scene, Sent, StagedPrimary, full_sync, stream};
+use pantala_tests::staged::{ID, Scene, Sent, StagedPrimary, full_sync, stream};
 use pantala_tests::waiting::{eventually, first_served};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 use rustix::process::Signal;
@@ -325,24 +325,5 @@ fn a_silent_primary_ends_the_load() {
     let (mut client, primary) = load_half(&replica);
     eventually("the load has ended", || client.call("DBSIZE") == Reply::Integer(0));
     eventually("the reason is logged", || replica.log().contains("from socket: Timeout connecting to the MASTER"));
-    let _ = primary.finish();
-}
-
-#[test]
-fn swapdb_is_rejected_and_keeps_the_default() {
-    let replica = Server::pantala(Backend::all()[0], &["--repl-diskless-load", "swapdb"]);
-    assert!(replica.log().contains("'repl-diskless-load swapdb' isn't served yet"), "{}", replica.log());
-    let mut client = replica.connect();
-    let shown = |client: &mut Client| client.call("CONFIG GET repl-diskless-load").elements()[1].text();
-    assert_eq!(shown(&mut client), "disabled");
-    let reply = client.call("CONFIG SET repl-diskless-load swapdb").text();
-    assert!(reply.ends_with("Pantala doesn't serve 'repl-diskless-load swapdb' yet: it stays as it is"), "{reply}");
-    assert_eq!(client.call("CONFIG SET repl-diskless-load on-empty-db"), Reply::ok());
-    assert_eq!(shown(&mut client), "on-empty-db");
-    let primary = StagedPrimary::start(vec![Scene::answers(full_sync(7, EMPTY_RDB)).keeping()]);
-    assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
-    wait_for_link(&replica);
-    assert!(replica.log().contains(DIRECTLY));
-    assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
     let _ = primary.finish();
 }

@@ -63,9 +63,11 @@ pub enum Fault {
     EveryKeyHot,
     /// A published value stays current when its key changes.
     StalePublished,
+    /// There is no memory for a snapshot that a replica receives (`repl-diskless-load swapdb`).
+    NoMemory,
 }
 
-const ALL: [(&str, Fault); 21] = [
+const ALL: [(&str, Fault); 22] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -87,6 +89,7 @@ const ALL: [(&str, Fault); 21] = [
     ("no-thread", Fault::NoThread),
     ("every-key-hot", Fault::EveryKeyHot),
     ("stale-published", Fault::StalePublished),
+    ("no-memory", Fault::NoMemory),
 ];
 
 impl Fault {

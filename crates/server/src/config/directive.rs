@@ -104,8 +104,6 @@ pub struct Directive {
     /// The consequence of ignoring the directive, if it isn't supported and ignoring it is unsafe.
     /// If this is set, a value other than the default prevents startup.
     pub unsafe_to_ignore: Option<&'static str>,
-    /// The only value that isn't supported; `None` if all values are.
-    pub unserved: Option<&'static str>,
 }
 
 impl Directive {
@@ -121,7 +119,6 @@ impl Directive {
             own: false,
             hidden: false,
             unsafe_to_ignore: None,
-            unserved: None,
         }
     }
 
@@ -158,11 +155,6 @@ impl Directive {
     /// Marks the directive as unsafe to ignore. `meaning` is a clause that states the consequence.
     pub const fn unsafe_to_ignore(self, meaning: &'static str) -> Self {
         Directive { unsafe_to_ignore: Some(meaning), ..self }
-    }
-
-    /// Marks a value as not supported.
-    pub const fn without(self, value: &'static str) -> Self {
-        Directive { unserved: Some(value), ..self }
     }
 
     /// Marks the directive as Pantala's own.

@@ -9,7 +9,7 @@ use super::quote::{split, trim};
 use super::settings::{HZ_MAX, HZ_MIN, Settings};
 use super::table::{DIRECTIVES, Found, find};
 use super::value::Value;
-use super::values::{Values, default_value};
+use super::values::Values;
 use pantala_engine::acl::{Line, check_line};
 use std::ffi::OsStr;
 use std::fmt;
@@ -344,13 +344,6 @@ impl Loader<'_> {
         if matches!(directive.kind, Kind::Dir) {
             return self.change_dir(found.index, &words[0]);
         }
-        if self.values.is_unsupported_value(found.index, &value) {
-            self.asked.set(found.index, value);
-            self.values.set(found.index, default_value(directive));
-            self.leave(Some(found.index), found.name(), directive.unsafe_to_ignore, number, line);
-            return Ok(());
-        }
-        self.unserved.retain(|before| before.index != Some(found.index));
         self.values.set(found.index, value);
         Ok(())
     }
@@ -392,11 +385,9 @@ impl Loader<'_> {
             }
             let default = index.map_or("", |index| DIRECTIVES[index].default);
             let default = if default.is_empty() { "\"\"" } else { default };
-            let value = index.and_then(|index| DIRECTIVES[index].unserved);
-            let value = value.map_or_else(String::new, |value| format!(" {value}"));
             self.warn(
                 name,
-                format!("Directive '{name}{value}' isn't served yet: the server runs as with its default, {default}"),
+                format!("Directive '{name}' isn't served yet: the server runs as with its default, {default}"),
             );
         }
         Ok(())

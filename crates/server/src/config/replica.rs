@@ -11,6 +11,18 @@ pub struct Address {
     pub port: u16,
 }
 
+/// The way in which a replica receives a snapshot (`repl-diskless-load`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisklessLoad {
+    /// To a file, which is loaded once it is complete.
+    Disabled,
+    /// Without keys: loads the snapshot while it arrives. With keys: to a file.
+    OnEmptyDb,
+    /// Without keys and function libraries: loads the snapshot while it arrives. Otherwise: to
+    /// memory, from which the snapshot is loaded once it is complete.
+    Swapdb,
+}
+
 /// Settings that apply while the server is a replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaSettings {
@@ -43,9 +55,8 @@ pub struct ReplicaSettings {
     /// `replica-refuse-empty-primary`: whether to keep the dataset if the primary has an empty
     /// dataset with another replication history.
     pub refuses_empty_primary: bool,
-    /// `repl-diskless-load on-empty-db`: whether to load a snapshot while it is received, without a
-    /// file, if the dataset is empty.
-    pub loads_directly_if_empty: bool,
+    /// `repl-diskless-load`: how a snapshot is received.
+    pub diskless_load: DisklessLoad,
     /// `rdb-del-sync-files`: whether to delete the RDB file after a sync. The file stays if the
     /// server has save points or an append-only file.
     pub deletes_sync_files: bool,
@@ -67,7 +78,11 @@ impl ReplicaSettings {
             ignores_maxmemory: values.bool("replica-ignore-maxmemory"),
             flushes_lazily: values.bool("replica-lazy-flush"),
             refuses_empty_primary: values.bool("replica-refuse-empty-primary"),
-            loads_directly_if_empty: values.text("repl-diskless-load") == b"on-empty-db",
+            diskless_load: match values.text("repl-diskless-load") {
+                b"on-empty-db" => DisklessLoad::OnEmptyDb,
+                b"swapdb" => DisklessLoad::Swapdb,
+                _ => DisklessLoad::Disabled,
+            },
             deletes_sync_files: values.bool("rdb-del-sync-files"),
         }
     }

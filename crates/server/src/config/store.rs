@@ -251,8 +251,7 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
     };
     let value = values.parse(found.index, &words, false)?;
     if values.is_unsupported_value(found.index, &value) {
-        let value = found.directive().unserved.map_or_else(String::new, |value| format!(" {value}"));
-        return Err(format!("Pantala doesn't serve '{}{value}' yet: it stays as it is", found.name()));
+        return Err(format!("Pantala doesn't serve '{}' yet: it stays as it is", found.name()));
     }
     // A directive that isn't supported keeps its default and doesn't count as configured.
     if found.directive().state != State::Known {

@@ -214,7 +214,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("repl-diskless-sync", Bool, "yes"),
     D::live("repl-diskless-sync-delay", COUNT, "5"),
     D::live("repl-diskless-sync-max-replicas", COUNT, "0"),
-    D::live("repl-diskless-load", Choice(&["disabled", "on-empty-db", "swapdb"]), "disabled").without("swapdb"),
+    D::live("repl-diskless-load", Choice(&["disabled", "on-empty-db", "swapdb"]), "disabled"),
     D::known("repl-disable-tcp-nodelay", Bool, "no"),
     D::live("repl-ping-replica-period", Integer(1, INT_MAX), "10").alias("repl-ping-slave-period"),
     D::live("repl-timeout", Integer(1, INT_MAX), "60"),

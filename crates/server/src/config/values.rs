@@ -73,14 +73,9 @@ impl Values {
         }
     }
 
-    /// Returns whether `value` can't be set, because the whole directive or this one value isn't
-    /// supported.
+    /// Returns whether `value` can't be set, because the directive isn't supported.
     pub fn is_unsupported_value(&self, index: usize, value: &Value) -> bool {
-        match DIRECTIVES[index] {
-            Directive { state: State::Known, .. } => *value != self.values[index],
-            Directive { unserved: Some(unserved), .. } => *value == Value::Text(unserved.into()),
-            _ => false,
-        }
+        DIRECTIVES[index].state == State::Known && *value != self.values[index]
     }
 
     /// Returns the index of the directive `name` in the table. Panics if there is none. `name` is a

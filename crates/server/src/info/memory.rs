@@ -50,6 +50,8 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("mem_replication_backlog", backlog_bytes);
     text.field("mem_total_replication_buffers", stream_bytes);
     text.field("mem_clients_slaves", stream_bytes - backlog_bytes);
+    // Pantala's own field. This memory isn't part of `used_memory` either.
+    text.field("mem_replica_snapshot", server.replication().replica.snapshot_bytes.load(Relaxed));
     text.field("mem_clients_normal", memory.clients_bytes);
     text.field("mem_cluster_links", 0);
     text.field("mem_aof_buffer", server.snapshots().aof.unwritten_bytes());

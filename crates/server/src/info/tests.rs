@@ -37,7 +37,7 @@ const REDIS_FIELDS: [(&str, &str); 13] = [
          maxmemory_policy allocator_frag_ratio allocator_frag_bytes allocator_rss_ratio allocator_rss_bytes \
          rss_overhead_ratio rss_overhead_bytes mem_fragmentation_ratio mem_fragmentation_bytes \
          mem_not_counted_for_evict mem_replication_backlog mem_total_replication_buffers mem_clients_slaves \
-         mem_clients_normal mem_cluster_links mem_aof_buffer mem_allocator active_defrag_running \
+         mem_replica_snapshot mem_clients_normal mem_cluster_links mem_aof_buffer mem_allocator active_defrag_running \
          lazyfree_pending_objects lazyfreed_objects",
     ),
     (

@@ -159,6 +159,8 @@ const FILES: &[i64] = &[
     libc::SYS_sync_file_range,
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
+    // The memory can't be executed, because the filters forbid `execve` and executable mappings.
+    libc::SYS_memfd_create,
     libc::SYS_fadvise64,
     libc::SYS_readahead,
     libc::SYS_sendfile,

@@ -1,5 +1,5 @@
 //! A snapshot that is loaded from the link while it arrives, without a file (`repl-diskless-load
-//! on-empty-db`).
+//! on-empty-db` and `swapdb`).
 
 use std::io::{self, Read};
 use std::time::{Duration, Instant};

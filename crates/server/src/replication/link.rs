@@ -2,17 +2,14 @@
 //! snapshot. When the stream starts, it hands over the socket to a worker. When the link is lost,
 //! it connects again.
 //!
-//! With `repl-diskless-load on-empty-db` and an empty dataset, a snapshot is loaded while it
-//! arrives (`incoming.rs`). Otherwise it is first received to a file.
+//! If the dataset is empty and `repl-diskless-load` permits it, a snapshot is loaded while it
+//! arrives (`incoming.rs`). Otherwise it is first received to a file or to memory (`received.rs`).
 //!
 //! An attempt is plain sequential code, because this thread may block. The stream itself, which is
 //! most of the work, is processed by the worker.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -23,11 +20,13 @@ use pantala_replication::replica::{Credentials, Handshake, Header, Identity, Out
 
 use super::incoming::Incoming;
 use super::load::Direct;
+use super::received::Received;
 use super::relay::Origin;
 use super::replica::{Address, Known, Phase, Replica, Transfer, Wanted};
 use super::socket::{Socket, is_timeout};
 use super::{failover, load};
-use crate::config::{NEW_FILE_MODE, ReplicaSettings, Settings};
+use crate::config::replica::DisklessLoad;
+use crate::config::{ReplicaSettings, Settings};
 use crate::host::Server;
 use crate::net;
 use crate::process;
@@ -169,8 +168,7 @@ impl Attempt<'_> {
     /// snapshot's offset.
     fn load(&self, wire: &mut Wire, mut payload: Payload, position: Option<Position>) -> Result<u32, End> {
         let failed = |why: Option<String>| why.map_or(End::Unwanted, End::Failed);
-        let loads_directly = self.server.config().settings().replica.loads_directly_if_empty;
-        if loads_directly && !load::has_keys(self.server) {
+        if load::may_load_directly(self.server) {
             log_start(payload.length(), "parser");
             let mut incoming = Incoming::new(self, wire, payload);
             let loaded = load::load_directly(self.server, self.term, &mut incoming);
@@ -179,8 +177,8 @@ impl Attempt<'_> {
             }
             match loaded.map_err(failed)? {
                 Direct::Loaded(stream_db) => return Ok(stream_db),
-                // This replica is writable, and a client has written since the check above.
-                Direct::HasKeys => payload = incoming.into_payload(),
+                // A client has written since the check above, or has changed the setting.
+                Direct::NotEmpty => payload = incoming.into_payload(),
             }
         }
         let mut received = self.receive(wire, payload)?;
@@ -201,7 +199,7 @@ impl Attempt<'_> {
     /// Rejects a snapshot if `replica-refuse-empty-primary` is set and three conditions hold: the
     /// snapshot is empty, its history (replication ID) isn't that of this server's dataset, and
     /// this server has keys. The primary may then have restarted without its data.
-    fn refuse_empty(&self, received: &Received, position: Option<Position>) -> Result<(), End> {
+    fn refuse_empty(&self, received: &Received<'_>, position: Option<Position>) -> Result<(), End> {
         if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
             return Ok(());
         }
@@ -306,11 +304,16 @@ impl Attempt<'_> {
         }
     }
 
-    /// Receives a snapshot to a file and checks it. Doesn't change the dataset.
-    fn receive(&self, wire: &mut Wire, mut payload: Payload) -> Result<Received, End> {
+    /// Receives a snapshot to a file or to memory, and checks it. Doesn't change the dataset.
+    fn receive(&self, wire: &mut Wire, mut payload: Payload) -> Result<Received<'_>, End> {
         let total_bytes = payload.length();
-        log_start(total_bytes, "disk");
-        let mut received = Received::create(&self.settings)?;
+        let is_in_memory = self.server.config().settings().replica.diskless_load == DisklessLoad::Swapdb;
+        log_start(total_bytes, if is_in_memory { "memory" } else { "disk" });
+        let received = match is_in_memory {
+            true => Received::in_memory(self.server),
+            false => Received::in_file(self.server, &self.settings.dir),
+        };
+        let mut received = received.map_err(End::Failed)?;
         let now_ms = self.server.now_ms();
         let limits = load::limits(self.server);
         let databases = self.server.keyspace().databases();
@@ -332,7 +335,7 @@ impl Attempt<'_> {
                     return Err(wrong("bytes behind its end".to_owned()));
                 }
                 is_checked = check.feed(&part).map_err(|error| wrong(error.to_string()))?;
-                received.file.write_all(&part)?;
+                received.append(&part).map_err(End::Failed)?;
                 read_bytes += part.len() as u64;
                 self.show(Transfer { total_bytes, read_bytes });
             }
@@ -346,7 +349,6 @@ impl Attempt<'_> {
         }
         received.keys = check.findings().keys;
         received.stream_db = stream_db.filter(|db| *db < databases).unwrap_or(0);
-        received.file.seek(SeekFrom::Start(0))?;
         Ok(received)
     }
 
@@ -373,34 +375,6 @@ fn log_start(total_bytes: Option<u64>, to: &str) {
     match total_bytes {
         Some(bytes) => tracing::info!("MASTER <-> REPLICA sync: receiving {bytes} bytes from master to {to}"),
         None => tracing::info!("MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF to {to}"),
-    }
-}
-
-/// A received snapshot. The file is deleted when this is dropped.
-pub(super) struct Received {
-    pub(super) file: File,
-    path: PathBuf,
-    /// The database that the stream has selected at the snapshot's offset.
-    pub(super) stream_db: u32,
-    /// Number of keys in the snapshot.
-    keys: u64,
-}
-
-impl Received {
-    fn create(settings: &Settings) -> io::Result<Self> {
-        // As in Redis, the file is in `dir`, which is on the file system for data.
-        let path = settings.dir.join(format!("temp-repl-{}.rdb", std::process::id()));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(NEW_FILE_MODE);
-        let file = options.open(&path)?;
-        Ok(Received { file, path, stream_db: 0, keys: 0 })
-    }
-}
-
-impl Drop for Received {
-    fn drop(&mut self) {
-        // The result is ignored, because the file may have been deleted already.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

@@ -16,9 +16,10 @@ use pantala_resp::Version;
 use pantala_types::rdb_value::Limits;
 
 use super::incoming::Incoming;
-use super::link::Received;
+use super::received::Received;
 use super::socket::Socket;
 use crate::aof;
+use crate::config::replica::DisklessLoad;
 use crate::host::Server;
 use crate::snapshot::load as file;
 use crate::snapshot::load::{Counts, Duty, Loaded};
@@ -57,7 +58,7 @@ pub(super) fn limits(server: &Server) -> Limits {
 pub(super) fn load(
     server: &Server,
     term: u64,
-    received: &mut Received,
+    received: &mut Received<'_>,
     socket: &mut Socket,
 ) -> Result<u32, Option<String>> {
     let mut owned = acquire_dataset(server, socket)?;
@@ -67,10 +68,13 @@ pub(super) fn load(
     }
     let loaded = forget(server, term).then(|| {
         while_alive(socket, || {
-            let total_bytes = received.file.metadata().map_or(0, |data| data.len());
+            let total_bytes = received.len_bytes();
             server.snapshots().loading.note_total_bytes(total_bytes);
-            let replaced = replace(server, &mut owned, "disk", |whole| {
-                file::load(server, &received.file, whole, Duty::Store).map_err(|error| error.to_string())
+            let source = if received.is_in_memory() { "memory" } else { "disk" };
+            let replaced = replace(server, &mut owned, source, |whole| {
+                let reader = received.reader().map_err(|error| error.to_string())?;
+                let loaded = file::load_from(server, reader, Some(total_bytes), whole, Duty::Store);
+                loaded.map_err(|error| error.to_string())
             });
             if !server.is_stopping() {
                 delete_former_file(server);
@@ -89,11 +93,11 @@ pub(super) enum Direct {
     /// The snapshot was loaded. Contains the database that the stream has selected at the
     /// snapshot's offset.
     Loaded(u32),
-    /// This server has keys, so nothing was read from the link.
-    HasKeys,
+    /// The snapshot must be received first ([`may_load_directly`]). Nothing was read from the link.
+    NotEmpty,
 }
 
-/// Loads a snapshot while it arrives, if the dataset is empty.
+/// Loads a snapshot while it arrives, if [`may_load_directly`] permits it.
 ///
 /// # Errors
 /// The same as for [`load`].
@@ -115,8 +119,8 @@ fn load_into_empty(
     incoming: &mut Incoming<'_, '_>,
     owned: &mut [Ownership],
 ) -> Result<Direct, Option<String>> {
-    if has_keys(server) {
-        return Ok(Direct::HasKeys);
+    if !may_load_directly(server) {
+        return Ok(Direct::NotEmpty);
     }
     if !server.replication().replica.begin_replacing(server) {
         return Err(Some(SHUTTING_DOWN.to_owned()));
@@ -135,10 +139,18 @@ fn load_into_empty(
     Ok(Direct::Loaded(counts.stream_db().filter(|db| *db < server.keyspace().databases()).unwrap_or(0)))
 }
 
-/// Returns whether this server has keys, expired or not.
-pub(super) fn has_keys(server: &Server) -> bool {
+/// Returns whether `repl-diskless-load` permits loading a snapshot while it arrives: if the load
+/// fails, it destroys nothing that this setting preserves.
+pub(super) fn may_load_directly(server: &Server) -> bool {
     let keyspace = server.keyspace();
-    (0..keyspace.databases()).any(|db| keyspace.database_size(db).0 > 0)
+    // Expired keys count, too.
+    let has_keys = || (0..keyspace.databases()).any(|db| keyspace.database_size(db).0 > 0);
+    let has_libraries = || server.scripting().libraries.table().libraries().len() > 0;
+    match server.config().settings().replica.diskless_load {
+        DisklessLoad::Disabled => false,
+        DisklessLoad::OnEmptyDb => !has_keys(),
+        DisklessLoad::Swapdb => !has_keys() && !has_libraries(),
+    }
 }
 
 /// Starts a load and acquires all shards for it. Until [`release_dataset`], commands that need the

@@ -30,6 +30,8 @@
 //! | `replica/stream` | switches this server's stream when its role changes |
 //! | `replica/shards` | passes all shards from a worker to the link thread |
 //! | `link` | the thread that connects to a primary and receives its snapshot |
+//! | `incoming` | a snapshot that is loaded while it arrives |
+//! | `received` | a snapshot that is kept in a file or in memory until it is complete |
 //! | `socket` | the socket of that thread, plain or encrypted |
 //! | `load` | replaces the dataset by that of a primary |
 //! | `relay` | the stream of a replica, which consists of its primary's bytes |
@@ -73,6 +75,7 @@ mod link;
 mod load;
 mod primary;
 mod promotion;
+mod received;
 mod relay;
 pub mod replica;
 mod socket;

@@ -143,6 +143,8 @@ pub struct Replica {
     /// Number of the current term.
     term: AtomicU64,
     progress: Arc<Progress>,
+    /// Memory of a snapshot that is being received or loaded (`repl-diskless-load swapdb`), bytes.
+    pub snapshot_bytes: AtomicU64,
     /// The worker that owns the link.
     pub link_worker: LinkWorker,
     /// All shards, while a worker passes them to the link thread.
@@ -172,6 +174,7 @@ impl Default for Replica {
             role: Mutex::default(),
             term: AtomicU64::new(0),
             progress: Arc::default(),
+            snapshot_bytes: AtomicU64::new(0),
             link_worker: LinkWorker::default(),
             shards: Shards::default(),
             publishing: Mutex::new(()),

@@ -111,11 +111,11 @@ fn repeated_lines_add_up_where_redis_adds() {
 
 #[test]
 fn unsupported_directives_cause_one_warning_and_keep_their_default() {
-    let text = "save 60 5\nsave 900 1\nactivedefrag yes\nappendfsync everysec\ndbfilename x\nrepl-diskless-load swapdb\n\
+    let text = "save 60 5\nsave 900 1\nactivedefrag yes\nappendfsync everysec\ndbfilename x\nactiverehashing yes\n\
         io-threads 4\nset-proc-title no\nlua-replicate-commands yes\ndbfilename dump.rdb";
     let loaded = load_text(text).expect("a configuration");
     let named: Vec<&str> = loaded.warnings.iter().map(|warning| warning.directive.as_str()).collect();
-    assert_eq!(named, ["activedefrag", "repl-diskless-load", "io-threads"]);
+    assert_eq!(named, ["activedefrag", "activerehashing", "io-threads"]);
     assert_eq!(loaded.values.text("save"), b"60 5 900 1");
     assert!(!loaded.values.bool("activedefrag"));
     assert!(loaded.warnings[0].text.contains("'activedefrag'"));
@@ -156,7 +156,7 @@ fn only_the_last_line_of_a_directive_can_prevent_startup() {
     }
     assert!(load_text("tls-cluster no\ntls-cluster yes").is_err());
     // This directive is safe to ignore.
-    let text = "repl-diskless-load swapdb";
+    let text = "activedefrag yes";
     assert_eq!(load_text(text).expect(text).warnings.len(), 1, "{text}");
 }
 

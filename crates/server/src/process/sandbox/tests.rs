@@ -72,6 +72,7 @@ fn files_sockets_and_threads_work() {
         std::fs::write(folder.join("a"), &read)?;
         std::fs::rename(folder.join("a"), folder.join("b"))?;
         std::fs::File::open(folder.join("b"))?.sync_all()?;
+        rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC)?;
         std::fs::remove_dir_all(&folder)
     });
     assert_eq!(status.code(), Some(DONE), "{status}");
