@@ -24,6 +24,7 @@
 //! - [`upstream`]: runs Redis's own test suite.
 //! - [`generator`]: random command streams. [`differential`]: sends a stream to two servers and
 //!   compares the replies.
+//! - [`workers`]: connections that belong to a certain worker.
 //! - [`tls`]: certificates, and a tunnel through which a [`Client`] reaches an encrypted port.
 //! - [`transcript`]: replies to a list of commands, compared with the reference's.
 //! - *reference*: the real redis-server, whose replies are correct by definition.
@@ -67,6 +68,7 @@ pub mod tool;
 pub mod transcript;
 pub mod upstream;
 pub mod waiting;
+pub mod workers;
 pub mod writers;
 
 pub use backend::{Backend, for_all_backends, for_each_backend, for_each_form};

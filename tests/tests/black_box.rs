@@ -21,6 +21,7 @@ mod clients;
 mod cluster;
 mod command_table;
 mod connections;
+mod delayed_transactions;
 mod differential;
 mod digest;
 mod direct_loads;

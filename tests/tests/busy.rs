@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::{eventually, wait_until_blocked};
+use pantala_tests::workers::connect_to_worker;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 use rustix::process::Signal;
 
@@ -492,6 +493,39 @@ fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
         assert_eq!(client.call("LLEN to"), Reply::Integer(pushed as i64));
         server.assert_sound();
     });
+}
+
+/// A pipeline whose keys are in a busy script's shard waits once, not for each command. This is
+/// also the case for a client of the shard's home, which otherwise runs the commands without a
+/// request.
+#[test]
+fn a_pipeline_to_a_busy_shard_waits_once() {
+    const COMMANDS: u64 = 60;
+    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, LAYOUTS[2]);
+        let mut clients = [0, 1, 2].map(|worker| connect_to_worker(&server, worker));
+        let [mut script, mut control] = [(); 2].map(|()| server.connect());
+        script.send(&["EVAL", ENDLESS, "1", "held"]);
+        wait_until_busy(&mut control, "held", "SCRIPT");
+        for client in &mut clients {
+            let before = number_of(&mut control, "contended_requests");
+            client.send_together(&vec![vec!["INCR", "held"]; COMMANDS as usize]);
+            for _ in 0..COMMANDS {
+                assert_eq!(client.receive(), busy("SCRIPT"));
+            }
+            let waits = number_of(&mut control, "contended_requests") - before;
+            assert!(waits < COMMANDS / 4, "{waits} of {COMMANDS} commands waited one by one");
+        }
+        kill(&mut control, &mut script);
+    });
+}
+
+/// Returns a number from `INFO shards`.
+fn number_of(client: &mut Client, field: &str) -> u64 {
+    let text = client.call("INFO shards").text();
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.and_then(|value| value.parse().ok()).expect("the field has a number")
 }
 
 /// Scripts run at the same time if their keys are in different shards and their clients belong to
