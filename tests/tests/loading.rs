@@ -222,6 +222,53 @@ fn shutdown_while_loading_saves_nothing() {
     });
 }
 
+/// Shuts down a server whose load has just ended. Checks that the snapshot file in `folder` then
+/// contains the key `last`.
+fn shut_down_at_the_end_of_a_load(mut server: Server, how: &str, folder: &Path, backend: Backend) {
+    match how {
+        "TERM" => server.signal(Signal::TERM),
+        _ => server.connect().send(&how.split(' ').collect::<Vec<_>>()),
+    }
+    assert_eq!(server.wait_exit(READY_MAX).code(), Some(0), "{how}: {}", server.log());
+    let again = Server::pantala(backend, &["--dir", folder.to_str().expect("UTF-8")]);
+    assert_eq!(again.connect().call("GET last"), Reply::bulk("value"), "{how}: {}", server.log());
+}
+
+/// Once a server has accepted a write, a shutdown saves the dataset, even if the thread of the load
+/// has not ended.
+#[test]
+fn a_shutdown_at_the_end_of_a_load_saves() {
+    for_all_backends(|backend| {
+        let shared = ["--save", "3600 1", "--enable-debug-command", "yes", "--replica-read-only", "no"];
+        let pauses = |client: &mut Client| client.call("DEBUG FAULT slow-load-end 1000") == Reply::ok();
+        for how in ["SHUTDOWN", "SHUTDOWN SAVE", "TERM"] {
+            // The load at startup.
+            let (folder, _) = dataset(backend);
+            let args = [&["--dir", path(&folder)], &shared[..], &SLOW].concat();
+            let server = Server::pantala_loading(backend, &args);
+            let mut client = server.connect();
+            if !pauses(&mut client) {
+                return eprintln!("SKIPPED: slow-load-end: this build has no faults");
+            }
+            assert_eq!(client.call("CONFIG SET key-load-delay 0"), Reply::ok());
+            eventually("a write is accepted", || client.call("SET last value") == Reply::ok());
+            shut_down_at_the_end_of_a_load(server, how, folder.path(), backend);
+
+            // The load of a primary's dataset.
+            let primary = Server::pantala(backend, &["--repl-diskless-sync-delay", "0"]);
+            assert_eq!(primary.connect().call("SET first value"), Reply::ok());
+            let folder = tempfile::tempdir().expect("a folder");
+            let replica = Server::pantala(backend, &[&["--dir", path(&folder)], &shared[..]].concat());
+            let mut client = replica.connect();
+            assert!(pauses(&mut client));
+            assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
+            eventually("the dataset is loaded", || client.call("GET first") == Reply::bulk("value"));
+            assert_eq!(client.call("SET last value"), Reply::ok());
+            shut_down_at_the_end_of_a_load(replica, how, folder.path(), backend);
+        }
+    });
+}
+
 /// While a replica loads its own dataset, it already reports that it is a replica. It connects to
 /// its primary after the load.
 #[test]

@@ -65,9 +65,11 @@ pub enum Fault {
     StalePublished,
     /// There is no memory for a snapshot that a replica receives (`repl-diskless-load swapdb`).
     NoMemory,
+    /// A load pauses after commands are accepted again, until the server stops.
+    SlowLoadEnd,
 }
 
-const ALL: [(&str, Fault); 22] = [
+const ALL: [(&str, Fault); 23] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -90,6 +92,7 @@ const ALL: [(&str, Fault); 22] = [
     ("every-key-hot", Fault::EveryKeyHot),
     ("stale-published", Fault::StalePublished),
     ("no-memory", Fault::NoMemory),
+    ("slow-load-end", Fault::SlowLoadEnd),
 ];
 
 impl Fault {

@@ -187,6 +187,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         // longer counts as short (`loading::wait_while_short`).
         run_workers(&server, &settings, sandbox.as_ref(), doorbells, || {
             load(&mut owned)?;
+            server.snapshots().loading.set_incomplete(false);
             server.port(server.facts().first_io_worker).send(Message::Release(owned));
             loading::end(&server);
             Ok(())

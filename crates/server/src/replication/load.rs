@@ -175,6 +175,7 @@ fn acquire_dataset(server: &Server, socket: &mut Socket) -> Result<Vec<Ownership
 
 /// Releases the shards and ends the load.
 fn release_dataset(server: &Server, owned: Vec<Ownership>) {
+    server.snapshots().loading.set_incomplete(false);
     server.replication().replica.shards.release();
     server.port(server.facts().first_io_worker).send(Message::Release(owned));
     loading::end(server);

@@ -3,9 +3,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::Duration;
 
+use pantala_engine::faults::{self, Fault};
 use pantala_engine::tuning::refusal::Refusals;
 
 use crate::host::Server;
@@ -28,9 +30,10 @@ pub struct Loading {
     started_s: AtomicI64,
     /// Whether the running load is that at startup.
     is_startup: AtomicBool,
-    /// Whether the running load comes from a primary and has begun to replace the dataset. It then
-    /// holds all shards.
-    is_replacing: AtomicBool,
+    /// Whether the dataset is incomplete. A load at startup sets this at its start, and a load from
+    /// a primary when it begins to replace the dataset. A load clears this before it releases the
+    /// shards, so no client can write a key and then find the dataset incomplete.
+    is_incomplete: AtomicBool,
     /// Number of loads that have failed and left an empty dataset.
     failures: AtomicU64,
     /// The value of `failures` when the last shutdown was requested.
@@ -95,12 +98,12 @@ impl Loading {
     /// Returns whether the dataset is incomplete, because it is being loaded at startup or from a
     /// primary. The server must not save it.
     pub fn is_incomplete(&self) -> bool {
-        self.is_startup() || self.is_replacing.load(Relaxed)
+        self.is_incomplete.load(Relaxed)
     }
 
-    /// Records whether the running load has begun to replace the dataset.
-    pub fn set_replacing(&self, is_replacing: bool) {
-        self.is_replacing.store(is_replacing, Relaxed);
+    /// Records whether the dataset is incomplete. The caller must hold all shards.
+    pub fn set_incomplete(&self, is_incomplete: bool) {
+        self.is_incomplete.store(is_incomplete, Relaxed);
     }
 
     /// Records that a load has failed and left an empty dataset.
@@ -121,7 +124,8 @@ impl Loading {
 
     /// Returns whether the dataset is being loaded at startup.
     pub fn is_startup(&self) -> bool {
-        self.is_startup.load(Relaxed)
+        // Acquire: see `end`.
+        self.is_startup.load(Acquire)
     }
 
     /// Returns whether a load at startup is running and counts as short. A load that is delayed by
@@ -192,17 +196,25 @@ pub fn begin(server: &Server, is_startup: bool) {
         bytes.store(0, Relaxed);
     }
     loading.is_startup.store(is_startup, Relaxed);
+    if is_startup {
+        loading.set_incomplete(true);
+    }
     loading.started_s.store(server.now_ms() / 1000, Relaxed);
     server.keyspace().tuning.set_refusals(Refusals::LOADING, true);
 }
 
-/// Ends a load. Commands that need the dataset are accepted again.
+/// Ends a load. Commands that need the dataset are accepted again. The caller has recorded that the
+/// dataset is complete ([`Loading::set_incomplete`]), and has then released the shards.
 pub fn end(server: &Server) {
     server.keyspace().tuning.set_refusals(Refusals::LOADING, false);
+    while faults::is_set(Fault::SlowLoadEnd) && !server.is_stopping() {
+        std::thread::sleep(SHORT_PAUSE);
+    }
     let loading = &server.snapshots().loading;
     loading.started_s.store(0, Relaxed);
-    loading.is_startup.store(false, Relaxed);
-    loading.set_replacing(false);
+    // The last step: after a load at startup, the link thread waits for it, and may then begin a
+    // load of its own. Release: that load must find the changes above.
+    loading.is_startup.store(false, Release);
 }
 
 /// Waits until the load at startup has ended or no longer counts as short, but for at most

@@ -130,7 +130,7 @@ impl Replica {
     pub(in crate::replication) fn begin_replacing(&self, server: &Server) -> bool {
         let state = self.lock();
         if !state.is_held {
-            server.snapshots().loading.set_replacing(true);
+            server.snapshots().loading.set_incomplete(true);
         }
         !state.is_held
     }
