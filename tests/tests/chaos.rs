@@ -422,6 +422,7 @@ fn play(seed: u64, network: Option<Network>) -> Option<Network> {
         &["--save", "3600 1"][..],
         &["--save", "3600 1", "--repl-diskless-sync", "no"],
         &["--save", "3600 1", "--repl-diskless-load", "on-empty-db"],
+        &["--save", "3600 1", "--repl-diskless-load", "swapdb"],
         &["--save", "", "--appendonly", "yes", "--appendfsync", "always"],
     ]);
     // A server detects a cut link only after the timeout.
