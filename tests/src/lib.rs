@@ -61,6 +61,7 @@ pub mod random;
 pub mod replica;
 pub mod reply;
 pub mod server;
+pub mod small_disk;
 pub mod staged;
 pub mod tidy;
 pub mod tls;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::effects::{delete_expired, digest, wait_for_expiry};
 use pantala_tests::server::{READY_MAX, run_to_exit};
+use pantala_tests::small_disk::SmallDisk;
 use pantala_tests::waiting::eventually;
 use pantala_tests::writers::write_until;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
@@ -734,29 +735,13 @@ fn always_syncs_once_for_many_clients() {
     });
 }
 
-/// A small file system in memory.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    fn mount(&self, options: &str) -> bool {
-        let ran = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(self.0.path()).status();
-        ran.is_ok_and(|status| status.success())
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn writes_are_rejected_while_the_disk_is_full() {
-    let disk = SmallDisk(folder());
+    let disk = SmallDisk::new();
     if !disk.mount("size=128k") {
         return tool::skipped("a small file system can't be mounted");
     }
-    let dir = disk.0.path();
+    let dir = disk.path();
     let server = start(Backend::Epoll, dir, &[]);
     let mut client = server.connect();
     must(&mut client, "SET a 1");
@@ -779,11 +764,11 @@ fn writes_are_rejected_while_the_disk_is_full() {
 
 #[test]
 fn a_rewrite_makes_room_on_a_full_disk() {
-    let disk = SmallDisk(folder());
+    let disk = SmallDisk::new();
     if !disk.mount("size=1m") {
         return tool::skipped("a small file system can't be mounted");
     }
-    let dir = disk.0.path();
+    let dir = disk.path();
     let server = start(Backend::Epoll, dir, &["--auto-aof-rewrite-percentage", "0"]);
     let mut client = server.connect();
     let value = "v".repeat(100_000);
