@@ -55,7 +55,7 @@ pub enum Fault {
     /// A snapshot loses an entry that a command changes before the snapshot has written it.
     UnkeptEntry,
     /// Calls that write, open or rename a file of the append-only file do not return while the
-    /// fault is set.
+    /// fault is set. The same applies to calls that write or read the replication backlog on disk.
     StuckDisk,
     /// The thread of a promotion can't be started.
     NoThread,
@@ -67,9 +67,11 @@ pub enum Fault {
     NoMemory,
     /// A load pauses after commands are accepted again, until the server stops.
     SlowLoadEnd,
+    /// A part of the replication backlog can't be read from the disk.
+    UnreadableBacklog,
 }
 
-const ALL: [(&str, Fault); 23] = [
+const ALL: [(&str, Fault); 24] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -93,6 +95,7 @@ const ALL: [(&str, Fault); 23] = [
     ("stale-published", Fault::StalePublished),
     ("no-memory", Fault::NoMemory),
     ("slow-load-end", Fault::SlowLoadEnd),
+    ("unreadable-backlog", Fault::UnreadableBacklog),
 ];
 
 impl Fault {

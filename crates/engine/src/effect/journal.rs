@@ -38,12 +38,14 @@ use crate::tuning::Tuning;
 
 mod logs;
 mod merger;
+mod spilling;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use logs::Logs;
 pub use logs::Which;
 use merger::{Merger, Replicas};
+pub use spilling::Spilling;
 
 /// Number of low bits of a stamp. These bits count the units of an epoch. If an epoch has more
 /// units than the bits can count, the stamps of the further units reach into the next epoch. This
@@ -445,6 +447,12 @@ impl Reader {
     /// Returns the number of unread bytes.
     pub fn lag_bytes(&self) -> u64 {
         lock(&self.shared.control).logs.of(self.which).lag_bytes(self.id)
+    }
+
+    /// Returns the number of unread bytes that count towards the reader's limits. If the older part
+    /// of the stream is written to disk, bytes on disk and in the backlog do not count.
+    pub fn limited_bytes(&self) -> u64 {
+        lock(&self.shared.control).logs.of(self.which).limited_bytes(self.id)
     }
 
     /// Makes the journal call `warn` repeatedly while the reader is more than `bytes` behind. Bytes

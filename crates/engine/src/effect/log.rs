@@ -19,6 +19,8 @@
 //!
 //! So a slow reader uses memory up to its bound, and writers never wait for a reader. A reader may
 //! start at any offset that is still in the log. [`crate::effect`] defines the other terms.
+//!
+//! The older part of the log may be on disk ([`spill`]).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -29,20 +31,20 @@ use pantala_base::{BufferPool, Outgoing, SharedBytes};
 
 use crate::effect::piece::Piece;
 
+mod ends;
+mod place;
+pub mod spill;
+
+use ends::Ends;
+use place::{Place, State};
+use spill::{Extent, Spill, SpillSide};
+
 /// Maximum length of the tail, bytes. A longer piece becomes a separate chunk, because sharing it
 /// costs less than copying it.
 pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 
-/// Maximum number of epochs whose ends are known ([`Log::offset_after`]).
-const ENDS_MAX: usize = 1024;
-
-/// A forgotten end is replaced by the next end that was kept. The difference of their stamps is at
-/// most a 16th of the difference between the kept end and the newest one. So [`ENDS_MAX`] entries
-/// suffice for the epochs of years.
-const LATENESS_RATIO: u64 = 16;
-
 /// Number of a reader, unique for as long as the server runs.
-pub(crate) type ReaderId = u64;
+pub type ReaderId = u64;
 
 /// A callback for a reader that has read everything: there is more to read, or the reader was cut
 /// off. The journal's thread makes the call, so the callback must be cheap and must not read.
@@ -69,7 +71,7 @@ pub struct NotHeld(pub Range<u64>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutOff {
     /// Distance in bytes from the end of the stream, including bytes not yet appended. 0 if the log
-    /// was reset to another stream.
+    /// was reset to another stream. A part on disk counts only if it was dropped.
     pub lag_bytes: u64,
     /// Maximum distance that was allowed.
     pub bytes_max: u64,
@@ -86,58 +88,6 @@ pub enum Ahead {
     More,
     /// The reader was cut off, so there is nothing more to read.
     CutOff(CutOff),
-}
-
-/// The end of an epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct End {
-    /// All units with earlier stamps are in the log before `offset`.
-    before: u64,
-    offset: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The reader starts at the end of an epoch. `true`: the thread has already started to end that
-    /// epoch. `false`: that epoch is the next one that the thread ends.
-    Joining(bool),
-    /// The reader starts after the last unit with at most this stamp.
-    Before(u64),
-    /// The reader continues at this offset.
-    At(u64),
-    CutOff(CutOff),
-}
-
-/// The position and settings of a reader.
-struct Place {
-    id: ReaderId,
-    state: State,
-    /// Maximum number of bytes that the reader may be behind the end.
-    bytes_max: Arc<AtomicU64>,
-    wake: Wake,
-    /// Whether the reader must be woken when there is more to read or it is cut off.
-    is_waiting: bool,
-    /// Whether the reader discards everything ([`Log::join_discarding`]).
-    discards: bool,
-    /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
-    /// new bytes.
-    is_eager: bool,
-    /// A number of bytes, and a callback that is called while the reader is further behind: at each
-    /// epoch's end, repeatedly in a long epoch, and by workers that have handed over many bytes.
-    warning: Option<(u64, Wake)>,
-}
-
-impl Place {
-    /// Calls the warning if the reader is too far behind. Returns whether the warning was called.
-    fn warn(&self, lag_bytes: u64) -> bool {
-        if let Some((bytes, warn)) = &self.warning
-            && lag_bytes > *bytes
-        {
-            warn();
-            return true;
-        }
-        false
-    }
 }
 
 struct Chunk {
@@ -164,13 +114,14 @@ pub(crate) struct Log {
     skips_offset: bool,
     /// Stamp below which all units are in the log.
     complete_before: u64,
-    /// The ends of former epochs, in order. Empty unless a backlog is kept. If there are more than
-    /// [`ENDS_MAX`], some are forgotten.
-    ends: VecDeque<End>,
+    /// The ends of former epochs. Empty unless a backlog is kept.
+    ends: Ends,
     /// Memory of chunks, including chunks that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
     /// The pool to which the memory of chunks returns.
     pool: Arc<BufferPool>,
+    /// The part of the log that is on disk.
+    spill: Spill,
 }
 
 /// Work to be done after the log is unlocked.
@@ -206,9 +157,10 @@ impl Log {
             last_id: 0,
             skips_offset: false,
             complete_before: 0,
-            ends: VecDeque::new(),
+            ends: Ends::default(),
             chunk_bytes: Arc::default(),
             pool: Arc::clone(pool),
+            spill: Spill::default(),
         }
     }
 
@@ -217,10 +169,10 @@ impl Log {
         self.chunk_bytes.load(Relaxed) + self.tail.len() as u64
     }
 
-    /// Returns the range of offsets that are in the log.
+    /// Returns the range of offsets that are in the log, in memory or on disk.
     pub(crate) fn held(&self) -> Range<u64> {
-        let start = self.chunks.front().map_or(self.end - self.tail.len() as u64, |chunk| chunk.start);
-        start..self.end
+        let start = self.extent().memory_start;
+        self.spill.start().map_or(start, |on_disk| on_disk.min(start))..self.end
     }
 
     /// Sets the size of the backlog, bytes. The backlog is kept while there is a discarding reader.
@@ -273,16 +225,7 @@ impl Log {
 
     fn add(&mut self, state: State, bytes_max: Arc<AtomicU64>, wake: Wake, discards: bool) -> ReaderId {
         self.last_id += 1;
-        self.places.push(Place {
-            id: self.last_id,
-            state,
-            bytes_max,
-            wake,
-            is_waiting: true,
-            discards,
-            is_eager: false,
-            warning: None,
-        });
+        self.places.push(Place::new(self.last_id, state, bytes_max, wake, discards));
         self.last_id
     }
 
@@ -313,7 +256,11 @@ impl Log {
     /// eager readers that have read everything.
     pub(crate) fn complete(&mut self, before: u64) -> Vec<Wake> {
         self.complete_before = before;
-        self.note_end(before);
+        if self.is_kept() {
+            self.ends.note(before, self.end);
+        } else {
+            self.ends.clear();
+        }
         let waits = |place: &&mut Place| place.is_eager && place.is_waiting && matches!(place.state, State::At(_));
         let waiting = self.places.iter_mut().filter(waits);
         waiting
@@ -324,45 +271,11 @@ impl Log {
             .collect()
     }
 
-    fn note_end(&mut self, before: u64) {
-        if !self.is_kept() {
-            return self.ends.clear();
-        }
-        match self.ends.back_mut() {
-            // Nothing was written in this epoch.
-            Some(last) if last.offset == self.end => last.before = before,
-            _ => self.ends.push_back(End { before, offset: self.end }),
-        }
-        if self.ends.len() > ENDS_MAX {
-            self.thin_ends();
-        }
-    }
-
-    /// Forgets ends that are close to the next end, as [`LATENESS_RATIO`] allows.
-    fn thin_ends(&mut self) {
-        let newest = self.ends.back().map_or(0, |end| end.before);
-        let following: Vec<u64> = self.ends.iter().skip(1).map(|end| end.before).collect();
-        let (mut following, mut kept) = (following.into_iter(), 0);
-        self.ends.retain(|end| {
-            // Without this end, the next one stands for all epochs since the last kept one.
-            let is_spare = following.next().is_some_and(|next| next - kept <= (newest - next) / LATENESS_RATIO);
-            kept = if is_spare { kept } else { end.before };
-            !is_spare
-        });
-        if self.ends.len() > ENDS_MAX {
-            self.ends.pop_front();
-        }
-    }
-
     /// Returns an offset before which the stream contains all units with stamps below `before`.
     /// Returns `None` if some of these units may still be pending. For old units, the offset may be
     /// some epochs later than necessary.
     pub(crate) fn offset_after(&self, before: u64) -> Option<u64> {
-        if before > self.complete_before {
-            return None;
-        }
-        let end = self.ends.get(self.ends.partition_point(|end| end.before < before));
-        Some(end.map_or(self.end, |end| end.offset))
+        (before <= self.complete_before).then(|| self.ends.offset_after(before).unwrap_or(self.end))
     }
 
     /// Returns whether the backlog is kept, because there is a discarding reader.
@@ -420,7 +333,7 @@ impl Log {
         }
         let mut wakes = Vec::new();
         for place in self.places.iter_mut().filter(|place| may_start(place.state)) {
-            place.state = State::At(self.end);
+            place.start_at(self.end);
             wakes.push(Arc::clone(&place.wake));
         }
         wakes
@@ -464,6 +377,7 @@ impl Log {
     fn restart(&mut self) {
         self.chunks.clear();
         self.tail.clear();
+        self.spill.clear();
         // Leaves a gap, so that no reader can continue where bytes were not recorded.
         self.end += u64::from(std::mem::replace(&mut self.skips_offset, true));
     }
@@ -474,14 +388,14 @@ impl Log {
         let freed = self.chunks.drain(..).collect();
         self.tail.clear();
         self.ends.clear();
+        self.spill.clear();
         self.end = offset;
         for place in &mut self.places {
             if place.discards {
                 place.state = State::At(offset);
             } else {
                 let bytes_max = place.bytes_max.load(Relaxed);
-                place.state = State::CutOff(CutOff { lag_bytes: 0, bytes_max });
-                place.is_waiting = true;
+                place.cut_off(CutOff { lag_bytes: 0, bytes_max });
             }
         }
         let mut aftermath = self.free();
@@ -492,17 +406,17 @@ impl Log {
     /// Cuts off readers that exceed their bound, and warns readers that are too far behind. Counts
     /// `pending_bytes` (recorded but not yet appended) as unread.
     pub(crate) fn cut_off(&mut self, pending_bytes: u64) {
+        let limited = self.spill.limited(self.extent());
         for place in &mut self.places {
             let lag_bytes = match place.state {
-                State::At(position) => self.end - position + pending_bytes,
+                State::At(position) => limited.lag_bytes(position) + pending_bytes,
                 State::Joining(_) | State::Before(_) => pending_bytes,
                 State::CutOff(_) => continue,
             };
             place.warn(lag_bytes);
-            let bytes_max = place.bytes_max.load(Relaxed);
+            let bytes_max = place.bytes_max.load(Relaxed).max(limited.bound_min);
             if lag_bytes > bytes_max {
-                place.state = State::CutOff(CutOff { lag_bytes, bytes_max });
-                place.is_waiting = true;
+                place.cut_off(CutOff { lag_bytes, bytes_max });
             }
         }
     }
@@ -519,47 +433,78 @@ impl Log {
         self.places.iter().filter(is_behind).map(|place| Arc::clone(&place.wake)).collect()
     }
 
-    /// Removes chunks that neither a reader nor the backlog needs. Returns these chunks and the
-    /// wakes of readers that have something to read or were cut off.
+    /// Removes chunks that neither a reader nor the backlog needs, or that are on disk. Cuts off
+    /// readers whose next bytes are no longer in the log. Returns the removed chunks, and the wakes
+    /// of readers that have something to read or were cut off.
     pub(crate) fn free(&mut self) -> DeferredWork {
         let mut aftermath = DeferredWork::default();
-        let mut needed_from = self.end.saturating_sub(if self.is_kept() { self.backlog_bytes } else { 0 });
-        for place in &mut self.places {
-            let has_pending_events = match place.state {
-                State::Joining(_) | State::Before(_) => false,
-                State::At(position) => {
-                    needed_from = needed_from.min(position);
-                    position < self.end
-                }
-                State::CutOff(_) => true,
-            };
-            if has_pending_events && std::mem::take(&mut place.is_waiting) {
-                aftermath.wakes.push(Arc::clone(&place.wake));
-            }
-        }
-        if !self.is_wanted() {
+        let is_wanted = self.is_wanted();
+        if !is_wanted {
             // No reader can continue at this offset, because later units are not recorded.
-            needed_from = self.end;
             self.tail = Vec::new();
+            self.spill.clear();
         }
+        let needed_from = if is_wanted { self.needed_from() } else { self.end };
         while let Some(first) = self.chunks.front()
             && first.end() <= needed_from
         {
             aftermath.freed.extend(self.chunks.pop_front());
         }
+        let (held, memory_start, end) = (self.held(), self.extent().memory_start, self.end);
+        for place in &mut self.places {
+            if let State::At(position) = place.state
+                && place.next(position) < held.start
+            {
+                place.cut_off(CutOff { lag_bytes: end - position, bytes_max: end - held.start });
+            }
+            if place.has_events(memory_start, end) && std::mem::take(&mut place.is_waiting) {
+                aftermath.wakes.push(Arc::clone(&place.wake));
+            }
+        }
+        aftermath.wakes.extend(self.spill_side().wake());
         aftermath
+    }
+
+    /// Returns the thread's view of the part on disk.
+    pub(crate) fn spill_side(&mut self) -> SpillSide<'_> {
+        SpillSide::new(self)
+    }
+
+    /// Returns the offset from which bytes must stay in memory.
+    fn needed_from(&mut self) -> u64 {
+        let extent = self.extent();
+        let next =
+            |place: &Place| if let State::At(position) = place.state { Some(place.next(position)) } else { None };
+        let needed_from = self.places.iter().filter_map(next).fold(extent.backlog_start, u64::min);
+        self.spill.removable_before(extent, needed_from).unwrap_or(needed_from)
+    }
+
+    fn extent(&self) -> Extent {
+        let is_kept = self.is_kept();
+        let backlog_start = self.end.saturating_sub(if is_kept { self.backlog_bytes } else { 0 });
+        let memory_start = self.chunks.front().map_or(self.end - self.tail.len() as u64, |chunk| chunk.start);
+        Extent { memory_start, backlog_start, end: self.end, is_kept }
     }
 
     /// Appends unread parts of a reader's stream to `into` until these parts contain at least
     /// `bytes` bytes. Returns the state of the stream after the parts.
     pub(crate) fn read(&mut self, id: ReaderId, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
+        let memory_start = self.extent().memory_start;
         let Some(place) = self.places.iter_mut().find(|place| place.id == id) else { return Ahead::Nothing };
         let position = match place.state {
             State::Joining(_) | State::Before(_) => return Ahead::NotStarted,
             State::CutOff(why) => return Ahead::CutOff(why),
             State::At(position) => position,
         };
-        let (mut at, limit) = (position, position.saturating_add(bytes as u64));
+        let limit = position.saturating_add(bytes as u64);
+        let mut at = place.read_fetched(position, limit, into);
+        if place.next(at) < memory_start {
+            return place.await_disk(at, bytes > 0);
+        }
+        if place.has_fetched() {
+            place.state = State::At(at);
+            return Ahead::More;
+        }
         let first = self.chunks.partition_point(|chunk| chunk.end() <= at);
         for chunk in self.chunks.range(first..) {
             if at >= limit {
@@ -593,6 +538,11 @@ impl Log {
     /// Returns the number of unread bytes of a reader.
     pub(crate) fn lag_bytes(&self, id: ReaderId) -> u64 {
         self.position(id).map_or(0, |position| self.end - position)
+    }
+
+    /// Returns the number of unread bytes of a reader that count towards its limits.
+    pub(crate) fn limited_bytes(&self, id: ReaderId) -> u64 {
+        self.position(id).map_or(0, |position| self.spill.limited(self.extent()).lag_bytes(position))
     }
 }
 

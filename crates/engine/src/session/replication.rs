@@ -28,8 +28,9 @@ pub trait Following: Send {
     /// step.
     fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Next;
 
-    /// Returns the number of unread bytes of the stream.
-    fn lag_bytes(&self) -> u64;
+    /// Returns the number of unread bytes of the stream that count towards the connection's output
+    /// limits.
+    fn limited_bytes(&self) -> u64;
 
     /// Returns the reason for closing the connection if the replica has acknowledged nothing for
     /// too long, or no part of the snapshot could be sent for too long. Called a few times a

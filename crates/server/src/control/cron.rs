@@ -151,7 +151,7 @@ fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64
     // Includes the part of the replication stream that has not been added to the replica's output
     // yet.
     let is_above = || {
-        let lag_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.lag_bytes());
+        let lag_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.limited_bytes());
         connection.pending_bytes() as u64 + lag_bytes > limit.soft_bytes
     };
     let above = limit.soft_bytes > 0 && connection.sending.bytes > 0 && is_above();

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicUsize;
 
+use super::ends::{ENDS_MAX, LATENESS_RATIO};
 use super::*;
 
 /// Length of a chunk in these tests, too long for the tail.

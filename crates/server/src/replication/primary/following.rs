@@ -104,8 +104,8 @@ impl Following for LinkReader {
         next
     }
 
-    fn lag_bytes(&self) -> u64 {
-        self.link.part().stream.as_ref().map_or(0, pantala_engine::effect::Reader::lag_bytes)
+    fn limited_bytes(&self) -> u64 {
+        self.link.part().stream.as_ref().map_or(0, pantala_engine::effect::Reader::limited_bytes)
     }
 
     fn timed_out(&mut self) -> Option<String> {

@@ -1,0 +1,417 @@
+//! The part of a log that is on disk (`repl-backlog-disk-size`). This module decides what is
+//! written, read back and dropped. A thread of the server does the work on files.
+//!
+//! ```text
+//! offset   start of the log                                           end
+//!            ├──────────── on disk ───────────┤
+//!                           ├──────────────── in memory ───────────────┤
+//!                                             ├ unwritten ┤
+//!                                                         ├─ backlog ──┤
+//! ```
+//!
+//! Bytes that are older than the backlog in memory are *spilled*, which means written to disk, in
+//! order and without gaps. A spilled chunk is removed from memory once all readers have passed it,
+//! or once it is older than [`LAG_IN_MEMORY_BYTES`]. A reader whose next bytes are no longer in
+//! memory receives them from the disk: the thread reads some bytes ahead, and then the reader is
+//! woken. So no worker waits for the disk.
+//!
+//! | limit | what happens beyond it |
+//! | --- | --- |
+//! | [`SpillLimits::bytes_max`] | the oldest bytes on disk are dropped. Readers that need them are cut off |
+//! | [`SpillLimits::unwritten_bytes_max`] | the disk is too slow, so spilling fails |
+//! | the bound of a reader | counts only bytes that are neither on disk nor in the backlog |
+//!
+//! After a failure, everything on disk is dropped, and the log works as without a disk. After
+//! [`RETRY`], or when the limits are changed, spilling starts again.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pantala_base::SharedBytes;
+
+use super::place::{Place, State};
+use super::{Chunk, DeferredWork, Log, ReaderId, Wake};
+use crate::effect::piece::Piece;
+
+/// Maximum lag, in bytes, of readers that read from memory. The bytes of readers that are further
+/// behind are removed from memory once they are on disk.
+pub(crate) const LAG_IN_MEMORY_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Minimum number of bytes for which the thread is woken to write.
+const WRITE_BYTES_MIN: u64 = 256 * 1024;
+
+/// Number of bytes after which a write takes no further chunk.
+const WRITE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Maximum length of a read, bytes.
+const READ_BYTES_MAX: u64 = 256 * 1024;
+
+/// Time after a failure until spilling starts again.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Limits of spilling.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpillLimits {
+    /// Maximum number of bytes on disk; 0: nothing is spilled.
+    pub bytes_max: u64,
+    /// Maximum number of bytes older than the backlog that wait to be written.
+    pub unwritten_bytes_max: u64,
+}
+
+/// Work on files. The thread must do one task after the other.
+#[derive(Debug)]
+pub struct SpillTask {
+    /// The number of the content on disk. It changes when the content is dropped.
+    pub generation: u64,
+    /// What to do.
+    pub kind: SpillTaskKind,
+}
+
+/// The kinds of [`SpillTask`].
+#[derive(Debug)]
+pub enum SpillTaskKind {
+    /// Drop everything. The field has the number of bytes that waited to be written, if the disk
+    /// was too slow.
+    Clear(Option<u64>),
+    /// Append the parts at offset `start`. Before that, drop the oldest bytes as necessary, so that
+    /// at most `bytes_max` bytes are on disk. If nothing is on disk, the content starts here.
+    Write {
+        /// Offset of the first part.
+        start: u64,
+        /// Consecutive bytes of the log.
+        parts: Vec<Arc<SharedBytes>>,
+        /// Maximum number of bytes on disk.
+        bytes_max: u64,
+    },
+    /// Read a range of offsets.
+    Read {
+        /// The reader that needs the bytes.
+        reader: ReaderId,
+        /// The offsets.
+        range: Range<u64>,
+        /// An empty buffer with enough capacity.
+        buffer: Vec<u8>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mode {
+    #[default]
+    Working,
+    /// Spilling failed at this time.
+    Failed(Instant),
+}
+
+/// The state of spilling.
+#[derive(Default)]
+pub(super) struct Spill {
+    limits: SpillLimits,
+    mode: Mode,
+    /// Offsets of the bytes on disk.
+    on_disk: Range<u64>,
+    generation: u64,
+    /// Whether a task was started and has not ended.
+    is_busy: bool,
+    /// Whether the thread must drop everything.
+    must_clear: bool,
+    /// Whether the limit has become lower than the number of bytes on disk.
+    must_trim: bool,
+    /// The part of the unwritten bytes that was in memory already when spilling started. It does
+    /// not count towards the limit.
+    initial_bytes: Option<u64>,
+    /// Number of unwritten bytes at which spilling failed, until the thread knows it.
+    overflow_bytes: Option<u64>,
+    /// Whether the last task was a write.
+    has_written_last: bool,
+    /// The reader of the last read.
+    last_reader: ReaderId,
+    /// Wakes the thread. `None` if there is no thread.
+    wake: Option<Wake>,
+    /// Whether the thread must be woken for the next task.
+    is_idle: bool,
+}
+
+impl Spill {
+    fn is_on(&self) -> bool {
+        self.limits.bytes_max > 0 && self.mode == Mode::Working && self.wake.is_some()
+    }
+
+    /// Returns the offset of the first byte on disk.
+    pub(super) fn start(&self) -> Option<u64> {
+        (!self.on_disk.is_empty()).then_some(self.on_disk.start)
+    }
+
+    /// Drops everything on disk.
+    pub(super) fn clear(&mut self) {
+        if self.is_busy || !self.on_disk.is_empty() {
+            self.generation += 1;
+            self.must_clear = true;
+        }
+        self.on_disk = 0..0;
+        self.must_trim = false;
+        self.initial_bytes = None;
+    }
+
+    /// Records the number of bytes that wait to be written. Returns whether there are too many.
+    fn note_unwritten(&mut self, bytes: u64) -> bool {
+        let initial_bytes = self.initial_bytes.get_or_insert(bytes);
+        *initial_bytes = bytes.min(*initial_bytes);
+        bytes > self.limits.unwritten_bytes_max + *initial_bytes
+    }
+
+    fn fail(&mut self) {
+        self.clear();
+        self.mode = Mode::Failed(Instant::now());
+    }
+}
+
+/// The offsets of a log that spilling depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    /// Offset of the first byte in memory.
+    pub(super) memory_start: u64,
+    /// Offset at which the backlog in memory starts.
+    pub(super) backlog_start: u64,
+    pub(super) end: u64,
+    /// Whether the backlog is kept. Otherwise nothing is spilled.
+    pub(super) is_kept: bool,
+}
+
+/// The parts of a reader's lag that count towards its limits.
+#[derive(Clone, Copy)]
+pub(super) struct Limited {
+    end: u64,
+    /// The range of bytes that count; `None` if nothing is spilled, so that all bytes count.
+    unwritten: Option<(u64, u64)>,
+    /// Minimum bound of all readers.
+    pub(super) bound_min: u64,
+}
+
+impl Limited {
+    /// Returns the number of bytes that count for a reader at `position`.
+    pub(super) fn lag_bytes(&self, position: u64) -> u64 {
+        match self.unwritten {
+            None => self.end - position,
+            Some((start, end)) => end.saturating_sub(start.max(position)),
+        }
+    }
+}
+
+impl Spill {
+    fn spills(&self, extent: Extent) -> bool {
+        self.is_on() && extent.is_kept
+    }
+
+    /// Returns the offset after the last byte that was written to disk. If nothing was, returns the
+    /// offset at which the first write will start.
+    fn written_end(&self, extent: Extent) -> u64 {
+        if self.on_disk.is_empty() { extent.memory_start } else { self.on_disk.end }
+    }
+
+    pub(super) fn limited(&self, extent: Extent) -> Limited {
+        let unwritten = self.spills(extent).then(|| (self.written_end(extent), extent.backlog_start));
+        let bound_min = if unwritten.is_some() { self.limits.unwritten_bytes_max } else { 0 };
+        Limited { end: extent.end, unwritten, bound_min }
+    }
+
+    /// Returns the offset before which chunks may be removed from memory, if bytes are spilled.
+    /// Without a disk, bytes from `needed_from` on would be kept. Ends spilling if the disk is too
+    /// slow.
+    pub(super) fn removable_before(&mut self, extent: Extent, needed_from: u64) -> Option<u64> {
+        if !self.spills(extent) {
+            self.clear();
+            return None;
+        }
+        let written_end = self.written_end(extent);
+        let unwritten_bytes = extent.backlog_start.saturating_sub(written_end);
+        if self.note_unwritten(unwritten_bytes) {
+            self.overflow_bytes = Some(unwritten_bytes);
+            self.must_clear = true;
+            self.fail();
+            return None;
+        }
+        let old = extent.backlog_start.min(extent.end.saturating_sub(LAG_IN_MEMORY_BYTES));
+        Some(needed_from.max(old).min(written_end))
+    }
+}
+
+/// The thread's view of a log.
+pub(crate) struct SpillSide<'l> {
+    log: &'l mut Log,
+    extent: Extent,
+}
+
+impl<'l> SpillSide<'l> {
+    pub(super) fn new(log: &'l mut Log) -> Self {
+        let extent = log.extent();
+        SpillSide { log, extent }
+    }
+
+    /// Returns the offset after the last chunk that may be written.
+    fn writable_end(&self) -> u64 {
+        let old = self.log.chunks.partition_point(|chunk| chunk.end() <= self.extent.backlog_start);
+        old.checked_sub(1).map_or(0, |last| self.log.chunks[last].end())
+    }
+
+    fn must_write(&self) -> bool {
+        let spill = &self.log.spill;
+        spill.must_trim || self.writable_end().saturating_sub(spill.written_end(self.extent)) >= WRITE_BYTES_MIN
+    }
+
+    /// Returns the reader to read for: the next one after the reader of the last read.
+    fn reader_of_disk(&self) -> Option<&Place> {
+        let memory_start = self.extent.memory_start;
+        let needs = |place: &&Place| {
+            place.needs_disk && matches!(place.state, State::At(position) if place.next(position) < memory_start)
+        };
+        let is_later = |place: &&Place| place.id > self.log.spill.last_reader;
+        let places = &self.log.places;
+        places.iter().filter(needs).find(is_later).or_else(|| places.iter().find(needs))
+    }
+
+    /// Returns the wake of the thread if it waits and there is a task.
+    pub(super) fn wake(self) -> Option<Wake> {
+        let spill = &self.log.spill;
+        let has_task = || {
+            let has_work = || self.must_write() || self.reader_of_disk().is_some();
+            spill.must_clear || spill.spills(self.extent) && has_work()
+        };
+        if !spill.is_idle || !has_task() {
+            return None;
+        }
+        self.log.spill.is_idle = false;
+        self.log.spill.wake.clone()
+    }
+
+    /// Returns the range of offsets on disk.
+    pub(crate) fn on_disk(&self) -> Range<u64> {
+        self.log.spill.on_disk.clone()
+    }
+
+    /// Sets the callback that wakes the thread. Called by the thread before its first task.
+    pub(crate) fn set_thread(self, wake: Wake) {
+        self.log.spill.wake = Some(wake);
+    }
+
+    /// Sets the limits. After a failure, changed limits start spilling again.
+    pub(crate) fn set_limits(self, limits: SpillLimits) -> DeferredWork {
+        let spill = &mut self.log.spill;
+        if limits.bytes_max != spill.limits.bytes_max {
+            spill.mode = Mode::Working;
+            spill.must_trim = limits.bytes_max < spill.on_disk.end - spill.on_disk.start;
+        }
+        spill.limits = limits;
+        let mut aftermath = self.log.free();
+        // After a failure, the thread waits for a time instead of a task.
+        aftermath.wakes.extend(self.log.spill.wake.clone());
+        aftermath
+    }
+
+    /// Returns the next task of the thread. An error means that there is none now. The thread must
+    /// then wait for its wake, and at most for the time in the error.
+    pub(crate) fn next_task(mut self) -> Result<SpillTask, Option<Duration>> {
+        let kind = self.next_task_kind()?;
+        self.log.spill.is_busy = true;
+        Ok(SpillTask { generation: self.log.spill.generation, kind })
+    }
+
+    fn next_task_kind(&mut self) -> Result<SpillTaskKind, Option<Duration>> {
+        let spill = &mut self.log.spill;
+        if std::mem::take(&mut spill.must_clear) {
+            return Ok(SpillTaskKind::Clear(spill.overflow_bytes.take()));
+        }
+        if let Mode::Failed(since) = spill.mode {
+            let rest = RETRY.saturating_sub(since.elapsed());
+            if !rest.is_zero() {
+                return Err(Some(rest));
+            }
+            spill.mode = Mode::Working;
+        }
+        let (must_write, reader) = match spill.spills(self.extent) {
+            true => (self.must_write(), self.reader_of_disk()),
+            false => (false, None),
+        };
+        // Reads and writes alternate, so that neither has to wait for long.
+        let reader = reader.filter(|_| self.log.spill.has_written_last || !must_write);
+        if let Some(place) = reader
+            && let State::At(position) = place.state
+        {
+            let (reader, start) = (place.id, place.next(position));
+            let spill = &mut self.log.spill;
+            let range = start..spill.on_disk.end.min(start + READ_BYTES_MAX);
+            (spill.has_written_last, spill.last_reader) = (false, reader);
+            let buffer = self.log.pool.take((range.end - range.start) as usize);
+            return Ok(SpillTaskKind::Read { reader, range, buffer });
+        }
+        let spill = &mut self.log.spill;
+        if !must_write {
+            spill.is_idle = true;
+            return Err(None);
+        }
+        (spill.has_written_last, spill.must_trim) = (true, false);
+        Ok(self.write_task())
+    }
+
+    fn write_task(&self) -> SpillTaskKind {
+        let (chunks, spill) = (&self.log.chunks, &self.log.spill);
+        let (start, writable_end) = (spill.written_end(self.extent), self.writable_end());
+        let first = chunks.partition_point(|chunk| chunk.start < start);
+        let is_taken = |chunk: &&Chunk| chunk.end() <= writable_end && chunk.start - start < WRITE_BYTES_MAX;
+        let parts = chunks.range(first..).take_while(is_taken).map(|chunk| Arc::clone(&chunk.bytes)).collect();
+        SpillTaskKind::Write { start, parts, bytes_max: spill.limits.bytes_max }
+    }
+
+    /// Ends a task. Returns whether its result is still valid.
+    fn end_task(&mut self, generation: u64) -> bool {
+        self.log.spill.is_busy = false;
+        self.log.spill.generation == generation
+    }
+
+    /// Records that everything was dropped.
+    pub(crate) fn note_cleared(self) -> DeferredWork {
+        self.log.spill.is_busy = false;
+        self.log.free()
+    }
+
+    /// Records that bytes were written. `on_disk` is the range of offsets that are now on disk.
+    pub(crate) fn note_written(mut self, generation: u64, on_disk: Range<u64>) -> DeferredWork {
+        if self.end_task(generation) {
+            self.log.spill.on_disk = on_disk;
+        }
+        self.log.free()
+    }
+
+    /// Adds bytes that were read for a reader. `start` is their offset.
+    pub(crate) fn note_read(
+        mut self,
+        generation: u64,
+        (reader, start): (ReaderId, u64),
+        bytes: Vec<u8>,
+    ) -> DeferredWork {
+        let is_valid = self.end_task(generation) && !bytes.is_empty();
+        let is_next = |place: &&mut Place| {
+            place.id == reader && matches!(place.state, State::At(position) if place.next(position) == start)
+        };
+        let (pool, chunk_bytes) = (&self.log.pool, &self.log.chunk_bytes);
+        if let Some(place) = self.log.places.iter_mut().find(is_next)
+            && is_valid
+        {
+            place.add_fetched(Piece::Own(bytes).into_shared(pool, chunk_bytes));
+        }
+        self.log.free()
+    }
+
+    /// Records that a task has failed. Drops everything on disk.
+    pub(crate) fn note_failed(mut self, generation: u64) -> DeferredWork {
+        // A failure of the current content ends spilling. Other content is dropped anyway.
+        if self.log.spill.generation == generation {
+            self.log.spill.fail();
+        }
+        self.end_task(generation);
+        self.log.free()
+    }
+}
+
+#[cfg(test)]
+mod tests;
