@@ -9,6 +9,7 @@ mod acl_differential;
 mod append_only;
 mod atomicity;
 mod background_saves;
+mod backlog_on_disk;
 mod bank;
 mod blocking;
 mod blocking_streams;

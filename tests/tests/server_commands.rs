@@ -53,6 +53,7 @@ fn config_get_names_and_defaults_equal() {
         "unauthenticated-timeout",
         "replica-refuse-empty-primary",
         "aof-checksums",
+        "repl-backlog-disk-size",
         // These are on by default in Redis. Pantala has no such features.
         "activerehashing",
         "crash-log-enabled",

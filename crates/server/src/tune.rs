@@ -9,6 +9,7 @@ use crate::aof;
 use crate::config::{Refusal, Settings};
 use crate::host::Server;
 use crate::process;
+use crate::replication::spill_limits;
 use crate::snapshot;
 
 impl Server {
@@ -117,6 +118,7 @@ impl Server {
             // close a replica that is catching up from the backlog.
             hard_bytes => hard_bytes.max(settings.repl_backlog_bytes),
         });
+        self.keyspace().journal().spilling().set_limits(spill_limits(settings));
         tuning.times_all.store(settings.times_all(), Relaxed);
         self.keyspace().clients().limit_memory(settings.clients_memory_bytes());
         tuning.set_events(settings.notify_keyspace_events);

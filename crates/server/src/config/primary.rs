@@ -13,6 +13,9 @@ pub struct PrimarySettings {
     pub schedule: Schedule,
     /// `repl-timeout`, s.
     pub timeout_s: u64,
+    /// `repl-backlog-disk-size`: maximum number of bytes of the stream on disk; 0 means that none
+    /// are written to disk.
+    pub backlog_disk_bytes: u64,
     /// `repl-backlog-ttl`, s; 0 means that the backlog is never freed.
     pub backlog_ttl_s: u64,
     /// `min-replicas-to-write`; 0 means that writes need no replicas.
@@ -30,6 +33,7 @@ impl PrimarySettings {
                 replicas_max: bytes(values, "repl-diskless-sync-max-replicas"),
             },
             timeout_s: bytes(values, "repl-timeout"),
+            backlog_disk_bytes: bytes(values, "repl-backlog-disk-size"),
             backlog_ttl_s: bytes(values, "repl-backlog-ttl"),
             replicas_min: bytes(values, "min-replicas-to-write"),
             lag_s_max: bytes(values, "min-replicas-max-lag"),

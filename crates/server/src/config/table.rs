@@ -219,6 +219,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("repl-ping-replica-period", Integer(1, INT_MAX), "10").alias("repl-ping-slave-period"),
     D::live("repl-timeout", Integer(1, INT_MAX), "60"),
     D::live("repl-backlog-size", Memory(1, LONG_MAX), "1048576"),
+    D::live("repl-backlog-disk-size", Memory(0, LONG_MAX), "0").own(),
     D::live("repl-backlog-ttl", Integer(0, LONG_MAX), "3600"),
     D::live("min-replicas-to-write", COUNT, "0").alias("min-slaves-to-write"),
     D::live("min-replicas-max-lag", COUNT, "10").alias("min-slaves-max-lag"),

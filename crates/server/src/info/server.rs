@@ -107,6 +107,18 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     // Redis counts the bytes of the stream from 1.
     text.field("repl_backlog_first_byte_offset", if is_active { held.start + 1 } else { 0 });
     text.field("repl_backlog_histlen", if is_active { held.end - held.start } else { 0 });
+    spilled(text, server);
+}
+
+/// Writes the fields about the part of the backlog that is on disk, if it may be on disk.
+fn spilled(text: &mut Text, server: &Server) {
+    let bytes_max = server.config().settings().primary.backlog_disk_bytes;
+    if bytes_max > 0 {
+        let spilled = server.keyspace().journal().spilling().on_disk();
+        text.field("repl_backlog_disk_size", bytes_max);
+        text.field("repl_backlog_disk_first_byte_offset", if spilled.is_empty() { 0 } else { spilled.start + 1 });
+        text.field("repl_backlog_disk_histlen", spilled.end - spilled.start);
+    }
 }
 
 pub(super) fn cpu(text: &mut Text, _: &Server) {

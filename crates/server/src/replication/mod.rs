@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | unit | the effects (propagated changes) of one command, transaction or script |
 //! | stream | the bytes that replicas receive; on a primary, the server's own units |
-//! | log | the last part of the stream, in memory. The journal's thread appends to it |
+//! | log | the last part of the stream, in memory and on disk. The journal's thread appends to it |
 //! | reader | a consumer of the log at its own position, such as a replica |
 //! | recorded | the stream is being appended to the log, because it has readers |
 //! | backlog | the part of the log that is kept for replicas, even if none is attached |
@@ -34,6 +34,8 @@
 //! | `received` | a snapshot that is kept in a file or in memory until it is complete |
 //! | `socket` | the socket of that thread, plain or encrypted |
 //! | `load` | replaces the dataset by that of a primary |
+//! | `spill` | the thread that keeps the older part of the stream on disk |
+//! | `unnamed` | temporary files without a name |
 //! | `relay` | the stream of a replica, which consists of its primary's bytes |
 //! | `promotion` | continues the stream of the former primary after `REPLICAOF NO ONE` |
 //! | `failover` | `FAILOVER`: hands the role of the primary over to a replica |
@@ -79,6 +81,8 @@ mod received;
 mod relay;
 pub mod replica;
 mod socket;
+mod spill;
+mod unnamed;
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -94,6 +98,8 @@ use primary::{Asker, Draining, Link, PendingWait};
 use promotion::Promotions;
 pub use replica::{Address, PauseInLoad, Phase, Replica, Shown, Transfer};
 use socket::Handover;
+use spill::Spilling;
+pub use spill::limits as spill_limits;
 
 /// Counters of syncs, for `INFO stats`.
 #[derive(Debug, Default)]
@@ -175,6 +181,8 @@ pub struct Replication {
     pub failovers: Failovers,
     /// Whether a full sync is being prepared or is writing its snapshot.
     is_syncing: AtomicBool,
+    /// The thread that keeps the older part of the stream on disk.
+    spilling: Spilling,
     /// Counters of syncs.
     pub syncs: Syncs,
     /// The state of this server as a replica.
@@ -208,6 +216,7 @@ impl Replication {
             server: OnceLock::new(),
             failovers: Failovers::default(),
             is_syncing: AtomicBool::new(false),
+            spilling: Spilling::default(),
             syncs: Syncs::default(),
             replica: Replica::default(),
             encrypted: Handover::default(),

@@ -23,7 +23,7 @@ const OTHER_DEFAULTS: [&str; 7] = [
 ];
 
 /// Pantala's own directives.
-const OWN: [&str; 12] = [
+const OWN: [&str; 13] = [
     "aof-checksums",
     "shards",
     "partitions",
@@ -36,6 +36,7 @@ const OWN: [&str; 12] = [
     "ignore-unsupported",
     "unauthenticated-timeout",
     "replica-refuse-empty-primary",
+    "repl-backlog-disk-size",
 ];
 
 /// Directives that can't be tested on a running server, because they would disconnect the test or

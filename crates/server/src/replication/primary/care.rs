@@ -122,6 +122,7 @@ impl Replication {
         self.sync_if_due(server);
         self.check_good_replicas(server);
         self.end_backlog_if_due(server);
+        self.spill_if_wanted(server);
     }
 
     /// Starts another history and closes the connections of all replicas, which then need a full

@@ -17,10 +17,8 @@
 //! The slowest replica limits the speed of the feed. A replica is disconnected if it reads nothing
 //! for the time `repl-timeout`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,9 +30,9 @@ use pantala_engine::whole::Whole;
 use pantala_replication::{Feed, FeedAhead, FeedReader, Filter, Framing, Replica, ReplicaState};
 
 use super::{Link, Phase};
-use crate::config::NEW_FILE_MODE;
 use crate::host::Server;
 use crate::replication::Replication;
+use crate::replication::unnamed::unnamed_file;
 use crate::snapshot::{self, Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written};
 
 /// Maximum number of bytes that a feed keeps for its slowest reader.
@@ -211,7 +209,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     };
     let target = match is_direct {
         true => Ok(Target::Direct(Arc::new(SharedFeed::new()))),
-        false => unnamed_file(server).map(Target::File),
+        false => unnamed_file(&server.config().settings().dir, "repl-snapshot").map(Target::File),
     };
     let target = match target {
         Ok(target) if !links.is_empty() => target,
@@ -244,16 +242,6 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
             restore(&links);
         }
     }
-}
-
-/// Opens a temporary file and removes its name, so that the system frees the file when it is
-/// closed.
-fn unnamed_file(server: &Server) -> io::Result<File> {
-    let path: PathBuf =
-        server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&path)?;
-    std::fs::remove_file(&path)?;
-    Ok(file)
 }
 
 impl Consumer for FullSync {
