@@ -2,6 +2,8 @@
 //! next bytes are there stays connected, or continues with a partial sync, while the primary's
 //! memory is bounded.
 
+use std::time::{Duration, Instant};
+
 use pantala_tests::following::{PRIMARY, assert_same, follow, info, wait_until_applied};
 use pantala_tests::small_disk::SmallDisk;
 use pantala_tests::waiting::{PATIENCE, eventually};
@@ -357,4 +359,35 @@ fn a_restarted_primary_starts_with_an_empty_disk() {
     write_values(&primary, 30 * MIB);
     assert_same(&replica, &primary);
     assert_eq!(syncs(&primary), [0, 1]);
+}
+
+/// A row of our own requirements: a replica is stopped for 60 s under 100 MB/s of writes.
+#[test]
+#[ignore = "takes 80 s, and writes 7 GB to the disk"]
+fn a_replica_is_stopped_for_a_minute() {
+    const BYTES_PER_SECOND: usize = 100_000_000;
+    for replica in replicas(Backend::all()[0]) {
+        let primary =
+            Server::pantala(Backend::all()[0], &[&SPILLING[..], &["--repl-backlog-disk-size", "12gb"]].concat());
+        follow_stream(&replica, &primary);
+        replica.signal(Signal::STOP);
+        let (began, mut written, mut most, mut is_stopped) = (Instant::now(), 0, 0, true);
+        while began.elapsed() < Duration::from_secs(75) {
+            most = most.max(write_values(&primary, 8 * MIB));
+            written += 8 * MIB;
+            let due = Duration::from_secs_f64(written as f64 / BYTES_PER_SECOND as f64);
+            std::thread::sleep(due.saturating_sub(began.elapsed()));
+            if is_stopped && began.elapsed() >= Duration::from_secs(60) {
+                replica.signal(Signal::CONT);
+                is_stopped = false;
+            }
+        }
+        let rate = written as f64 / began.elapsed().as_secs_f64() / 1e6;
+        let resumed = Instant::now();
+        assert_same(&replica, &primary);
+        println!("{rate:.0} MB/s, {most} bytes of memory, equal {:?} after the last write", resumed.elapsed());
+        assert!(most <= MEMORY_MAX, "{most} bytes of memory");
+        let [full, partial] = syncs(&primary);
+        assert!(full == 1 && partial <= 1, "{full} full and {partial} partial syncs");
+    }
 }

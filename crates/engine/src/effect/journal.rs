@@ -449,8 +449,8 @@ impl Reader {
         lock(&self.shared.control).logs.of(self.which).lag_bytes(self.id)
     }
 
-    /// Returns the number of unread bytes that count towards the reader's limits. If the older part
-    /// of the stream is written to disk, bytes on disk and in the backlog do not count.
+    /// Returns the number of unread bytes that count towards the reader's limits. None do
+    /// while the older part of the stream is written to disk.
     pub fn limited_bytes(&self) -> u64 {
         lock(&self.shared.control).logs.of(self.which).limited_bytes(self.id)
     }

@@ -71,7 +71,8 @@ pub struct NotHeld(pub Range<u64>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutOff {
     /// Distance in bytes from the end of the stream, including bytes not yet appended. 0 if the log
-    /// was reset to another stream. A part on disk counts only if it was dropped.
+    /// was reset to another stream. If the older part of the log is on disk, bytes of the log count
+    /// only if they were dropped.
     pub lag_bytes: u64,
     /// Maximum distance that was allowed.
     pub bytes_max: u64,
@@ -406,15 +407,15 @@ impl Log {
     /// Cuts off readers that exceed their bound, and warns readers that are too far behind. Counts
     /// `pending_bytes` (recorded but not yet appended) as unread.
     pub(crate) fn cut_off(&mut self, pending_bytes: u64) {
-        let limited = self.spill.limited(self.extent());
+        let (end, bound_min) = (self.end, self.spill.bound_min(self.extent()));
         for place in &mut self.places {
             let lag_bytes = match place.state {
-                State::At(position) => limited.lag_bytes(position) + pending_bytes,
+                State::At(position) => pending_bytes + if bound_min.is_some() { 0 } else { end - position },
                 State::Joining(_) | State::Before(_) => pending_bytes,
                 State::CutOff(_) => continue,
             };
             place.warn(lag_bytes);
-            let bytes_max = place.bytes_max.load(Relaxed).max(limited.bound_min);
+            let bytes_max = place.bytes_max.load(Relaxed).max(bound_min.unwrap_or(0));
             if lag_bytes > bytes_max {
                 place.cut_off(CutOff { lag_bytes, bytes_max });
             }
@@ -542,7 +543,7 @@ impl Log {
 
     /// Returns the number of unread bytes of a reader that count towards its limits.
     pub(crate) fn limited_bytes(&self, id: ReaderId) -> u64 {
-        self.position(id).map_or(0, |position| self.spill.limited(self.extent()).lag_bytes(position))
+        if self.spill.spills(self.extent()) { 0 } else { self.lag_bytes(id) }
     }
 }
 

@@ -106,10 +106,11 @@ impl SpillThread {
         let spilling = server.keyspace().journal().spilling();
         let outcome = match kind {
             SpillTaskKind::Clear(overflow_bytes) => {
-                self.files.clear();
                 if let Some(bytes) = overflow_bytes {
                     self.report(&format!("the disk is too slow: {bytes} bytes wait to be written"));
                 }
+                // The file system may need seconds to free large files.
+                self.files.clear();
                 spilling.note_cleared();
                 Ok(())
             }
@@ -124,8 +125,8 @@ impl SpillThread {
             }
         };
         if let Err(error) = outcome {
-            self.files.clear();
             self.report(&error.to_string());
+            // The next task drops the files.
             spilling.note_failed(generation);
         }
     }

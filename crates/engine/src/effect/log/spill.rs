@@ -19,7 +19,7 @@
 //! | --- | --- |
 //! | [`SpillLimits::bytes_max`] | the oldest bytes on disk are dropped. Readers that need them are cut off |
 //! | [`SpillLimits::unwritten_bytes_max`] | the disk is too slow, so spilling fails |
-//! | the bound of a reader | counts only bytes that are neither on disk nor in the backlog |
+//! | the bound of a reader | counts only bytes that are not in the log yet |
 //!
 //! After a failure, everything on disk is dropped, and the log works as without a disk. After
 //! [`RETRY`], or when the limits are changed, spilling starts again.
@@ -42,7 +42,11 @@ pub(crate) const LAG_IN_MEMORY_BYTES: u64 = 16 * 1024 * 1024;
 const WRITE_BYTES_MIN: u64 = 256 * 1024;
 
 /// Number of bytes after which a write takes no further chunk.
-const WRITE_BYTES_MAX: u64 = 1024 * 1024;
+const WRITE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Part of [`SpillLimits::unwritten_bytes_max`] beyond which the thread writes before it reads. A
+/// thread that gets little CPU time can then still keep up with the writes.
+const URGENT_PART: u64 = 8;
 
 /// Maximum length of a read, bytes.
 const READ_BYTES_MAX: u64 = 256 * 1024;
@@ -178,28 +182,8 @@ pub(super) struct Extent {
     pub(super) is_kept: bool,
 }
 
-/// The parts of a reader's lag that count towards its limits.
-#[derive(Clone, Copy)]
-pub(super) struct Limited {
-    end: u64,
-    /// The range of bytes that count; `None` if nothing is spilled, so that all bytes count.
-    unwritten: Option<(u64, u64)>,
-    /// Minimum bound of all readers.
-    pub(super) bound_min: u64,
-}
-
-impl Limited {
-    /// Returns the number of bytes that count for a reader at `position`.
-    pub(super) fn lag_bytes(&self, position: u64) -> u64 {
-        match self.unwritten {
-            None => self.end - position,
-            Some((start, end)) => end.saturating_sub(start.max(position)),
-        }
-    }
-}
-
 impl Spill {
-    fn spills(&self, extent: Extent) -> bool {
+    pub(super) fn spills(&self, extent: Extent) -> bool {
         self.is_on() && extent.is_kept
     }
 
@@ -209,10 +193,10 @@ impl Spill {
         if self.on_disk.is_empty() { extent.memory_start } else { self.on_disk.end }
     }
 
-    pub(super) fn limited(&self, extent: Extent) -> Limited {
-        let unwritten = self.spills(extent).then(|| (self.written_end(extent), extent.backlog_start));
-        let bound_min = if unwritten.is_some() { self.limits.unwritten_bytes_max } else { 0 };
-        Limited { end: extent.end, unwritten, bound_min }
+    /// Returns the minimum bound of all readers if bytes are spilled. The bytes of the log then do
+    /// not count towards the bounds, because spilling bounds their memory.
+    pub(super) fn bound_min(&self, extent: Extent) -> Option<u64> {
+        self.spills(extent).then_some(self.limits.unwritten_bytes_max)
     }
 
     /// Returns the offset before which chunks may be removed from memory, if bytes are spilled.
@@ -254,9 +238,12 @@ impl<'l> SpillSide<'l> {
         old.checked_sub(1).map_or(0, |last| self.log.chunks[last].end())
     }
 
+    fn unwritten_bytes(&self) -> u64 {
+        self.writable_end().saturating_sub(self.log.spill.written_end(self.extent))
+    }
+
     fn must_write(&self) -> bool {
-        let spill = &self.log.spill;
-        spill.must_trim || self.writable_end().saturating_sub(spill.written_end(self.extent)) >= WRITE_BYTES_MIN
+        self.log.spill.must_trim || self.unwritten_bytes() >= WRITE_BYTES_MIN
     }
 
     /// Returns the reader to read for: the next one after the reader of the last read.
@@ -328,12 +315,15 @@ impl<'l> SpillSide<'l> {
             }
             spill.mode = Mode::Working;
         }
+        let spill_limits = spill.limits;
         let (must_write, reader) = match spill.spills(self.extent) {
             true => (self.must_write(), self.reader_of_disk()),
             false => (false, None),
         };
-        // Reads and writes alternate, so that neither has to wait for long.
-        let reader = reader.filter(|_| self.log.spill.has_written_last || !must_write);
+        // Reads and writes alternate, so that neither has to wait for long. Writes that are urgent
+        // come first, because too many unwritten bytes end spilling.
+        let is_urgent = self.unwritten_bytes() > spill_limits.unwritten_bytes_max / URGENT_PART;
+        let reader = reader.filter(|_| !must_write || !is_urgent && self.log.spill.has_written_last);
         if let Some(place) = reader
             && let State::At(position) = place.state
         {

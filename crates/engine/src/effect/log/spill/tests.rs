@@ -184,7 +184,7 @@ fn a_slow_reader_reads_from_the_disk() {
         assert!(scene.log.memory_bytes() <= LAG_IN_MEMORY_BYTES + 2 * MIB, "{}", scene.log.memory_bytes());
     }
     assert_eq!(scene.lag(slow), 60 * MIB);
-    assert!(scene.log.limited_bytes(scene.readers[slow].id) < 2 * WRITE_BYTES_MIN);
+    assert_eq!(scene.log.limited_bytes(scene.readers[slow].id), 0);
     assert_eq!(scene.read(slow, 1), 0, "the worker does not wait for the disk");
     scene.catch_up();
     assert_eq!((scene.lag(slow), scene.readers[slow].cut_off), (0, None));
@@ -254,6 +254,25 @@ fn a_disk_may_be_turned_on_while_a_reader_is_far_behind() {
     scene.write_chunks(2 * MIB);
     scene.catch_up();
     assert_eq!(scene.overflows.len(), 1, "the limit is the usual one again");
+}
+
+/// A reader on disk leaves the thread enough time to write.
+#[test]
+fn urgent_writes_come_before_reads() {
+    let mut scene = Scene::new(1000 * MIB);
+    let slow = scene.join(scene.log.end, 4 * MIB);
+    scene.write_chunks(19 * MIB);
+    scene.work();
+    scene.read(slow, 1);
+    scene.write_chunks(UNWRITTEN_MAX / 4);
+    let mut kinds = Vec::new();
+    for _ in 0..5 {
+        let task = scene.take_task().expect("reads and writes wait");
+        kinds.push(matches!(task.kind, SpillTaskKind::Write { .. }));
+        scene.end_task(task);
+        scene.read(slow, 300_000);
+    }
+    assert_eq!(kinds, [true, false, true, false, false], "true: a write");
 }
 
 #[test]
@@ -329,7 +348,6 @@ fn random_readers_receive_the_bytes_at_their_offsets() {
             }
             990..=991 => {
                 if let Some(task) = pending.take() {
-                    scene.on_disk = 0..0;
                     scene.log.spill_side().note_failed(task.generation).settle();
                 }
             }
