@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """CPU time per operation of servers that speak RESP, compared directly.
 
-In each round, the peers are measured one after the other: a peer is started on one set of CPUs,
-driven by redis-benchmark on another set, and stopped. Rounds are interleaved (peer A, peer B, peer
-A, ...), so that other load on the host affects all peers alike. CPU time is that of all threads of
-the server's process, user and system. It is read from the process's own clock in nanoseconds before
-and after each run.
+Each round measures every peer once, one after the other. A peer is started on one set of CPUs,
+driven by redis-benchmark on another set, and stopped. Over several rounds the measurements of the
+peers alternate (peer A, peer B, peer A, ...), so that other load on the host affects all peers
+alike. The CPU time is the user and system time of all threads of the server's process. It is read
+from the process's own clock, in nanoseconds, before and after each run of redis-benchmark.
 
     python3 benches/cpu_per_op.py --rounds 5 --pipeline 1,30 --test get,set --data-size 256 \\
         --clients 50 --requests 300000 \\
@@ -13,8 +13,9 @@ and after each run.
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1 --shards 1' \\
         --peer 'floor=target/release/pantala-bench floor --port {port}'
 
-{port} is replaced by a free port. Ratios are to the first peer, and are medians over rounds. All
-started processes are stopped at the end, also after Ctrl-C. Needs only Python's standard library.
+{port} is replaced by a free port. A ratio compares a peer with the first peer in the same round.
+The table shows the median over the rounds. All started processes are stopped at the end, also after
+Ctrl-C. Needs only Python's standard library.
 """
 
 import shlex

@@ -3,8 +3,8 @@
 
 The server runs on CPU 0, and the generators run on CPU 1. Prints throughput, latency, the server's
 CPU time per operation, and the number of operations per read of the server. The last number shows
-whether a generator sends its pipelines whole. At the end prints ratios to redis-benchmark within a
-round, as median (min-max).
+whether a generator sends its pipelines whole. At the end, the script divides each result of `load`
+by that of redis-benchmark in the same round, and prints the median (min-max) of these ratios.
 
     chrt -f 5 python3 benches/generator_agreement.py --rounds 4
 
@@ -112,7 +112,7 @@ def one_round(arguments, port, pid, pipeline, requests, seen):
 
 
 def summarize(seen):
-    print(f"\nto {PEER}, within a round: median (min-max)")
+    print(f"\nratio to {PEER} in the same round: median (min-max)")
     print(f"{'':29}" + "".join(f"{name:>20}" for name in ("ops/s", "server CPU/op", "p50", "p99")))
     for (pipeline, name), rounds in seen.items():
         if name == PEER:

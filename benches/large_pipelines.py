@@ -6,14 +6,19 @@
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
 Prints medians over the rounds (min-max) for each load and peer, and ratios to the first peer in the
-same rounds. The results are the seconds from the first byte sent to the last byte received, and the
-milliseconds that the longest GET of another client took in this time. The other client is a
-separate process that sends a GET every half millisecond.
+same rounds. Each round starts a new server for each peer. One client sends a pipeline. Another
+client, a separate process, sends a GET half a millisecond after each reply to its previous GET.
 
-In the rows `unread`, one client does not read the replies to its pipeline. The results are the
-longest GET of another client while the pipeline runs, resident memory divided by the bytes of the
-unread replies, and the longest GET in the second after the first client disconnects. Each round
-starts a new server for each peer.
+Normally the first client reads the replies to its pipeline:
+
+    seconds   time from the first byte that this client sends to the last byte that it receives
+    GET, ms   the longest GET of the other client in this time
+
+In the rows `unread`, the first client does not read the replies:
+
+    GET, ms   the longest GET of the other client while the server runs the pipeline
+    memory    growth of resident memory, divided by the bytes of the unread values
+    gone, ms  the longest GET of the other client in the second after the first client disconnects
 
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.
@@ -107,9 +112,9 @@ def read(server, count, value_bytes):
 
 
 def leave(server, count, value_bytes):
-    """Returns the longest GET while the pipeline runs, memory per byte of its replies, and the
-    longest GET after the client of the pipeline has disconnected. Both times are in
-    milliseconds."""
+    """Returns the longest GET while the server runs the pipeline, the growth of memory per byte of
+    the unread values, and the longest GET after the client of the pipeline has disconnected. Both
+    times are in milliseconds."""
     client, other = prepare(server, value_bytes), Probe(server.port)
     asking, done = server.connect(), b":1\r\n"
     time.sleep(0.3)

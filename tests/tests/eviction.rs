@@ -557,7 +557,8 @@ fn evict_all(control: &mut Client) {
     eventually("all keys are evicted", || control.call("DBSIZE").integer() == 0);
 }
 
-/// When a limit is set, the memory of the last writes already counts, in INFO too.
+/// `used_memory` in `INFO` includes the memory of all earlier writes. So a limit that is a little
+/// higher than `used_memory` causes no eviction.
 #[test]
 fn a_new_limit_counts_the_last_writes() {
     const KEYS: usize = 300;

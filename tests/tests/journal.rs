@@ -21,11 +21,12 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const MIB: usize = 1 << 20;
 
-/// Length of a value in bytes. It is so long that the effect fills a chunk of the stream.
+/// Length of a value in bytes. The effect of a write of so long a value is a separate chunk of the
+/// stream.
 const VALUE_BYTES: usize = 64 * 1024;
 
-/// Maximum length in bytes of a chunk (a piece of the stream in memory). Only whole chunks are
-/// freed, so the server may hold up to one chunk more than it needs.
+/// An upper bound for the length in bytes of a chunk (a piece of the stream in memory) in these
+/// tests. Only whole chunks are freed, so the server may hold up to one chunk more than it needs.
 const CHUNK_BYTES_MAX: usize = 512 * 1024;
 
 /// A number of bytes that the sockets of both sides of a connection can't buffer.
@@ -127,10 +128,12 @@ fn a_slow_follower_is_disconnected_and_the_other_continues() {
             most = most.max(held_bytes(&mut client));
         }
         assert!((LIMIT..=HELD_MAX).contains(&most), "{most} bytes were held");
-        eventually("the slow one is closed", || closed_over_limit(&server) == 1);
+        eventually("the slow follower is disconnected", || closed_over_limit(&server) == 1);
         assert!(slow.is_closed());
         // The backlog remains, and the rest of the chunk in which the backlog starts.
-        eventually("bytes held for it are freed", || held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
+        eventually("the bytes held for the slow follower are freed", || {
+            held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX
+        });
         let grown = server.resident_bytes().saturating_sub(resident_before) as usize;
         assert!(grown < 4 * LIMIT, "{grown} bytes more than before");
         server.assert_sound();
@@ -152,7 +155,7 @@ fn a_follower_may_be_behind_by_the_backlog() {
     write_values(&mut client, 0, BACKLOG - MIB);
     assert_eq!(closed_over_limit(&server), 0);
     write_values(&mut client, 0, STUCK_BYTES + MIB);
-    eventually("it is closed", || closed_over_limit(&server) == 1);
+    eventually("the slow follower is disconnected", || closed_over_limit(&server) == 1);
     assert!(slow.is_closed());
 }
 
@@ -169,7 +172,7 @@ fn the_soft_limit_of_a_follower_applies_after_its_seconds() {
         end = write_values(&mut client, first, MIB);
         read_values(&mut fast, first, end);
     }
-    eventually("the slow one is closed", || closed_over_limit(&server) == 1);
+    eventually("the slow follower is disconnected", || closed_over_limit(&server) == 1);
     assert!(since.elapsed() > Duration::from_secs(1), "{:?}", since.elapsed());
     assert!(slow.is_closed());
     let next = write_values(&mut client, end, MIB);
@@ -201,7 +204,7 @@ fn the_backlog_is_held_while_a_connection_follows_and_until_its_ttl_passes() {
             (field(&mut client, "repl_backlog_first_byte_offset"), field(&mut client, "repl_backlog_histlen"));
         assert_eq!(first + len, offset + 1);
         drop(stream);
-        eventually("it is alone", || field(&mut client, "connected_slaves") == 0);
+        eventually("no follower is connected", || field(&mut client, "connected_slaves") == 0);
         assert_eq!(field(&mut client, "repl_backlog_active"), 1);
         eventually("all held bytes are freed", || {
             field(&mut client, "repl_backlog_active") == 0 && held_bytes(&mut client) == 0
@@ -218,15 +221,17 @@ fn the_stream_can_be_recorded_without_a_follower() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2"]);
     let mut client = server.connect();
     assert_eq!(client.call("DEBUG JOURNAL 1"), Reply::ok());
-    eventually("it has started", || {
+    eventually("the stream is recorded", || {
         client.call("SET key value");
         info_number(&mut client, "replication", "master_repl_offset") > 0
     });
     write_values(&mut client, 0, 8 * MIB);
-    eventually("it has ended", || info_number(&mut client, "replication", "master_repl_offset") >= 8 * MIB);
+    eventually("the stream contains all writes", || {
+        info_number(&mut client, "replication", "master_repl_offset") >= 8 * MIB
+    });
     assert!(held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
     assert_eq!(client.call("DEBUG JOURNAL 0"), Reply::ok());
-    eventually("all held bytes are freed, too", || held_bytes(&mut client) == 0);
+    eventually("all held bytes are freed", || held_bytes(&mut client) == 0);
 }
 
 /// Number of clients that write at a time in the tests below.

@@ -72,8 +72,8 @@ impl Histogram {
 /// The summed counts of several histograms at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// The highest value of each counter and the counter's count, ascending. Empty counters are
-    /// left out.
+    /// A pair for each counter: the highest value in the counter's range, and the counter's count.
+    /// The pairs ascend by value. Counters with a count of 0 are omitted.
     counts: Vec<(u64, u64)>,
 }
 
@@ -104,9 +104,9 @@ impl Distribution {
         self.counts.is_empty()
     }
 
-    /// Returns the value that `percent` of all values don't exceed, rounded up to the highest value
-    /// of its counter. For 0 % returns the lowest value of the first counter that isn't empty.
-    /// Returns 0 if there are no values.
+    /// Returns a percentile: about `percent` % of the values are at most the result. The result is
+    /// the highest value in the range of a counter. For 0 %, returns the lowest value in the range
+    /// of the first counter that isn't empty. Returns 0 if there are no values.
     pub fn percentile(&self, percent: f64) -> u64 {
         if percent == 0.0 {
             return self.counts.first().map_or(0, |(value, _)| {
@@ -124,8 +124,9 @@ impl Distribution {
     }
 
     /// Returns cumulative counts at the levels `first`, `2 * first`, `4 * first` and so on, until
-    /// all values are counted. Each entry consists of the highest value of the level's counter and
-    /// the number of values up to this highest value. Omits levels that add no values.
+    /// all values are counted. Each level gives a pair: the highest value in the range that
+    /// contains the level, and the number of values up to this highest value. Omits levels that add
+    /// no values.
     pub fn by_powers_of_two(&self, first: u64) -> Vec<(u64, u64)> {
         let (mut levels, mut level, mut before) = (Vec::new(), first, 0);
         let total = self.len();
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_holds_less_than_a_hundredth_of_its_values() {
+    fn values_are_rounded_up_by_at_most_a_hundredth() {
         let mut last = None;
         let values =
             (0..5000).chain((12..30).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 7])).chain([VALUE_MAX]);

@@ -34,9 +34,9 @@ impl<V> Copy for Payload<'_, V> {}
 /// A payload to store.
 #[derive(Debug)]
 pub enum NewPayload<'a, V> {
-    /// A string to store inside the entry. Use `Heap` for a string that doesn't
-    /// [fit](crate::Dict::fits_inline): the global allocator would allocate the entry of such a
-    /// string, and a failed allocation would abort the process.
+    /// A string to store inside the entry. Use `Heap` for a string that is too long for a cell of
+    /// the slab ([`crate::Dict::fits_inline`]). With `Bytes`, the entry of so long a string is
+    /// allocated by the global allocator, and the process aborts if that allocation fails.
     Bytes(&'a [u8]),
     /// An integer to store inside the entry.
     Int(i64),
@@ -109,8 +109,9 @@ impl<'d, V> EntryRef<'d, V> {
     /// Returns the key.
     #[inline]
     pub fn key(&self) -> &'d [u8] {
-        // SAFETY: by `new`, the record is in use and isn't written for `'d`. This holds in all
-        // methods.
+        // SAFETY: the caller of `new` promised that the record is in use, in a dictionary that is
+        // borrowed for `'d`. So nothing frees or writes the record during `'d`. The other methods
+        // of this type rely on the same promise.
         unsafe { self.record.key() }
     }
 
@@ -142,8 +143,9 @@ impl<'d, V> EntryRef<'d, V> {
         unsafe { self.record.user_flags() }
     }
 
-    /// Returns the memory of the entry in bytes. Excludes the slot (8 bytes divided by the load of
-    /// the segment, about 9.6 bytes) and the memory that a heap value owns.
+    /// Returns the memory of the entry in bytes. Excludes the slot, and the memory that a heap
+    /// value owns. A slot has 8 bytes; with its share of the segment's empty slots, it takes about
+    /// 9.6 bytes.
     pub fn allocated_bytes(&self) -> usize {
         // SAFETY: as in `key`.
         unsafe { self.record.shape() }.allocated_bytes()
@@ -182,7 +184,8 @@ impl<'d, V> EntryMut<'d, V> {
     /// Turns this view into a shared one, which lives as long as the borrow of the dictionary.
     #[inline]
     pub fn into_ref(self) -> EntryRef<'d, V> {
-        // SAFETY: the exclusive borrow ends here; the rest of `'d` is a shared one.
+        // SAFETY: this call consumes the exclusive view. For the rest of `'d`, the dictionary can
+        // be used only through the result, which is a shared view.
         unsafe { EntryRef::new(self.record()) }
     }
 

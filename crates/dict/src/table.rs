@@ -112,8 +112,8 @@ impl Table {
         }
     }
 
-    /// Publishes the directory to hints. `Release`, so that a hint that loads the address sees the
-    /// block's words.
+    /// Stores the directory's address and depth in the root, where hints find them. The store is a
+    /// `Release`, so that a hint that loads the address also sees the words of the directory.
     pub(crate) fn publish_directory(&self) {
         let word = if core::ptr::eq(self.directory, &NO_DIRECTORY[..]) {
             0
@@ -152,11 +152,11 @@ impl Table {
         unsafe { Record::from_slot(slot.as_ref().load(Relaxed)) }
     }
 
-    /// Looks up a key. With `COLD`, requests the bucket after the home bucket at the same time.
-    /// About one key in eight lies in that bucket. Without the request, a search for such a key
-    /// would wait for memory twice. A mispredicted branch would also discard the work that the
-    /// processor has begun on the next search. Use `COLD = false` if the home bucket was prefetched
-    /// before, because the extra request is then mostly wasted.
+    /// Looks up a key. With `COLD`, also prefetches the bucket after the home bucket. About one key
+    /// in ten lies outside its home bucket, usually in the next one. Without the prefetch, a lookup
+    /// of such a key would wait for memory twice: first for the home bucket, and then for the next
+    /// bucket. Use `COLD = false` if the home bucket was prefetched before the lookup. Most lookups
+    /// need only that bucket, and the prefetch of the next one would be wasted.
     #[inline(always)]
     pub(crate) fn probe<const COLD: bool>(&self, h: u64, key: &[u8]) -> Probe {
         let Some(segment) = self.segment(h) else { return Probe::Absent(None) };
@@ -232,9 +232,10 @@ impl Table {
         }
     }
 
-    /// Returns the place of the slot that refers to the same record as the word `slot`. Doesn't
-    /// search the stash. Only the bits of `h` that choose segment and tag are used, as in
-    /// [`Self::unhook`].
+    /// Returns the current place of a slot whose word was loaded earlier: `slot` is this word.
+    /// Finds the slot by the address of its record, because removals may have moved the slot since.
+    /// Doesn't search the stash. Uses only the bits of `h` that choose the segment and the tag, as
+    /// [`Self::unhook`] does.
     pub(crate) fn slot_of(&self, h: u64, slot: u64) -> Option<NonNull<AtomicU64>> {
         let segment = self.segment(h)?;
         let mut bucket = segment.home(segment.tag(h));
@@ -288,7 +289,7 @@ impl Table {
     }
 
     /// Empties a slot and returns its record. The record is still valid; the caller must pass it to
-    /// [`Self::free`]. Only the bits of `h` that choose segment and tag are used.
+    /// [`Self::free`]. Uses only the bits of `h` that choose the segment and the tag.
     pub(crate) fn unhook(&mut self, h: u64, slot: NonNull<AtomicU64>) -> Record {
         self.before_change(slot, Reason::Removal);
         let record = Self::record(slot);
@@ -384,7 +385,7 @@ impl Table {
         })
     }
 
-    /// Frees segments and directory of an empty table, which is then like a new one.
+    /// Frees the segments and the directory of an empty table. The table is then like a new one.
     pub(crate) fn release(&mut self) {
         debug_assert!(self.len == 0);
         self.free_segments();
@@ -393,7 +394,7 @@ impl Table {
         self.stash = Vec::new();
     }
 
-    /// Frees segments and directory. The caller must not use them afterwards.
+    /// Frees the segments and the directory. The caller must not use them afterwards.
     fn free_segments(&mut self) {
         let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
         // Clear the root first, so that hints don't prefetch freed memory. (Such a prefetch would
@@ -427,9 +428,9 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// Frees segments, directory and the root, unless the root is borrowed. Before this call,
-    /// [`crate::Dict`] has dropped the heap values and freed the large records. The slab frees the
-    /// records in its cells.
+    /// Frees the segments, the directory and the root. Doesn't free a root of a group, because the
+    /// group frees it. [`crate::Dict`] has already dropped the heap values and freed the large
+    /// records. The slab, which is dropped next, frees the records in its cells.
     fn drop(&mut self) {
         self.free_segments();
         if !self.is_root_borrowed {

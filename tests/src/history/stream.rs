@@ -1,8 +1,9 @@
 //! Checks the order of a stream of effects against the plans of the clients. A *unit* is the
 //! effects of a transaction, or a single effect. After each unit, the stream so far must contain
 //! each operation as a whole or not at all. The writes of a connection must be in the stream in the
-//! order in which they were sent. The value that an effect writes identifies the effect's
-//! operation, because each value is unique in its window.
+//! order in which they were sent. A *window* is one round of the test, with keys of its own. An
+//! operation writes values that no other operation of its window writes. So a value in an effect
+//! shows which operation has caused the effect.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +22,8 @@ type Place = (usize, usize);
 struct Window {
     /// The operation that writes each value.
     values: HashMap<String, Place>,
-    /// Whether a connection's commands keep their order only on each key (`--execution owner`).
+    /// Whether the stream may contain a connection's commands on different keys in any order
+    /// (`--execution owner`). Commands on one key must always keep their order.
     is_by_key: bool,
     /// The last operation of each client that was seen. If `is_by_key`, the last one for each
     /// client and key.
@@ -45,8 +47,8 @@ pub struct Order(Arc<Mutex<Known>>);
 
 impl Order {
     /// Registers the plans of a window's clients. `number` is the window's number in
-    /// [`names`](super::record::names). With `is_by_key`, a connection's commands keep their order
-    /// only on each key.
+    /// [`names`](super::record::names). With `is_by_key`, only the order of a connection's commands
+    /// on the same key is checked.
     pub fn expect(&self, number: u64, plans: &[Vec<Operation>], is_by_key: bool) {
         let mut values = HashMap::new();
         for (client, plan) in plans.iter().enumerate() {

@@ -24,10 +24,10 @@ const READY_MAX: Duration = Duration::from_secs(60);
 pub(super) const READY_CHECK: Duration = Duration::from_millis(20);
 /// Distance between the port of a Redis cluster node and the port of its bus.
 const BUS_OFFSET: u16 = 10_000;
-/// Lowest first port. All ports, including those of cluster buses, are below the kernel's ephemeral
-/// range, which starts at 32768.
+/// The lowest port with which a comparison may start. It is so low that all ports of a comparison,
+/// including those of cluster buses, are below the kernel's ephemeral range, which starts at 32768.
 const PORT_FIRST: u16 = 20_001;
-/// Number of ports from which the first port is drawn at random.
+/// Number of ports with which a comparison may start. One of them is drawn at random.
 const PORT_BASES: u64 = 1_200;
 /// Number of connections that a server must accept besides those of a workload.
 const CONNECTIONS_SPARE: u32 = 100;
@@ -84,7 +84,7 @@ impl Ports {
         loop {
             let port = self.next;
             self.next = port.checked_add(1).filter(|next| next.checked_add(BUS_OFFSET).is_some()).ok_or_else(|| {
-                io::Error::new(io::ErrorKind::AddrInUse, "no free ports are left: name the first with --port")
+                io::Error::new(io::ErrorKind::AddrInUse, "no free port is left: choose the first port with --port")
             })?;
             let bus = with_bus.then(|| port + BUS_OFFSET);
             let claim = claim(port)?;
@@ -97,7 +97,7 @@ impl Ports {
                 Some(used) if self.given => {
                     return Err(io::Error::new(
                         io::ErrorKind::AddrInUse,
-                        format!("port {used} is in use: name another first port with --port, or none"),
+                        format!("port {used} is in use: choose another first port with --port, or omit --port"),
                     ));
                 }
                 Some(_) => {}

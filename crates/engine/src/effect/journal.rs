@@ -208,8 +208,8 @@ impl Journal {
         self.shared.work.notify_one();
     }
 
-    /// Returns an offset before which the stream contains all effects with stamps below `before`.
-    /// Returns `None` if some of these effects may still be pending.
+    /// Returns an offset of the stream that all effects with stamps below `before` precede. Returns
+    /// `None` if some of these effects may not be in the stream yet.
     pub fn offset_after(&self, before: u64) -> Option<u64> {
         lock(&self.shared.control).logs.of(Which::Stream).offset_after(before)
     }

@@ -176,17 +176,19 @@ impl Log {
         self.spill.start().map_or(start, |on_disk| on_disk.min(start))..self.end
     }
 
-    /// Sets the size of the backlog, bytes. The backlog is kept while there is a discarding reader.
+    /// Sets the size of the backlog, bytes. The log keeps a backlog only while it has a discarding
+    /// reader ([`Log::join_discarding`]).
     pub(crate) fn set_backlog(&mut self, bytes: u64) {
         self.backlog_bytes = bytes;
     }
 
-    /// Returns whether the stream must be recorded, because some reader is not cut off.
+    /// Returns whether the stream must be recorded. It must if any reader is not cut off.
     pub(crate) fn is_wanted(&self) -> bool {
         self.places.iter().any(|place| !matches!(place.state, State::CutOff(_)))
     }
 
-    /// Returns whether any reader has started. With a started reader, the held bytes have no gap.
+    /// Returns whether any reader has started. While there is a started reader, all units are
+    /// appended, so the bytes in the log have no gap.
     pub(crate) fn has_readers(&self) -> bool {
         self.places.iter().any(|place| matches!(place.state, State::At(_)))
     }
@@ -272,14 +274,14 @@ impl Log {
             .collect()
     }
 
-    /// Returns an offset before which the stream contains all units with stamps below `before`.
-    /// Returns `None` if some of these units may still be pending. For old units, the offset may be
-    /// some epochs later than necessary.
+    /// Returns an offset that all units with stamps below `before` precede. Returns `None` if some
+    /// of these units may not be in the log yet. For an old stamp, the offset may be some epochs
+    /// later than necessary.
     pub(crate) fn offset_after(&self, before: u64) -> Option<u64> {
         (before <= self.complete_before).then(|| self.ends.offset_after(before).unwrap_or(self.end))
     }
 
-    /// Returns whether the backlog is kept, because there is a discarding reader.
+    /// Returns whether the backlog is kept. It is if there is a discarding reader.
     fn is_kept(&self) -> bool {
         self.places.iter().any(|place| place.discards)
     }
@@ -289,7 +291,8 @@ impl Log {
         (self.position(id)? == self.end).then_some(self.complete_before)
     }
 
-    /// Records that an epoch starts to end. Readers that have joined may start at this epoch's end.
+    /// Records that the journal's thread is about to end an epoch. The readers that have joined so
+    /// far with [`Start::Now`] start at the end of this epoch.
     pub(crate) fn note_epoch_ending(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {
@@ -298,8 +301,9 @@ impl Log {
         }
     }
 
-    /// Appends the whole units of an epoch. Starts the readers that joined before the epoch started
-    /// to end. Returns whether any reader started.
+    /// Appends the whole units of an epoch. Starts the readers that joined with [`Start::Now`]
+    /// before [`Log::note_epoch_ending`] was called for this epoch. Returns whether any reader
+    /// started.
     pub(crate) fn append(&mut self, pieces: Vec<Piece>) -> (bool, DeferredWork) {
         self.append_and_start(pieces, |state| state == State::Joining(true))
     }
@@ -423,8 +427,8 @@ impl Log {
     }
 
     /// Warns started readers that are too far behind. Counts `pending_bytes` as unread. Returns the
-    /// wakes of these readers: a reader that has meanwhile read the pending bytes checks for the
-    /// warning only after a wake.
+    /// wakes of these readers, which the caller must call. A reader may have read everything by now
+    /// and be asleep. It then notices the warning only when it is woken.
     #[must_use]
     pub(crate) fn warn(&self, pending_bytes: u64) -> Vec<Wake> {
         let is_behind = |place: &&Place| match place.state {
@@ -441,7 +445,8 @@ impl Log {
         let mut aftermath = DeferredWork::default();
         let is_wanted = self.is_wanted();
         if !is_wanted {
-            // No reader can continue at this offset, because later units are not recorded.
+            // No reader needs these bytes, and none can start within them later: the bytes that
+            // follow them are not recorded.
             self.tail = Vec::new();
             self.spill.clear();
         }

@@ -1,4 +1,5 @@
-//! The effects of a shard since its owner last committed.
+//! The effects of a shard since its owner last committed. [`crate::effect`] defines *unit*, *stamp*
+//! and the other terms.
 
 use crate::effect::batch::Batch;
 
@@ -16,7 +17,8 @@ pub(crate) enum Form {
 /// except the clock are empty.
 #[derive(Default)]
 pub(crate) struct Pending {
-    /// Stamp of the last unit on this shard.
+    /// The shard's clock: at least the stamp of the last unit that changed this shard. Later units
+    /// on this shard get higher stamps.
     pub(crate) clock: u64,
     /// Whether the current command has changed a key of this shard.
     pub(crate) is_changed: bool,

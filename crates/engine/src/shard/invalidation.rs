@@ -25,8 +25,8 @@ const EVICTIONS_PER_TURN: usize = 1000;
 /// tracked key, the worker stops evicting until its next turn.
 const SHARD_TRIES: usize = 8;
 
-/// Records in held shards which client is about to change them, so that with `NOLOOP` a client
-/// receives no invalidations for its own changes.
+/// Sets the changer of the held shards: the client whose command runs next. With `NOLOOP`, a reader
+/// receives no invalidations of changes that it makes itself.
 pub(crate) fn set_changer(keyspace: &Keyspace, owned: &mut [Ownership], changer: Changer) {
     for ownership in owned {
         keyspace.shard(ownership).observers.tracked.changer = changer;
@@ -219,9 +219,10 @@ impl Evictor<'_, '_> {
         keys_max > 0 && keyspace.tracking().keys() > keys_max
     }
 
-    /// Evicts a tracked key of a shard, if the shard is free and has one. The caller must have
-    /// claimed the eviction (`Tracking::claim_eviction`); the claim has lowered the total. Returns
-    /// whether a key was evicted. If not, the caller must raise the total again.
+    /// Evicts a tracked key of a shard, if the shard is free and has a tracked key. Returns whether
+    /// a key was evicted. Before the call, the caller must claim the eviction
+    /// (`Tracking::claim_eviction`), which subtracts one from the number of tracked keys of all
+    /// shards. If no key was evicted, the caller must add one again.
     fn evict_tracked(&mut self, shard: u32) -> bool {
         let keyspace = self.0.keyspace();
         let Some(mut ownership) = self.0.gates().take_if_ours(shard) else { return false };

@@ -13,7 +13,8 @@ use crate::store::db::{Change, Db, Expire, Held, NewString, Silence};
 use crate::tuning::{AccessPolicy, Tuning};
 
 impl<'e> Held<'e> {
-    /// Returns the value to write to RDB: `Some` for every type.
+    /// Returns the value to write to RDB. The result is always `Some`: a type returns `None` only
+    /// for a packed form that it doesn't have, and each form is passed to the type that has it.
     pub fn to_write(self) -> Option<ValueRef<'e>> {
         match self {
             Held::Int(value) => Some(ValueRef::Int(value)),
@@ -52,7 +53,8 @@ impl Db<'_> {
     ) -> Result<(), OutOfMemory> {
         let is_over = |at_ms: Option<i64>| at_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
         if self.find_even_expired(key).is_some_and(|entry| is_over(entry.expire_at_ms())) {
-            // An expired key is deleted like any other key, without the event of an expiry.
+            // As in Redis, the former value is deleted without a lookup. So no `expired` event is
+            // published, even though the value has expired.
             let lazy = self.store.tuning.lazyfree_lazy_server_del.load(Relaxed);
             self.remove_unseen(key, lazy, Change::silent(Silence::Loaded));
         }

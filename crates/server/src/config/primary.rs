@@ -40,8 +40,8 @@ impl PrimarySettings {
         }
     }
 
-    /// Returns whether writes are rejected while there are too few replicas with a lag of at most
-    /// `lag_s_max`.
+    /// Returns whether these settings make writes depend on replicas. If so, a write is rejected
+    /// while fewer than `replicas_min` replicas have a lag of at most `lag_s_max`.
     #[must_use]
     pub fn requires_replicas(&self) -> bool {
         self.replicas_min > 0 && self.lag_s_max > 0

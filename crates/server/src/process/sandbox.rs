@@ -1,11 +1,13 @@
 //! The sandbox (`sandbox yes`): seccomp filters that allow the process only the system calls that
 //! the server makes once it has started.
 //!
-//! | filter | system calls | result |
-//! | --- | --- | --- |
-//! | hostile | those that only an attacker's code makes ([`hostile`]) | the process is killed |
-//! | hidden | `clone3`, whose flags a filter can't read | `ENOSYS`, so that libc uses `clone` |
-//! | needed | all except those that [`needed`] returns | `EPERM` |
+//! Each filter has a list of system calls, after which it is named:
+//!
+//! | filter | calls in its list | result of a call in the list | result of any other call |
+//! | --- | --- | --- | --- |
+//! | hostile | calls that only an attacker's code makes ([`hostile`]) | the process is killed | allowed |
+//! | hidden | `clone3`, whose flags a filter can't read | `ENOSYS`, so that libc uses `clone` | allowed |
+//! | needed | calls that the server makes once it has started, with its arguments ([`needed`]) | allowed | `EPERM` |
 //!
 //! Hostile calls execute programs, access other processes, or change mounts, identity or the
 //! kernel.

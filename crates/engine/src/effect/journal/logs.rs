@@ -36,7 +36,8 @@ enum Source {
     /// The units of this server.
     Own,
     /// Like `Relayed` until an epoch ends, and then `Own`. At the end of an epoch no unit is partly
-    /// recorded. `true`: the thread has already started to end that epoch.
+    /// recorded. `true`: the journal's thread is ending this epoch now. `false`: this is the next
+    /// epoch that the thread will end.
     Joining(bool),
     /// The bytes of a primary.
     Relayed,
@@ -140,7 +141,7 @@ impl Logs {
         }
     }
 
-    /// Records that an epoch ends next.
+    /// Records that the journal's thread is about to end an epoch.
     pub(super) fn note_epoch_ending(&mut self) {
         self.effects.note_epoch_ending();
         self.stream.note_epoch_ending();

@@ -5,15 +5,16 @@ use std::collections::VecDeque;
 /// Maximum number of epochs whose ends are known ([`Ends::offset_after`]).
 pub(super) const ENDS_MAX: usize = 1024;
 
-/// A forgotten end is replaced by the next end that was kept. The difference of their stamps is at
-/// most a 16th of the difference between the kept end and the newest one. So [`ENDS_MAX`] entries
-/// suffice for the epochs of years.
+/// Limits how late the result of [`Ends::offset_after`] may be. The next known end takes the place
+/// of a forgotten end. The stamp of the known end is later than that of the forgotten end, by at
+/// most a 16th of the distance between the known end and the newest end. So the older the ends are,
+/// the fewer are known, and [`ENDS_MAX`] ends suffice for all epochs of several years.
 pub(super) const LATENESS_RATIO: u64 = 16;
 
 /// The end of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End {
-    /// All units with earlier stamps are in the log before `offset`.
+    /// All units with stamps below `before` precede `offset` in the log.
     before: u64,
     offset: u64,
 }
@@ -33,7 +34,8 @@ impl Ends {
         self.0.clear();
     }
 
-    /// Records that the log up to `offset` contains all units with stamps below `before`.
+    /// Records the end of an epoch. All units with stamps below `before` precede `offset` in the
+    /// log.
     pub(super) fn note(&mut self, before: u64, offset: u64) {
         match self.0.back_mut() {
             // Nothing was written in this epoch.
@@ -51,7 +53,8 @@ impl Ends {
         let following: Vec<u64> = self.0.iter().skip(1).map(|end| end.before).collect();
         let (mut following, mut kept) = (following.into_iter(), 0);
         self.0.retain(|end| {
-            // Without this end, the next one stands for all epochs since the last kept one.
+            // If this end is forgotten, the next end takes the place of all ends after the last one
+            // that was kept.
             let is_spare = following.next().is_some_and(|next| next - kept <= (newest - next) / LATENESS_RATIO);
             kept = if is_spare { kept } else { end.before };
             !is_spare
@@ -61,8 +64,8 @@ impl Ends {
         }
     }
 
-    /// Returns the offset of the first known end before which the log contains all units with
-    /// stamps below `before`. Returns `None` if there is no such end.
+    /// Returns the offset of the first known end that all units with stamps below `before` precede.
+    /// Returns `None` if there is no such end.
     pub(super) fn offset_after(&self, before: u64) -> Option<u64> {
         self.0.get(self.0.partition_point(|end| end.before < before)).map(|end| end.offset)
     }

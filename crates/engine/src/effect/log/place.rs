@@ -8,13 +8,14 @@ use pantala_base::{Outgoing, SharedBytes};
 
 use super::{Ahead, CutOff, ReaderId, Wake};
 
-/// Number of bytes read from the disk ahead of a reader at which no further read is started.
+/// For a reader with at least this number of fetched bytes that it has not read, no further read
+/// from the disk is started.
 const FETCHED_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The reader starts at the end of an epoch. `true`: the thread has already started to end that
-    /// epoch. `false`: that epoch is the next one that the thread ends.
+    /// The reader starts at the end of an epoch. `true`: the journal's thread is ending this epoch
+    /// now. `false`: this is the next epoch that the thread will end.
     Joining(bool),
     /// The reader starts after the last unit with at most this stamp.
     Before(u64),
@@ -34,14 +35,15 @@ pub(super) struct Place {
     pub(super) is_waiting: bool,
     /// Whether the reader discards everything ([`Log::join_discarding`]).
     pub(super) discards: bool,
-    /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
-    /// new bytes.
+    /// Whether a reader that has read everything is woken at the end of each epoch, even if the
+    /// epoch added no bytes.
     pub(super) is_eager: bool,
-    /// A number of bytes, and a callback that is called while the reader is further behind: at each
-    /// epoch's end, repeatedly in a long epoch, and by workers that have handed over many bytes.
+    /// A lag in bytes, and a callback. While the reader's lag is greater, the callback is called at
+    /// the end of each epoch, repeatedly during a long epoch, and by workers that have handed over
+    /// many bytes.
     pub(super) warning: Option<(u64, Wake)>,
-    /// Bytes that were read from the disk and that the reader has not read: those that follow its
-    /// position.
+    /// Bytes that were read from the disk and that the reader has not read. They start at the
+    /// reader's position.
     fetched: VecDeque<Arc<SharedBytes>>,
     fetched_bytes: u64,
     /// Whether the reader needs more bytes from the disk.
