@@ -63,6 +63,7 @@ impl Replication {
             std::thread::Builder::new().name("pantala-backlog".into()).spawn(move || SpillThread::new(server).run())
         {
             tracing::warn!("Can't start the thread that writes the replication backlog to disk: {error}");
+            self.spilling.0.store(false, Relaxed);
         }
     }
 }

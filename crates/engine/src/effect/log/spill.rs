@@ -121,9 +121,12 @@ pub(super) struct Spill {
     must_clear: bool,
     /// Whether the limit has become lower than the number of bytes on disk.
     must_trim: bool,
-    /// The part of the unwritten bytes that was in memory already when spilling started. It does
-    /// not count towards the limit.
+    /// The part of the unwritten bytes that does not count towards the limit: bytes that were in
+    /// memory already when spilling started, and bytes that could be written only since one moment,
+    /// such as a large value, or the part that a smaller backlog leaves.
     initial_bytes: Option<u64>,
+    /// Number of unwritten bytes when they were counted last.
+    unwritten_bytes: u64,
     /// Number of unwritten bytes at which spilling failed, until the thread knows it.
     overflow_bytes: Option<u64>,
     /// Whether the last task was a write.
@@ -155,13 +158,21 @@ impl Spill {
         self.on_disk = 0..0;
         self.must_trim = false;
         self.initial_bytes = None;
+        self.unwritten_bytes = 0;
     }
 
     /// Records the number of bytes that wait to be written. Returns whether there are too many.
     fn note_unwritten(&mut self, bytes: u64) -> bool {
+        let max = self.limits.unwritten_bytes_max;
         let initial_bytes = self.initial_bytes.get_or_insert(bytes);
+        let added = bytes.saturating_sub(self.unwritten_bytes);
+        // The disk is not too slow if it kept up until many bytes were added at once.
+        if added > max / 2 && self.unwritten_bytes <= max / 2 {
+            *initial_bytes += added;
+        }
+        self.unwritten_bytes = bytes;
         *initial_bytes = bytes.min(*initial_bytes);
-        bytes > self.limits.unwritten_bytes_max + *initial_bytes
+        bytes > max + *initial_bytes
     }
 
     fn fail(&mut self) {
@@ -288,6 +299,10 @@ impl<'l> SpillSide<'l> {
             spill.mode = Mode::Working;
             spill.must_trim = limits.bytes_max < spill.on_disk.end - spill.on_disk.start;
         }
+        if limits.unwritten_bytes_max < spill.limits.unwritten_bytes_max {
+            // What waits now does not count towards the lower limit.
+            spill.initial_bytes = None;
+        }
         spill.limits = limits;
         let mut aftermath = self.log.free();
         // After a failure, the thread waits for a time instead of a task.
@@ -329,7 +344,8 @@ impl<'l> SpillSide<'l> {
         {
             let (reader, start) = (place.id, place.next(position));
             let spill = &mut self.log.spill;
-            let range = start..spill.on_disk.end.min(start + READ_BYTES_MAX);
+            // The rest is in memory.
+            let range = start..self.extent.memory_start.min(start + READ_BYTES_MAX);
             (spill.has_written_last, spill.last_reader) = (false, reader);
             let buffer = self.log.pool.take((range.end - range.start) as usize);
             return Ok(SpillTaskKind::Read { reader, range, buffer });

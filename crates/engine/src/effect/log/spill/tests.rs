@@ -370,3 +370,20 @@ fn random_readers_receive_the_bytes_at_their_offsets() {
     }
     assert!(from_disk > 0, "no reader read from the disk");
 }
+
+/// Many bytes that are added at once, by a large value or a smaller backlog, do not mean that the
+/// disk is too slow. Bytes that are added while others wait do.
+#[test]
+fn bytes_added_at_once_are_not_a_slow_disk() {
+    const MAX: u64 = 100;
+    let spill_at = |steps: &[u64]| {
+        let limits = SpillLimits { bytes_max: 1000, unwritten_bytes_max: MAX };
+        let mut spill = Spill { limits, ..Spill::default() };
+        steps.iter().map(|&bytes| spill.note_unwritten(bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(spill_at(&[0, 40, 80, 100, 101]), [false, false, false, false, true]);
+    assert_eq!(spill_at(&[0, 10, 300, 290, 100, 0]), [false; 6]);
+    assert_eq!(spill_at(&[0, 10, 300, 390, 391]), [false, false, false, false, true]);
+    assert_eq!(spill_at(&[0, 10, 300, 600]), [false, false, false, true], "it has not written the first");
+    assert_eq!(spill_at(&[0, 300, 40, 340, 0, 40, 80, 101]), [false, false, false, false, false, false, false, true]);
+}
