@@ -130,6 +130,10 @@ fn a_replica_that_was_away_continues_from_the_disk() {
         for replica in replicas(backend) {
             let primary = Server::pantala(backend, &SPILLING);
             follow_stream(&replica, &primary);
+            // `CLIENT KILL` closes a replica only after its first acknowledgement.
+            let mut client = primary.connect();
+            client.call("SET started 1");
+            assert_eq!(client.call("WAIT 1 20000"), Reply::Integer(1));
             // The replica can't reconnect while it is stopped.
             replica.signal(Signal::STOP);
             assert_eq!(primary.connect().call("CLIENT KILL TYPE replica"), Reply::Integer(1));
