@@ -68,7 +68,7 @@ pub struct SpillLimits {
 pub struct SpillTask {
     /// The number of the content on disk. It changes when the content is dropped.
     pub generation: u64,
-    /// What to do.
+    /// The work.
     pub kind: SpillTaskKind,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Spill {
     /// The part of the unwritten bytes that does not count towards the limit: bytes that were in
     /// memory already when spilling started, and bytes that could be written only since one moment,
     /// such as a large value, or the part that a smaller backlog leaves.
-    initial_bytes: Option<u64>,
+    uncounted_bytes: Option<u64>,
     /// Number of unwritten bytes when they were counted last.
     unwritten_bytes: u64,
     /// Number of unwritten bytes at which spilling failed, until the thread knows it.
@@ -157,22 +157,22 @@ impl Spill {
         }
         self.on_disk = 0..0;
         self.must_trim = false;
-        self.initial_bytes = None;
+        self.uncounted_bytes = None;
         self.unwritten_bytes = 0;
     }
 
     /// Records the number of bytes that wait to be written. Returns whether there are too many.
     fn note_unwritten(&mut self, bytes: u64) -> bool {
         let max = self.limits.unwritten_bytes_max;
-        let initial_bytes = self.initial_bytes.get_or_insert(bytes);
+        let uncounted_bytes = self.uncounted_bytes.get_or_insert(bytes);
         let added = bytes.saturating_sub(self.unwritten_bytes);
         // The disk is not too slow if it kept up until many bytes were added at once.
         if added > max / 2 && self.unwritten_bytes <= max / 2 {
-            *initial_bytes += added;
+            *uncounted_bytes += added;
         }
         self.unwritten_bytes = bytes;
-        *initial_bytes = bytes.min(*initial_bytes);
-        bytes > max + *initial_bytes
+        *uncounted_bytes = bytes.min(*uncounted_bytes);
+        bytes > max + *uncounted_bytes
     }
 
     fn fail(&mut self) {
@@ -300,8 +300,8 @@ impl<'l> SpillSide<'l> {
             spill.must_trim = limits.bytes_max < spill.on_disk.end - spill.on_disk.start;
         }
         if limits.unwritten_bytes_max < spill.limits.unwritten_bytes_max {
-            // What waits now does not count towards the lower limit.
-            spill.initial_bytes = None;
+            // Bytes that wait now do not count towards the lower limit.
+            spill.uncounted_bytes = None;
         }
         spill.limits = limits;
         let mut aftermath = self.log.free();
