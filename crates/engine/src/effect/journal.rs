@@ -1,14 +1,18 @@
-//! The journal: a thread that merges all workers' streams into one. Terms: see [`crate::effect`].
+//! The journal: merges all workers' streams into one. Terms: see [`crate::effect`].
+//!
+//! Two threads can end an epoch, one at a time: the journal's thread, and the thread of an *eager*
+//! reader ([`Reader::set_eager`]). In the table and below, *the thread* is the one that ends it.
 //!
 //! | data | written by | read by |
 //! | --- | --- | --- |
-//! | the epoch | the journal's thread | workers, once a turn and for each stamp |
+//! | the epoch | the thread | workers, once a turn and for each stamp |
 //! | a worker's attendance: the epoch that it last saw between two turns, or [`ASLEEP`] | that worker | the thread |
 //! | a worker's segment, behind a lock | that worker, at the end of a turn | the thread |
 //! | the two logs ([`logs`]), behind a lock | the thread, the primary's link | readers |
 //!
 //! Both locks are rarely contended. To hand over units, a worker takes the logs' lock only for the
-//! first units of an epoch (to wake the thread) or to warn readers ([`HANDED_OVER_BYTES_MAX`]).
+//! first units of an epoch (to wake a thread that ends it) or to warn readers
+//! ([`HANDED_OVER_BYTES_MAX`]).
 //!
 //! Attendance and epoch work as in Dekker's algorithm. A worker that wakes writes its attendance
 //! and then reads the epoch again. The thread writes the epoch and then reads the attendance. All
@@ -26,25 +30,27 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
-use pantala_base::{BufferPool, Outgoing};
+use pantala_base::BufferPool;
 
 use crate::effect::batch::encode;
-use crate::effect::log::{Ahead, DeferredWork, NotHeld, ReaderId, Start, Wake};
+use crate::effect::log::{DeferredWork, NotHeld, Start, Wake};
 use crate::effect::segment::{Segment, Stream};
 use crate::tuning::Tuning;
 
 mod logs;
 mod merger;
+mod reader;
 mod spilling;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use logs::Logs;
 pub use logs::Which;
-use merger::{Merger, Replicas};
+use merger::{Merger, Merging, Replicas};
+pub use reader::{Lag, Reader};
 pub use spilling::Spilling;
 
 /// Number of low bits of a stamp. These bits count the units of an epoch. If an epoch has more
@@ -75,6 +81,12 @@ struct Control {
     merged_bytes: u64,
     is_stopping: bool,
     thread: Option<JoinHandle<()>>,
+    /// Whether the thread sleeps until it is notified. It does not while it gathers units.
+    thread_sleeps: bool,
+    /// When the last epoch was delivered.
+    delivered: Instant,
+    /// When the last `PING` was appended.
+    pinged: Instant,
     /// Marks ([`Journal::mark`]) that the stream has not reached.
     marks: Vec<Mark>,
 }
@@ -111,6 +123,8 @@ struct Shared {
     /// See [`Journal::order_libraries`].
     libraries: Mutex<()>,
     replicas: Replicas,
+    /// Locked before `control` by the thread that ends an epoch.
+    merging: Mutex<Merging>,
     control: Mutex<Control>,
     work: Condvar,
     /// Memory of the logs and segments, for reuse.
@@ -119,6 +133,25 @@ struct Shared {
     merging_bytes: AtomicU64,
     /// Whether the current epoch must end even if it has no units ([`Journal::demand`]).
     is_demanded: AtomicBool,
+}
+
+impl Shared {
+    /// Wakes a thread that then ends the epoch: an eager reader that sleeps, or else the journal's
+    /// thread. Called after a flag was set that these threads check under the lock before they
+    /// sleep. So a thread that is not woken here sees the flag.
+    #[cold]
+    fn request_epoch_end(&self) {
+        let mut control = lock(&self.control);
+        let sleeping = control.logs.of_mut(Which::Effects).take_sleeping();
+        match sleeping {
+            Some(wake) => {
+                drop(control);
+                wake();
+            }
+            None if control.thread_sleeps => self.work.notify_one(),
+            None => {}
+        }
+    }
 }
 
 /// The journal of a keyspace. See the head of this module.
@@ -144,11 +177,15 @@ impl Journal {
             without_shards: AtomicU64::new(0),
             libraries: Mutex::new(()),
             replicas: Replicas::default(),
+            merging: Mutex::new(Merging::new(workers)),
             control: Mutex::new(Control {
                 logs: Logs::new(&pool),
                 merged_bytes: 0,
                 is_stopping: false,
                 thread: None,
+                thread_sleeps: false,
+                delivered: Instant::now(),
+                pinged: Instant::now(),
                 marks: Vec::new(),
             }),
             work: Condvar::new(),
@@ -314,8 +351,7 @@ impl Journal {
     /// file, waits for units of this epoch.
     pub fn demand(&self) {
         if !self.shared.is_demanded.swap(true, Ordering::AcqRel) {
-            let _control = lock(&self.shared.control);
-            self.shared.work.notify_one();
+            self.shared.request_epoch_end();
         }
     }
 
@@ -371,10 +407,7 @@ impl Journal {
             self.warn(handed_over);
         }
         if !shared.has_units.load(Ordering::Acquire) && !shared.has_units.swap(true, Ordering::AcqRel) {
-            // The lock is held, so the journal's thread is either before its check or already
-            // waiting. In both cases it does not miss the notification.
-            let _control = lock(&shared.control);
-            shared.work.notify_one();
+            shared.request_epoch_end();
         }
     }
 }
@@ -388,98 +421,6 @@ impl Journal {
         let warned = lock(&self.shared.control).logs.of(Which::Effects).warn(merging + handed_over);
         // Wakes come last: a reader that is awake may have checked before its warning was set.
         warned.iter().for_each(|wake| wake());
-    }
-}
-
-/// A reader of one of the logs, at a position of its own. Must be passed to [`Journal::leave`] in
-/// the end.
-pub struct Reader {
-    shared: Arc<Shared>,
-    which: Which,
-    id: ReaderId,
-}
-
-impl Reader {
-    /// Appends parts of the stream to `into` until these parts contain at least `bytes` bytes, or
-    /// the stream ends. Returns the state of the stream after the parts. If the state is
-    /// [`Ahead::Nothing`], the reader is woken when there is more to read. The concatenated parts
-    /// are whole units in RESP, but a part may end within a unit.
-    pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
-        let (ahead, aftermath) = {
-            let mut control = lock(&self.shared.control);
-            let log = control.logs.of_mut(self.which);
-            (log.read(self.id, bytes, into), log.free())
-        };
-        aftermath.settle();
-        ahead
-    }
-
-    /// Returns the offset of the next byte to read, or `None` before the reader has started and
-    /// after it was cut off.
-    pub fn position(&self) -> Option<u64> {
-        lock(&self.shared.control).logs.of(self.which).position(self.id)
-    }
-
-    /// Reads like [`Reader::read`]. If the reader has read everything in the log, also returns the
-    /// stamp below which all units have been read. If an eager reader has read everything, also
-    /// wakes the journal's thread to end the current epoch.
-    pub fn read_through(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> (Ahead, Option<u64>) {
-        let (ahead, before, aftermath, is_awaited) = {
-            let mut control = lock(&self.shared.control);
-            let log = control.logs.of_mut(self.which);
-            let ahead = log.read(self.id, bytes, into);
-            (ahead, log.read_before(self.id), log.free(), log.is_awaited())
-        };
-        aftermath.settle();
-        if is_awaited {
-            self.shared.work.notify_one();
-        }
-        (ahead, before)
-    }
-
-    /// Sets whether the reader is eager. When an eager reader has read everything, the current
-    /// epoch ends at once, and the reader is woken at the end of each epoch. Without eager readers,
-    /// at most one epoch ends in a millisecond.
-    pub fn set_eager(&self, is_eager: bool) {
-        lock(&self.shared.control).logs.of_mut(self.which).set_eager(self.id, is_eager);
-    }
-
-    /// Returns the number of unread bytes.
-    pub fn lag_bytes(&self) -> u64 {
-        lock(&self.shared.control).logs.of(self.which).lag_bytes(self.id)
-    }
-
-    /// Returns the number of unread bytes that count towards the reader's limits. None do
-    /// while the older part of the stream is written to disk.
-    pub fn limited_bytes(&self) -> u64 {
-        lock(&self.shared.control).logs.of(self.which).limited_bytes(self.id)
-    }
-
-    /// Makes the journal call `warn` repeatedly while the reader is more than `bytes` behind. Bytes
-    /// that workers have handed over count as unread. `warn` must be cheap and take no lock. A late
-    /// call may occur when the reader has already read everything. The reader is woken after such a
-    /// call, so that it checks for the warning again.
-    pub fn warn_beyond(&self, bytes: u64, warn: &Wake) {
-        lock(&self.shared.control).logs.of_mut(self.which).warn_beyond(self.id, bytes, warn);
-    }
-
-    /// Returns a handle with which other threads can see how far the reader is behind.
-    pub fn lag(&self) -> Lag {
-        Lag { shared: Arc::clone(&self.shared), which: self.which, id: self.id }
-    }
-}
-
-/// A handle that reports how far a [`Reader`] is behind.
-pub struct Lag {
-    shared: Arc<Shared>,
-    which: Which,
-    id: ReaderId,
-}
-
-impl Lag {
-    /// Returns the number of bytes that the reader has not read; 0 if it has left.
-    pub fn bytes(&self) -> u64 {
-        lock(&self.shared.control).logs.of(self.which).lag_bytes(self.id)
     }
 }
 

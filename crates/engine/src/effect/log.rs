@@ -36,7 +36,8 @@ mod place;
 pub mod spill;
 
 use ends::Ends;
-use place::{Place, State};
+pub(crate) use place::Place;
+use place::State;
 use spill::{Extent, Spill, SpillSide};
 
 /// Maximum length of the tail, bytes. A longer piece becomes a separate chunk, because sharing it
@@ -238,9 +239,9 @@ impl Log {
         self.free()
     }
 
-    /// Sets whether a reader is eager ([`Place::is_eager`]).
-    pub(crate) fn set_eager(&mut self, id: ReaderId, is_eager: bool) {
-        self.places.iter_mut().filter(|place| place.id == id).for_each(|place| place.is_eager = is_eager);
+    /// Returns the position and settings of a reader, if it has not left.
+    pub(crate) fn place(&mut self, id: ReaderId) -> Option<&mut Place> {
+        self.places.iter_mut().find(|place| place.id == id)
     }
 
     /// Sets a callback that is called while a reader is more than `bytes` behind. The log is then
@@ -250,9 +251,11 @@ impl Log {
         place.into_iter().for_each(|place| place.warning = Some((bytes, Arc::clone(warn))));
     }
 
-    /// Returns whether an eager reader has read everything.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.places.iter().any(|place| place.is_eager && place.is_waiting && matches!(place.state, State::At(_)))
+    /// Returns the wake of an eager reader that sleeps. The reader then counts as awake.
+    pub(crate) fn take_sleeping(&mut self) -> Option<Wake> {
+        let place = self.places.iter_mut().find(|place| place.is_sleeping)?;
+        place.is_sleeping = false;
+        Some(Arc::clone(&place.wake))
     }
 
     /// Records that the log contains all units with stamps below `before`. Returns the wakes of
@@ -497,6 +500,7 @@ impl Log {
     pub(crate) fn read(&mut self, id: ReaderId, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let memory_start = self.extent().memory_start;
         let Some(place) = self.places.iter_mut().find(|place| place.id == id) else { return Ahead::Nothing };
+        place.is_sleeping = false;
         let position = match place.state {
             State::Joining(_) | State::Before(_) => return Ahead::NotStarted,
             State::CutOff(why) => return Ahead::CutOff(why),

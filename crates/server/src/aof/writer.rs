@@ -190,6 +190,7 @@ pub fn start(
         failed_at: None,
         awaited: Vec::new(),
         is_ending: false,
+        is_eager: false,
     };
     // The [`Writer`] is sent to the thread once the thread has started. If the thread can't be
     // started, the writer is still here, and its reader is removed from the journal.
@@ -229,6 +230,8 @@ struct Writer {
     /// Each waiter, with the stamp below which all effects must be synced.
     awaited: Vec<(u64, Awaiting)>,
     is_ending: bool,
+    /// Whether replies or waiters need syncs, so that this thread ends the journal's epochs.
+    is_eager: bool,
 }
 
 /// The value that [`Writer::turn`] returns if the thread must end.
@@ -236,25 +239,25 @@ struct Ended;
 
 impl Writer {
     fn run(mut self) {
-        let mut is_eager = false;
         let inbox = Arc::clone(&self.inbox);
         let mut heap = ThreadHeap::new(move || inbox.wake());
         loop {
-            let orders = self.inbox.wait(self.due());
+            let orders = if self.may_sleep() { self.inbox.wait(self.due()) } else { self.inbox.take() };
             heap.purge_if_requested();
             // `None` if the server was dropped without stopping this thread.
             let Some(server) = self.server.upgrade() else { return };
-            let aof = &server.snapshots().aof;
-            let wants_eager = aof.gate().awaits_syncs(Durability::Default)
-                || aof.is_sync_asked()
-                || self.is_ending
-                || !self.awaited.is_empty();
-            if is_eager != wants_eager {
-                is_eager = wants_eager;
-                self.reader.set_eager(is_eager);
-            }
             for order in orders {
                 self.obey(&server, order);
+            }
+            let aof = &server.snapshots().aof;
+            self.set_eager(
+                aof.gate().awaits_syncs(Durability::Default)
+                    || aof.is_sync_asked()
+                    || self.is_ending
+                    || !self.awaited.is_empty(),
+            );
+            if self.is_eager && self.failed_at.is_none() {
+                self.reader.end_epoch();
             }
             if self.turn(&server).is_err() {
                 let is_rewriting = !self.writing.is_rotated() || self.base.is_some();
@@ -276,6 +279,19 @@ impl Writer {
                 return;
             }
         }
+    }
+
+    fn set_eager(&mut self, is_eager: bool) {
+        if self.is_eager != is_eager {
+            self.is_eager = is_eager;
+            self.reader.set_eager(is_eager);
+        }
+    }
+
+    /// Returns whether the thread may sleep until an order or a wake-up arrives. After a failure
+    /// the thread sleeps until the retry, and the journal's thread ends the epochs.
+    fn may_sleep(&self) -> bool {
+        !self.is_eager || self.failed_at.is_some() || self.reader.may_sleep()
     }
 
     /// Returns the time at which the next retry or sync is due, or `None` if none is needed.
@@ -313,8 +329,8 @@ impl Writer {
     fn await_epoch(&mut self, server: &Server, awaiting: Awaiting) {
         let journal = server.keyspace().journal();
         self.awaited.push((journal.epoch_end(), awaiting));
-        self.reader.set_eager(true);
         journal.demand();
+        self.set_eager(true);
     }
 
     /// Reads and writes all available effects, and syncs them if a sync is due. After a failure,

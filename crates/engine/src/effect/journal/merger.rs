@@ -1,15 +1,13 @@
-//! The journal's thread: ends epochs, and appends their units to the log. [`crate::effect`] defines
-//! the terms.
+//! The end of an epoch: its units are merged and appended to the log, by the journal's thread or by
+//! an eager reader. [`crate::effect`] defines the terms.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pantala_base::ThreadHeap;
 
-use super::{
-    ATTENDANCE_POLL, Control, EPOCH_SHIFT, EPOCH_TIME, GET_ACK, Mark, PING, POLLS_PER_BOUND, Shared, Which, lock,
-};
+use super::{ATTENDANCE_POLL, Control, EPOCH_SHIFT, EPOCH_TIME, GET_ACK, Mark, PING, POLLS_PER_BOUND, Shared, lock};
 use crate::effect::log::DeferredWork;
 use crate::effect::merge::merge;
 use crate::effect::piece::Piece;
@@ -38,24 +36,31 @@ impl Default for Replicas {
     }
 }
 
-/// The state of the journal's thread.
-pub(super) struct Merger<'s> {
-    shared: &'s Shared,
-    /// Units of each worker that are not in the log yet.
+/// Units that were collected from the workers and are not in the log yet. The thread that ends an
+/// epoch holds the lock of this state, so that epochs enter the log in order.
+#[derive(Default)]
+pub(super) struct Merging {
+    /// Units of each worker.
     segments: Vec<Segment>,
     /// The last database that the stream has selected.
     selected: Option<u32>,
-    /// Time at which the last `PING` was appended.
-    pinged: Instant,
-    /// Time at which the last epoch was delivered.
-    delivered: Instant,
+}
+
+impl Merging {
+    pub(super) fn new(workers: usize) -> Self {
+        Merging { segments: (0..workers).map(|_| Segment::default()).collect(), selected: None }
+    }
+}
+
+/// The state of the journal's thread.
+pub(super) struct Merger<'s> {
+    shared: &'s Shared,
     /// The heap in which this thread allocates the stream. Other threads free this memory.
     heap: ThreadHeap,
 }
 
 impl<'s> Merger<'s> {
     pub(super) fn new(shared: &'s Arc<Shared>) -> Self {
-        let segments = shared.segments.iter().map(|_| Segment::default()).collect();
         let waiting = Arc::downgrade(shared);
         let heap = ThreadHeap::new(move || {
             if let Some(shared) = waiting.upgrade() {
@@ -63,43 +68,37 @@ impl<'s> Merger<'s> {
                 shared.work.notify_one();
             }
         });
-        Merger { shared, segments, selected: None, pinged: Instant::now(), delivered: Instant::now(), heap }
+        Merger { shared, heap }
     }
 
     pub(super) fn run(&mut self) {
         while self.wait_for_work() {
             self.gather();
-            self.shared.is_demanded.store(false, Ordering::Release);
-            self.shared.has_units.store(false, Ordering::Release);
-            let Some(epoch) = self.end_epoch() else { return };
-            for (own, segment) in self.segments.iter_mut().zip(&self.shared.segments) {
-                own.append(&mut lock(segment), &self.shared.pool);
+            let mut epoch = Epoch::new(self.shared);
+            // An eager reader may have ended the epoch meanwhile.
+            if self.is_due(&lock(&self.shared.control)) && !epoch.end(|_| ATTENDANCE_POLL) {
+                return;
             }
-            let taken: usize = self.segments.iter().map(Segment::len_bytes).sum();
-            self.shared.merging_bytes.store(taken as u64, Ordering::Relaxed);
-            let end = epoch << EPOCH_SHIFT;
-            self.deliver_cuts(end);
-            let merged = self.merge(end);
-            self.deliver(merged, end);
-            self.shared.merging_bytes.store(0, Ordering::Relaxed);
-            self.delivered = Instant::now();
         }
     }
 
     /// Waits until [`EPOCH_TIME`] has passed since the last delivery, so that more units are
-    /// collected. Does not wait if an eager reader has read everything. The first unit after a
-    /// quiet time is delivered at once. A `PING` and a mark count as deliveries.
+    /// collected. The first unit after a quiet time is delivered at once. A `PING` and a mark count
+    /// as deliveries.
     fn gather(&self) {
-        let rest = EPOCH_TIME.saturating_sub(self.delivered.elapsed());
         let control = lock(&self.shared.control);
-        let is_early = |control: &mut Control| !control.is_stopping && !control.logs.of(Which::Effects).is_awaited();
-        drop(self.shared.work.wait_timeout_while(control, rest, is_early));
+        let rest = EPOCH_TIME.saturating_sub(control.delivered.elapsed());
+        drop(self.shared.work.wait_timeout_while(control, rest, |control| !control.is_stopping));
     }
 
-    /// Returns the time until the next `PING` is due.
-    fn ping_due_in(&self) -> Duration {
-        let period = Duration::from_millis(self.shared.replicas.ping_period_ms.load(Ordering::Relaxed));
-        period.saturating_sub(self.pinged.elapsed())
+    /// Returns whether an epoch must end now.
+    fn is_due(&self, control: &Control) -> bool {
+        let shared = self.shared;
+        shared.has_units.load(Ordering::Acquire)
+            || shared.is_demanded.load(Ordering::Acquire)
+            || control.logs.have_joining()
+            || !control.marks.is_empty()
+            || needs_pings(shared, control) && ping_due_in(shared, control).is_zero()
     }
 
     /// Waits until there are units, readers that join, marks or a demand, or until a `PING` is due.
@@ -118,35 +117,76 @@ impl<'s> Merger<'s> {
                 control = lock(&shared.control);
                 continue;
             }
-            let has_replicas = self.shared.replicas.are_there.load(Ordering::Relaxed);
-            let (ping_due_in, has_readers) = (self.ping_due_in(), has_replicas && control.logs.need_pings());
-            let is_ping_due = ping_due_in.is_zero() && has_readers;
-            let is_awaited = control.logs.have_joining() || !control.marks.is_empty();
-            let is_due =
-                self.shared.has_units.load(Ordering::Acquire) || self.shared.is_demanded.load(Ordering::Acquire);
-            if is_awaited || is_due || is_ping_due {
+            if self.is_due(&control) {
                 return true;
             }
-            control = if has_readers {
-                shared.work.wait_timeout(control, ping_due_in).unwrap_or_else(PoisonError::into_inner).0
+            control.thread_sleeps = true;
+            control = if needs_pings(shared, &control) {
+                let due_in = ping_due_in(shared, &control);
+                shared.work.wait_timeout(control, due_in).unwrap_or_else(PoisonError::into_inner).0
             } else {
                 shared.work.wait(control).unwrap_or_else(PoisonError::into_inner)
             };
+            control.thread_sleeps = false;
         }
     }
 
     /// Returns unused memory to the kernel, including that of empty segments.
     #[cold]
     fn purge(&mut self) {
-        self.segments.iter_mut().for_each(Segment::shrink);
+        lock(&self.shared.merging).segments.iter_mut().for_each(Segment::shrink);
         self.shared.segments.iter().for_each(|segment| lock(segment).shrink());
         self.shared.pool.clear();
         self.heap.purge_if_requested();
     }
+}
 
-    /// Ends the epoch and waits until no unit can get a stamp of that epoch. Returns the next
-    /// epoch, or `None` if the server stops.
-    fn end_epoch(&self) -> Option<u64> {
+/// Returns whether the stream has readers that need periodic `PING`s.
+fn needs_pings(shared: &Shared, control: &Control) -> bool {
+    shared.replicas.are_there.load(Ordering::Relaxed) && control.logs.need_pings()
+}
+
+/// Returns the time until the next `PING` is due.
+fn ping_due_in(shared: &Shared, control: &Control) -> Duration {
+    let period = Duration::from_millis(shared.replicas.ping_period_ms.load(Ordering::Relaxed));
+    period.saturating_sub(control.pinged.elapsed())
+}
+
+/// The end of an epoch, on the journal's thread or on the thread of an eager reader.
+pub(super) struct Epoch<'s> {
+    shared: &'s Shared,
+    merging: MutexGuard<'s, Merging>,
+}
+
+impl<'s> Epoch<'s> {
+    pub(super) fn new(shared: &'s Shared) -> Self {
+        Epoch { shared, merging: lock(&shared.merging) }
+    }
+
+    /// Ends the current epoch and appends its units to the log. `pause` returns how long to sleep
+    /// before the next check of a worker whose turn has not ended; its argument counts the checks.
+    /// Returns `false` if the server stops.
+    pub(super) fn end(&mut self, pause: impl Fn(u32) -> Duration) -> bool {
+        let shared = self.shared;
+        shared.is_demanded.store(false, Ordering::Release);
+        shared.has_units.store(false, Ordering::Release);
+        let Some(epoch) = self.await_workers(pause) else { return false };
+        for (own, segment) in self.merging.segments.iter_mut().zip(&shared.segments) {
+            own.append(&mut lock(segment), &shared.pool);
+        }
+        let taken: usize = self.merging.segments.iter().map(Segment::len_bytes).sum();
+        shared.merging_bytes.store(taken as u64, Ordering::Relaxed);
+        let end = epoch << EPOCH_SHIFT;
+        self.deliver_cuts(end);
+        let merged = self.merge(end);
+        self.deliver(merged, end);
+        shared.merging_bytes.store(0, Ordering::Relaxed);
+        true
+    }
+
+    /// Starts the next epoch and waits until no unit can get a stamp of the former one. Returns the
+    /// next epoch, or `None` if the server stops.
+    fn await_workers(&self, pause: impl Fn(u32) -> Duration) -> Option<u64> {
         // A reader that joins after this point must wait for the end of a later epoch. This epoch
         // may contain only some of the commands that were running when the reader joined.
         {
@@ -167,7 +207,10 @@ impl<'s> Merger<'s> {
                 if polls % POLLS_PER_BOUND == 0 {
                     self.cut_off();
                 }
-                std::thread::sleep(ATTENDANCE_POLL);
+                match pause(polls) {
+                    Duration::ZERO => std::thread::yield_now(),
+                    pause => std::thread::sleep(pause),
+                }
             }
         }
         Some(epoch)
@@ -175,7 +218,7 @@ impl<'s> Merger<'s> {
 
     /// Cuts off readers that exceed their bound while the epoch has not ended.
     fn cut_off(&self) {
-        let own: usize = self.segments.iter().map(Segment::len_bytes).sum();
+        let own: usize = self.merging.segments.iter().map(Segment::len_bytes).sum();
         let handed_over: usize = self.shared.segments.iter().map(|segment| lock(segment).len_bytes()).sum();
         let aftermath = {
             let mut control = lock(&self.shared.control);
@@ -209,7 +252,7 @@ impl<'s> Merger<'s> {
             let Some(cut) = next.filter(|cut| *cut < end) else { return };
             let (merged, bytes) = self.merge(cut + 1);
             // A reader that starts has selected no database yet.
-            self.selected = None;
+            self.merging.selected = None;
             let aftermath = {
                 let mut control = lock(&self.shared.control);
                 control.merged_bytes += bytes;
@@ -223,9 +266,10 @@ impl<'s> Merger<'s> {
     /// the `SELECT`s that were added.
     fn merge(&mut self, end: u64) -> (Vec<Piece>, u64) {
         let len_bytes = |segments: &[Segment]| segments.iter().map(Segment::len_bytes).sum::<usize>();
-        let before = len_bytes(&self.segments);
-        let merged = merge(&mut self.segments, end, &mut self.selected, &self.shared.pool);
-        (merged, (before - len_bytes(&self.segments)) as u64)
+        let Merging { segments, selected } = &mut *self.merging;
+        let before = len_bytes(segments);
+        let merged = merge(segments, end, selected, &self.shared.pool);
+        (merged, (before - len_bytes(segments)) as u64)
     }
 
     /// Appends merged units to the logs, and adds their length in bytes to
@@ -234,13 +278,14 @@ impl<'s> Merger<'s> {
         let (aftermath, eager) = {
             let mut control = lock(&self.shared.control);
             control.merged_bytes += bytes;
+            control.delivered = Instant::now();
             let (has_started, mut aftermath) = control.logs.append(merged);
             if has_started {
                 // A reader that starts has selected no database yet.
-                self.selected = None;
+                self.merging.selected = None;
             }
-            if self.shared.replicas.are_there.load(Ordering::Relaxed) && self.ping_due_in().is_zero() {
-                self.pinged = Instant::now();
+            if self.shared.replicas.are_there.load(Ordering::Relaxed) && ping_due_in(self.shared, &control).is_zero() {
+                control.pinged = control.delivered;
                 aftermath.add(control.logs.append_own(PING));
             }
             self.drop_unwanted(&mut control);

@@ -25,7 +25,7 @@ pub(super) enum State {
 }
 
 /// The position and settings of a reader.
-pub(super) struct Place {
+pub(crate) struct Place {
     pub(super) id: ReaderId,
     pub(super) state: State,
     /// Maximum number of bytes that the reader may be behind the end.
@@ -38,6 +38,8 @@ pub(super) struct Place {
     /// Whether a reader that has read everything is woken at the end of each epoch, even if the
     /// epoch added no bytes.
     pub(super) is_eager: bool,
+    /// Whether this eager reader's owner sleeps, so that it must be woken to end the epoch.
+    pub(super) is_sleeping: bool,
     /// A lag in bytes, and a callback. While the reader's lag is greater, the callback is called at
     /// the end of each epoch, repeatedly during a long epoch, and by workers that have handed over
     /// many bytes.
@@ -60,11 +62,29 @@ impl Place {
             is_waiting: true,
             discards,
             is_eager: false,
+            is_sleeping: false,
             warning: None,
             fetched: VecDeque::new(),
             fetched_bytes: 0,
             needs_disk: false,
         }
+    }
+
+    /// Sets whether the reader is eager.
+    pub(crate) fn set_eager(&mut self, is_eager: bool) {
+        (self.is_eager, self.is_sleeping) = (is_eager, false);
+    }
+
+    /// Notes that the owner of an eager reader sleeps until the reader is woken. Returns `false`,
+    /// and notes nothing, if there is more to read.
+    pub(crate) fn note_sleeping(&mut self) -> bool {
+        self.is_sleeping = self.is_eager && self.is_waiting;
+        self.is_sleeping
+    }
+
+    /// Notes that the reader will read soon, so that it need not be woken.
+    pub(crate) fn note_reading(&mut self) {
+        self.is_waiting = false;
     }
 
     pub(super) fn start_at(&mut self, offset: u64) {

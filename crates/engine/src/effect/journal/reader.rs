@@ -1,0 +1,136 @@
+//! The readers of the journal's logs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pantala_base::Outgoing;
+
+use super::merger::Epoch;
+use super::{ATTENDANCE_POLL, Shared, Which, lock};
+use crate::effect::log::{Ahead, Place, ReaderId, Wake};
+
+/// Number of attendance checks between which an eager reader only yields its CPU: to the worker
+/// whose turn it awaits, if that worker waits for this CPU.
+const YIELDS_MAX: u32 = 16;
+
+/// A reader of one of the logs, at a position of its own. Must be passed to
+/// [`Journal::leave`](super::Journal::leave) in the end.
+pub struct Reader {
+    pub(super) shared: Arc<Shared>,
+    pub(super) which: Which,
+    pub(super) id: ReaderId,
+}
+
+impl Reader {
+    /// Appends parts of the stream to `into` until these parts contain at least `bytes` bytes, or
+    /// the stream ends. Returns the state of the stream after the parts. If the state is
+    /// [`Ahead::Nothing`], the reader is woken when there is more to read. The concatenated parts
+    /// are whole units in RESP, but a part may end within a unit.
+    pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
+        let (ahead, aftermath) = {
+            let mut control = lock(&self.shared.control);
+            let log = control.logs.of_mut(self.which);
+            (log.read(self.id, bytes, into), log.free())
+        };
+        aftermath.settle();
+        ahead
+    }
+
+    /// Returns the offset of the next byte to read, or `None` before the reader has started and
+    /// after it was cut off.
+    pub fn position(&self) -> Option<u64> {
+        lock(&self.shared.control).logs.of(self.which).position(self.id)
+    }
+
+    /// Reads like [`Reader::read`]. If the reader has read everything in the log, also returns the
+    /// stamp below which all units have been read.
+    pub fn read_through(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> (Ahead, Option<u64>) {
+        let (ahead, before, aftermath) = {
+            let mut control = lock(&self.shared.control);
+            let log = control.logs.of_mut(self.which);
+            let ahead = log.read(self.id, bytes, into);
+            (ahead, log.read_before(self.id), log.free())
+        };
+        aftermath.settle();
+        (ahead, before)
+    }
+
+    /// Sets whether the reader is eager. An eager reader ends epochs itself, with
+    /// [`Reader::end_epoch`], and announces with [`Reader::may_sleep`] that it sleeps until it is
+    /// woken. Without eager readers, at most one epoch ends in a millisecond.
+    pub fn set_eager(&self, is_eager: bool) {
+        let mut control = lock(&self.shared.control);
+        if let Some(place) = control.logs.of_mut(self.which).place(self.id) {
+            place.set_eager(is_eager);
+        }
+        if !is_eager {
+            // The thread takes over.
+            self.shared.work.notify_one();
+        }
+    }
+
+    /// Ends the current epoch on this thread, if workers have handed over units or called
+    /// [`Journal::demand`](super::Journal::demand). The log then contains all units of the epoch.
+    /// Waits for the end of the workers' turns.
+    pub fn end_epoch(&self) {
+        let is_due =
+            || self.shared.has_units.load(Ordering::Acquire) || self.shared.is_demanded.load(Ordering::Acquire);
+        if is_due() {
+            let mut epoch = Epoch::new(&self.shared);
+            // The journal's thread may have ended the epoch meanwhile.
+            if is_due() {
+                if let Some(place) = lock(&self.shared.control).logs.of_mut(self.which).place(self.id) {
+                    place.note_reading();
+                }
+                epoch.end(|polls| if polls <= YIELDS_MAX { Duration::ZERO } else { ATTENDANCE_POLL });
+            }
+        }
+    }
+
+    /// Returns whether the owner of this eager reader may sleep. If there is anything to read, or
+    /// an epoch to end, returns `false`. Otherwise the reader is woken when that changes.
+    pub fn may_sleep(&self) -> bool {
+        let mut control = lock(&self.shared.control);
+        let is_due = self.shared.has_units.load(Ordering::Acquire) || self.shared.is_demanded.load(Ordering::Acquire);
+        !is_due && control.logs.of_mut(self.which).place(self.id).is_some_and(Place::note_sleeping)
+    }
+
+    /// Returns the number of unread bytes.
+    pub fn lag_bytes(&self) -> u64 {
+        lock(&self.shared.control).logs.of(self.which).lag_bytes(self.id)
+    }
+
+    /// Returns the number of unread bytes that count towards the reader's limits. None do
+    /// while the older part of the stream is written to disk.
+    pub fn limited_bytes(&self) -> u64 {
+        lock(&self.shared.control).logs.of(self.which).limited_bytes(self.id)
+    }
+
+    /// Makes the journal call `warn` repeatedly while the reader is more than `bytes` behind. Bytes
+    /// that workers have handed over count as unread. `warn` must be cheap and take no lock. A late
+    /// call may occur when the reader has already read everything. The reader is woken after such a
+    /// call, so that it checks for the warning again.
+    pub fn warn_beyond(&self, bytes: u64, warn: &Wake) {
+        lock(&self.shared.control).logs.of_mut(self.which).warn_beyond(self.id, bytes, warn);
+    }
+
+    /// Returns a handle with which other threads can see how far the reader is behind.
+    pub fn lag(&self) -> Lag {
+        Lag { shared: Arc::clone(&self.shared), which: self.which, id: self.id }
+    }
+}
+
+/// A handle that reports how far a [`Reader`] is behind.
+pub struct Lag {
+    shared: Arc<Shared>,
+    which: Which,
+    id: ReaderId,
+}
+
+impl Lag {
+    /// Returns the number of bytes that the reader has not read; 0 if it has left.
+    pub fn bytes(&self) -> u64 {
+        lock(&self.shared.control).logs.of(self.which).lag_bytes(self.id)
+    }
+}
