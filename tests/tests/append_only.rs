@@ -219,6 +219,8 @@ fn write_numbers(server: &Server, observed: &Observed, base: &[u64], is_over: &A
 /// the preserved data after each restart.
 fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
     const WRITERS: usize = 4;
+    // So many elements that the list is encoded in pieces.
+    const LARGE: i64 = 10_000;
     let mut random = Random::from_seed(seed);
     let dir = folder();
     let mut base = vec![0; WRITERS];
@@ -226,6 +228,10 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
         let mut all = vec!["--appendfsync", "always"];
         all.extend_from_slice(more);
         let mut server = start(backend, dir.path(), &all);
+        if kill == 0 {
+            let fill = format!("for i = 1, {LARGE} do redis.call('RPUSH', KEYS[1], 'element ' .. i) end");
+            server.connect().command(&["EVAL", &fill, "1", "large"]);
+        }
         let numbers = || (0..WRITERS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
         let observed = Observed { sent: numbers(), acknowledged: numbers(), read: numbers() };
         let is_over = AtomicBool::new(false);
@@ -244,6 +250,8 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
         server.wait_exit(READY_MAX);
         let server = start(backend, dir.path(), &all);
         let mut client = server.connect();
+        let large = client.call("LLEN large").integer();
+        assert_eq!(large, LARGE, "seed {seed}, kill {kill}: a list that no client changes\n{}", server.log());
         for (writer, base) in base.iter_mut().enumerate() {
             let value = |client: &mut Client, name: &str| -> u64 {
                 let reply = client.call(&format!("GET {name}:{writer}"));
@@ -288,6 +296,7 @@ fn acknowledged_and_read_writes_survive_kills() {
 
         crash(backend, seed, 5, &[]);
         crash(backend, seed + 1, 2, &["--execution", "owner"]);
+        crash(backend, seed + 2, 2, &["--aof-use-rdb-preamble", "no"]);
     });
 }
 
@@ -297,8 +306,9 @@ fn acknowledged_writes_survive_many_kills() {
     let kills = std::env::var("PANTALA_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(500);
     let seed = Random::seed("acknowledged_writes_survive_many_kills");
     for_each_backend(|backend| {
-        crash(backend, seed, kills / 4, &[]);
-        crash(backend, seed + 1, kills / 4, &["--execution", "owner"]);
+        crash(backend, seed, kills / 6, &[]);
+        crash(backend, seed + 1, kills / 6, &["--execution", "owner"]);
+        crash(backend, seed + 2, kills / 6, &["--aof-use-rdb-preamble", "no"]);
     });
 }
 
@@ -545,6 +555,28 @@ fn effects_of_a_script_are_not_written_late() {
         shut_down(server);
         let server = start(backend, dir.path(), &[]);
         assert_eq!(server.connect().call("MGET key other"), Reply::Array(vec![Reply::bulk("new"), Reply::bulk("1")]));
+    });
+}
+
+/// Collections of 64 KiB and more are encoded in pieces, so they span several parts of a snapshot.
+#[test]
+fn a_base_of_commands_has_large_collections() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let server = start(backend, dir.path(), &["--aof-use-rdb-preamble", "no"]);
+        let mut client = server.connect();
+        let fill = "for i = 1, 10000 do redis.call('RPUSH', KEYS[1], 'element ' .. i) \
+                    redis.call('HSET', KEYS[2], 'field ' .. i, i) redis.call('SADD', KEYS[3], 'member ' .. i) \
+                    redis.call('ZADD', KEYS[4], i, 'member ' .. i) redis.call('XADD', KEYS[5], '*', 'field', i) \
+                    if i <= 1000 then redis.call('SET', KEYS[6] .. i, i) end end";
+        let reply = client.command(&["EVAL", fill, "6", "l", "h", "s", "z", "x", "k:"]);
+        assert_eq!(reply, Reply::Null);
+        let before = digest(&server);
+        must(&mut client, "BGREWRITEAOF");
+        wait_for_rewrite(&mut client);
+        must(&mut client, "DEBUG LOADAOF");
+        assert_eq!(must(&mut client, "DBSIZE"), Reply::Integer(1005));
+        assert_eq!(digest(&server), before);
     });
 }
 

@@ -14,6 +14,8 @@ pub struct Commands {
     reader: Reader,
     db: Option<u32>,
     payload: Vec<u8>,
+    /// Whether the end of the RDB file has been translated.
+    is_ended: bool,
 }
 
 impl Commands {
@@ -21,18 +23,39 @@ impl Commands {
     /// `string_bytes_max` bytes.
     #[must_use]
     pub fn new(databases: u32, string_bytes_max: u64) -> Self {
-        Commands { reader: Reader::new(None, databases, string_bytes_max, false), db: None, payload: Vec::new() }
+        let reader = Reader::new(None, databases, string_bytes_max, false);
+        Commands { reader, db: None, payload: Vec::new(), is_ended: false }
     }
 
-    /// Translates the next bytes of the RDB file, and appends the commands to `out`.
+    /// Adds the next bytes of the RDB file, translates the entries that are complete, and appends
+    /// the commands to `out`. After a long entry, the reader collects more bytes before it reads
+    /// further entries, so the last entries may be left for [`Commands::finish`].
     ///
     /// # Errors
     /// The RDB file is invalid.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         self.reader.feed(bytes)?;
-        loop {
+        self.translate(out)
+    }
+
+    /// Translates the rest of the RDB file, after its last byte was added.
+    ///
+    /// # Errors
+    /// The RDB file is invalid or truncated.
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.reader.end_input();
+        while !self.is_ended {
+            // Returns an error if the file has no more bytes before its end marker.
+            self.translate(out)?;
+        }
+        Ok(())
+    }
+
+    fn translate(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
+        while !self.is_ended {
             match self.reader.next_piece()? {
-                Next::NeedsInput | Next::Piece(_, Piece::End(_)) => return Ok(()),
+                Next::NeedsInput => return Ok(()),
+                Next::Piece(_, Piece::End(_)) => self.is_ended = true,
                 Next::Piece(_, Piece::Aux(..) | Piece::Database(_)) => {}
                 Next::Piece(_, Piece::Function(text)) => command(out, &[b"FUNCTION", b"LOAD", text]),
                 Next::Piece(_, Piece::Entry(entry)) => {
@@ -53,6 +76,7 @@ impl Commands {
                 }
             }
         }
+        Ok(())
     }
 }
 

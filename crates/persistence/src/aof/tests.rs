@@ -340,3 +340,37 @@ fn other_annotations_are_no_checksums() {
         assert_eq!(Group::read(line), Some(Err(checksum::Damaged)), "{}", line.escape_ascii());
     }
 }
+
+/// Returns an RDB file with a string of `long` bytes between short strings.
+fn rdb_with_a_long_string(long: u32) -> Vec<u8> {
+    let mut file = b"REDIS0010\xfe\x00".to_vec();
+    let short = |file: &mut Vec<u8>, name: u8| file.extend_from_slice(&[0, 1, name, 1, b'v']);
+    (b'a'..b'e').for_each(|name| short(&mut file, name));
+    file.extend_from_slice(b"\x00\x01e\x80");
+    file.extend_from_slice(&long.to_be_bytes());
+    file.resize(file.len() + long as usize, b'x');
+    (b'f'..b'k').for_each(|name| short(&mut file, name));
+    file.extend_from_slice(&[0xff, 0, 0, 0, 0, 0, 0, 0, 0]);
+    file
+}
+
+/// Entries that follow a long entry must be translated too, although the reader waits for as many
+/// bytes again as the long entry has.
+#[test]
+fn a_base_of_commands_has_every_entry() {
+    let file = rdb_with_a_long_string(10_000);
+    for part_bytes in [1, 7, 1000, 9_990, file.len()] {
+        let (mut commands, mut out) = (base::Commands::new(16, 1 << 20), Vec::new());
+        for part in file.chunks(part_bytes) {
+            commands.feed(part, &mut out).expect("a valid file");
+        }
+        commands.finish(&mut out).expect("a whole file");
+        let restored = out.windows(7).filter(|word| *word == b"RESTORE").count();
+        assert_eq!(restored, 10, "parts of {part_bytes} bytes");
+    }
+    for len in [0, 5, 11, 13, 5_000, file.len() - 10, file.len() - 1] {
+        let (mut commands, mut out) = (base::Commands::new(16, 1 << 20), Vec::new());
+        commands.feed(&file[..len], &mut out).expect("the start of a valid file");
+        assert!(commands.finish(&mut out).is_err(), "{len} bytes of the file are taken for the whole file");
+    }
+}

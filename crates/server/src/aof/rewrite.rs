@@ -311,12 +311,29 @@ impl Rewriting {
         Ok(())
     }
 
+    /// Writes the commands that the next bytes of the snapshot contain. `None` stands for the end
+    /// of the snapshot. Does nothing if the base is an RDB file.
+    fn write_commands(&mut self, bytes: Option<&[u8]>) -> io::Result<()> {
+        let Some(commands) = &mut self.commands else { return Ok(()) };
+        let mut translated = self.annotation.take().unwrap_or_default();
+        let outcome = match bytes {
+            Some(bytes) => commands.feed(bytes, &mut translated),
+            None => commands.finish(&mut translated),
+        };
+        outcome.map_err(io::Error::other)?;
+        if self.has_checksums && !translated.is_empty() {
+            self.write(&Group::of(std::iter::once(&translated[..])).line())?;
+        }
+        self.write(&translated)
+    }
+
     fn end(&mut self, outcome: Result<Written, Failure>) -> Result<Base, Unfinished> {
         let is_increment_failed = self.server.snapshots().aof.rewrites.is_increment_failed.load(Relaxed);
         outcome.map_err(|failure| match failure {
             Failure::Aborted if !is_increment_failed => Unfinished::Aborted,
             failure => Unfinished::Failed(failure.to_string()),
         })?;
+        self.write_commands(None).map_err(|error| Unfinished::Failed(error.to_string()))?;
         let Some((path, file)) = &mut self.file else { return Err(Unfinished::Failed("it was not opened".to_owned())) };
         file.flush().and_then(|()| file.sync()).map_err(|error| Unfinished::Failed(error.to_string()))?;
         Ok(Base { path: path.clone(), is_rdb: self.commands.is_none(), bytes: file.len() })
@@ -333,16 +350,11 @@ impl Consumer for Rewriting {
     }
 
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
-        let Some(commands) = &mut self.commands else {
-            let taken = std::mem::take(bytes);
-            return self.write(&taken);
-        };
-        let mut translated = self.annotation.take().unwrap_or_default();
-        commands.feed(bytes, &mut translated).map_err(io::Error::other)?;
-        if self.has_checksums && !translated.is_empty() {
-            self.write(&Group::of(std::iter::once(&translated[..])).line())?;
+        if self.commands.is_some() {
+            return self.write_commands(Some(bytes));
         }
-        self.write(&translated)
+        let taken = std::mem::take(bytes);
+        self.write(&taken)
     }
 
     fn finished(mut self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) -> Option<Record> {
