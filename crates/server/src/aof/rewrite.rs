@@ -20,7 +20,7 @@ use pantala_runtime::SequentialFile;
 
 use super::directory::{Place, directory_of};
 use super::state::{State, lock};
-use super::writer::{self, Inbox, Order, annotated_s};
+use super::writer::{self, Inbox, Order, PERIOD, annotated_s};
 use crate::config::{NEW_FILE_MODE, Settings};
 use crate::host::Server;
 use crate::snapshot::{
@@ -130,14 +130,20 @@ pub fn rewrite_if_due(server: &Server) {
 
 /// Returns whether the next rewrite must wait because rewrites have failed repeatedly.
 fn is_delayed(server: &Server) -> bool {
-    let rewrites = &server.snapshots().aof.rewrites;
-    let failures = rewrites.failures.load(Relaxed);
-    if failures < FAILURES_MAX {
-        return false;
+    let aof = &server.snapshots().aof;
+    let delay_ms = delay_ms(aof.rewrites.failures.load(Relaxed), aof.write_error().is_some());
+    server.monotonic_ms() - aof.rewrites.failed_ms.load(Relaxed) < delay_ms
+}
+
+/// Returns the time in ms after which a rewrite is tried again when this many rewrites in
+/// succession have failed. If the server rejects writes until the rewrite succeeds
+/// (`rejects_writes`), the time does not grow.
+fn delay_ms(failures: u64, rejects_writes: bool) -> i64 {
+    match failures.checked_sub(FAILURES_MAX) {
+        None => 0,
+        Some(_) if rejects_writes => PERIOD.as_millis() as i64,
+        Some(more) => (DELAY_MS_MIN << more.min(6)).min(DELAY_MS_MAX),
     }
-    let doublings = u32::try_from(failures - FAILURES_MAX).unwrap_or(u32::MAX).min(6);
-    let delay_ms = (DELAY_MS_MIN << doublings).min(DELAY_MS_MAX);
-    server.monotonic_ms() - rewrites.failed_ms.load(Relaxed) < delay_ms
 }
 
 /// Starts a rewrite on a worker that holds all shards. Until this function returns, no command that
@@ -401,4 +407,15 @@ pub fn place_of(settings: &Settings) -> io::Result<Place> {
     let manifest = directory.read_manifest().map_err(|unread| io::Error::other(format!("{unread:?}")))?;
     let others_bytes = manifest.to_load().map(|listed| directory.size_of(listed)).sum();
     Ok(Place { directory, manifest, others_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rewrites_that_writes_wait_for_are_tried_each_second() {
+        assert_eq!([0, 2, 3, 4, 100].map(|failures| delay_ms(failures, false)), [0, 0, 60_000, 120_000, 3_600_000]);
+        assert_eq!([0, 2, 3, 4, 100].map(|failures| delay_ms(failures, true)), [0, 0, 1000, 1000, 1000]);
+    }
 }

@@ -49,7 +49,7 @@ use crate::host::Server;
 /// Maximum number of bytes that are read and written together.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Interval between the syncs of `everysec`, and between retries of a failed write.
-const PERIOD: Duration = Duration::from_secs(1);
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
 /// A sync that takes longer than this counts as one that delays writes, as in Redis.
 const DELAY_MIN: Duration = Duration::from_secs(2);
 
