@@ -29,6 +29,9 @@ const WORK_PER_WALK: u32 = 8;
 /// command and only looked for events.
 const IDLE_MAX: Duration = Duration::from_micros(10);
 
+/// Pause of a worker, once a turn, while the snapshot's thread is starved ([`Step::Starved`]).
+const STARVED_PAUSE: Duration = Duration::from_micros(500);
+
 /// Minimum duration of a turn's walk. If a worker's share of a turn is shorter, the share is added
 /// to that of a later turn ([`Walker::credit`]).
 const TURN_MIN: Duration = Duration::from_micros(25);
@@ -134,7 +137,7 @@ impl Walker {
             match step {
                 Step::Ended => loose.free(keyspace),
                 Step::More => keyspace.detached.put_back(loose),
-                Step::Full => {
+                Step::Full | Step::Starved => {
                     keyspace.detached.put_back(loose);
                     return Ahead::Later;
                 }
@@ -164,9 +167,13 @@ impl Walker {
                 now = Instant::now();
             }
             executor.free(ownership);
-            has_walked |= step != Step::Full;
+            has_walked |= step != Step::Full && step != Step::Starved;
             match step {
                 Step::Full => return Ahead::Later,
+                Step::Starved => {
+                    std::thread::sleep(STARVED_PAUSE);
+                    return Ahead::Later;
+                }
                 Step::Ended => {
                     self.shards.swap_remove(next);
                     at = next;

@@ -9,7 +9,8 @@
 //! While the thread sleeps, encoded parts queue up. When more than `QUEUED_BYTES_MAX` bytes are
 //! queued, the walk of the shards, which encodes the entries, pauses. But commands must encode the
 //! entries that they change even then. So the thread doesn't pause while more than twice
-//! `QUEUED_BYTES_MAX` bytes are queued.
+//! `QUEUED_BYTES_MAX` bytes are queued. If it has to wait for a CPU even so, each worker pauses
+//! once a turn (`Progress::note_waits_for_cpu`).
 
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,9 @@ impl Pace {
         if now - checked >= CHECK {
             let wait = self.wait.as_ref().and_then(RunQueueWait::so_far).unwrap_or_default();
             self.shares_cpu = wait.saturating_sub(waited) > (now - checked) / WAIT_PER_CHECK;
+            if self.shares_cpu {
+                progress.note_waits_for_cpu();
+            }
             self.checked = (now, wait);
         }
         if self.shares_cpu && !progress.is_flooded() {

@@ -31,7 +31,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use pantala_dict::{Dict, EntryRef, Keeper, Payload, Reason};
@@ -56,6 +56,9 @@ const PART_CAPACITY: usize = PART_BYTES + 4 * 1024;
 /// Maximum wait of the snapshot's thread for a part. The thread then checks whether the snapshot
 /// was aborted.
 const WAIT: Duration = Duration::from_millis(20);
+
+/// Time for which a record that the snapshot's thread waits for a CPU is valid.
+const WAITS_FOR_CPU: Duration = Duration::from_millis(20);
 
 /// Minimum memory usage in bytes of a collection that is encoded in pieces.
 const LARGE_BYTES: usize = 64 * 1024;
@@ -116,13 +119,30 @@ pub enum Next {
 }
 
 /// Progress of a snapshot.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Progress {
+    began: Instant,
     queued_bytes: AtomicU64,
     forced_bytes: AtomicU64,
     is_discarding: AtomicBool,
+    /// Time until which the snapshot's thread counts as waiting for a CPU, in µs after `began`.
+    waits_for_cpu_until_us: AtomicU64,
     is_abandoned: AtomicBool,
     is_incomplete: AtomicBool,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Progress {
+            began: Instant::now(),
+            queued_bytes: AtomicU64::new(0),
+            forced_bytes: AtomicU64::new(0),
+            waits_for_cpu_until_us: AtomicU64::new(0),
+            is_discarding: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
+            is_incomplete: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Progress {
@@ -153,6 +173,20 @@ impl Progress {
     /// even while the walk pauses. The snapshot's thread must not pause then.
     pub fn is_flooded(&self) -> bool {
         self.queued_bytes.load(Relaxed) > 2 * QUEUED_BYTES_MAX
+    }
+
+    /// Records that the snapshot's thread has to wait for a CPU. Called again while that is so.
+    pub fn note_waits_for_cpu(&self) {
+        let until = self.began.elapsed() + WAITS_FOR_CPU;
+        self.waits_for_cpu_until_us.store(until.as_micros() as u64, Relaxed);
+    }
+
+    /// Returns whether workers should leave CPU time to the snapshot's thread: their changes queue
+    /// parts faster than the thread gets CPU time to write them. A thread that waits for the disk
+    /// records nothing, so it is not starved.
+    fn is_starved(&self) -> bool {
+        let until_us = self.waits_for_cpu_until_us.load(Relaxed);
+        self.is_flooded() && (self.began.elapsed().as_micros() as u64) < until_us
     }
 
     /// Returns whether the walk should pause until the snapshot's thread has caught up.
@@ -444,13 +478,15 @@ pub(crate) enum Step {
     Ended,
     /// The walk pauses until the snapshot's thread has caught up.
     Full,
+    /// Like `Full`, but the thread is behind because it has to wait for a CPU.
+    Starved,
 }
 
 /// Walks over at most `buckets` buckets of a shard, and about [`STEP_BYTES`] of entries.
 pub(crate) fn walk(store: &Store, shard: &mut Shard, buckets: usize) -> Step {
     let Some(snapshot) = &mut shard.snapshot else { return Step::Ended };
     if snapshot.progress.is_full() {
-        return Step::Full;
+        return if snapshot.progress.is_starved() { Step::Starved } else { Step::Full };
     }
     let Some(Walk { place, cursor }) = snapshot.walks.last_mut() else {
         shard.snapshot = None;
