@@ -58,6 +58,22 @@ fn info_has_the_number_of_unwritten_bytes() {
 }
 
 #[test]
+fn a_disk_that_stalls_is_logged_while_it_stalls() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--appendonly", "yes", "--save", ""]);
+        let mut client = server.connect();
+        let is_logged = || server.log().contains("Writing the AOF is taking too long");
+        assert_eq!(client.call("SET key 1"), Reply::ok());
+        stick(&mut client, true);
+        assert_eq!(client.call("SET key 2"), Reply::ok());
+        assert!(!is_logged(), "it has only begun");
+        eventually("the stall is logged", is_logged);
+        stick(&mut client, false);
+        eventually("the effects are written", || buffer(&mut client) == 0);
+    });
+}
+
+#[test]
 fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
     const WRITES: usize = 400;
     for_each_backend(|backend| {

@@ -15,7 +15,7 @@ use pantala_engine::tuning::refusal::Refusals;
 
 use super::directory::Place;
 use super::gate::Gate;
-use super::writer::{Confirm, Handle, Order};
+use super::writer::{Confirm, DELAY_MIN, Handle, Order};
 use crate::config::{AofSettings, AppendFsync};
 use crate::host::Server;
 
@@ -81,6 +81,9 @@ pub struct Written {
     pub delayed_syncs: AtomicU64,
     /// Error number of the last write or sync; 0 if it succeeded.
     pub error: AtomicI32,
+    /// When the running write or sync began, in ms of the monotonic clock. 0 while none runs, and
+    /// once the log says that it takes long.
+    pub busy_since_ms: AtomicI64,
 }
 
 /// The state of the append-only file. All threads share this state; the writer thread updates most
@@ -313,6 +316,20 @@ impl Aof {
     pub fn unwritten_bytes(&self) -> u64 {
         let unread = lock(&self.writer).as_ref().map_or(0, Handle::unread_bytes);
         unread + self.written.pending_bytes.load(Relaxed)
+    }
+
+    /// Logs a write or sync that has taken longer than [`DELAY_MIN`], once. Worker 0 calls this
+    /// function several times a second.
+    pub fn warn_if_stalled(&self, server: &Server) {
+        let since_ms = self.written.busy_since_ms.load(Relaxed);
+        let is_stalled = since_ms != 0 && server.monotonic_ms() - since_ms > DELAY_MIN.as_millis() as i64;
+        // If the write has ended meanwhile, it is not logged.
+        if is_stalled && self.written.busy_since_ms.compare_exchange(since_ms, 0, Relaxed, Relaxed).is_ok() {
+            tracing::warn!(
+                "Writing the AOF is taking too long (disk is busy?). Unless appendfsync is 'always', the latest \
+                 acknowledged writes are only in memory."
+            );
+        }
     }
 
     /// Returns the error of the last write or sync; `None` if it succeeded.

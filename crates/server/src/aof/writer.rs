@@ -51,7 +51,7 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Interval between the syncs of `everysec`, and between retries of a failed write.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 /// A sync that takes longer than this counts as one that delays writes, as in Redis.
-const DELAY_MIN: Duration = Duration::from_secs(2);
+pub(super) const DELAY_MIN: Duration = Duration::from_secs(2);
 
 /// An order to the writer thread.
 pub enum Order {
@@ -351,6 +351,7 @@ impl Writer {
             // increment, these are written before more effects are read.
             let has_more = if self.writing.is_written() { self.read(server) } else { true };
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
+            aof.written.busy_since_ms.store(server.monotonic_ms().max(1), Relaxed);
             faults::hold(Fault::StuckDisk);
             let delay_us = server.keyspace().tuning.aof_flush_delay_us.load(Relaxed);
             if delay_us > 0 && self.writing.pending_bytes() > 0 {
@@ -362,6 +363,7 @@ impl Writer {
                 aof.note_unwritten(server, self.reader.lag_bytes() + self.writing.pending_bytes());
             }
             let synced = written.and_then(|()| self.sync_if_due(server).map_err(|error| ("sync", error)));
+            aof.written.busy_since_ms.store(0, Relaxed);
             match synced {
                 Ok(()) => self.note_well(server),
                 Err((what, error)) => {

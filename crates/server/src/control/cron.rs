@@ -64,6 +64,7 @@ impl Control {
             save_if_due(server, now_ms);
             server.replication().look_after(server);
             rewrite_if_due(server);
+            server.snapshots().aof.warn_if_stalled(server);
         }
     }
 }
