@@ -421,8 +421,10 @@ fn the_single_file_of_redis_6_becomes_the_base() {
         command(&["SET", "k", "v"]),
         command(&["SET", "gone", "v", "PXAT", "1700000000000"]),
     ];
-    let preamble = [&b"REDIS0009\xfe\x00\x00\x01a\x01b\xff"[..], &[0; 8]].concat();
-    for (start_of_file, a) in [(vec![], Reply::Null), (preamble, Reply::bulk("b"))] {
+    // As Redis 6 and Valkey write it.
+    let [redis, valkey] =
+        ["REDIS0009", "VALKEY080"].map(|magic| [magic.as_bytes(), b"\xfe\x00\x00\x01a\x01b\xff", &[0; 8]].concat());
+    for (start_of_file, a) in [(vec![], Reply::Null), (redis, Reply::bulk("b")), (valkey, Reply::bulk("b"))] {
         let dir = folder();
         fs::write(dir.path().join("appendonly.aof"), [start_of_file, effects.concat()].concat()).expect("written");
         for _ in 0..2 {

@@ -54,9 +54,15 @@ pub use reader::{Error, Fault, Next, Reader};
 pub use transactions::{Found, Transactions};
 pub use writing::Writing;
 
-/// The first bytes of an RDB file. If a file of effects starts with these bytes, it has an RDB
-/// preamble: an RDB file that precedes the effects.
-pub const RDB_SIGNATURE: &[u8; 5] = b"REDIS";
+/// Number of bytes that tell whether a file starts with an RDB file ([`is_rdb`]).
+pub const RDB_MAGIC_BYTES: usize = 5;
+
+/// Returns whether a file that starts with these bytes starts with an RDB file of Redis or Valkey.
+/// If such a file contains effects, it has an RDB preamble: an RDB file that precedes the effects.
+#[must_use]
+pub fn is_rdb(start: &[u8]) -> bool {
+    [b"REDIS", b"VALKE"].iter().any(|magic: &&[u8; RDB_MAGIC_BYTES]| start.starts_with(*magic))
+}
 
 /// The prefix of a timestamp annotation. An annotation is a line that starts with `#`. A timestamp
 /// annotation has the time at which the effects after it were written, Unix time in s.

@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use pantala_persistence::aof::{Analysis, Check, Listed, Manifest, Outcome, RDB_SIGNATURE};
+use pantala_persistence::aof::{Analysis, Check, Listed, Manifest, Outcome, RDB_MAGIC_BYTES, is_rdb};
 
 use crate::snapshot;
 
@@ -110,7 +110,7 @@ fn check_path(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<()
     }
     report.line("Start checking Old-Style AOF");
     let name = path.display().to_string();
-    let result = check_single(report, &Part { name: &name, path, is_last: true, has_preamble: is_rdb(path) }, repair)?;
+    let result = check_single(report, &Part { name: &name, path, is_last: true, has_preamble: has_rdb(path) }, repair)?;
     report.line(&result.text("AOF", &name, repair));
     Ok(())
 }
@@ -125,7 +125,7 @@ fn is_manifest(path: &Path, file: &mut File) -> bool {
         return true;
     }
     let mut start = Vec::new();
-    if file.take(INPUT_BYTES as u64).read_to_end(&mut start).is_err() || start.starts_with(RDB_SIGNATURE) {
+    if file.take(INPUT_BYTES as u64).read_to_end(&mut start).is_err() || is_rdb(&start) {
         return false;
     }
     let mut lines = start.split(|byte| *byte == b'\n').skip_while(|line| line.starts_with(b"#"));
@@ -136,9 +136,9 @@ fn is_manifest(path: &Path, file: &mut File) -> bool {
     }
 }
 
-fn is_rdb(path: &Path) -> bool {
-    let mut start = [0; RDB_SIGNATURE.len()];
-    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *RDB_SIGNATURE
+fn has_rdb(path: &Path) -> bool {
+    let mut start = [0; RDB_MAGIC_BYTES];
+    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && is_rdb(&start)
 }
 
 /// Checks the files that a manifest lists.
@@ -154,7 +154,7 @@ fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(
     };
     if let Some(base) = manifest.base() {
         let (name, path) = place(base);
-        let has_preamble = is_rdb(&path);
+        let has_preamble = has_rdb(&path);
         report.line(&format!("Start to check BASE AOF ({} format).", if has_preamble { "RDB" } else { "RESP" }));
         let part = Part { name: &name, path: &path, is_last: manifest.increments().is_empty(), has_preamble };
         let result = check_single(report, &part, repair)?;

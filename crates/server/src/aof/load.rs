@@ -12,7 +12,7 @@ use pantala_engine::executor::Executor;
 use pantala_engine::functions::RestorePolicy;
 use pantala_engine::ownership::Ownership;
 use pantala_persistence::aof::scan::{End as Found, Stopped, run_all};
-use pantala_persistence::aof::{Listed, Manifest, RDB_SIGNATURE, Unread};
+use pantala_persistence::aof::{Listed, Manifest, RDB_MAGIC_BYTES, Unread, is_rdb};
 
 use super::directory::{Directory, directory_of};
 use super::replay::{At, Replay, time_before_deadlines};
@@ -194,8 +194,8 @@ impl Single<'_> {
     /// Loads the RDB data at the start of the file, if any. Returns the offset of the first byte
     /// after this data, or 0.
     fn load_preamble(&self, file: &mut File, target: &mut Target<'_, '_>) -> Result<u64, Failed> {
-        let mut start = [0; RDB_SIGNATURE.len()];
-        if file.read_exact(&mut start).is_err() || start != *RDB_SIGNATURE {
+        let mut start = [0; RDB_MAGIC_BYTES];
+        if file.read_exact(&mut start).is_err() || !is_rdb(&start) {
             return Ok(0);
         }
         let name = self.name();
