@@ -237,13 +237,17 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
         let is_over = AtomicBool::new(false);
         let lifetime = Duration::from_millis(20 + random.below(150) as u64);
         let rewrites = random.one_in(2);
+        // In half of the rounds the server may kill itself earlier, at an operation on a file.
+        let kill_permille = if random.one_in(2) { 0 } else { [2, 20, 200][random.below(3)] };
         std::thread::scope(|scope| {
             scope.spawn(|| write_numbers(&server, &observed, &base, &is_over));
-            if rewrites {
-                std::thread::sleep(lifetime / 2);
-                server.connect().call("BGREWRITEAOF");
-            }
-            std::thread::sleep(if rewrites { lifetime / 2 } else { lifetime });
+            let mut client = server.connect();
+            std::thread::sleep(lifetime / 2);
+            let rewrite = if rewrites { "BGREWRITEAOF\r\n" } else { "" };
+            let orders = format!("DEBUG FAULT kill-at-disk {kill_permille}\r\n{rewrite}");
+            // Without waiting for the replies, because the server may be killed first.
+            let _ = client.try_send_raw(orders.as_bytes());
+            std::thread::sleep(lifetime / 2);
             server.signal(Signal::KILL);
             is_over.store(true, Relaxed);
         });

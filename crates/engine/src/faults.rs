@@ -57,6 +57,9 @@ pub enum Fault {
     /// Calls that write, open or rename a file of the append-only file do not return while the
     /// fault is set. The same applies to calls that write or read the replication backlog on disk.
     StuckDisk,
+    /// The process is killed before or after a call that writes, syncs, opens or renames a file of
+    /// the append-only file, or of a base that is being written.
+    KillAtDisk,
     /// The thread of a promotion can't be started.
     NoThread,
     /// Every key that a `GET` reads counts as hot, so its value is published.
@@ -71,7 +74,7 @@ pub enum Fault {
     UnreadableBacklog,
 }
 
-const ALL: [(&str, Fault); 24] = [
+const ALL: [(&str, Fault); 25] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -90,6 +93,7 @@ const ALL: [(&str, Fault); 24] = [
     ("slow-walk", Fault::SlowWalk),
     ("unkept-entry", Fault::UnkeptEntry),
     ("stuck-disk", Fault::StuckDisk),
+    ("kill-at-disk", Fault::KillAtDisk),
     ("no-thread", Fault::NoThread),
     ("every-key-hot", Fault::EveryKeyHot),
     ("stale-published", Fault::StalePublished),

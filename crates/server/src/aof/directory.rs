@@ -34,17 +34,31 @@ pub fn directory_of(settings: &Settings) -> Directory {
 #[derive(Debug)]
 pub struct SystemFile(SequentialFile);
 
+/// Calls `operation`, which changes or syncs files. Tests kill the process before or after it.
+pub(super) fn between_kills<T>(operation: impl FnOnce() -> T) -> T {
+    kill_if_hit();
+    let outcome = operation();
+    kill_if_hit();
+    outcome
+}
+
+fn kill_if_hit() {
+    if faults::hits(Fault::KillAtDisk) {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}
+
 impl AppendFile for SystemFile {
     fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.append(slices)
+        between_kills(|| self.0.append(slices))
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.0.truncate(len)
+        between_kills(|| self.0.truncate(len))
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.0.sync()
+        between_kills(|| self.0.sync())
     }
 
     fn size(&self) -> io::Result<u64> {
@@ -57,11 +71,12 @@ impl Disk for SystemDisk {
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
         faults::hold(Fault::StuckDisk);
-        fs::DirBuilder::new().mode(NEW_DIRECTORY_MODE).create(path)
+        between_kills(|| fs::DirBuilder::new().mode(NEW_DIRECTORY_MODE).create(path))
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        match File::open(path)?.sync_all() {
+        let directory = File::open(path)?;
+        match between_kills(|| directory.sync_all()) {
             // Some file systems can't sync a directory.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             synced => synced,
@@ -70,7 +85,7 @@ impl Disk for SystemDisk {
 
     fn open(&self, path: &Path) -> io::Result<SystemFile> {
         faults::hold(Fault::StuckDisk);
-        SequentialFile::open(path, NEW_FILE_MODE).map(SystemFile)
+        between_kills(|| SequentialFile::open(path, NEW_FILE_MODE)).map(SystemFile)
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
@@ -83,10 +98,10 @@ impl Disk for SystemDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         faults::hold(Fault::StuckDisk);
-        fs::rename(from, to)
+        between_kills(|| fs::rename(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+        between_kills(|| fs::remove_file(path))
     }
 }

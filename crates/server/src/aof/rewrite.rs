@@ -18,7 +18,7 @@ use pantala_engine::whole::Whole;
 use pantala_persistence::aof::{Commands, Group, NewBase, Writing, timestamp};
 use pantala_runtime::SequentialFile;
 
-use super::directory::{Place, directory_of};
+use super::directory::{Place, between_kills, directory_of};
 use super::state::{State, lock};
 use super::writer::{self, Inbox, Order, PERIOD, annotated_s};
 use crate::config::{NEW_FILE_MODE, Settings};
@@ -309,9 +309,9 @@ impl Rewriting {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some((_, file)) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
-        file.gather(bytes)?;
+        between_kills(|| file.gather(bytes))?;
         if self.syncs && file.len() - self.synced_len >= SYNC_EVERY_BYTES {
-            file.sync()?;
+            between_kills(|| file.sync())?;
             self.synced_len = file.len();
         }
         Ok(())
@@ -341,7 +341,9 @@ impl Rewriting {
         })?;
         self.write_commands(None).map_err(|error| Unfinished::Failed(error.to_string()))?;
         let Some((path, file)) = &mut self.file else { return Err(Unfinished::Failed("it was not opened".to_owned())) };
-        file.flush().and_then(|()| file.sync()).map_err(|error| Unfinished::Failed(error.to_string()))?;
+        between_kills(|| file.flush())
+            .and_then(|()| between_kills(|| file.sync()))
+            .map_err(|error| Unfinished::Failed(error.to_string()))?;
         Ok(Base { path: path.clone(), is_rdb: self.commands.is_none(), bytes: file.len() })
     }
 }
