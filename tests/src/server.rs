@@ -19,6 +19,10 @@ pub const READY_MAX: Duration = Duration::from_secs(30);
 /// take a free port before the server binds it.
 const PORT_TRIES: usize = 20;
 
+/// Arguments that spread the first connections over all workers too, so that a few clients are
+/// enough to test what several workers do.
+const SPREAD: [&str; 2] = ["--packed-connections", "0"];
+
 /// A running server, which is killed when dropped.
 pub struct Server {
     child: Child,
@@ -45,6 +49,7 @@ impl Server {
     #[must_use]
     pub fn pantala(backend: Backend, args: &[&str]) -> Server {
         let mut all = vec!["--io-backend", backend.name(), "--enable-debug-command", "yes"];
+        all.extend_from_slice(&SPREAD);
         all.extend_from_slice(args);
         Server::start(binary::pantala(), &[], &all, None)
     }

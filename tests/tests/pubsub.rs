@@ -936,3 +936,28 @@ fn a_subscription_between_two_scripts_of_a_pipeline() {
         }
     });
 }
+
+/// Tests of client libraries depend on this order: they send a command on one connection and,
+/// before they read its reply, another command on another connection.
+#[test]
+fn commands_of_one_workers_connections_run_in_order() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "3", "--packed-connections", "8"]);
+        let (mut first, mut second) = (server.connect(), server.connect());
+        first.call("HELLO 3");
+        for number in 0..300 {
+            first.send_raw(format!("SUBSCRIBE c{number}\r\n").as_bytes());
+            assert_eq!(second.call(&format!("PUBLISH c{number} x")), Reply::Integer(1), "PUBLISH {number}");
+            first.receive();
+            first.receive();
+            first.send_raw(format!("SET k{number} x\r\n").as_bytes());
+            assert_eq!(second.call(&format!("GET k{number}")), Reply::bulk("x"), "GET {number}");
+            first.receive();
+            let mut third = server.connect();
+            third.call("CLIENT SETNAME third");
+            drop(third);
+            let clients = second.call("CLIENT LIST").text();
+            assert!(!clients.contains("name=third"), "CLIENT LIST {number}: {clients}");
+        }
+    });
+}

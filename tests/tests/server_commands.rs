@@ -51,6 +51,7 @@ fn config_get_names_and_defaults_equal() {
         "sandbox",
         "ignore-unsupported",
         "unauthenticated-timeout",
+        "packed-connections",
         "replica-refuse-empty-primary",
         "aof-checksums",
         "repl-backlog-disk-size",

@@ -180,7 +180,6 @@ pub const HZ_MIN: i128 = 1;
 pub const HZ_MAX: i128 = 500;
 
 /// All settings that the server reads. Each change creates a new value ([`super::ConfigStore`]).
-///
 /// The fields are named after their directives. redis.conf explains the directives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -220,6 +219,8 @@ pub struct Settings {
     pub timeout_s: u32,
     /// Time after which a client that has not authenticated is closed, s; 0 means never.
     pub unauthenticated_timeout_s: u32,
+    /// Number of connections that the first worker serves before others get any.
+    pub packed_connections: u32,
     /// Maximum number of clients.
     pub maxclients: u32,
     /// Settings of the process: its supervisor, log, title and out-of-memory score.
@@ -316,8 +317,7 @@ pub struct Settings {
     pub maxmemory_policy: MaxmemoryPolicy,
     /// Number of keys sampled for each eviction, at least 1.
     pub maxmemory_samples: u32,
-    /// How long one command may evict, on Redis's scale from 0 to 100. At 100, it evicts until
-    /// memory no longer exceeds its limit.
+    /// How long one command may evict, 0 to 100. 100: until memory no longer exceeds its limit.
     pub maxmemory_eviction_tenacity: u32,
     /// How slowly the access counter of the LFU policies grows.
     pub lfu_log_factor: u32,
@@ -439,6 +439,7 @@ impl Settings {
             tcp_keepalive_s: small(values, "tcp-keepalive"),
             timeout_s: small(values, "timeout"),
             unauthenticated_timeout_s: small(values, "unauthenticated-timeout"),
+            packed_connections: small(values, "packed-connections"),
             maxclients: small(values, "maxclients"),
             process: ProcessSettings::new(values),
             daemonize: values.bool("daemonize"),

@@ -178,11 +178,19 @@ fn order(homes: u32, io_workers: u32) -> impl Iterator<Item = usize> {
 }
 
 /// Chooses the worker for a new connection. `loads` has each worker's number of connections.
-/// Returns an index in `loads`. Without `is_near`, chooses the least loaded of all workers. With
+/// Returns an index in `loads`. Chooses the first worker while it has fewer than `packed`
+/// connections. Otherwise, without `is_near`, chooses the least loaded of all workers. With
 /// `is_near`, chooses the least loaded of the near workers. If the load of this worker exceeds the
 /// least load of all workers by more than an eighth, chooses the least loaded of all workers
 /// instead.
-pub fn choose(loads: impl Iterator<Item = u64> + Clone, is_near: Option<impl Fn(usize) -> bool>) -> Option<usize> {
+pub fn choose(
+    loads: impl Iterator<Item = u64> + Clone,
+    packed: u64,
+    is_near: Option<impl Fn(usize) -> bool>,
+) -> Option<usize> {
+    if loads.clone().next()? < packed {
+        return Some(0);
+    }
     let least = loads.clone().enumerate().min_by_key(|(_, load)| *load);
     let Some(is_near) = is_near else { return least.map(|(worker, _)| worker) };
     let (worker, least) = least?;
@@ -295,9 +303,11 @@ mod tests {
     #[test]
     fn connections_prefer_their_node_while_loads_are_even() {
         let none: Option<fn(usize) -> bool> = None;
-        assert_eq!(choose([3, 1, 1].into_iter(), none), Some(1));
-        assert_eq!(choose([].into_iter(), none), None);
-        let near = |loads: &[u64]| choose(loads.iter().copied(), Some(|worker| worker >= 2));
+        assert_eq!(choose([3, 1, 1].into_iter(), 0, none), Some(1));
+        assert_eq!(choose([3, 1, 1].into_iter(), 3, none), Some(1));
+        assert_eq!(choose([3, 1, 1].into_iter(), 4, none), Some(0));
+        assert_eq!(choose([].into_iter(), 4, none), None);
+        let near = |loads: &[u64]| choose(loads.iter().copied(), 0, Some(|worker| worker >= 2));
         assert_eq!(near(&[0, 0, 0, 0]), Some(2));
         assert_eq!(near(&[0, 0, 1, 0]), Some(3));
         assert_eq!(near(&[0, 0, 1, 1]), Some(0));
@@ -316,7 +326,7 @@ mod tests {
         let (mut loads, mut near) = ([0_u64; 64], 0);
         for _ in 0..640 {
             let node = (random.next_u64() % 2) as usize;
-            let worker = choose(loads.into_iter(), Some(|worker| worker / 32 == node)).expect("a worker");
+            let worker = choose(loads.into_iter(), 0, Some(|worker| worker / 32 == node)).expect("a worker");
             loads[worker] += 1;
             near += usize::from(worker / 32 == node);
         }
@@ -324,7 +334,7 @@ mod tests {
         assert!(spread <= 2 && near > 576, "{spread} {near}");
         let mut loads = [0_u64; 64];
         for _ in 0..6400 {
-            loads[choose(loads.into_iter(), Some(|worker| worker < 32)).expect("a worker")] += 1;
+            loads[choose(loads.into_iter(), 0, Some(|worker| worker < 32)).expect("a worker")] += 1;
         }
         let (least, most) = (loads.iter().min().expect("some"), loads.iter().max().expect("some"));
         assert!(most - least <= least / 8 + 1, "{least} to {most}");

@@ -23,7 +23,7 @@ const OTHER_DEFAULTS: [&str; 7] = [
 ];
 
 /// Pantala's own directives.
-const OWN: [&str; 13] = [
+const OWN: [&str; 14] = [
     "aof-checksums",
     "shards",
     "partitions",
@@ -35,6 +35,7 @@ const OWN: [&str; 13] = [
     "sandbox",
     "ignore-unsupported",
     "unauthenticated-timeout",
+    "packed-connections",
     "replica-refuse-empty-primary",
     "repl-backlog-disk-size",
 ];
