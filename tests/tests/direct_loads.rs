@@ -188,6 +188,8 @@ fn replicaof_replies_before_the_load_ends() {
         let primary = load_half_for(&mut clients[awake], &replica);
         assert_eq!(sleeper.receive(), Reply::ok());
         assert_eq!(clients[awake].call("CLIENT PAUSE 1 WRITE"), Reply::ok());
+        let denied = clients[awake].call("CONFIG SET repl-diskless-load disabled");
+        assert_eq!(denied.text(), "LOADING Redis is loading the dataset in memory");
         assert_eq!(info(&replica, "persistence", "loading"), "1");
         replica.signal(Signal::TERM);
         let _ = primary.finish();

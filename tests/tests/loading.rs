@@ -88,6 +88,18 @@ fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
         "BLPOP x 0",
         "COMMAND INFO nothing",
         "HELLO 2 SETNAME",
+        "CONFIG SET dir /",
+        "CONFIG SET appendonly yes",
+        "CONFIG SET appendonly no",
+        "CONFIG SET repl-diskless-load swapdb",
+        "CONFIG SET loglevel notice repl-diskless-load disabled",
+        "CONFIG SET loglevel notice loglevel notice dir /",
+        "CONFIG SET dir / dir /",
+        "CONFIG SET nothing 1 dir /",
+        "CONFIG SET dir / nothing 1",
+        "CONFIG SET daemonize yes dir /",
+        "CONFIG SET loglevel notice",
+        "CONFIG GET repl-diskless-load",
     ];
     // `WATCH` is not in `calls`, because the servers differ: Redis replies OK. Pantala rejects it,
     // because `WATCH` needs the key's shard, and the load holds all shards.
@@ -115,7 +127,8 @@ fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
 #[test]
 fn clients_are_served_while_the_dataset_is_loaded() {
     let (folder, digest) = dataset(Backend::all()[0]);
-    let shared = [&["--dir", path(&folder), "--save", "", "--enable-debug-command", "yes"][..], &SLOW].concat();
+    let allowed = ["--enable-debug-command", "yes", "--enable-protected-configs", "yes"];
+    let shared = [&["--dir", path(&folder), "--save", ""][..], &allowed, &SLOW].concat();
     // By default, redis-server serves clients only once for each 2 MiB that it has loaded.
     let often = ["--loading-process-events-interval-bytes", "1024"];
     let reference = Server::redis_loading(&[&shared[..], &often].concat());

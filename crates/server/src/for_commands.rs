@@ -12,8 +12,8 @@ use pantala_engine::message::Message;
 use pantala_scripting::{Existing, Library};
 
 use crate::aof;
-use crate::config::Settings;
 use crate::config::replica::Address;
+use crate::config::{Circumstances, Settings};
 use crate::host::Server;
 use crate::process;
 use crate::scripting::{Kind, forget};
@@ -77,11 +77,13 @@ impl Host for Server {
 
     fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
         let is_replica = self.keyspace().tuning.is_replica();
+        let is_loading = self.snapshots().loading.denies_changes(self.keyspace().tuning.refusals());
+        let circumstances = Circumstances { is_local: client.address.is_local(), is_loading };
         let names_appendonly = pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"appendonly"));
         let apply = |old: &Settings, new: &Settings| {
             process::change_oom_score(&old.process, &new.process, is_replica, || self.apply(old, new, names_appendonly))
         };
-        self.config().set(pairs, client.address.is_local(), &apply).map_err(|reason| format!("ERR {reason}"))?;
+        self.config().set(pairs, circumstances, &apply)?;
         for port in self.keyspace().ports().iter() {
             port.send(Message::Reload);
         }

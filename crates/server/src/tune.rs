@@ -21,9 +21,6 @@ impl Server {
     /// # Errors
     /// A setting can't be applied. The server continues to run with the old settings.
     pub fn apply(&self, old: &Settings, new: &Settings, names_appendonly: bool) -> Result<(), Refusal> {
-        if new.aof.is_on != old.aof.is_on && self.snapshots().loading.is_startup() {
-            return Err(Refusal { directive: "appendonly", reason: "The dataset is being loaded".into() });
-        }
         if new.maxclients > old.maxclients {
             process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
         }
@@ -34,7 +31,7 @@ impl Server {
             let refused = |_| Refusal { directive: new.tls.changed_first, reason: reason.into() };
             process::Encryption::renewed(self.listening().encryption(), &old.tls, &new.tls).map_err(refused)?
         };
-        let is_off = || !self.snapshots().loading.is_startup() && self.snapshots().aof.state() == aof::State::Off;
+        let is_off = || self.snapshots().aof.state() == aof::State::Off;
         let place = if new.aof.is_on && (!old.aof.is_on || names_appendonly && is_off()) {
             let refused = |reason: &str| Refusal { directive: "appendonly", reason: reason.into() };
             Some(aof::prepare(new).map_err(refused)?)

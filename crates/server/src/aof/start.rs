@@ -255,6 +255,13 @@ fn sync(server: &Server) -> bool {
 /// retries after failures, and exits the process after `RESTARTS_MAX` failed attempts. A replica
 /// must not run without the file that its operator relies on.
 pub fn restart(server: &Server) {
+    server.snapshots().loading.set_reopening(true);
+    reopen(server);
+    server.snapshots().loading.set_reopening(false);
+}
+
+/// Does the work of [`restart`].
+fn reopen(server: &Server) {
     if server.snapshots().aof.state() != State::Off {
         turn_off(server);
     }

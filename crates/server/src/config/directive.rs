@@ -97,6 +97,8 @@ pub struct Directive {
     pub immutable: bool,
     /// Whether `CONFIG SET` needs `enable-protected-configs`.
     pub protected: bool,
+    /// Whether `CONFIG SET` fails with `-LOADING` while the dataset is being loaded.
+    pub denied_while_loading: bool,
     /// Whether the directive is Pantala's own. Redis doesn't have such directives.
     pub own: bool,
     /// Whether `CONFIG GET` shows the directive only by its exact name.
@@ -116,6 +118,7 @@ impl Directive {
             state,
             immutable: matches!(state, State::AtStart),
             protected: false,
+            denied_while_loading: false,
             own: false,
             hidden: false,
             unsafe_to_ignore: None,
@@ -150,6 +153,11 @@ impl Directive {
     /// Marks the directive as protected: `CONFIG SET` needs `enable-protected-configs`.
     pub const fn protected(self) -> Self {
         Directive { protected: true, ..self }
+    }
+
+    /// Marks the directive as one that can't be changed while the dataset is being loaded.
+    pub const fn denied_while_loading(self) -> Self {
+        Directive { denied_while_loading: true, ..self }
     }
 
     /// Marks the directive as unsafe to ignore. `meaning` is a clause that states the consequence.

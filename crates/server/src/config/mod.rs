@@ -42,7 +42,7 @@ pub use settings::{
     Allowed, AofSettings, AppendFsync, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy,
     SLOWLOG_FINE_US, Settings,
 };
-pub use store::{Apply, ConfigStore, Refusal};
+pub use store::{Apply, Circumstances, ConfigStore, Refusal};
 pub use title::process_title;
 pub use tls::TlsSettings;
 pub use value::OutputLimit;

@@ -25,6 +25,15 @@ pub struct Refusal {
     pub reason: String,
 }
 
+/// The facts about a `CONFIG SET` that decide whether it may set a directive.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    /// Whether the client is on this host, for `enable-protected-configs local`.
+    pub is_local: bool,
+    /// Whether the dataset is being loaded.
+    pub is_loading: bool,
+}
+
 /// Applies a change from the old settings (first argument) to the new settings (second argument).
 /// The store's lock is held during the call, so changes don't overlap.
 pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
@@ -44,6 +53,9 @@ pub struct ConfigStore {
     generation: AtomicU64,
     file: Option<PathBuf>,
 }
+
+/// The error for a directive that can't be changed while the dataset is being loaded.
+const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 
 impl ConfigStore {
     /// Creates the store from the configuration read at startup.
@@ -100,16 +112,15 @@ impl ConfigStore {
         found
     }
 
-    /// Sets all of `pairs` (name, value), or none. `is_local` says whether the client is on this
-    /// host, for `enable-protected-configs local`.
+    /// Sets all of `pairs` (name, value), or none.
     ///
     /// # Errors
     ///
-    /// Redis's error reply without `ERR `.
-    pub fn set(&self, pairs: &[(&[u8], &[u8])], is_local: bool, apply: Apply<'_>) -> Result<(), String> {
+    /// Redis's error reply.
+    pub fn set(&self, pairs: &[(&[u8], &[u8])], circumstances: Circumstances, apply: Apply<'_>) -> Result<(), String> {
         let mut values = self.lock();
         let old = self.settings();
-        let targets = resolve(pairs, &values, old.enable_protected_configs, is_local)?;
+        let targets = resolve(pairs, &values, old.enable_protected_configs, circumstances)?;
         let mut new_values = values.clone();
         for (found, (_, value)) in targets.iter().zip(pairs) {
             set_one(&mut new_values, *found, value).map_err(|wrong| failed(found.name(), &wrong))?;
@@ -191,9 +202,9 @@ impl ConfigStore {
     }
 }
 
-/// Returns Redis's error text for a setting that failed.
+/// Returns Redis's error reply for a setting that failed.
 fn failed(name: &str, reason: &str) -> String {
-    format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+    format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }
 
 /// Finds the directives that `pairs` name. Fails if one of them must not be set.
@@ -201,13 +212,13 @@ fn resolve(
     pairs: &[(&[u8], &[u8])],
     values: &Values,
     protected: Allowed,
-    is_local: bool,
+    circumstances: Circumstances,
 ) -> Result<Vec<Found>, String> {
     let mut targets: Vec<Found> = Vec::with_capacity(pairs.len());
     for (name, value) in pairs {
         let spelled = String::from_utf8_lossy(name);
         let Some(found) = find(name) else {
-            return Err(format!("Unknown option or number of arguments for CONFIG SET - '{spelled}'"));
+            return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{spelled}'"));
         };
         let directive = found.directive();
         // Some tools read `CONFIG GET *` and set all directives to the values in the reply, except
@@ -217,8 +228,11 @@ fn resolve(
         if directive.immutable && !is_as_it_is {
             return Err(failed(&spelled, "can't set immutable config"));
         }
-        if directive.protected && !protected.allows(is_local) {
+        if directive.protected && !protected.allows(circumstances.is_local) {
             return Err(failed(&spelled, "can't set protected config"));
+        }
+        if directive.denied_while_loading && circumstances.is_loading {
+            return Err(LOADING.into());
         }
         // As in Redis, a directive and its alias may both be given, and the last one counts.
         if targets.contains(&found) {

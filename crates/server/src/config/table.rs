@@ -63,7 +63,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("pidfile", Text, ""),
     D::live("loglevel", Choice(&["debug", "verbose", "notice", "warning"]), "notice"),
     D::at_start("logfile", Text, ""),
-    D::live("dir", Kind::Dir, "").protected(),
+    D::live("dir", Kind::Dir, "").protected().denied_while_loading(),
     D::at_start("always-show-logo", Bool, "no"),
     D::live("shutdown-timeout", COUNT, "10"),
     D::live("shutdown-on-sigint", Kind::ShutdownOptions, "default"),
@@ -185,7 +185,7 @@ pub static DIRECTIVES: &[Directive] = &[
     // The value has no effect, because payloads are always checked completely.
     D::live("sanitize-dump-payload", Choice(&["no", "yes", "clients"]), "no"),
     // Append-only file.
-    D::live("appendonly", Bool, "no"),
+    D::live("appendonly", Bool, "no").denied_while_loading(),
     D::at_start("appendfilename", FileName("appendfilename can't be a path, just a filename"), "appendonly.aof"),
     D::at_start("appenddirname", FileName("appenddirname can't be a path, just a dirname"), "appendonlydir"),
     D::live("appendfsync", Choice(&["everysec", "always", "no"]), "everysec"),
@@ -215,7 +215,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("repl-diskless-sync", Bool, "yes"),
     D::live("repl-diskless-sync-delay", COUNT, "5"),
     D::live("repl-diskless-sync-max-replicas", COUNT, "0"),
-    D::live("repl-diskless-load", Choice(&["disabled", "on-empty-db", "swapdb"]), "disabled"),
+    D::live("repl-diskless-load", Choice(&["disabled", "on-empty-db", "swapdb"]), "disabled").denied_while_loading(),
     D::known("repl-disable-tcp-nodelay", Bool, "no"),
     D::live("repl-ping-replica-period", Integer(1, INT_MAX), "10").alias("repl-ping-slave-period"),
     D::live("repl-timeout", Integer(1, INT_MAX), "60"),

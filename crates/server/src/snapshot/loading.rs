@@ -34,6 +34,8 @@ pub struct Loading {
     /// a primary when it begins to replace the dataset. A load clears this before it releases the
     /// shards, so no client can write a key and then find the dataset incomplete.
     is_incomplete: AtomicBool,
+    /// Whether a primary's dataset has been loaded, and the append-only file is now being reopened.
+    is_reopening: AtomicBool,
     /// Number of loads that have failed and left an empty dataset.
     failures: AtomicU64,
     /// The value of `failures` when the last shutdown was requested.
@@ -104,6 +106,19 @@ impl Loading {
     /// Records whether the dataset is incomplete. The caller must hold all shards.
     pub fn set_incomplete(&self, is_incomplete: bool) {
         self.is_incomplete.store(is_incomplete, Relaxed);
+    }
+
+    /// Returns whether `CONFIG SET` denies changes of `appendonly` and other directives that a load
+    /// depends on. While the append-only file is being reopened, it permits them, because
+    /// `CONFIG SET appendonly` repeats or ends the attempts to open the file.
+    pub fn denies_changes(&self, refusals: Refusals) -> bool {
+        // After a load at startup, commands are accepted before the load counts as ended.
+        refusals.contains(Refusals::LOADING) && !self.is_reopening.load(Relaxed) || self.is_startup()
+    }
+
+    /// Records whether the append-only file is being reopened after a load.
+    pub fn set_reopening(&self, is_reopening: bool) {
+        self.is_reopening.store(is_reopening, Relaxed);
     }
 
     /// Records that a load has failed and left an empty dataset.

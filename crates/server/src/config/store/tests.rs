@@ -13,9 +13,12 @@ fn store(options: &str) -> ConfigStore {
     ConfigStore::new(&loaded.expect("a configuration"))
 }
 
+/// A client on another host sends a command to a server that isn't loading.
+const REMOTE: Circumstances = Circumstances { is_local: false, is_loading: false };
+
 fn set(store: &ConfigStore, pairs: &[(&str, &str)]) -> Result<(), String> {
     let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-    store.set(&pairs, false, &|_, _| Ok(()))
+    store.set(&pairs, REMOTE, &|_, _| Ok(()))
 }
 
 fn get(store: &ConfigStore, patterns: &[&str]) -> Vec<(String, String)> {
@@ -58,9 +61,10 @@ fn own_immutable_directives_may_be_set_to_their_current_value() {
 #[test]
 fn errors_of_set_match_redis() {
     let store = store("");
-    let failed =
-        |name: &str, reason: &str| Err(format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}"));
-    let unknown = |name: &str| Err(format!("Unknown option or number of arguments for CONFIG SET - '{name}'"));
+    let failed = |name: &str, reason: &str| {
+        Err(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"))
+    };
+    let unknown = |name: &str| Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'"));
     assert_eq!(set(&store, &[("foo", "1")]), unknown("foo"));
     assert_eq!(set(&store, &[("timeout", "1"), ("timeout", "2")]), failed("timeout", "duplicate parameter"));
     assert_eq!(set(&store, &[("DAEMONIZE", "yes")]), failed("DAEMONIZE", "can't set immutable config"));
@@ -121,7 +125,7 @@ fn a_rejected_change_leaves_the_settings() {
         seen.borrow_mut().push((old.port, new.port));
         Err(Refusal { directive: "port", reason: "Unable to listen on this port. Check server logs.".into() })
     };
-    let answer = store.set(&[(b"port", b"7001")], false, &apply);
+    let answer = store.set(&[(b"port", b"7001")], REMOTE, &apply);
     assert_eq!(answer, Err(failed("port", "Unable to listen on this port. Check server logs.")));
     assert_eq!(*seen.borrow(), [(6379, 7001)]);
     assert_eq!((store.settings().port, store.generation()), (6379, 0));
@@ -130,13 +134,29 @@ fn a_rejected_change_leaves_the_settings() {
 #[test]
 fn protected_directives_follow_their_switch() {
     let dir = System.current_dir().into_os_string().into_encoded_bytes();
-    let set_dir = |options: &str, is_local: bool| store(options).set(&[(b"dir", &dir)], is_local, &|_, _| Ok(()));
+    let set_dir = |options: &str, is_local: bool| {
+        store(options).set(&[(b"dir", &dir)], Circumstances { is_local, ..REMOTE }, &|_, _| Ok(()))
+    };
     assert!(set_dir("enable-protected-configs no", true).is_err());
     assert_eq!(set_dir("enable-protected-configs local", true), Ok(()));
     assert!(set_dir("enable-protected-configs local", false).is_err());
     assert_eq!(set_dir("enable-protected-configs yes", false), Ok(()));
-    let missing = store("enable-protected-configs yes").set(&[(b"dir", b"/nonexist")], false, &|_, _| Ok(()));
+    let missing = store("enable-protected-configs yes").set(&[(b"dir", b"/nonexist")], REMOTE, &|_, _| Ok(()));
     assert_eq!(missing, Err(failed("dir", "No such file or directory")));
+}
+
+/// `tests/loading.rs` compares these errors with redis-server.
+#[test]
+fn some_directives_are_denied_while_loading() {
+    let open = store("enable-protected-configs yes");
+    let loading = Circumstances { is_loading: true, ..REMOTE };
+    let set = |store: &ConfigStore, pairs: &[(&[u8], &[u8])]| store.set(pairs, loading, &|_, _| Ok(()));
+    let denied = DIRECTIVES.iter().filter(|directive| directive.denied_while_loading);
+    assert_eq!(denied.map(|directive| directive.name).collect::<Vec<_>>(), ["dir", "appendonly", "repl-diskless-load"]);
+    assert_eq!(set(&open, &[(b"timeout", b"5"), (b"appendonly", b"no")]), Err(LOADING.into()));
+    assert_eq!(get(&open, &["timeout"]), pairs(&[("timeout", "0")]));
+    assert_eq!(set(&open, &[(b"timeout", b"5")]), Ok(()));
+    assert_eq!(set(&store(""), &[(b"dir", b"/")]), Err(failed("dir", "can't set protected config")));
 }
 
 #[test]
