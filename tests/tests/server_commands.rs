@@ -165,6 +165,28 @@ fn config_rewrite_keeps_the_file_and_its_comments() {
     assert!(text.find("# a remark") < text.find("timeout 7"), "the order changed:\n{text}");
 }
 
+/// `DEBUG CONFIG-REWRITE-FORCE-ALL` writes every directive. A server that reads the file has the
+/// same configuration.
+#[test]
+fn a_rewrite_of_all_directives_is_read_again() {
+    let (server, folder) = pantala_with_file("hz 20\n", &["--enable-debug-command", "yes"]);
+    let mut client = server.connect();
+    let set = ["CONFIG", "SET", "save", "", "shutdown-on-sigterm", "force", "maxmemory", "100mb"];
+    assert_eq!(client.command(&set), Reply::ok());
+    assert_eq!(client.call("DEBUG CONFIG-REWRITE-FORCE-ALL"), Reply::ok());
+    let text = std::fs::read_to_string(folder.path().join("pantala.conf")).expect("the file exists");
+    for line in ["hz 20", "timeout 0", "activedefrag no", "cluster-node-timeout 15000"] {
+        assert!(text.lines().any(|found| found == line), "{line:?} is missing in:\n{text}");
+    }
+    let (again, _folder) = pantala_with_file(&text, &[]);
+    let settings = |client: &mut Client| {
+        let mut settings = map(&client.call("CONFIG GET *"));
+        assert!(settings.remove("port").is_some());
+        settings
+    };
+    assert_eq!(settings(&mut again.connect()), settings(&mut client));
+}
+
 #[test]
 fn info_has_the_fields_of_redis() {
     /// Sections that must have all fields of Redis.

@@ -34,6 +34,10 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
             context.host.replication().change_id();
             reply.ok();
         }
+        (sub, 2) if is_option(sub, "CONFIG-REWRITE-FORCE-ALL") => match context.host.config_rewrite_all() {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(&error),
+        },
         (sub, 3) if is_option(sub, "AOF-FLUSH-SLEEP") => {
             let delay_us = u64::try_from(leading_integer(args.at(2))).unwrap_or(0);
             context.keyspace.tuning.aof_flush_delay_us.store(delay_us, Relaxed);
@@ -361,6 +365,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    Delay each write to the append-only file.",
             "CHANGE-REPL-ID",
             "    Change the replication ID: replicas need a full synchronization then.",
+            "CONFIG-REWRITE-FORCE-ALL",
+            "    Write all settings to the configuration file, also defaults.",
             "DIGEST",
             "    Return a digest of all databases.",
             "DIGEST-VALUE [<key> ...]",

@@ -118,6 +118,9 @@ impl Host for FakeHost {
     fn config_rewrite(&self) -> Result<(), String> {
         self.record("rewrite".to_owned())
     }
+    fn config_rewrite_all(&self) -> Result<(), String> {
+        self.record("rewrite all".to_owned())
+    }
     fn reset_stats(&self) {
         let _ = self.record("resetstat".to_owned());
     }

@@ -94,6 +94,10 @@ impl Host for Server {
         self.config().rewrite(|| self.keyspace().users().lines()).map_err(|reason| format!("ERR {reason}"))
     }
 
+    fn config_rewrite_all(&self) -> Result<(), String> {
+        self.config().rewrite_all(|| self.keyspace().users().lines()).map_err(|reason| format!("ERR {reason}"))
+    }
+
     fn reset_stats(&self) {
         for worker in self.all_worker_stats() {
             worker.reset();

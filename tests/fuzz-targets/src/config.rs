@@ -1,7 +1,7 @@
 //! Arbitrary bytes as redis.conf. Any text is parsed or rejected, without a panic. If a parsed file
 //! is rewritten, parsing the new text has the same result.
 
-use pantala::config::rewrite::rewrite_text;
+use pantala::config::rewrite::{Extent, rewrite_text};
 use pantala::config::table::names;
 use pantala::config::value::show;
 use pantala::config::{HostDefaults, LoadError, Loaded, Sources, load};
@@ -28,14 +28,16 @@ pub fn run(text: &[u8]) {
     if text.to_ascii_lowercase().windows(7).any(|window| window == b"include") {
         return;
     }
-    let rewritten = rewrite_text(text, &loaded.values, &[]);
-    let again = match read(&rewritten) {
-        Ok(again) => again,
-        Err(error) => panic!("{error}\n{}", rewritten.escape_ascii()),
-    };
-    for found in names() {
-        let kind = found.directive().kind;
-        let (before, after) = (show(kind, loaded.values.at(found.index)), show(kind, again.values.at(found.index)));
-        assert_eq!(before, after, "{} in {}", found.name(), rewritten.escape_ascii());
+    for extent in [Extent::Changed, Extent::All] {
+        let rewritten = rewrite_text(text, &loaded.values, &[], extent);
+        let again = match read(&rewritten) {
+            Ok(again) => again,
+            Err(error) => panic!("{error}\n{}", rewritten.escape_ascii()),
+        };
+        for found in names() {
+            let kind = found.directive().kind;
+            let (before, after) = (show(kind, loaded.values.at(found.index)), show(kind, again.values.at(found.index)));
+            assert_eq!(before, after, "{} in {}", found.name(), rewritten.escape_ascii());
+        }
     }
 }

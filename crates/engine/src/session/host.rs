@@ -103,6 +103,8 @@ pub trait Host: Send + Sync {
     fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String>;
     /// Runs `CONFIG REWRITE`. The error is the complete error reply.
     fn config_rewrite(&self) -> Result<(), String>;
+    /// Runs `DEBUG CONFIG-REWRITE-FORCE-ALL`. The error is the complete error reply.
+    fn config_rewrite_all(&self) -> Result<(), String>;
     /// Runs `CONFIG RESETSTAT`.
     fn reset_stats(&self);
     /// Writes a line to the log, as a warning (`DEBUG LOG`).

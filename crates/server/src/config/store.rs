@@ -4,13 +4,14 @@
 use super::directive::{Kind, State};
 use super::host::{Host, System, reason};
 use super::load::{Loaded, normalize};
-use super::rewrite;
+use super::rewrite::{self, Extent};
 use super::settings::{Allowed, Settings};
 use super::table::{DIRECTIVES, Found, find, names};
 use super::value::{Value, show};
 use super::values::Values;
 use pantala_base::glob;
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,6 +54,9 @@ pub struct ConfigStore {
     generation: AtomicU64,
     file: Option<PathBuf>,
 }
+
+/// The error of a rewrite if the server was started without a configuration file.
+const NO_FILE: &str = "The server is running without a config file";
 
 /// The error for a directive that can't be changed while the dataset is being loaded.
 const LOADING: &str = "LOADING Redis is loading the dataset in memory";
@@ -180,10 +184,8 @@ impl ConfigStore {
     ///
     /// The error reply without `ERR `.
     pub fn rewrite(&self, users: impl FnOnce() -> Vec<Vec<u8>>) -> Result<(), String> {
-        let file = self.file.as_deref().ok_or("The server is running without a config file")?;
-        let values = self.lock();
-        let users = if self.settings().aclfile.is_some() { Vec::new() } else { users() };
-        match rewrite::rewrite_file(file, &values, &users) {
+        let file = self.file.as_deref().ok_or(NO_FILE)?;
+        match self.rewrite_file(file, users, Extent::Changed) {
             Ok(()) => {
                 tracing::warn!("CONFIG REWRITE executed with success.");
                 Ok(())
@@ -193,6 +195,26 @@ impl ConfigStore {
                 Err(format!("Rewriting config file: {}", reason(&error)))
             }
         }
+    }
+
+    /// Writes the values of all directives to the configuration file, including defaults
+    /// (`DEBUG CONFIG-REWRITE-FORCE-ALL`). Is otherwise the same as [`rewrite`](Self::rewrite).
+    ///
+    /// # Errors
+    ///
+    /// The error reply without `ERR `.
+    pub fn rewrite_all(&self, users: impl FnOnce() -> Vec<Vec<u8>>) -> Result<(), String> {
+        let written = match self.file.as_deref() {
+            Some(file) => self.rewrite_file(file, users, Extent::All).map_err(|error| reason(&error)),
+            None => Err(NO_FILE.into()),
+        };
+        written.map_err(|why| format!("CONFIG-REWRITE-FORCE-ALL failed: {why}"))
+    }
+
+    fn rewrite_file(&self, file: &Path, users: impl FnOnce() -> Vec<Vec<u8>>, extent: Extent) -> io::Result<()> {
+        let values = self.lock();
+        let users = if self.settings().aclfile.is_some() { Vec::new() } else { users() };
+        rewrite::rewrite_file(file, &values, &users, extent)
     }
 
     fn lock(&self) -> MutexGuard<'_, Values> {

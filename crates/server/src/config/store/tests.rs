@@ -161,7 +161,9 @@ fn some_directives_are_denied_while_loading() {
 
 #[test]
 fn rewrite_needs_a_file() {
-    assert_eq!(store("").rewrite(Vec::new), Err("The server is running without a config file".into()));
+    assert_eq!(store("").rewrite(Vec::new), Err(NO_FILE.into()));
+    let failed = format!("CONFIG-REWRITE-FORCE-ALL failed: {NO_FILE}");
+    assert_eq!(store("").rewrite_all(Vec::new), Err(failed));
 }
 
 /// A reader of a generation sees the settings of that generation or of a later one.
