@@ -293,9 +293,6 @@ fn is_known_difference(call: &[String]) -> bool {
     let counts = |word: &str| call.iter().filter(|known| *known == word).count();
     match call[0].as_str() {
         "pfmerge" => call.len() == 2,
-        // If no key follows KEYS, Redis checks the permission for the argument before KEYS, and the
-        // command fails.
-        "migrate" => call.last().is_some_and(|word| word == "KEYS"),
         // If the number of keys is invalid, Redis checks no key, and the command fails.
         "zunionstore" | "zinterstore" | "zdiffstore" => {
             let keys = call.get(2).and_then(|number| number.parse().ok()).unwrap_or(0);

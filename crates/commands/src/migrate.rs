@@ -112,7 +112,10 @@ fn delete(access: &mut Access<'_>, key: &Key<'_>) -> Option<Propagated> {
 
 /// Visits the indexes of `MIGRATE`'s keys. Visits none if both a key and `KEYS` are given.
 pub fn migrate_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
-    let mut index = OPTIONS_AT;
+    // As in Redis, the key argument is the only key, even if it is empty, unless the word KEYS
+    // occurs after the host and before the last argument.
+    let names_keys = (2..args.len().saturating_sub(1)).any(|index| is_option(args.at(index), "KEYS"));
+    let mut index = if names_keys { OPTIONS_AT } else { args.len() };
     while let Some(word) = args.get(index) {
         if is_option(word, "KEYS") {
             if args.at(KEY_AT).is_empty() {
