@@ -1,6 +1,6 @@
 //! Downloads and unpacks Debian's source package of redis, with the ordinary apt client.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,6 +15,7 @@ const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 
 /// Returns the directory of the source package, after downloading and unpacking it if it is
 /// missing. If a required program isn't installed, prints a `SKIPPED:` line and returns `None`.
+/// While one caller downloads, callers in other threads and processes wait.
 ///
 /// # Panics
 /// If the package can't be downloaded, or its version isn't [`VERSION`]. Also if [`tool::find`]
@@ -26,6 +27,11 @@ pub fn folder() -> Option<PathBuf> {
     }
     let programs: Vec<_> = PROGRAMS.iter().map(|program| tool::find(program)).collect::<Option<_>>()?;
     let base = base();
+    fs::create_dir_all(&base).expect("the suite's directory is created");
+    // The lock belongs to this open file, so it also excludes other threads. It ends when the file
+    // is closed, even if the process is killed.
+    let lock = File::create(base.join("lock")).expect("the lock file is created");
+    lock.lock().expect("the lock is acquired");
     let folder = base.join(format!("redis-{VERSION}"));
     if !folder.is_dir() {
         fetch(&base);
