@@ -199,8 +199,9 @@ fn redis_s_own_tests_pass_or_are_listed() {
     assert!(red.is_empty(), "{}\n(logs: {})", red.join("\n"), source::base().join("logs").display());
 }
 
-/// Runs the units whose tests start their own servers: replication, failover, files. Such units
-/// can't use an external server. They run one at a time, because each uses the whole machine.
+/// Runs the units whose tests start their own servers: replication, failover, files, configuration.
+/// Such units can't use an external server. They run one at a time, because each uses the whole
+/// machine.
 #[test]
 #[ignore = "long, and fetches a source package: run on a release build by .ci/nightly"]
 fn units_that_start_servers_pass_or_are_listed() {

@@ -47,7 +47,8 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 /// Returns a copy of the source directory in which `src/redis-server` is a script. The script
-/// starts `program` with the suite's arguments followed by `args`. A copy is needed, because the
+/// starts `program` with the suite's arguments. If the first of them is a configuration file, the
+/// script appends `args`. A copy is needed, because the
 /// two modes of the suite may run at the same time. If a required program isn't installed, prints a
 /// `SKIPPED:` line and returns `None`.
 ///
@@ -66,8 +67,10 @@ pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
     // link is removed.
     fs::remove_file(&script).expect("the link is removed");
     // The program replaces the shell (`exec`), because the suite sends signals to the process that
-    // it has started.
-    let text = format!("#!/bin/sh\nexec '{}' \"$@\" {}\n", program.display(), args.join(" "));
+    // it has started. A server without a configuration file is one whose options are the subject of
+    // a test. There, further options could become values of the tested ones.
+    let (program, args) = (program.display(), args.join(" "));
+    let text = format!("#!/bin/sh\n[ -f \"$1\" ] || exec '{program}' \"$@\"\nexec '{program}' \"$@\" {args}\n");
     fs::write(&script, text).expect("the script is written");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("the script is made executable");
     for program in ["redis-check-aof", "redis-check-rdb"] {
