@@ -188,6 +188,8 @@ mod tests {
     fn openssl_lists_select_the_named_suites() {
         assert_eq!(names("").expect("all").len(), 6);
         assert_eq!(names("HIGH:!aNULL:!MD5").expect("all").len(), 6);
+        // Keywords that in OpenSSL also stand for suites that rustls doesn't support.
+        assert_eq!(["ALL", "DEFAULT", "aRSA", "AES"].map(|list| names(list).expect(list).len()), [6, 6, 3, 4]);
         assert_eq!(names("ECDHE+AESGCM:!AES128").expect("two").len(), 2);
         assert_eq!(
             names("ECDHE-RSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384").expect("both"),
@@ -195,7 +197,7 @@ mod tests {
         );
         assert_eq!(names("DEFAULT:-CHACHA20:+ECDSA").expect("four")[2], "ECDHE-ECDSA-AES256-GCM-SHA384");
         assert_eq!(names("!CHACHA20:DEFAULT").expect("four").len(), 4, "banned for good");
-        for refused in ["AES128-SHA", "DHE-RSA-AES256-GCM-SHA384", "DEFAULT:MEDIUM", "!ALL"] {
+        for refused in ["AES128-SHA", "kRSA", "HIGH:AES+kRSA", "DHE-RSA-AES256-GCM-SHA384", "DEFAULT:MEDIUM", "!ALL"] {
             let wrong = names(refused).expect_err(refused);
             assert!(wrong.contains("tls-ciphers"), "{wrong}");
         }
