@@ -110,6 +110,14 @@ fn a_too_long_command_is_neither_received_nor_run() {
         let mut client = named(server, "endless");
         assert!(is_closed(&mut client, &unfinished(LIMIT)));
         assert!(!exists(&mut control, "endless"));
+        // CVE-2025-46686: the arguments of a command use memory until it is complete, even if the
+        // user may not run it.
+        assert_eq!(control.call("ACL SETUSER poor on nopass -@all"), Reply::ok());
+        let mut client = named(server, "many");
+        assert_eq!(client.call("AUTH poor x"), Reply::ok());
+        let request = [&b"*1000000\r\n"[..], &b"$3\r\nGET\r\n".repeat(LIMIT / 9)].concat();
+        assert!(is_closed(&mut client, &request));
+        assert!(!exists(&mut control, "many"));
     });
 }
 

@@ -471,6 +471,7 @@ fn the_protocol_is_that_of_redis() {
         replica.send(&format!("REPLCONF ACK {offset}"));
         let stream = [encode(&["SELECT", "0"]), encode(&["SET", "key", "value"])].concat();
         assert_eq!(replica.bytes(stream.len()), stream);
+        // CVE-2021-31294: such commands failed an assertion in Redis.
         replica.send("GET key");
         assert_eq!(replica.line(), "-ERR Replica can't interact with the keyspace");
         drop(replica);

@@ -66,6 +66,7 @@ fn commands_before_a_protocol_error_run_once() {
         for (error, text) in [
             (&b"*1\r\n%bad\r\n"[..], "expected '$', got '%'"),
             (b"*1\r\n$-5\r\n", "invalid bulk length"),
+            // CVE-2021-32762: the size of an array of that many elements overflowed in hiredis.
             (b"*1000000000000\r\n", "invalid multibulk length"),
             (b"INCR n\r\n", "Master using the inline protocol. Desync?"),
             (b"\"INCR n\r\n", "Master using the inline protocol. Desync?"),
