@@ -90,6 +90,42 @@ fn replies_of_bgsave_are_those_of_redis() {
     }
 }
 
+/// `rdb_saves` counts each `SAVE` and `BGSAVE` at its start. It does not count the snapshots of
+/// `FLUSHALL` and `DEBUG RELOAD`.
+#[test]
+fn saves_are_counted_as_in_redis() {
+    let scene = |server: &Server, folder: &TempDir| {
+        let mut client = server.connect();
+        let mut counted = |call: &str, reply: &str, count: &str| {
+            assert_eq!(client.call(call).text(), reply, "{call}");
+            assert_eq!(field(&mut client, "rdb_saves"), count, "{call}");
+            eventually("no snapshot is running", || field(&mut client, "rdb_bgsave_in_progress") == "0");
+        };
+        counted("SET a 1", "OK", "0");
+        counted("SAVE", "OK", "1");
+        counted("CONFIG SET rdb-key-save-delay 100000", "OK", "1");
+        counted("BGSAVE", "Background saving started", "2");
+        counted("CONFIG SET rdb-key-save-delay 0", "OK", "2");
+        counted("FLUSHALL", "OK", "2");
+        counted("DEBUG RELOAD", "OK", "2");
+        counted("DEBUG RELOAD NOSAVE", "OK", "2");
+        // A file can't replace a directory, so saving fails.
+        std::fs::remove_file(folder.path().join("dump.rdb")).expect("it is there");
+        std::fs::create_dir(folder.path().join("dump.rdb")).expect("created");
+        counted("SAVE", "ERR", "3");
+        counted("BGSAVE", "Background saving started", "4");
+    };
+    let save = ["--save", "3600 1000000"];
+    for_each_backend(|backend| {
+        let folder = folder();
+        scene(&pantala(backend, &folder, &save), &folder);
+    });
+    let folder = folder();
+    if let Some(reference) = Server::redis(&[&["--dir", path(&folder)][..], &save].concat()) {
+        scene(&reference, &folder);
+    }
+}
+
 #[test]
 fn points_of_save_start_a_snapshot() {
     for_each_backend(|backend| {
@@ -106,6 +142,7 @@ fn points_of_save_start_a_snapshot() {
         client.call("MSET d 1 e 2 f 3");
         assert_eq!(client.command(&["CONFIG", "SET", "save", "3600 1 1 2"]), Reply::ok());
         eventually("the new save point is reached", || field(&mut client, "rdb_saves") == "2");
+        wait_until_saved(&mut client);
         assert_eq!(field(&mut client, "rdb_changes_since_last_save"), "0");
     });
 }
@@ -478,7 +515,6 @@ fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
 /// Starts a snapshot during a pause of all writers, and waits until it is written. Returns the
 /// digest of the dataset during the pause.
 fn save_in_a_pause(client: &mut Client) -> String {
-    let started = field(client, "rdb_saves");
     assert_eq!(client.call("CLIENT PAUSE 20000 WRITE"), Reply::ok());
     // Keys with short TTLs expire during this sleep. No key can then expire between the digest and
     // the start of the snapshot.
@@ -486,7 +522,6 @@ fn save_in_a_pause(client: &mut Client) -> String {
     let digest = client.call("DEBUG DIGEST").text();
     assert_eq!(client.call("BGSAVE").text(), "Background saving started");
     assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
-    eventually("the snapshot is written", || field(client, "rdb_saves") != started);
     wait_until_saved(client);
     assert_ne!(field(client, "rdb_last_cow_size"), "0", "no change preceded the walk");
     digest
@@ -540,7 +575,8 @@ fn flushall_replaces_the_file() {
         assert_eq!(client.call("BGSAVE SCHEDULE").text(), "ERR Background save already in progress");
         assert_eq!(client.call("FLUSHALL"), Reply::ok());
         eventually("it is aborted", || server.log().contains("Background saving aborted"));
-        eventually("the empty dataset is saved", || field(&mut client, "rdb_saves") == "1");
+        eventually("a snapshot of the empty dataset is started", || field(&mut client, "rdb_saves") == "2");
+        wait_until_saved(&mut client);
         server.signal(rustix::process::Signal::KILL);
         server.wait_exit(pantala_tests::server::READY_MAX);
         assert_eq!(names(folder.path()), ["dump.rdb"]);
@@ -548,10 +584,13 @@ fn flushall_replaces_the_file() {
         let mut client = server.connect();
         assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
         // If no snapshot is running, the file is replaced before the reply.
+        let file = folder.path().join("dump.rdb");
+        let empty = std::fs::metadata(&file).expect("it is there").len();
         for call in ["SET key 1", "SAVE", "FLUSHALL"] {
             assert_eq!(client.call(call), Reply::ok(), "{call}");
+            let is_empty = std::fs::metadata(&file).expect("it is there").len() == empty;
+            assert_eq!(is_empty, call != "SAVE", "{call}");
         }
-        assert_eq!(field(&mut client, "rdb_saves"), "2");
         assert_eq!(client.call("BGSAVE").text(), "Background saving started");
     });
 }

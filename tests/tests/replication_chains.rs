@@ -456,7 +456,8 @@ fn a_restarted_replica_continues_its_stream() {
             // save point.
             assert_eq!(replica.connect().command(&["CONFIG", "SET", "save", "1 1"]), Reply::ok());
             under_load(&primary, || {
-                eventually("it is saved", || info(&replica, "persistence", "rdb_saves") != "0");
+                eventually("it is being saved", || info(&replica, "persistence", "rdb_saves") != "0");
+                eventually("it is saved", || info(&replica, "persistence", "rdb_bgsave_in_progress") == "0");
             });
             replica.kill();
             let replica = Server::pantala_at(port, backend, &options).expect("the port is free again");

@@ -43,7 +43,7 @@ pub struct Saves {
     last_forced_bytes: AtomicU64,
     /// Number of changes since startup that the last saved snapshot contains.
     saved_changes: AtomicU64,
-    /// Number of snapshots saved since startup.
+    /// Number of snapshots that `SAVE`, `BGSAVE` or a save point has started, as in Redis.
     count: AtomicU64,
     /// Whether a snapshot to the file is scheduled, because a `BGSAVE` could not run at once or
     /// because of a `FLUSHALL`.
@@ -90,7 +90,7 @@ impl Saves {
         self.last_forced_bytes.load(Relaxed)
     }
 
-    /// Returns the number of snapshots saved since startup.
+    /// Returns the number of snapshots that `SAVE`, `BGSAVE` or a save point has started.
     pub fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
@@ -110,11 +110,15 @@ impl Saves {
         self.saved_changes.store(changes, Relaxed);
     }
 
+    /// Counts a snapshot that a command or a save point starts.
+    pub(super) fn note_started(&self) {
+        self.count.fetch_add(1, Relaxed);
+    }
+
     /// Records that a snapshot with this number of changes since startup was saved.
     pub(super) fn note_saved(&self, server: &Server, changes: u64) {
         self.saved_changes.store(changes, Relaxed);
         self.last_save_s.store(server.now_ms() / 1000, Relaxed);
-        self.count.fetch_add(1, Relaxed);
         self.set_failed(server, false);
     }
 }
@@ -185,11 +189,13 @@ fn start_now(server: &Server, whole: &mut Whole<'_>) -> Result<(), NotStarted> {
     let consumer = Saving { server: shared, changes, place, target: Target::of(&settings, 1), file: None };
     match start(server, whole, Purpose::Save, None, Box::new(consumer)) {
         Ok(_) => {
+            saves.note_started();
             tracing::info!("Background saving started");
             Ok(())
         }
         Err(why) => {
             if let NotStarted::Thread(error) = &why {
+                saves.note_started();
                 tracing::warn!("Can't save in background: {error}");
                 saves.set_failed(server, true);
             }

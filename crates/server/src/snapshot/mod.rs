@@ -196,6 +196,7 @@ impl Storage for Files {
         if running.is_some_and(|running| running.purpose != Purpose::Rewrite) {
             return Err(bgsave::IN_PROGRESS);
         }
+        server.snapshots().saves.note_started();
         save::save(&server, whole).map_err(|_| "ERR")
     }
 
