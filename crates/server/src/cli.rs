@@ -31,7 +31,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
     let arguments: Vec<Vec<u8>> = arguments.into_iter().map(OsString::into_vec).collect();
     match arguments.first().map(Vec::as_slice) {
         Some(b"-h") => return Request::Print(command().render_help().to_string()),
-        Some(b"-v" | b"-V") => return Request::Print(command().render_version()),
+        Some(b"-v" | b"-V") => return Request::Print(version()),
         _ => {}
     }
     let mut sources = Sources::default();
@@ -49,7 +49,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
         } else if may_begin && argument.starts_with(b"--") {
             match argument.as_slice() {
                 b"--help" => return Request::Print(command().render_long_help().to_string()),
-                b"--version" => return Request::Print(command().render_version()),
+                b"--version" => return Request::Print(version()),
                 _ => {}
             }
             let next_begins = arguments.get(at + 1).is_none_or(|next| next.starts_with(b"--"));
@@ -96,6 +96,11 @@ fn name_and_value(option: &[u8]) -> Option<(&[u8], &[u8])> {
     let (name, value) = option.split_at(equals);
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     (!name.is_empty() && name.iter().all(is_name)).then(|| (name, &value[1..]))
+}
+
+/// Returns the line that `--version` prints.
+pub fn version() -> String {
+    command().render_version()
 }
 
 /// Returns the clap command, which is used only to write the help and the version.

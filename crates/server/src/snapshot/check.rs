@@ -13,11 +13,15 @@ use pantala_engine::tuning::Tuning;
 use pantala_persistence::rdb::{Check, Reader};
 use pantala_types::rdb_value::Dialect;
 
+use crate::cli::version;
+
 /// The request of the arguments of `check-rdb`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// Check this file.
     Check(PathBuf),
+    /// Print the version of the program.
+    Version,
     /// Print the usage, because the arguments are `--help` or invalid.
     Usage,
 }
@@ -31,6 +35,7 @@ impl Arguments {
             return None;
         }
         match rest {
+            [option] if option == "-v" || option == "--version" => Some(Arguments::Version),
             [file] if !file.is_empty() && file != "--help" => Some(Arguments::Check(file.into())),
             _ => Some(Arguments::Usage),
         }
@@ -41,17 +46,20 @@ const USAGE: &str = "Usage: pantala check-rdb <rdb-file-name>";
 /// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
 
-/// Checks a file, or prints the usage. Returns exit code 0 if the file is valid, 1 otherwise.
+/// Checks a file, or prints the version or the usage. Returns exit code 1 if the file is invalid or
+/// the usage was printed, 0 otherwise.
 pub fn check_rdb(arguments: &Arguments) -> ExitCode {
-    let Arguments::Check(path) = arguments else {
-        // An error is ignored, because standard error may be closed.
-        let _ = writeln!(io::stderr().lock(), "{USAGE}");
-        return ExitCode::FAILURE;
+    // Errors are ignored, because standard output and standard error may be closed.
+    let (is_right, text) = match arguments {
+        Arguments::Check(path) => check(path),
+        Arguments::Version => (true, version()),
+        Arguments::Usage => {
+            let _ = writeln!(io::stderr().lock(), "{USAGE}");
+            return ExitCode::FAILURE;
+        }
     };
-    let mut out = io::stdout().lock();
-    let (checked, text) = check(path);
-    let _ = out.write_all(text.as_bytes());
-    if checked { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Returns whether the file is valid, and the text of the report.
