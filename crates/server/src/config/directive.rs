@@ -31,8 +31,11 @@ pub enum Kind {
     Text,
     /// Text valid in host names, shorter than 256 bytes.
     HostName,
-    /// A file name without a slash. The field is the error text for a value with a slash.
+    /// A file name without a slash, or nothing. The field is the error text for a value with a
+    /// slash.
     FileName(&'static str),
+    /// A file name without a slash. The field is the error text for a value with a slash.
+    RequiredFileName(&'static str),
     /// One of these names, whose case is ignored.
     Choice(&'static [&'static str]),
     /// `oom-score-adj`: a choice that also accepts `relative` for `yes`.

@@ -9,7 +9,7 @@ use super::directive::{Directive, Kind};
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, WORKERS_MAX};
 
 use Directive as D;
-use Kind::{Bool, Choice, FileName, Integer, Memory, MemoryOrPercent, Octal, Text};
+use Kind::{Bool, Choice, FileName, Integer, Memory, MemoryOrPercent, Octal, RequiredFileName, Text};
 
 const INT_MAX: i128 = i32::MAX as i128;
 const INT_MIN: i128 = i32::MIN as i128;
@@ -186,8 +186,12 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("sanitize-dump-payload", Choice(&["no", "yes", "clients"]), "no"),
     // Append-only file.
     D::live("appendonly", Bool, "no").denied_while_loading(),
-    D::at_start("appendfilename", FileName("appendfilename can't be a path, just a filename"), "appendonly.aof"),
-    D::at_start("appenddirname", FileName("appenddirname can't be a path, just a dirname"), "appendonlydir"),
+    D::at_start(
+        "appendfilename",
+        RequiredFileName("appendfilename can't be a path, just a filename"),
+        "appendonly.aof",
+    ),
+    D::at_start("appenddirname", RequiredFileName("appenddirname can't be a path, just a dirname"), "appendonlydir"),
     D::live("appendfsync", Choice(&["everysec", "always", "no"]), "everysec"),
     D::live("no-appendfsync-on-rewrite", Bool, "no"),
     D::live("auto-aof-rewrite-percentage", COUNT, "100"),

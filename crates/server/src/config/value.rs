@@ -97,7 +97,8 @@ pub fn parse(directive: &Directive, words: &[Vec<u8>], previous: &Value, source:
             Some(classes) => Ok(Value::Number(i128::from(classes.bits()))),
             None => Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".into()),
         },
-        Kind::FileName(wrong) if word.contains(&b'/') => Err(wrong.into()),
+        Kind::RequiredFileName(_) if word.is_empty() => Err(format!("{} can't be empty", directive.name)),
+        Kind::FileName(wrong) | Kind::RequiredFileName(wrong) if word.contains(&b'/') => Err(wrong.into()),
         Kind::HostName if word.len() >= HOST_NAME_BYTES_END => Err("Hostnames must be less than 256 characters".into()),
         Kind::HostName if !word.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(byte)) => {
             Err("Hostnames may only contain alphanumeric characters, hyphens or dots".into())
@@ -337,7 +338,10 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
     match (directive.kind, value) {
         (Kind::OutputBufferLimit, _) => return output_limit_lines(directive.name, value, default),
         (Kind::Memory(..), Value::Number(bytes)) => line.extend(format_memory(*bytes).into_bytes()),
-        (Kind::Text | Kind::TitleTemplate | Kind::HostName | Kind::FileName(_), Value::Text(text)) => {
+        (
+            Kind::Text | Kind::TitleTemplate | Kind::HostName | Kind::FileName(_) | Kind::RequiredFileName(_),
+            Value::Text(text),
+        ) => {
             // An empty text that is the default has no line.
             if text.is_empty() && !forced {
                 return Vec::new();
@@ -441,6 +445,10 @@ mod tests {
             ("shutdown-on-sigint", "force  now", SHUTDOWN_OPTIONS),
             ("shutdown-on-sigint", "save nosave", "shutdown options SAVE and NOSAVE can't be used simultaneously"),
             ("dbfilename", "a/b", "dbfilename can't be a path, just a filename"),
+            ("appendfilename", "a/b", "appendfilename can't be a path, just a filename"),
+            ("appendfilename", "", "appendfilename can't be empty"),
+            ("appenddirname", "a/b", "appenddirname can't be a path, just a dirname"),
+            ("appenddirname", "", "appenddirname can't be empty"),
             ("bind", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17", "Too many bind addresses specified."),
         ] {
             assert_eq!(set(name, text), Err(wrong.to_string()), "{name} {text}");
