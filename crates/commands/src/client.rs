@@ -196,6 +196,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         &[
             "CACHING <YES|NO>",
             "    Track the keys of the next command (OPTIN), or don't (OPTOUT).",
+            "DURABILITY <ALWAYS|EVERYSEC|DEFAULT>",
+            "    Send replies after the writes are on disk, don't wait for it, or do as appendfsync says.",
             "GETNAME",
             "    Return the name of this connection.",
             "GETREDIR",

@@ -7,6 +7,7 @@ use pantala_resp::{ArgRange, Args};
 
 use super::unimplemented::{UNIMPLEMENTED, Unimplemented};
 use super::*;
+use crate::testing_host::LocalTest;
 
 /// Number of commands that `COMMAND COUNT` of redis-server 7.0.15 returns without modules.
 const REDIS_COMMANDS: usize = 240;
@@ -325,6 +326,17 @@ fn single_keys_are_within_the_arity() {
     assert_eq!(lookup_full(b"object|encoding").unwrap().single_key(), Some(2));
     for several in ["mget", "mset", "rename", "lcs", "ping"] {
         assert_eq!(lookup(several.as_bytes()).unwrap().single_key(), None, "{several}");
+    }
+}
+
+#[test]
+fn help_of_client_has_all_subcommands() {
+    let client = lookup(b"client").expect("a command");
+    let help = LocalTest::new().run("CLIENT HELP");
+    for command in client.subcommands {
+        let name = command.name.to_uppercase();
+        let is_listed = help.split("|+").any(|line| line.split(' ').next() == Some(&name));
+        assert!(is_listed, "{name} is missing in {help}");
     }
 }
 
