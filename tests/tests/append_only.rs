@@ -672,6 +672,32 @@ fn an_expired_key_exists_for_later_commands() {
     assert_eq!(client.call("OBJECT IDLETIME k"), Reply::Integer(0));
 }
 
+/// As in Redis, `SHUTDOWN` is an error while a file is loaded, because it may have to wait. With
+/// `ABORT`, it finds no shutdown. The load continues.
+#[test]
+fn a_shutdown_in_the_file_is_not_executed() {
+    let commands: [&[&str]; 6] = [
+        &["SET", "a", "1"],
+        &["SHUTDOWN"],
+        &["SHUTDOWN", "NOSAVE", "FORCE"],
+        &["shutdown", "save"],
+        &["SHUTDOWN", "ABORT"],
+        &["SET", "b", "2"],
+    ];
+    let effects: Vec<u8> = commands.iter().flat_map(|words| pantala_tests::client::encode(words)).collect();
+    let load = |started: &dyn Fn(&Path) -> Option<Server>| {
+        let dir = folder();
+        fs::create_dir(dir.path().join("appendonlydir")).expect("created");
+        fs::write(dir.path().join(MANIFEST), "file appendonly.aof.1.incr.aof seq 1 type i\n").expect("written");
+        fs::write(dir.path().join(INCREMENT), &effects).expect("written");
+        let Some(server) = started(dir.path()) else { return };
+        assert_eq!(server.connect().call("MGET a b").elements(), [Reply::bulk("1"), Reply::bulk("2")]);
+        assert!(server.log().contains("SHUTDOWN without NOW or ABORT isn"), "{}", server.log());
+    };
+    load(&|dir| Some(start(Backend::Epoll, dir, &[])));
+    load(&|dir| start_redis(dir, &[]));
+}
+
 /// Commands in the file are applied even if clients may not send them. There are two cases: an
 /// approximate trim, which the file contains with an exact bound and `LIMIT`, and a string that is
 /// longer than the current `proto-max-bulk-len`.

@@ -100,6 +100,10 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     if aborts_with_more || how.no_save && how.save {
         return reply.error(errors::SYNTAX);
     }
+    // This command can't be queued in a transaction, so it comes from an append-only file.
+    if context.session.in_exec && !how.now && !how.abort {
+        return reply.error("ERR SHUTDOWN without NOW or ABORT isn't allowed for DENY BLOCKING client");
+    }
     if context.host.drains_before(how) {
         context.session.awaits = Some(Awaited::Shutdown(how));
         return;
@@ -160,6 +164,11 @@ mod tests {
         ];
         assert_eq!(test.take_calls(), calls);
         assert!(test.session.close_after_reply);
+        test.session.in_exec = true;
+        let denied = "-ERR SHUTDOWN without NOW or ABORT isn't allowed for DENY BLOCKING client|";
+        test.expect(&[("SHUTDOWN NOSAVE", denied), ("SHUTDOWN NOSAVE NOW", ""), ("SHUTDOWN ABORT", "+OK|")]);
+        test.take_calls();
+        test.session.in_exec = false;
         test.host.has_replicas = true;
         test.expect(&[("SHUTDOWN", ""), ("SHUTDOWN ABORT", "+OK|")]);
         assert!(matches!(test.session.awaits.take(), Some(Awaited::Shutdown(_))));

@@ -91,11 +91,14 @@ impl<'r, 'k> Replay<'r, 'k> {
     pub fn new(server: &'r Server, executor: &'r mut Executor<'k>, owned: &'r mut [Ownership], now_ms: i64) -> Self {
         let nowhere = || Endpoint::Unix("AOF".to_owned());
         let client = Client::new(server.keyspace().clients().next_id(), 0, -1, nowhere(), nowhere(), now_ms);
+        let mut session = Session::new(Arc::new(client), server.keyspace().users());
+        // As within `EXEC`, no command may block. For example, `SHUTDOWN` is an error.
+        session.in_exec = true;
         Replay {
             server,
             executor,
             owned,
-            session: Session::new(Arc::new(client), server.keyspace().users()),
+            session,
             transactions: Transactions::default(),
             queued: Vec::new(),
             shards: Vec::new(),
