@@ -1,23 +1,23 @@
 //! The journal: merges all workers' streams into one. Terms: see [`crate::effect`].
 //!
-//! Two threads can end an epoch, one at a time: the journal's thread, and the thread of an *eager*
-//! reader ([`Reader::set_eager`]). In the table and below, *the thread* is the one that ends it.
+//! Two threads can end an epoch, one at a time: the journal's thread, and the thread that owns an
+//! *eager* reader ([`Reader::set_eager`]). The thread that ends an epoch is called *the merger*.
 //!
 //! | data | written by | read by |
 //! | --- | --- | --- |
-//! | the epoch | the thread | workers, once a turn and for each stamp |
-//! | a worker's attendance: the epoch that it last saw between two turns, or [`ASLEEP`] | that worker | the thread |
-//! | a worker's segment, behind a lock | that worker, at the end of a turn | the thread |
-//! | the two logs ([`logs`]), behind a lock | the thread, the primary's link | readers |
+//! | the epoch | the merger | workers, once a turn and for each stamp |
+//! | a worker's attendance: the epoch that it last saw between two turns, or [`ASLEEP`] | that worker | the merger |
+//! | a worker's segment, behind a lock | that worker, at the end of a turn | the merger |
+//! | the two logs ([`logs`]), behind a lock | the merger, the primary's link | readers |
 //!
 //! Both locks are rarely contended. To hand over units, a worker takes the logs' lock only for the
-//! first units of an epoch (to wake a thread that ends it) or to warn readers
+//! first units of an epoch (to wake a merger) or to warn readers
 //! ([`HANDED_OVER_BYTES_MAX`]).
 //!
 //! Attendance and epoch work as in Dekker's algorithm. A worker that wakes writes its attendance
-//! and then reads the epoch again. The thread writes the epoch and then reads the attendance. All
+//! and then reads the epoch again. The merger writes the epoch and then reads the attendance. All
 //! operations are sequentially consistent, so at least one of the two sees the other's write.
-//! Therefore no worker runs commands in an epoch that the thread considers ended.
+//! Therefore no worker runs commands in an epoch that the merger considers ended.
 //!
 //! # Memory
 //!
@@ -36,7 +36,7 @@ use crossbeam::utils::CachePadded;
 use pantala_base::BufferPool;
 
 use crate::effect::batch::encode;
-use crate::effect::log::{DeferredWork, NotHeld, Start, Wake};
+use crate::effect::log::{DeferredWork, EpochEnder, NotHeld, Start, Wake};
 use crate::effect::segment::{Segment, Stream};
 use crate::tuning::Tuning;
 
@@ -61,7 +61,8 @@ const EPOCH_SHIFT: u32 = 24;
 /// Attendance of a sleeping worker.
 const ASLEEP: u64 = u64::MAX;
 
-/// Minimum time between two deliveries by the thread. The units of this time form one epoch.
+/// Minimum time between two deliveries by the journal's thread. The units of this time form one
+/// epoch.
 const EPOCH_TIME: Duration = Duration::from_millis(1);
 
 /// Interval between two checks of a worker whose turn has not ended.
@@ -81,7 +82,8 @@ struct Control {
     merged_bytes: u64,
     is_stopping: bool,
     thread: Option<JoinHandle<()>>,
-    /// Whether the thread sleeps until it is notified. It does not while it gathers units.
+    /// Whether the journal's thread sleeps until it is notified. It does not while it gathers
+    /// units.
     thread_sleeps: bool,
     /// When the last epoch was delivered.
     delivered: Instant,
@@ -136,20 +138,20 @@ struct Shared {
 }
 
 impl Shared {
-    /// Wakes a thread that then ends the epoch: an eager reader that sleeps, or else the journal's
-    /// thread. Called after a flag was set that these threads check under the lock before they
-    /// sleep. So a thread that is not woken here sees the flag.
+    /// Wakes a thread that then ends the epoch: an eager reader that sleeps, or the journal's
+    /// thread if no eager reader will end the epoch soon. Called after a flag was set that these
+    /// threads check under the lock before they sleep. So a thread that is not woken here sees the
+    /// flag.
     #[cold]
     fn request_epoch_end(&self) {
         let mut control = lock(&self.control);
-        let sleeping = control.logs.of_mut(Which::Effects).take_sleeping();
-        match sleeping {
-            Some(wake) => {
+        match control.logs.of_mut(Which::Effects).epoch_ender() {
+            EpochEnder::ToWake(wake) => {
                 drop(control);
                 wake();
             }
-            None if control.thread_sleeps => self.work.notify_one(),
-            None => {}
+            EpochEnder::None if control.thread_sleeps => self.work.notify_one(),
+            EpochEnder::None | EpochEnder::Woken => {}
         }
     }
 }
@@ -232,8 +234,8 @@ impl Journal {
 
     /// Calls `reached` with the offset of the stream's end, once the stream contains everything
     /// that was committed before this call. If `asks` is true, the stream then asks replicas for an
-    /// acknowledgement. `reached` runs on the journal's thread and must be cheap. If no reader
-    /// needs this server's units, `reached` is called immediately, on the caller's thread.
+    /// acknowledgement. `reached` runs on the thread that ends the epoch and must be cheap. If no
+    /// reader needs this server's units, `reached` is called immediately, on the caller's thread.
     pub fn mark(&self, asks: bool, reached: Box<dyn FnOnce(u64) + Send>) {
         let mut control = lock(&self.shared.control);
         if control.thread.is_none() || !control.logs.want_units() {

@@ -37,7 +37,7 @@ pub mod spill;
 
 use ends::Ends;
 pub(crate) use place::Place;
-use place::State;
+use place::{Owner, State};
 use spill::{Extent, Spill, SpillSide};
 
 /// Maximum length of the tail, bytes. A longer piece becomes a separate chunk, because sharing it
@@ -47,9 +47,20 @@ pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 /// Number of a reader, unique for as long as the server runs.
 pub type ReaderId = u64;
 
-/// A callback for a reader that has read everything: there is more to read, or the reader was cut
-/// off. The journal's thread makes the call, so the callback must be cheap and must not read.
+/// A callback for a reader that has read everything: there is more to read, the reader was cut off,
+/// or an eager reader must end the epoch. The journal's thread, a worker or the owner of an eager
+/// reader makes the call, so the callback must be cheap and must not read.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// The eager reader that will end the epoch ([`Log::epoch_ender`]).
+pub(crate) enum EpochEnder {
+    /// No eager reader will do so soon.
+    None,
+    /// A reader that was already woken for it.
+    Woken,
+    /// A reader that the caller must wake.
+    ToWake(Wake),
+}
 
 /// The start of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,11 +262,18 @@ impl Log {
         place.into_iter().for_each(|place| place.warning = Some((bytes, Arc::clone(warn))));
     }
 
-    /// Returns the wake of an eager reader that sleeps. The reader then counts as awake.
-    pub(crate) fn take_sleeping(&mut self) -> Option<Wake> {
-        let place = self.places.iter_mut().find(|place| place.is_sleeping)?;
-        place.is_sleeping = false;
-        Some(Arc::clone(&place.wake))
+    /// Returns which eager reader will end the epoch.
+    pub(crate) fn epoch_ender(&mut self) -> EpochEnder {
+        if self.places.iter().any(|place| place.owner == Owner::Woken) {
+            return EpochEnder::Woken;
+        }
+        match self.places.iter_mut().find(|place| place.owner == Owner::Sleeping) {
+            Some(place) => {
+                place.owner = Owner::Woken;
+                EpochEnder::ToWake(Arc::clone(&place.wake))
+            }
+            None => EpochEnder::None,
+        }
     }
 
     /// Records that the log contains all units with stamps below `before`. Returns the wakes of
@@ -500,7 +518,7 @@ impl Log {
     pub(crate) fn read(&mut self, id: ReaderId, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let memory_start = self.extent().memory_start;
         let Some(place) = self.places.iter_mut().find(|place| place.id == id) else { return Ahead::Nothing };
-        place.is_sleeping = false;
+        place.owner = Owner::Busy;
         let position = match place.state {
             State::Joining(_) | State::Before(_) => return Ahead::NotStarted,
             State::CutOff(why) => return Ahead::CutOff(why),

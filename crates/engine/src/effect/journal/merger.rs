@@ -2,7 +2,7 @@
 //! an eager reader. [`crate::effect`] defines the terms.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use pantala_base::ThreadHeap;
@@ -76,7 +76,7 @@ impl<'s> Merger<'s> {
             self.gather();
             let mut epoch = Epoch::new(self.shared);
             // An eager reader may have ended the epoch meanwhile.
-            if self.is_due(&lock(&self.shared.control)) && !epoch.end(|_| ATTENDANCE_POLL) {
+            if self.is_due(&lock(&self.shared.control)) && epoch.end(|_| Some(ATTENDANCE_POLL)) == Outcome::Stopping {
                 return;
             }
         }
@@ -152,6 +152,17 @@ fn ping_due_in(shared: &Shared, control: &Control) -> Duration {
     period.saturating_sub(control.pinged.elapsed())
 }
 
+/// Result of an attempt to end an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The log contains the units of the epoch.
+    Delivered,
+    /// A worker's turn takes too long. The units are merged when a later epoch ends.
+    GaveUp,
+    /// The server stops.
+    Stopping,
+}
+
 /// The end of an epoch, on the journal's thread or on the thread of an eager reader.
 pub(super) struct Epoch<'s> {
     shared: &'s Shared,
@@ -163,14 +174,30 @@ impl<'s> Epoch<'s> {
         Epoch { shared, merging: lock(&shared.merging) }
     }
 
+    /// Returns `None` if another thread is ending an epoch.
+    pub(super) fn try_new(shared: &'s Shared) -> Option<Self> {
+        match shared.merging.try_lock() {
+            Ok(merging) => Some(Epoch { shared, merging }),
+            Err(TryLockError::Poisoned(poisoned)) => Some(Epoch { shared, merging: poisoned.into_inner() }),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Ends the current epoch and appends its units to the log. `pause` returns how long to sleep
-    /// before the next check of a worker whose turn has not ended; its argument counts the checks.
-    /// Returns `false` if the server stops.
-    pub(super) fn end(&mut self, pause: impl Fn(u32) -> Duration) -> bool {
+    /// before the next check of a worker whose turn has not ended, or `None` to give up; its
+    /// argument counts the checks.
+    pub(super) fn end(&mut self, pause: impl Fn(u32) -> Option<Duration>) -> Outcome {
         let shared = self.shared;
         shared.is_demanded.store(false, Ordering::Release);
         shared.has_units.store(false, Ordering::Release);
-        let Some(epoch) = self.await_workers(pause) else { return false };
+        let epoch = match self.await_workers(pause) {
+            Ok(epoch) => epoch,
+            Err(outcome) => {
+                // The units still have to be merged.
+                shared.has_units.store(true, Ordering::Release);
+                return outcome;
+            }
+        };
         for (own, segment) in self.merging.segments.iter_mut().zip(&shared.segments) {
             own.append(&mut lock(segment), &shared.pool);
         }
@@ -181,12 +208,15 @@ impl<'s> Epoch<'s> {
         let merged = self.merge(end);
         self.deliver(merged, end);
         shared.merging_bytes.store(0, Ordering::Relaxed);
-        true
+        Outcome::Delivered
     }
 
     /// Starts the next epoch and waits until no unit can get a stamp of the former one. Returns the
-    /// next epoch, or `None` if the server stops.
-    fn await_workers(&self, pause: impl Fn(u32) -> Duration) -> Option<u64> {
+    /// next epoch.
+    ///
+    /// # Errors
+    /// The server stops, or `pause` has given up.
+    fn await_workers(&self, pause: impl Fn(u32) -> Option<Duration>) -> Result<u64, Outcome> {
         // A reader that joins after this point must wait for the end of a later epoch. This epoch
         // may contain only some of the commands that were running when the reader joined.
         {
@@ -201,19 +231,20 @@ impl<'s> Epoch<'s> {
             // worker.
             while attendance.load(Ordering::SeqCst) < epoch {
                 if lock(&self.shared.control).is_stopping {
-                    return None;
+                    return Err(Outcome::Stopping);
                 }
                 polls += 1;
                 if polls % POLLS_PER_BOUND == 0 {
                     self.cut_off();
                 }
                 match pause(polls) {
-                    Duration::ZERO => std::thread::yield_now(),
-                    pause => std::thread::sleep(pause),
+                    None => return Err(Outcome::GaveUp),
+                    Some(Duration::ZERO) => std::thread::yield_now(),
+                    Some(pause) => std::thread::sleep(pause),
                 }
             }
         }
-        Some(epoch)
+        Ok(epoch)
     }
 
     /// Cuts off readers that exceed their bound while the epoch has not ended.

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use pantala_base::Outgoing;
 
-use super::merger::Epoch;
+use super::merger::{Epoch, Outcome};
 use super::{ATTENDANCE_POLL, Shared, Which, lock};
 use crate::effect::log::{Ahead, Place, ReaderId, Wake};
 
-/// Number of attendance checks between which an eager reader only yields its CPU: to the worker
-/// whose turn it awaits, if that worker waits for this CPU.
+/// For this many checks of a worker's attendance an eager reader only yields its CPU, because the
+/// worker may be waiting for the same CPU.
 const YIELDS_MAX: u32 = 16;
 
 /// A reader of one of the logs, at a position of its own. Must be passed to
@@ -72,19 +72,33 @@ impl Reader {
 
     /// Ends the current epoch on this thread, if workers have handed over units or called
     /// [`Journal::demand`](super::Journal::demand). The log then contains all units of the epoch.
-    /// Waits for the end of the workers' turns.
+    /// Waits for the end of the workers' turns, but only shortly if there is something to read: it
+    /// must not wait for a long turn. Then the journal's thread ends the epoch.
     pub fn end_epoch(&self) {
-        let is_due =
-            || self.shared.has_units.load(Ordering::Acquire) || self.shared.is_demanded.load(Ordering::Acquire);
-        if is_due() {
-            let mut epoch = Epoch::new(&self.shared);
+        let shared = &*self.shared;
+        let is_due = || shared.has_units.load(Ordering::Acquire) || shared.is_demanded.load(Ordering::Acquire);
+        if !is_due() {
+            return;
+        }
+        let has_read_all =
+            lock(&shared.control).logs.of_mut(self.which).place(self.id).is_none_or(|place| place.has_read_all());
+        let epoch = if has_read_all { Some(Epoch::new(shared)) } else { Epoch::try_new(shared) };
+        let outcome = match epoch {
             // The journal's thread may have ended the epoch meanwhile.
-            if is_due() {
-                if let Some(place) = lock(&self.shared.control).logs.of_mut(self.which).place(self.id) {
+            Some(mut epoch) if is_due() => {
+                if let Some(place) = lock(&shared.control).logs.of_mut(self.which).place(self.id) {
                     place.note_reading();
                 }
-                epoch.end(|polls| if polls <= YIELDS_MAX { Duration::ZERO } else { ATTENDANCE_POLL });
+                epoch.end(|polls| match polls {
+                    ..=YIELDS_MAX => Some(Duration::ZERO),
+                    _ => has_read_all.then_some(ATTENDANCE_POLL),
+                })
             }
+            _ => return,
+        };
+        if outcome == Outcome::GaveUp {
+            let _control = lock(&shared.control);
+            shared.work.notify_one();
         }
     }
 

@@ -67,6 +67,8 @@ fn an_eager_reader_ends_epochs_when_it_is_woken() {
     journal.demand();
     assert_eq!(events.take(), ["wake"]);
     assert!(!reader.may_sleep(), "an epoch must end");
+    journal.shared.request_epoch_end();
+    assert!(events.take().is_empty(), "it was woken before");
     std::thread::sleep(EPOCH_TIME * 5);
     assert_eq!(read(&mut reader), (Ahead::Nothing, Some(before)), "the journal's thread was not woken");
     reader.end_epoch();

@@ -24,6 +24,17 @@ pub(super) enum State {
     CutOff(CutOff),
 }
 
+/// The state of the thread that owns an eager reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// It reads, or uses what it has read. It may take long before it ends the epoch.
+    Busy,
+    /// It sleeps, and must be woken to end the epoch.
+    Sleeping,
+    /// It was woken and will end the epoch.
+    Woken,
+}
+
 /// The position and settings of a reader.
 pub(crate) struct Place {
     pub(super) id: ReaderId,
@@ -38,8 +49,8 @@ pub(crate) struct Place {
     /// Whether a reader that has read everything is woken at the end of each epoch, even if the
     /// epoch added no bytes.
     pub(super) is_eager: bool,
-    /// Whether this eager reader's owner sleeps, so that it must be woken to end the epoch.
-    pub(super) is_sleeping: bool,
+    /// The state of an eager reader's owner.
+    pub(super) owner: Owner,
     /// A lag in bytes, and a callback. While the reader's lag is greater, the callback is called at
     /// the end of each epoch, repeatedly during a long epoch, and by workers that have handed over
     /// many bytes.
@@ -62,7 +73,7 @@ impl Place {
             is_waiting: true,
             discards,
             is_eager: false,
-            is_sleeping: false,
+            owner: Owner::Busy,
             warning: None,
             fetched: VecDeque::new(),
             fetched_bytes: 0,
@@ -72,19 +83,28 @@ impl Place {
 
     /// Sets whether the reader is eager.
     pub(crate) fn set_eager(&mut self, is_eager: bool) {
-        (self.is_eager, self.is_sleeping) = (is_eager, false);
+        (self.is_eager, self.owner) = (is_eager, Owner::Busy);
     }
 
     /// Notes that the owner of an eager reader sleeps until the reader is woken. Returns `false`,
     /// and notes nothing, if there is more to read.
     pub(crate) fn note_sleeping(&mut self) -> bool {
-        self.is_sleeping = self.is_eager && self.is_waiting;
-        self.is_sleeping
+        let may_sleep = self.is_eager && self.is_waiting;
+        if may_sleep {
+            self.owner = Owner::Sleeping;
+        }
+        may_sleep
     }
 
-    /// Notes that the reader will read soon, so that it need not be woken.
+    /// Notes that the reader will read soon, so that it need not be woken when there is more to
+    /// read.
     pub(crate) fn note_reading(&mut self) {
-        self.is_waiting = false;
+        (self.is_waiting, self.owner) = (false, Owner::Busy);
+    }
+
+    /// Returns whether there is nothing to read.
+    pub(crate) fn has_read_all(&self) -> bool {
+        self.is_waiting
     }
 
     pub(super) fn start_at(&mut self, offset: u64) {
