@@ -25,6 +25,10 @@ const CHECK: Duration = Duration::from_millis(5);
 /// time since the last check.
 const WAIT_PER_CHECK: u32 = 20;
 
+/// The thread counts as starved if it has waited for a CPU during more than this part of the time
+/// since the last check. A thread that mostly waits for the disk waits less for a CPU.
+const STARVED_PER_CHECK: u32 = 3;
+
 /// Duration of a pause, as a multiple of the duration of the work before it.
 const PAUSE_PER_WORK: u32 = 2;
 
@@ -55,8 +59,9 @@ impl Pace {
         let (checked, waited) = self.checked;
         if now - checked >= CHECK {
             let wait = self.wait.as_ref().and_then(RunQueueWait::so_far).unwrap_or_default();
-            self.shares_cpu = wait.saturating_sub(waited) > (now - checked) / WAIT_PER_CHECK;
-            if self.shares_cpu {
+            let waited = wait.saturating_sub(waited);
+            self.shares_cpu = waited > (now - checked) / WAIT_PER_CHECK;
+            if waited > (now - checked) / STARVED_PER_CHECK {
                 progress.note_waits_for_cpu();
             }
             self.checked = (now, wait);

@@ -58,7 +58,7 @@ const PART_CAPACITY: usize = PART_BYTES + 4 * 1024;
 const WAIT: Duration = Duration::from_millis(20);
 
 /// Time for which a record that the snapshot's thread waits for a CPU is valid.
-const WAITS_FOR_CPU: Duration = Duration::from_millis(20);
+const WAITS_FOR_CPU: Duration = Duration::from_millis(10);
 
 /// Minimum memory usage in bytes of a collection that is encoded in pieces.
 const LARGE_BYTES: usize = 64 * 1024;
@@ -175,7 +175,7 @@ impl Progress {
         self.queued_bytes.load(Relaxed) > 2 * QUEUED_BYTES_MAX
     }
 
-    /// Records that the snapshot's thread has to wait for a CPU. Called again while that is so.
+    /// Records that the snapshot's thread mostly waits for a CPU. Called again while that is so.
     pub fn note_waits_for_cpu(&self) {
         let until = self.began.elapsed() + WAITS_FOR_CPU;
         self.waits_for_cpu_until_us.store(until.as_micros() as u64, Relaxed);
