@@ -20,7 +20,7 @@ use pantala_runtime::SequentialFile;
 
 use super::directory::{Place, between_kills, directory_of};
 use super::state::{State, lock};
-use super::writer::{self, Inbox, Order, PERIOD, annotated_s};
+use super::writer::{self, Inbox, Order, annotated_s};
 use crate::config::{NEW_FILE_MODE, Settings};
 use crate::host::Server;
 use crate::snapshot::{
@@ -37,6 +37,10 @@ const FAILURES_MAX: u64 = 3;
 const DELAY_MS_MAX: i64 = 60 * 60 * 1000;
 /// Minimum delay of a rewrite after failures, as in Redis. Each further failure doubles the delay.
 const DELAY_MS_MIN: i64 = 60 * 1000;
+/// Minimum delay, ms, while the server rejects writes until a rewrite succeeds.
+const AWAITED_MS_MIN: i64 = 1000;
+/// The same delay as a multiple of the time that the last rewrite took.
+const AWAITED_PER_TOOK: i64 = 4;
 
 /// The replies of `BGREWRITEAOF`.
 pub const STARTED: &str = "Background append only file rewriting started";
@@ -130,19 +134,21 @@ pub fn rewrite_if_due(server: &Server) {
 
 /// Returns whether the next rewrite must wait because rewrites have failed repeatedly.
 fn is_delayed(server: &Server) -> bool {
-    let aof = &server.snapshots().aof;
-    let delay_ms = delay_ms(aof.rewrites.failures.load(Relaxed), aof.write_error().is_some());
-    server.monotonic_ms() - aof.rewrites.failed_ms.load(Relaxed) < delay_ms
+    let (rewrites, written) = (&server.snapshots().aof.rewrites, &server.snapshots().aof.written);
+    let failed_ms = rewrites.failed_ms.load(Relaxed);
+    let took_ms = failed_ms - rewrites.since_ms.load(Relaxed);
+    let awaited_ms = written.awaits_base.load(Relaxed).then_some(took_ms);
+    server.monotonic_ms() - failed_ms < delay_ms(rewrites.failures.load(Relaxed), awaited_ms)
 }
 
 /// Returns the time in ms after which a rewrite is tried again when this many rewrites in
-/// succession have failed. If the server rejects writes until the rewrite succeeds
-/// (`rejects_writes`), the time does not grow.
-fn delay_ms(failures: u64, rejects_writes: bool) -> i64 {
-    match failures.checked_sub(FAILURES_MAX) {
-        None => 0,
-        Some(_) if rejects_writes => PERIOD.as_millis() as i64,
-        Some(more) => (DELAY_MS_MIN << more.min(6)).min(DELAY_MS_MAX),
+/// succession have failed. `awaited_ms` is given if the server rejects writes until a rewrite
+/// succeeds: the time in ms that the last one took.
+fn delay_ms(failures: u64, awaited_ms: Option<i64>) -> i64 {
+    match (failures.checked_sub(FAILURES_MAX), awaited_ms) {
+        (None, _) => 0,
+        (Some(_), Some(took_ms)) => (AWAITED_PER_TOOK * took_ms).max(AWAITED_MS_MIN),
+        (Some(more), None) => (DELAY_MS_MIN << more.min(6)).min(DELAY_MS_MAX),
     }
 }
 
@@ -416,8 +422,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rewrites_that_writes_wait_for_are_tried_each_second() {
-        assert_eq!([0, 2, 3, 4, 100].map(|failures| delay_ms(failures, false)), [0, 0, 60_000, 120_000, 3_600_000]);
-        assert_eq!([0, 2, 3, 4, 100].map(|failures| delay_ms(failures, true)), [0, 0, 1000, 1000, 1000]);
+    fn rewrites_that_writes_wait_for_are_tried_soon() {
+        assert_eq!([0, 2, 3, 4, 100].map(|failures| delay_ms(failures, None)), [0, 0, 60_000, 120_000, 3_600_000]);
+        assert_eq!([0, 2, 3, 4, 100].map(|failures| delay_ms(failures, Some(10))), [0, 0, 1000, 1000, 1000]);
+        assert_eq!(delay_ms(100, Some(5000)), 20_000, "a large dataset is not written all the time");
     }
 }

@@ -81,9 +81,12 @@ pub struct Written {
     pub delayed_syncs: AtomicU64,
     /// Error number of the last write or sync; 0 if it succeeded.
     pub error: AtomicI32,
-    /// When the running write or sync began, in ms of the monotonic clock. 0 while none runs, and
-    /// once the log says that it takes long.
+    /// When the running write or sync began, in ms of the monotonic clock. 0 if none runs, or if
+    /// its long duration has been logged.
     pub busy_since_ms: AtomicI64,
+    /// Whether writes are rejected until a rewrite has written a new base, because a sync has
+    /// failed.
+    pub awaits_base: AtomicBool,
 }
 
 /// The state of the append-only file. All threads share this state; the writer thread updates most

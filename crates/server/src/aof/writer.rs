@@ -49,7 +49,7 @@ use crate::host::Server;
 /// Maximum number of bytes that are read and written together.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Interval between the syncs of `everysec`, and between retries of a failed write.
-pub(super) const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_secs(1);
 /// A sync that takes longer than this counts as one that delays writes, as in Redis.
 pub(super) const DELAY_MIN: Duration = Duration::from_secs(2);
 
@@ -282,8 +282,7 @@ impl Writer {
     }
 
     fn set_eager(&mut self, is_eager: bool) {
-        if self.is_eager != is_eager {
-            self.is_eager = is_eager;
+        if std::mem::replace(&mut self.is_eager, is_eager) != is_eager {
             self.reader.set_eager(is_eager);
         }
     }
@@ -294,7 +293,7 @@ impl Writer {
         !self.is_eager || self.failed_at.is_some() || self.reader.may_sleep()
     }
 
-    /// Returns the time at which the next retry or sync is due, or `None` if none is needed.
+    /// Returns when the next retry or sync is due, or `None` if none is needed.
     fn due(&self) -> Option<Instant> {
         match self.failed_at {
             Some(failed_at) => Some(failed_at + PERIOD),
@@ -397,6 +396,7 @@ impl Writer {
         {
             self.install(server, base);
         }
+        aof.written.awaits_base.store(self.writing.is_lost() || self.writing.awaits_base(), Relaxed);
         self.answer_awaited(server)
     }
 
