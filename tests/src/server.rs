@@ -61,6 +61,7 @@ impl Server {
     pub fn pantala_at(port: u16, backend: Backend, args: &[&str]) -> Result<Server, String> {
         let port_text = port.to_string();
         let mut all = vec!["--port", &port_text, "--io-backend", backend.name()];
+        all.extend_from_slice(&SPREAD);
         all.extend_from_slice(args);
         let all: Vec<OsString> = all.into_iter().map(Into::into).collect();
         let mut server = Server::spawn(binary::pantala(), &all, None, port);
@@ -80,6 +81,7 @@ impl Server {
         let mut before: Vec<OsString> = words.iter().map(Into::into).collect();
         before.push(binary::pantala().into());
         let mut all = vec!["--io-backend", Backend::Epoll.name()];
+        all.extend_from_slice(&SPREAD);
         all.extend_from_slice(args);
         Server::start(tool, &before, &all, None)
     }
@@ -101,7 +103,7 @@ impl Server {
     /// If Pantala doesn't start. The message contains its log.
     #[must_use]
     pub fn pantala_loading(backend: Backend, args: &[&str]) -> Server {
-        let all = [&["--io-backend", backend.name()], args].concat();
+        let all = [&["--io-backend", backend.name()], &SPREAD[..], args].concat();
         Server::start_loading(binary::pantala(), &all)
     }
 
