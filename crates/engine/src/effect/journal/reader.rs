@@ -13,6 +13,9 @@ use crate::effect::log::{Ahead, Place, ReaderId, Wake};
 /// For this many checks of a worker's attendance an eager reader only yields its CPU, because the
 /// worker may be waiting for the same CPU.
 const YIELDS_MAX: u32 = 16;
+/// Number of further checks, with pauses, after which a reader that has something to read no longer
+/// waits for a worker.
+const SHORT_POLLS: u32 = 4;
 
 /// A reader of one of the logs, at a position of its own. Must be passed to
 /// [`Journal::leave`](super::Journal::leave) in the end.
@@ -49,8 +52,14 @@ impl Reader {
         let (ahead, before, aftermath) = {
             let mut control = lock(&self.shared.control);
             let log = control.logs.of_mut(self.which);
+            let was_awake = log.place(self.id).is_none_or(|place| place.is_busy());
             let ahead = log.read(self.id, bytes, into);
-            (ahead, log.read_before(self.id), log.free())
+            let (before, aftermath) = (log.read_before(self.id), log.free());
+            if !was_awake && self.is_epoch_due() {
+                // This reader was to end the epoch, but is busy from now on. The thread takes over.
+                self.shared.work.notify_one();
+            }
+            (ahead, before, aftermath)
         };
         aftermath.settle();
         (ahead, before)
@@ -76,22 +85,24 @@ impl Reader {
     /// must not wait for a long turn. Then the journal's thread ends the epoch.
     pub fn end_epoch(&self) {
         let shared = &*self.shared;
-        let is_due = || shared.has_units.load(Ordering::Acquire) || shared.is_demanded.load(Ordering::Acquire);
-        if !is_due() {
+        if !self.is_epoch_due() {
             return;
         }
-        let has_read_all =
-            lock(&shared.control).logs.of_mut(self.which).place(self.id).is_none_or(|place| place.has_read_all());
-        let epoch = if has_read_all { Some(Epoch::new(shared)) } else { Epoch::try_new(shared) };
+        let has_read_all = || {
+            let mut control = lock(&shared.control);
+            control.logs.of_mut(self.which).place(self.id).is_none_or(|place| place.has_read_all())
+        };
+        let epoch = if has_read_all() { Some(Epoch::new(shared)) } else { Epoch::try_new(shared) };
         let outcome = match epoch {
             // The journal's thread may have ended the epoch meanwhile.
-            Some(mut epoch) if is_due() => {
+            Some(mut epoch) if self.is_epoch_due() => {
+                let may_wait = has_read_all();
                 if let Some(place) = lock(&shared.control).logs.of_mut(self.which).place(self.id) {
                     place.note_reading();
                 }
                 epoch.end(|polls| match polls {
                     ..=YIELDS_MAX => Some(Duration::ZERO),
-                    _ => has_read_all.then_some(ATTENDANCE_POLL),
+                    _ => (may_wait || polls <= YIELDS_MAX + SHORT_POLLS).then_some(ATTENDANCE_POLL),
                 })
             }
             _ => return,
@@ -102,12 +113,15 @@ impl Reader {
         }
     }
 
+    fn is_epoch_due(&self) -> bool {
+        self.shared.has_units.load(Ordering::Acquire) || self.shared.is_demanded.load(Ordering::Acquire)
+    }
+
     /// Returns whether the owner of this eager reader may sleep. If there is anything to read, or
     /// an epoch to end, returns `false`. Otherwise the reader is woken when that changes.
     pub fn may_sleep(&self) -> bool {
         let mut control = lock(&self.shared.control);
-        let is_due = self.shared.has_units.load(Ordering::Acquire) || self.shared.is_demanded.load(Ordering::Acquire);
-        !is_due && control.logs.of_mut(self.which).place(self.id).is_some_and(Place::note_sleeping)
+        !self.is_epoch_due() && control.logs.of_mut(self.which).place(self.id).is_some_and(Place::note_sleeping)
     }
 
     /// Returns the number of unread bytes.

@@ -102,6 +102,11 @@ impl Place {
         (self.is_waiting, self.owner) = (false, Owner::Busy);
     }
 
+    /// Returns whether the reader's owner neither sleeps nor was woken to end the epoch.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.owner == Owner::Busy
+    }
+
     /// Returns whether there is nothing to read.
     pub(crate) fn has_read_all(&self) -> bool {
         self.is_waiting
