@@ -9,7 +9,6 @@ use pantala_engine::client::Session;
 use pantala_engine::message::Message;
 use pantala_runtime::{Event, EventLoop, ListenerId};
 use pantala_session::State;
-use pantala_session::turn::Fate;
 
 use super::tls::Layer;
 use super::{Connection, Happened, Reactor, Socket, keep_spare, token, via};
@@ -96,12 +95,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             },
             Event::Eof { conn } => {
                 if let Some(index) = self.find(conn) {
-                    let connection = self.connections[index as usize].as_mut().expect("found");
-                    connection.eof = true;
-                    // Closed before commands that arrive later run: they don't see it any more.
-                    if connection.socket.tls.is_none() && connection.fate() == Fate::Over {
-                        return Happened::Failed(index);
-                    }
+                    self.connections[index as usize].as_mut().expect("found").eof = true;
                     self.touch(index);
                 }
             }
