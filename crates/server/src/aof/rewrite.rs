@@ -107,6 +107,15 @@ pub fn request(server: &Server) {
     with_all_shards(server, Box::new(start));
 }
 
+/// Starts a rewrite that writes wait for, or schedules it if it must wait ([`is_delayed`]).
+pub(super) fn request_awaited(server: &Server) {
+    if is_delayed(server) {
+        server.snapshots().aof.rewrites.is_scheduled.store(true, Relaxed);
+    } else {
+        request(server);
+    }
+}
+
 /// Starts a rewrite if one is scheduled or if the files have grown enough. Worker 0 calls this
 /// function several times a second.
 pub fn rewrite_if_due(server: &Server) {

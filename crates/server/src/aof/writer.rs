@@ -497,7 +497,7 @@ impl Writer {
         if self.writing.is_lost() && self.writing.is_rotated() {
             // After a failed sync, the kernel may have dropped the unsynced pages. So a successful
             // retry would prove nothing. The next base will contain the effects of these pages.
-            rewrite::request(server);
+            rewrite::request_awaited(server);
         }
     }
 

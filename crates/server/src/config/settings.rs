@@ -317,7 +317,7 @@ pub struct Settings {
     pub maxmemory_policy: MaxmemoryPolicy,
     /// Number of keys sampled for each eviction, at least 1.
     pub maxmemory_samples: u32,
-    /// How long one command may evict, 0 to 100. 100: until memory no longer exceeds its limit.
+    /// How long one command may evict, 0 to 100; at 100, until memory is within its limit.
     pub maxmemory_eviction_tenacity: u32,
     /// How slowly the access counter of the LFU policies grows.
     pub lfu_log_factor: u32,
