@@ -20,7 +20,7 @@ use pantala_runtime::SequentialFile;
 
 use super::directory::{Place, between_kills, directory_of};
 use super::state::{State, lock};
-use super::writer::{self, Inbox, Order, annotated_s};
+use super::writer::{self, Inbox, Order};
 use crate::config::{NEW_FILE_MODE, Settings};
 use crate::host::Server;
 use crate::snapshot::{
@@ -424,6 +424,12 @@ pub fn place_of(settings: &Settings) -> io::Result<Place> {
     let manifest = directory.read_manifest().map_err(|unread| io::Error::other(format!("{unread:?}")))?;
     let others_bytes = manifest.to_load().map(|listed| directory.size_of(listed)).sum();
     Ok(Place { directory, manifest, others_bytes })
+}
+
+/// Returns the current Unix time in s if effects are to be annotated with it
+/// (`aof-timestamp-enabled`).
+pub(super) fn annotated_s(server: &Server) -> Option<i64> {
+    server.snapshots().aof.writes_times.load(Relaxed).then(|| server.now_ms() / 1000)
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ use pantala_persistence::aof::writing::Taken;
 
 use super::directory::SystemDisk;
 use super::gate::UNWRITTEN_BYTES_MAX;
-use super::rewrite::{self, Base, Unfinished};
+use super::rewrite::{self, Base, Unfinished, annotated_s};
 use super::state::{State, lock};
 use crate::config::AppendFsync;
 use crate::host::Server;
@@ -395,6 +395,9 @@ impl Writer {
             && let Some(base) = self.base.take()
         {
             self.install(server, base);
+            // After a failure, this turn may not have read everything. The log wakes only readers
+            // that have.
+            self.inbox.wake();
         }
         aof.written.awaits_base.store(self.writing.is_lost() || self.writing.awaits_base(), Relaxed);
         self.answer_awaited(server)
@@ -591,10 +594,4 @@ impl Writer {
         }
         if self.is_ending { Err(Ended) } else { Ok(()) }
     }
-}
-
-/// Returns the current Unix time in s if effects are to be annotated with it
-/// (`aof-timestamp-enabled`).
-pub(super) fn annotated_s(server: &Server) -> Option<i64> {
-    server.snapshots().aof.writes_times.load(Relaxed).then(|| server.now_ms() / 1000)
 }
