@@ -1,23 +1,24 @@
 //! The journal: merges all workers' streams into one. Terms: see [`crate::effect`].
 //!
 //! Two threads can end an epoch, one at a time: the journal's thread, and the thread that owns an
-//! *eager* reader ([`Reader::set_eager`]). The thread that ends an epoch is called *the merger*.
+//! *eager* reader ([`Reader::set_eager`]). The thread that ends an epoch is the *merging thread*.
 //!
 //! | data | written by | read by |
 //! | --- | --- | --- |
-//! | the epoch | the merger | workers, once a turn and for each stamp |
-//! | a worker's attendance: the epoch that it last saw between two turns, or [`ASLEEP`] | that worker | the merger |
-//! | a worker's segment, behind a lock | that worker, at the end of a turn | the merger |
-//! | the two logs ([`logs`]), behind a lock | the merger, the primary's link | readers |
+//! | the epoch | the merging thread | workers, once a turn and for each stamp |
+//! | a worker's attendance: the epoch that it last saw between two turns, or [`ASLEEP`] | that worker | the merging thread |
+//! | a worker's segment, behind a lock | that worker, at the end of a turn | the merging thread |
+//! | the two logs ([`logs`]), behind a lock | the merging thread, the primary's link | readers |
 //!
 //! Both locks are rarely contended. To hand over units, a worker takes the logs' lock only for the
-//! first units of an epoch (to wake a merger) or to warn readers
+//! first units of an epoch (to wake a thread that ends it) or to warn readers
 //! ([`HANDED_OVER_BYTES_MAX`]).
 //!
 //! Attendance and epoch work as in Dekker's algorithm. A worker that wakes writes its attendance
-//! and then reads the epoch again. The merger writes the epoch and then reads the attendance. All
-//! operations are sequentially consistent, so at least one of the two sees the other's write.
-//! Therefore no worker runs commands in an epoch that the merger considers ended.
+//! and then reads the epoch again. The merging thread writes the epoch and then reads the
+//! attendance. All operations are sequentially consistent, so at least one of the two sees the
+//! other's write. Therefore no worker runs commands in an epoch that the merging thread considers
+//! ended.
 //!
 //! # Memory
 //!
@@ -95,8 +96,8 @@ struct Control {
 
 /// A point in the stream after everything that was committed before the mark was requested.
 struct Mark {
-    /// Whether the mark is reached when the current epoch has ended. Set when the thread starts to
-    /// end an epoch.
+    /// Whether the mark is reached when the current epoch has ended. Set when the end of an epoch
+    /// starts.
     is_due: bool,
     /// Whether replicas are asked for an acknowledgement at the mark.
     asks: bool,
@@ -116,7 +117,7 @@ struct Shared {
     segments: Box<[CachePadded<Mutex<Segment>>]>,
     /// Bytes of all units that each worker has handed over.
     handed_over: Box<[CachePadded<AtomicU64>]>,
-    /// Whether workers have handed over units that the thread has not collected.
+    /// Whether workers have handed over units that no thread has collected.
     has_units: AtomicBool,
     /// Whether any reader needs the units that workers record.
     is_wanted: AtomicBool,
@@ -125,13 +126,13 @@ struct Shared {
     /// See [`Journal::order_libraries`].
     libraries: Mutex<()>,
     replicas: Replicas,
-    /// Locked before `control` by the thread that ends an epoch.
+    /// Locked before `control` by the merging thread.
     merging: Mutex<Merging>,
     control: Mutex<Control>,
     work: Condvar,
     /// Memory of the logs and segments, for reuse.
     pool: Arc<BufferPool>,
-    /// Bytes that the thread has taken from the segments and not yet appended to the log.
+    /// Bytes that the merging thread has taken from the segments and not yet appended to the log.
     merging_bytes: AtomicU64,
     /// Whether the current epoch must end even if it has no units ([`Journal::demand`]).
     is_demanded: AtomicBool,
@@ -234,7 +235,7 @@ impl Journal {
 
     /// Calls `reached` with the offset of the stream's end, once the stream contains everything
     /// that was committed before this call. If `asks` is true, the stream then asks replicas for an
-    /// acknowledgement. `reached` runs on the thread that ends the epoch and must be cheap. If no
+    /// acknowledgement. `reached` runs on the merging thread and must be cheap. If no
     /// reader needs this server's units, `reached` is called immediately, on the caller's thread.
     pub fn mark(&self, asks: bool, reached: Box<dyn FnOnce(u64) + Send>) {
         let mut control = lock(&self.shared.control);
@@ -400,7 +401,8 @@ impl Journal {
         }
         let handed_over = {
             let mut segment = lock(&shared.segments[worker as usize]);
-            // Relaxed: the segment's lock orders this before the thread counts the bytes as merged.
+            // Relaxed: the segment's lock orders this before the merging thread counts the bytes as
+            // merged.
             shared.handed_over[worker as usize].fetch_add(stream.segment.len_bytes() as u64, Ordering::Relaxed);
             segment.append(&mut stream.segment, &shared.pool);
             segment.len_bytes() as u64

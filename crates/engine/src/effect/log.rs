@@ -1,5 +1,5 @@
-//! The merged stream in memory. The journal's thread appends to it, and each reader reads it from
-//! its own position.
+//! The merged stream in memory. The journal appends to it, and each reader reads it from its own
+//! position.
 //!
 //! ```text
 //! offset   start                                         end
@@ -312,8 +312,8 @@ impl Log {
         (self.position(id)? == self.end).then_some(self.complete_before)
     }
 
-    /// Records that the journal's thread is about to end an epoch. The readers that have joined so
-    /// far with [`Start::Now`] start at the end of this epoch.
+    /// Records that the end of an epoch starts. The readers that have joined so far with
+    /// [`Start::Now`] start at the end of this epoch.
     pub(crate) fn note_epoch_ending(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {

@@ -9,7 +9,7 @@
 //! | pending effects | the effects of a shard since its owner last committed ([`Pending`]) |
 //! | stream | units in order: those of one worker, or those of all workers, merged ([`journal`]) |
 //! | stamp | a unit's place in the merged order of all streams |
-//! | epoch | a period whose end the journal's thread determines. The high bits of a stamp are the epoch's number |
+//! | epoch | a period whose end the journal determines. The high bits of a stamp are the epoch's number |
 //! | log | the merged stream by offset, in memory and partly on disk ([`log`]) |
 //! | segment | the units that a worker has committed and the journal has not merged |
 //! | reader | a consumer of the log at its own position: a replica, the append-only file |
@@ -42,11 +42,11 @@
 //!
 //! # Prefixes
 //!
-//! The journal's thread raises the epoch. It then waits until each worker has been seen asleep or
-//! between two turns (iterations of its event loop). After that no unit can get a stamp of an
-//! earlier epoch. So the units of earlier epochs, sorted by stamp, are a prefix of the merged
-//! order. The merged order contains whole units, and respects the order of each shard and each
-//! connection. Each worker reports its state in its own atomic word ([`journal`]).
+//! The journal raises the epoch. It then waits until each worker has been seen asleep or between
+//! two turns (iterations of its event loop). After that no unit can get a stamp of an earlier
+//! epoch. So the units of earlier epochs, sorted by stamp, are a prefix of the merged order. The
+//! merged order contains whole units, and respects the order of each shard and each connection.
+//! Each worker reports its state in its own atomic word ([`journal`]).
 //!
 //! # What it costs
 //!

@@ -1,5 +1,5 @@
-//! The units that a worker has committed and the journal's thread has not merged. [`crate::effect`]
-//! defines the terms.
+//! The units that a worker has committed and that are not merged yet. [`crate::effect`] defines the
+//! terms.
 
 use std::sync::Arc;
 

@@ -36,8 +36,8 @@ enum Source {
     /// The units of this server.
     Own,
     /// Like `Relayed` until an epoch ends, and then `Own`. At the end of an epoch no unit is partly
-    /// recorded. `true`: the journal's thread is ending this epoch now. `false`: this is the next
-    /// epoch that the thread will end.
+    /// recorded. `true`: the end of this epoch has begun. `false`: this is the next epoch that
+    /// ends.
     Joining(bool),
     /// The bytes of a primary.
     Relayed,
@@ -141,7 +141,7 @@ impl Logs {
         }
     }
 
-    /// Records that the journal's thread is about to end an epoch.
+    /// Records that the end of an epoch starts.
     pub(super) fn note_epoch_ending(&mut self) {
         self.effects.note_epoch_ending();
         self.stream.note_epoch_ending();

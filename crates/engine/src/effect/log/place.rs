@@ -14,8 +14,8 @@ const FETCHED_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The reader starts at the end of an epoch. `true`: the journal's thread is ending this epoch
-    /// now. `false`: this is the next epoch that the thread will end.
+    /// The reader starts at the end of an epoch. `true`: the end of this epoch has begun. `false`:
+    /// this is the next epoch that ends.
     Joining(bool),
     /// The reader starts after the last unit with at most this stamp.
     Before(u64),
