@@ -9,7 +9,7 @@
 and once while --writers connections SET other keys. The peers alternate between rounds.
 
 Prints for each peer the medians over the rounds: GETs per second in both cases, their ratio, and
-SETs per second.
+SETs per second (also over the second before and after the GETs).
 
 {port} is replaced by a free port and {dir} by an empty folder. All started processes are stopped at
 the end, also after Ctrl-C. Needs only Python's standard library.
@@ -43,12 +43,8 @@ def parse_arguments():
 
 def begin(arguments, port, results, prefix, clients, *more):
     """Starts a load. `results` is the file for its results."""
-    command = [arguments.bench, "load", "-p", port, "-t", 1, "-c", clients, "-d", arguments.value_bytes]
-    command += ["--key-prefix", prefix, "--key-minimum", 1, "--key-maximum", arguments.keys]
-    command += ["--distinct-client-seed", "--json-out-file", results.name, *more]
-    command += ["--cpus", arguments.load_cpus] if arguments.load_cpus else []
-    words = [str(word) for word in command]
-    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = peers.load_command(arguments, port, prefix, clients, results.name)
+    return subprocess.Popen(command + [str(word) for word in more], stdout=subprocess.DEVNULL)
 
 
 def end(process, results):

@@ -63,11 +63,9 @@ class Client:
 def drive(arguments, port, *more):
     """Runs the load and returns its results."""
     with tempfile.NamedTemporaryFile() as results:
-        command = [arguments.bench, "load", "-p", port, "-t", 1, "-c", arguments.clients, "-d", arguments.value_bytes]
-        command += ["--key-prefix", "key:", "--key-minimum", 1, "--key-maximum", arguments.keys]
-        command += ["--distinct-client-seed", "--json-out-file", results.name, *more]
-        command += ["--cpus", arguments.load_cpus] if arguments.load_cpus else []
-        subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        command = peers.load_command(arguments, port, "key:", arguments.clients, results.name)
+        command += [str(word) for word in more]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         return json.load(results)
 
 

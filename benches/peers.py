@@ -130,6 +130,16 @@ class Server:
         self.output.close()
 
 
+def load_command(arguments, port, prefix, clients, results):
+    """Returns the words of a load by pantala-bench on keys that start with `prefix`. `results` is
+    the path of the file for its results."""
+    words = [arguments.bench, "load", "-p", port, "-t", 1, "-c", clients, "-d", arguments.value_bytes]
+    words += ["--key-prefix", prefix, "--key-minimum", 1, "--key-maximum", arguments.keys]
+    words += ["--distinct-client-seed", "--json-out-file", results]
+    words += ["--cpus", arguments.load_cpus] if arguments.load_cpus else []
+    return [str(word) for word in words]
+
+
 def connect(port):
     """Returns a connection without Nagle's delay. Its timeout allows for the slowest reply."""
     client = socket.create_connection(("127.0.0.1", port), timeout=REPLY_WAIT_S)

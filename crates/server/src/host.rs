@@ -257,15 +257,16 @@ impl Server {
 
     /// Chooses the worker for a new connection among the workers that may own connections
     /// ([`choose`]), and counts the connection for this worker.
-    pub fn worker_for(&self, socket: &OwnedFd) -> u32 {
+    pub fn worker_for(&self, socket: &OwnedFd, settings: &Settings) -> u32 {
         let first = self.facts.first_io_worker;
         let placement = &self.facts.placement;
-        let packed = u64::from(self.config.settings().packed_connections);
         let cpu = if placement.is_placed() { net::receiving_cpu(socket) } else { None };
         let is_near = cpu.map(|cpu| move |index| placement.is_near(first + index as u32, cpu));
         // Only one worker accepts connections and calls this, so calls don't race.
         let loads = self.loads[first as usize..].iter().map(|load| load.load(Relaxed));
-        let chosen = first + choose(loads, packed, is_near).expect("at least one worker owns connections") as u32;
+        let chosen = first
+            + choose(loads, settings.packed_connections.into(), is_near).expect("at least one worker owns connections")
+                as u32;
         self.loads[chosen as usize].fetch_add(1, Relaxed);
         chosen
     }

@@ -255,7 +255,7 @@ fn connect(server: &Server) -> UnixStream {
     theirs.set_nonblocking(true).expect("it doesn't block");
     let settings = server.config().settings();
     let socket = server.admit(theirs.into(), Kind::Tcp, &settings).expect("it is admitted");
-    server.port(server.worker_for(&socket)).send(Message::Socket(socket, 0));
+    server.port(server.worker_for(&socket, &server.config().settings())).send(Message::Socket(socket, 0));
     ours
 }
 

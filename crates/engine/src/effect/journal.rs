@@ -235,8 +235,8 @@ impl Journal {
 
     /// Calls `reached` with the offset of the stream's end, once the stream contains everything
     /// that was committed before this call. If `asks` is true, the stream then asks replicas for an
-    /// acknowledgement. `reached` runs on the merging thread and must be cheap. If no
-    /// reader needs this server's units, `reached` is called immediately, on the caller's thread.
+    /// acknowledgement. `reached` runs on the merging thread and must be cheap. If no reader needs
+    /// this server's units, `reached` is called immediately, on the caller's thread.
     pub fn mark(&self, asks: bool, reached: Box<dyn FnOnce(u64) + Send>) {
         let mut control = lock(&self.shared.control);
         if control.thread.is_none() || !control.logs.want_units() {

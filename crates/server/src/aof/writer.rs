@@ -267,6 +267,7 @@ impl Writer {
                 // Must follow the removal of the readers. Until they are removed, the journal could
                 // report that the thread is behind, which would shut the gate again.
                 aof.written.pending_bytes.store(0, Relaxed);
+                aof.written.awaits_base.store(false, Relaxed);
                 aof.note_unwritten(&server, 0);
                 if aof.state() == State::Off {
                     // The file is off, so its last error must no longer make the server reject

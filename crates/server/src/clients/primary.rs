@@ -39,7 +39,7 @@ const DEMOTED: &str = "UNBLOCKED force unblock from blocking operation, instance
 pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new: Box<NewPrimary>) {
     let server = clients.reactor.server;
     if !std::mem::replace(&mut new.is_placed, true) {
-        let worker = server.worker_for(&new.socket);
+        let worker = server.worker_for(&new.socket, &clients.reactor.settings);
         if worker != clients.reactor.number {
             return server.port(worker).send(Message::Primary(new));
         }

@@ -219,7 +219,7 @@ pub struct Settings {
     pub timeout_s: u32,
     /// Time after which a client that has not authenticated is closed, s; 0 means never.
     pub unauthenticated_timeout_s: u32,
-    /// Number of connections that the first worker serves before others get any.
+    /// While the first worker has fewer connections than this, it gets each new connection.
     pub packed_connections: u32,
     /// Maximum number of clients.
     pub maxclients: u32,

@@ -131,7 +131,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         };
         let kind = *kind;
         let Some(socket) = self.server.admit(socket, kind, &self.settings) else { return Happened::Nothing };
-        let worker = self.server.worker_for(&socket);
+        let worker = self.server.worker_for(&socket, &self.settings);
         if worker == self.number {
             return self.add(socket, kind);
         }

@@ -9,8 +9,8 @@
 //! While the thread sleeps, encoded parts queue up. When more than `QUEUED_BYTES_MAX` bytes are
 //! queued, the walk of the shards, which encodes the entries, pauses. But commands must encode the
 //! entries that they change even then. So the thread doesn't pause while more than twice
-//! `QUEUED_BYTES_MAX` bytes are queued. If it has to wait for a CPU even so, each worker pauses
-//! once a turn (`Progress::note_waits_for_cpu`).
+//! `QUEUED_BYTES_MAX` bytes are queued. If it then mostly waits for a CPU, each worker pauses once
+//! a turn (`Progress::note_waits_for_cpu`).
 
 use std::time::{Duration, Instant};
 
