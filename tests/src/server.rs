@@ -19,9 +19,9 @@ pub const READY_MAX: Duration = Duration::from_secs(30);
 /// take a free port before the server binds it.
 const PORT_TRIES: usize = 20;
 
-/// Arguments that spread the first connections over all workers too, so that a few clients are
-/// enough to test what several workers do.
-const SPREAD: [&str; 2] = ["--packed-connections", "0"];
+/// Arguments that spread the first connections over all workers too, and keep them there, so that a
+/// few clients are enough to test what several workers do.
+const SPREAD: [&str; 4] = ["--packed-connections", "0", "--move-connections", "no"];
 
 /// A running server, which is killed when dropped.
 pub struct Server {

@@ -45,6 +45,7 @@ mod loading;
 mod manifests;
 mod memory_loads;
 mod migrate;
+mod moving;
 mod notifications;
 mod numa;
 mod old_snapshots;

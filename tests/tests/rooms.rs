@@ -100,10 +100,11 @@ fn files_outside_of_rooms_import_none() {
 /// highest. A module may import lower ones. The modules of one entry may import each other: the
 /// server (`host`) owns the state of snapshots, the append-only file and replication, whose work
 /// needs the whole server.
-const MODULES: [&[&str]; 14] = [
+const MODULES: [&[&str]; 15] = [
     &["config"],
     &["stats"],
     &["admission"],
+    &["loads"],
     &["scripting"],
     &["process"],
     &["rates"],

@@ -52,6 +52,7 @@ fn config_get_names_and_defaults_equal() {
         "ignore-unsupported",
         "unauthenticated-timeout",
         "packed-connections",
+        "move-connections",
         "replica-refuse-empty-primary",
         "aof-checksums",
         "repl-backlog-disk-size",

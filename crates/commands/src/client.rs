@@ -150,7 +150,7 @@ pub fn unblock(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     let Some(client) = client else { return reply.integer(0) };
     let waiter = client.waiter().clone();
     let Some(waiter) = waiter.filter(|waiter| waiter.claim()) else { return reply.integer(0) };
-    context.keyspace.port(client.worker).send(Message::Unblock(Unblock { waiter, with_error }));
+    context.keyspace.port(client.listener().worker).send(Message::Unblock(Unblock { waiter, with_error }));
     reply.integer(1);
 }
 

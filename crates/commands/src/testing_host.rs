@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Durability, Endpoint, Failover, Followed, Host, LocalCall, LocalCaller, OnDisk,
-    ProcessMemory, Replicator, Session, Shutdown, run_local,
+    Client, Clients, ClusterNode, Durability, Endpoint, Failover, Followed, Host, Listener, LocalCall, LocalCaller,
+    OnDisk, ProcessMemory, Replicator, Session, Shutdown, run_local,
 };
 use pantala_engine::command::Command;
 use pantala_engine::functions::{FunctionInfo, Functions, LibraryChange, LibraryInfo, RestorePolicy, RunningFunction};
@@ -281,7 +281,8 @@ impl LocalTest {
 
 fn add_client(host: &FakeHost, port: u16) -> Arc<Client> {
     let endpoint = |port: u16| Endpoint::Tcp(([127, 0, 0, 1], port).into());
-    let client = Arc::new(Client::new(host.clients.next_id(), 0, 9, endpoint(port), endpoint(6379), START_MS));
+    let client =
+        Arc::new(Client::new(host.clients.next_id(), Listener::default(), 9, endpoint(port), endpoint(6379), START_MS));
     host.clients.add(Arc::clone(&client));
     client
 }

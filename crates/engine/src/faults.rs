@@ -72,9 +72,11 @@ pub enum Fault {
     SlowLoadEnd,
     /// A part of the replication backlog can't be read from the disk.
     UnreadableBacklog,
+    /// A connection that has taken part in a turn moves to the next worker.
+    MoveConnection,
 }
 
-const ALL: [(&str, Fault); 25] = [
+const ALL: [(&str, Fault); 26] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -100,6 +102,7 @@ const ALL: [(&str, Fault); 25] = [
     ("no-memory", Fault::NoMemory),
     ("slow-load-end", Fault::SlowLoadEnd),
     ("unreadable-backlog", Fault::UnreadableBacklog),
+    ("move-connection", Fault::MoveConnection),
 ];
 
 impl Fault {
@@ -117,6 +120,9 @@ impl Fault {
         broken.contains(&command.full_name)
     }
 }
+
+/// The environment variable with the rates at which faults happen from the start of the server.
+pub const FAULTS_ENV: &str = "PANTALA_FAULTS";
 
 /// The maximum rate: the fault happens at each opportunity.
 const PERMILLE_MAX: u32 = 1000;
@@ -145,6 +151,15 @@ pub fn set(name: &[u8], permille: i64) -> bool {
             true
         }
         _ => false,
+    }
+}
+
+/// Sets the rates that the environment variable [`FAULTS_ENV`] names, such as
+/// `move-connection=300`, separated by commas. Ignores everything else.
+pub fn set_from_environment() {
+    let named = std::env::var(FAULTS_ENV).unwrap_or_default();
+    for (name, permille) in named.split(',').filter_map(|fault| fault.split_once('=')) {
+        set(name.as_bytes(), permille.parse().unwrap_or(-1));
     }
 }
 

@@ -101,6 +101,7 @@ pub use tuning::pause;
 /// Clients, their sessions, and the interface of the server for commands.
 pub mod client {
     pub use crate::clients::client::{Client, ClientMemory, Clients, Endpoint, LIMIT_BYTES_MIN, Names};
+    pub use crate::clients::listener::Listener;
     pub use crate::clients::primary::{NewPrimary, PrimaryLink, Progress};
     pub use crate::session::host::{
         AllShards, ClusterNode, Followed, Host, PreferredEndpoint, ProcessMemory, Shutdown,

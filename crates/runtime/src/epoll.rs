@@ -440,6 +440,16 @@ impl EventLoop for EpollLoop {
         }
     }
 
+    fn detach(&mut self, conn: ConnId) -> Option<OwnedFd> {
+        let connection = self.connections.value(conn.0)?;
+        if !connection.paused || connection.ended || connection.sending.is_some() {
+            return None;
+        }
+        let connection = self.connections.remove(conn.0)?;
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        Some(connection.socket)
+    }
+
     fn close(&mut self, conn: ConnId) {
         // The kernel unregisters a socket when the last descriptor of the socket is closed.
         // Unregister it explicitly, because a forked child may hold another descriptor.

@@ -231,6 +231,12 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// started with [`send`](Self::send). Does nothing if no send is in flight.
     fn expect_sent(&mut self, conn: ConnId);
 
+    /// Removes a connection and returns its socket, which another loop can add. Receiving must be
+    /// paused ([`pause_receive`](Self::pause_receive)). Returns `None`, and changes nothing, while
+    /// an operation of the connection is in flight, and if the connection has ended or is closed.
+    /// Bytes that have not been reported remain in the socket.
+    fn detach(&mut self, conn: ConnId) -> Option<OwnedFd>;
+
     /// Cancels all operations of the connection and closes it. No further event is reported for the
     /// connection. The buffer of a send in flight is dropped once the kernel has finished with it.
     /// Does nothing if the connection is already closed.

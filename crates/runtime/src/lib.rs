@@ -65,6 +65,7 @@ pub use epoll::EpollLoop;
 pub use event::{Chunk, ConnId, Event, EventLoop, ListenerId};
 pub use file::SequentialFile;
 pub use pantala_base::{Lender, Lent, Outgoing, SharedBytes};
+pub use rusage::{Usage, thread_usage};
 pub use uring::UringLoop;
 
 /// Maximum bytes of one [`Chunk`].

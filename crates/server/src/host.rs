@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use pantala_base::{Clock, Moment, Random, SystemClock};
-use pantala_engine::client::{Client, Endpoint, Session};
+use pantala_engine::client::{Client, Endpoint, Listener, Session};
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::keyspace::{Keyspace, WorkerPort};
 use pantala_engine::message::Message;
@@ -13,6 +13,7 @@ use pantala_runtime::Backend;
 
 use crate::admission::Admission;
 use crate::config::{ConfigStore, Settings};
+use crate::loads::Loads;
 use crate::net;
 use crate::process;
 use crate::process::placement::choose;
@@ -59,9 +60,8 @@ pub struct Server {
     pub(crate) clock: SystemClock,
     workers: Box<[WorkerStats]>,
     admission: Admission,
-    /// For each worker: number of its connections, including connections that are still being
-    /// handed over to this worker.
-    loads: Box<[AtomicU64]>,
+    /// The loads of the workers.
+    pub loads: Loads,
     facts: Facts,
     renames: Renames,
     listening: process::Listening,
@@ -91,7 +91,7 @@ impl Server {
             clock: SystemClock::new(),
             workers: (0..workers).map(|_| WorkerStats::new()).collect(),
             admission: Admission::default(),
-            loads: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            loads: Loads::new(workers),
             facts,
             renames,
             listening: process::Listening::new(sockets),
@@ -251,8 +251,8 @@ impl Server {
 
     /// Marks a client as killed, and asks its worker to close the connection.
     pub fn close_client(&self, client: &Client) {
-        client.killed.store(true, Relaxed);
-        self.port(client.worker).send(Message::Kill(client.connection.load(Relaxed), client.id));
+        let listener = client.kill();
+        self.port(listener.worker).send(Message::Kill(listener.connection, client.id));
     }
 
     /// Chooses the worker for a new connection among the workers that may own connections
@@ -263,11 +263,11 @@ impl Server {
         let cpu = if placement.is_placed() { net::receiving_cpu(socket) } else { None };
         let is_near = cpu.map(|cpu| move |index| placement.is_near(first + index as u32, cpu));
         // Only one worker accepts connections and calls this, so calls don't race.
-        let loads = self.loads[first as usize..].iter().map(|load| load.load(Relaxed));
+        let loads = self.loads.connections(first);
         let chosen = first
-            + choose(loads, settings.packed_connections.into(), is_near).expect("at least one worker owns connections")
-                as u32;
-        self.loads[chosen as usize].fetch_add(1, Relaxed);
+            + choose(loads, settings.spreading.packed_connections.into(), is_near)
+                .expect("at least one worker owns connections") as u32;
+        self.loads.add(chosen);
         chosen
     }
 
@@ -275,23 +275,21 @@ impl Server {
     /// closed the connection or could not take it over.
     pub fn uncount_connection(&self, worker: u32) {
         self.admission.uncount();
-        self.loads[worker as usize].fetch_sub(1, Relaxed);
+        self.loads.remove(worker);
     }
 
     /// Registers a connection that a worker has taken over.
     pub fn client_joined(
         &self,
-        worker: u32,
-        connection: u64,
+        listener: Listener,
         fd: i32,
         address: Endpoint,
         local_address: Endpoint,
     ) -> Arc<Client> {
-        let client = Client::new(self.keyspace.clients().next_id(), worker, fd, address, local_address, self.now_ms());
-        client.connection.store(connection, Relaxed);
-        let client = Arc::new(client);
+        let id = self.keyspace.clients().next_id();
+        let client = Arc::new(Client::new(id, listener, fd, address, local_address, self.now_ms()));
         self.keyspace.clients().add(Arc::clone(&client));
-        self.workers[worker as usize].connections.add(1);
+        self.workers[listener.worker as usize].connections.add(1);
         client
     }
 
@@ -299,8 +297,9 @@ impl Server {
     pub fn client_left(&self, client: &Client) {
         client.is_disconnected.store(true, Relaxed);
         self.keyspace.clients().remove(client.id);
-        self.workers[client.worker as usize].connections.sub(1);
-        self.uncount_connection(client.worker);
+        let worker = client.listener().worker;
+        self.workers[worker as usize].connections.sub(1);
+        self.uncount_connection(worker);
     }
 
     /// Logs and counts a client that is closed because it has exceeded its output limit.

@@ -40,6 +40,7 @@ pub mod dispatch;
 mod for_commands;
 pub mod host;
 pub mod info;
+pub mod loads;
 pub mod net;
 pub mod process;
 pub mod rates;

@@ -210,6 +210,7 @@ fn run_workers(
     doorbells: Vec<Doorbell>,
     load: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
+    pantala_engine::faults::set_from_environment();
     let failed = AtomicBool::new(false);
     // With a sandbox, this lock is held for writing until the sandbox has been entered, so that no
     // worker serves a client earlier. Without a sandbox, each worker serves clients as soon as it

@@ -77,6 +77,8 @@ pub struct WorkerStats {
     /// Number of requests that contain several consecutive commands of one connection. The commands
     /// were joined because an earlier command of the connection had waited for its shards.
     pub joined: Counter,
+    /// Number of connections that have moved to other workers.
+    pub moved: Counter,
     /// Number of commands that ran.
     pub commands: Counter,
     /// Number of error replies.
@@ -451,6 +453,7 @@ impl WorkerStats {
             turns: Counter::new(),
             windows: Counter::new(),
             joined: Counter::new(),
+            moved: Counter::new(),
             commands: Counter::new(),
             errors: Counter::new(),
             input_bytes: Counter::new(),
@@ -485,6 +488,7 @@ impl WorkerStats {
             &self.turns,
             &self.windows,
             &self.joined,
+            &self.moved,
             &self.commands,
             &self.errors,
             &self.input_bytes,
@@ -520,9 +524,9 @@ mod tests {
         let stats = WorkerStats::new();
         let WorkerStats { turns, windows, joined, commands, errors, input_bytes, output_bytes, reads, writes, .. } =
             &stats;
-        let WorkerStats { repl_input_bytes, repl_output_bytes, .. } = &stats;
+        let WorkerStats { repl_input_bytes, repl_output_bytes, moved, .. } = &stats;
         let counters = [turns, windows, joined, commands, errors, input_bytes, output_bytes, reads, writes];
-        let counters = [&counters[..], &[repl_input_bytes, repl_output_bytes]].concat();
+        let counters = [&counters[..], &[repl_input_bytes, repl_output_bytes, moved]].concat();
         counters.iter().for_each(|counter| counter.add(3));
         stats.reset();
         assert!(counters.iter().all(|counter| counter.get() == 0));

@@ -33,9 +33,11 @@ use pantala_engine::ownership::Ownership;
 use pantala_runtime::{Event, EventLoop};
 
 use crate::clients::Clients;
+use crate::clients::moving::hand_over_leaving;
 use crate::control::Control;
 use crate::dispatch::{Above, Dispatcher};
 use crate::host::Server;
+use crate::reactor::moving;
 use crate::windows::Windows;
 
 /// A worker; see the head of this module.
@@ -156,6 +158,7 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     dispatcher.send_prefix_invalidations();
     if is_whole {
         dispatcher.memory.publish_client_memory_if_over(&mut dispatcher.clients);
+        control.balance_if_due(dispatcher);
     }
     // `CONFIG SET` may have run in this turn. Settings that affect the data are applied before the
     // reply of `CONFIG SET` is sent.
@@ -166,6 +169,9 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
         dispatcher.clients.executor.recorder().flush_stream();
     }
     dispatcher.clients.finish_turn();
+    if is_whole {
+        hand_over_leaving(&mut dispatcher.clients);
+    }
 }
 
 /// Runs turns within scripts.
@@ -176,6 +182,9 @@ struct TurnWithin {
 
 impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]) {
+        if moving::has_leaving(&dispatcher.clients.reactor) {
+            moving::let_stay(&mut dispatcher.clients.reactor);
+        }
         // If this poll fails, so does the poll after the script, and [`Worker::run`] returns its
         // error.
         let mut events = Vec::new();

@@ -199,6 +199,20 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.end_piece(&mut self.output, reply_bytes)
     }
 
+    /// Returns whether no command, input or output of the connection is pending and the session may
+    /// move ([`Session::may_move`]), so that another owner can take over the session alone.
+    pub fn may_move(&self) -> bool {
+        let waits = self.waits.requests > 0
+            || self.waits.blocked.is_some()
+            || self.waits.woken_before_blocking.is_some()
+            || !self.waits.answers.is_empty();
+        let has_messages = !self.held_messages.is_empty() || !self.confirmed.is_empty();
+        let is_running = waits || self.state != State::Open || self.is_ready || self.eof;
+        !(is_running || has_messages || self.has_output() || self.sending.bytes > 0)
+            && self.input.is_empty()
+            && self.session.may_move()
+    }
+
     /// Parks the connection until this number of requests is answered. Publishes the size of the
     /// requests' arguments, bytes, for client memory accounting.
     pub fn park(&mut self, requests: u32, argument_bytes: usize) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use pantala_base::{Lender, Lent};
 use pantala_engine::acl::{Catalog, Users};
-use pantala_engine::client::{Client, Endpoint, Session};
+use pantala_engine::client::{Client, Endpoint, Listener, Session};
 use pantala_resp::{Args, ProtocolError};
 
 use crate::connection::{Connection, State};
@@ -91,7 +91,7 @@ fn connection_to(password: Option<&[u8]>) -> Connection<Piece, ()> {
     static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::empty);
     let users = Users::new(&CATALOG);
     users.set_default_password(password);
-    Connection::new((), Session::new(Arc::new(Client::new(1, 0, 0, end.clone(), end, 0)), &users))
+    Connection::new((), Session::new(Arc::new(Client::new(1, Listener::default(), 0, end.clone(), end, 0)), &users))
 }
 
 /// The result of running a stream of bytes.

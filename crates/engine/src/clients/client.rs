@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, A
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::acl::{DEFAULT_USER, User};
-use crate::clients::listener::{KINDS, Kind};
+use crate::clients::listener::{KINDS, Kind, Listener};
 use crate::clients::waiter::Waiter;
 use crate::clients::watch::Watch;
 use crate::command::Command;
@@ -60,10 +60,12 @@ pub struct Names {
 pub struct Client {
     /// ID, ascending in the order in which clients connect.
     pub id: u64,
-    /// Worker that owns the connection.
-    pub worker: u32,
-    /// The token by which the worker finds the connection.
-    pub connection: AtomicU64,
+    /// The address for messages to the connection. It changes when the connection moves to another
+    /// worker.
+    listener: Mutex<Listener>,
+    /// Whether the connection must stay on its worker, because invalidations of other clients are
+    /// redirected to it. Never cleared.
+    is_pinned: AtomicBool,
     /// File descriptor.
     pub fd: i32,
     /// Address of the client.
@@ -148,11 +150,11 @@ pub struct Client {
 
 impl Client {
     /// Returns a client that has just connected.
-    pub fn new(id: u64, worker: u32, fd: i32, address: Endpoint, local_address: Endpoint, now_ms: i64) -> Self {
+    pub fn new(id: u64, listener: Listener, fd: i32, address: Endpoint, local_address: Endpoint, now_ms: i64) -> Self {
         Client {
             id,
-            worker,
-            connection: AtomicU64::new(0),
+            listener: Mutex::new(listener),
+            is_pinned: AtomicBool::new(false),
             fd,
             address,
             local_address,
@@ -191,6 +193,54 @@ impl Client {
             waiter: Mutex::new(None),
             watch: Mutex::new(Weak::new()),
         }
+    }
+
+    /// Returns the address for messages to the connection.
+    pub fn listener(&self) -> Listener {
+        *self.lock_listener()
+    }
+
+    /// Changes the address, before the connection leaves its worker. Returns false, and changes
+    /// nothing, if the connection must stay.
+    pub fn leave_for(&self, to: Listener) -> bool {
+        let mut listener = self.lock_listener();
+        let may_leave = !self.is_pinned.load(Relaxed);
+        if may_leave {
+            *listener = to;
+        }
+        may_leave
+    }
+
+    /// Changes the address, when the connection has arrived at another worker.
+    pub fn arrive_at(&self, at: Listener) {
+        *self.lock_listener() = at;
+    }
+
+    /// Makes the connection stay on its worker from now on. If it is leaving already, it will stay
+    /// on the next worker.
+    pub(crate) fn pin(&self) {
+        // Under the lock, so that either a move sees the flag, or a later reader of the address
+        // sees the move.
+        let _listener = self.lock_listener();
+        self.is_pinned.store(true, Relaxed);
+    }
+
+    /// Returns whether the connection must stay on its worker.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.is_pinned.load(Relaxed)
+    }
+
+    /// Marks the client as killed. Returns the address of the connection, which must be closed. If
+    /// the connection is moving, the next worker finds the mark and closes it.
+    pub fn kill(&self) -> Listener {
+        let listener = self.lock_listener();
+        self.killed.store(true, Relaxed);
+        *listener
+    }
+
+    fn lock_listener(&self) -> MutexGuard<'_, Listener> {
+        // A panic can't have left the address inconsistent, because it is replaced as a whole.
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of subscriptions of a kind.

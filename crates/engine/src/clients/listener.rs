@@ -15,10 +15,15 @@ pub enum Kind {
 pub const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
 
 /// The address of a connection. Other threads send messages to this address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listener {
     /// Worker of the connection.
     pub worker: u32,
     /// The token by which the worker finds the connection.
     pub connection: u64,
+}
+
+impl Listener {
+    /// The token of a connection that is moving and has not arrived yet. No connection has it.
+    pub const MOVING: u64 = u64::MAX - 3;
 }

@@ -90,7 +90,7 @@ impl SlowLog {
         {
             arg.extend_from_slice(format!("... ({missing} more bytes)").as_bytes());
         }
-        let mut list = self.list(client.worker as usize);
+        let mut list = self.list(client.listener().worker as usize);
         // The ID is taken under the list's lock, so IDs ascend within a list. `Relaxed` suffices,
         // because the lock orders the accesses.
         let id = self.next_id.fetch_add(1, Relaxed);

@@ -201,7 +201,7 @@ impl Session {
 
     /// Returns the address for messages to the connection.
     pub fn listener(&self) -> Listener {
-        Listener { worker: self.client.worker, connection: self.client.connection.load(Relaxed) }
+        self.client.listener()
     }
 
     /// Ends all subscriptions.
@@ -245,6 +245,18 @@ impl Session {
         let differs = self.observes | self.caching | self.close_after_reply;
         !(differs | (self.reply_mode != ReplyMode::On))
             && !(self.subscriptions.is_some() | self.transaction.is_some() | self.reads_as.is_some())
+    }
+
+    /// Returns whether the connection may move to another worker between two commands. It may not
+    /// if other parts of the server refer to it by its worker, or if it watches keys.
+    pub fn may_move(&self) -> bool {
+        let is_listed = self.observes || self.subscriptions.is_some() || self.tracking.is_some();
+        let is_bound = self.follows.is_some() || self.primary.is_some() || self.handshake.is_some();
+        let is_within = self.transaction.is_some() || self.watching.is_some() || self.in_exec;
+        let has_left_work = self.awaits.is_some() || self.pause.is_some() || self.needs_all.is_some();
+        !(is_listed | is_bound | is_within | has_left_work | self.close_after_reply)
+            && !self.client.killed.load(Relaxed)
+            && !self.client.is_pinned()
     }
 
     /// Returns whether the client may only run commands with the flag `WHILE_SUBSCRIBED`, because

@@ -342,7 +342,7 @@ impl<'k> Recorder<'k> {
     }
 
     /// Returns the latest stamp that this worker's connections may have seen.
-    pub(crate) fn effect_clock(&self) -> u64 {
+    pub fn effect_clock(&self) -> u64 {
         self.stream.clock()
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::command::{Command, Flags, for_each_key};
 use crate::events::pubsub::Listener;
 use crate::events::tracking::keys::{Pending, TrackedKeys};
-use crate::events::tracking::{Changer, Invalid, KeyName, Notification, Reader, Subject, listener};
+use crate::events::tracking::{Changer, Invalid, KeyName, Notification, Reader, Subject};
 use crate::shard::eviction::Evictor;
 use crate::shard::executor::{Call, Outbox, Runner};
 use crate::shard::keyspace::{Execution, Keyspace};
@@ -97,7 +97,7 @@ impl<'k> InvalidationBatch<'k> {
             Some(client) if client.is_disconnected.load(Relaxed) || client.killed.load(Relaxed) => {
                 (reader.listener(), Subject::Broken)
             }
-            Some(client) => (listener(&client), Subject::Redirected(what)),
+            Some(client) => (client.listener(), Subject::Redirected(what)),
         };
         self.push(to, Notification { connection: to.connection, reader, subject });
     }

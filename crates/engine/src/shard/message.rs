@@ -1,6 +1,7 @@
 //! Messages between workers. A connection is named by its token in the receiving worker. [The
 //! crate's page](crate) defines home, waiter and the other terms.
 
+use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -38,6 +39,8 @@ pub enum Message {
     /// A new connection that another worker has accepted, and the kind of its listening socket (TCP
     /// or TLS) as a number.
     Socket(OwnedFd, u32),
+    /// A connection that moves from another worker to this one. The server defines the type.
+    Moved(Box<dyn Any + Send>),
     /// Closes the connection of a client (token, client ID).
     Kill(u64, u64),
     /// A published message for subscribers of this worker.

@@ -9,7 +9,7 @@ use pantala_resp::{Args, Reply};
 
 use crate::acl::{Catalog, Context, Denied, LogEntry, Reason, Revoked, Rules, Users};
 use crate::clients::client::Client;
-use crate::clients::listener::Kind;
+use crate::clients::listener::{Kind, Listener};
 use crate::command::{Command, SessionView};
 use crate::shard::executor::{Call, Runner};
 use crate::shard::keyspace::Keyspace;
@@ -95,8 +95,8 @@ impl Keyspace {
             .map(|listener| (listener.worker, listener.connection))
             .collect();
         let is_denied = |client: &Arc<Client>| {
-            let connection = client.connection.load(Relaxed);
-            client.is_user(&revoked.user) && listeners.contains(&(client.worker, connection))
+            let Listener { worker, connection } = client.listener();
+            client.is_user(&revoked.user) && listeners.contains(&(worker, connection))
         };
         if listeners.is_empty() { Vec::new() } else { self.clients().all().into_iter().filter(is_denied).collect() }
     }

@@ -155,6 +155,15 @@ impl EventLoop for UringLoop {
         }
     }
 
+    fn detach(&mut self, conn: ConnId) -> Option<OwnedFd> {
+        let connection = self.open(conn)?;
+        let is_at_rest = connection.paused
+            && !connection.ended
+            && connection.sending.is_none()
+            && matches!(connection.receive, Flight::Off | Flight::Starved);
+        if is_at_rest { Some(self.connections.remove(conn.0)?.socket) } else { None }
+    }
+
     fn close(&mut self, conn: ConnId) {
         let Some(connection) = self.open(conn) else {
             return;

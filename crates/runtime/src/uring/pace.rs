@@ -54,7 +54,7 @@ impl Pace {
     pub(super) fn count_poll(&mut self) {
         self.polls_left -= 1;
         if self.polls_left == 0 {
-            self.end_stretch(rusage::voluntary_switches());
+            self.end_stretch(rusage::thread_usage().sleeps);
         }
     }
 

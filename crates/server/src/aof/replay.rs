@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use pantala_engine::access::SessionView;
-use pantala_engine::client::{Client, Endpoint, LocalCall, LocalCaller, Session, run_local};
+use pantala_engine::client::{Client, Endpoint, Listener, LocalCall, LocalCaller, Session, run_local};
 use pantala_engine::command::{Command, Handler};
 use pantala_engine::executor::{Call, Executor};
 use pantala_engine::ownership::Ownership;
@@ -90,7 +90,8 @@ impl<'r, 'k> Replay<'r, 'k> {
     /// [`time_before_deadlines`].
     pub fn new(server: &'r Server, executor: &'r mut Executor<'k>, owned: &'r mut [Ownership], now_ms: i64) -> Self {
         let nowhere = || Endpoint::Unix("AOF".to_owned());
-        let client = Client::new(server.keyspace().clients().next_id(), 0, -1, nowhere(), nowhere(), now_ms);
+        let client =
+            Client::new(server.keyspace().clients().next_id(), Listener::default(), -1, nowhere(), nowhere(), now_ms);
         let mut session = Session::new(Arc::new(client), server.keyspace().users());
         // As within `EXEC`, no command may block. For example, `SHUTDOWN` is an error.
         session.in_exec = true;

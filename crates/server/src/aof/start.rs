@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use pantala_engine::access::SessionView;
-use pantala_engine::client::{Client, Endpoint, Session, Shutdown};
+use pantala_engine::client::{Client, Endpoint, Listener, Session, Shutdown};
 use pantala_engine::effect::Which;
 use pantala_engine::executor::Executor;
 use pantala_engine::functions::{Functions, LibraryChange};
@@ -44,7 +44,8 @@ pub fn has_files(server: &Server) -> bool {
 /// Returns the reason why the server must not continue, as text for the operator.
 pub fn start(server: &Arc<Server>, owned: &mut Vec<Ownership>) -> Result<(), String> {
     let now_ms = server.now_ms();
-    let client = Client::new(0, 0, -1, Endpoint::Unix(String::new()), Endpoint::Unix(String::new()), now_ms);
+    let client =
+        Client::new(0, Listener::default(), -1, Endpoint::Unix(String::new()), Endpoint::Unix(String::new()), now_ms);
     let view = Session::new(Arc::new(client), server.keyspace().users()).view();
     // Worker 0 may already have another executor. The two don't conflict: worker 0 holds no shard
     // yet, and the commands in the files wake no client.

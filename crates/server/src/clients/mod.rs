@@ -12,6 +12,7 @@ mod following;
 pub mod frozen;
 mod limits;
 mod memory;
+pub mod moving;
 mod output;
 pub mod primary;
 mod published;

@@ -149,7 +149,7 @@ fn is_logged(keyspace: &Keyspace, command: &Command, took: Duration) -> bool {
 
 fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: Duration, now_ms: i64) {
     let event = if command.flags.contains(Flags::FAST) { latency::FAST_COMMAND } else { latency::COMMAND };
-    keyspace.note_latency(client.worker, event, now_ms, took);
+    keyspace.note_latency(client.listener().worker, event, now_ms, took);
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {

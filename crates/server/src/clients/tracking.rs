@@ -3,8 +3,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_engine::client::Listener;
 use pantala_engine::message::Message;
-use pantala_engine::tracking::{CHANNEL, Invalid, Notification, Subject};
+use pantala_engine::tracking::{CHANNEL, Invalid, Notification, Reader, Subject};
 use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
@@ -65,6 +66,14 @@ fn encode(what: &Invalid, form: Form, bytes: &mut Vec<u8>) {
     }
 }
 
+/// Returns the address of the client to which a reader redirects invalidations, if the client is
+/// moving or has moved since an invalidation was sent to `former`.
+fn moved_to(reader: &Reader, former: Listener) -> Option<Listener> {
+    let client = reader.redirect().filter(|client| !client.is_disconnected.load(Relaxed))?;
+    let now = client.listener();
+    (now != former || now.connection == Listener::MOVING).then_some(now)
+}
+
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Sends invalidations to connections of this worker.
     #[cold]
@@ -86,12 +95,15 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.is_some_and(|connection| connection.state != State::Closing)
         });
         let Some(index) = index else {
-            // If invalidations were redirected, the client that should have received them has
-            // disconnected.
             if matches!(subject, Subject::Redirected(_)) {
-                let (worker, connection) = (reader.client().worker, reader.client().connection.load(Relaxed));
-                let broken = vec![Notification { connection, subject: Subject::Broken, reader }];
-                self.reactor.server.port(worker).send(Message::Invalidations(broken));
+                let former = Listener { worker: self.reactor.number, connection: wanted };
+                let (to, subject) = match moved_to(&reader, former) {
+                    Some(to) => (to, subject),
+                    // The client that should have received the invalidation has disconnected.
+                    None => (reader.client().listener(), Subject::Broken),
+                };
+                let again = vec![Notification { connection: to.connection, reader, subject }];
+                self.reactor.server.port(to.worker).send(Message::Invalidations(again));
             }
             return;
         };

@@ -24,6 +24,7 @@ pub mod quote;
 pub mod replica;
 pub mod rewrite;
 pub mod settings;
+mod spreading;
 pub mod store;
 pub mod table;
 pub mod title;
@@ -42,6 +43,7 @@ pub use settings::{
     Allowed, AofSettings, AppendFsync, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy,
     SLOWLOG_FINE_US, Settings,
 };
+pub use spreading::Spreading;
 pub use store::{Apply, Circumstances, ConfigStore, Refusal};
 pub use title::process_title;
 pub use tls::TlsSettings;

@@ -219,8 +219,8 @@ pub struct Settings {
     pub timeout_s: u32,
     /// Time after which a client that has not authenticated is closed, s; 0 means never.
     pub unauthenticated_timeout_s: u32,
-    /// While the first worker has fewer connections than this, it gets each new connection.
-    pub packed_connections: u32,
+    /// The distribution of connections over workers.
+    pub spreading: super::Spreading,
     /// Maximum number of clients.
     pub maxclients: u32,
     /// Settings of the process: its supervisor, log, title and out-of-memory score.
@@ -439,7 +439,7 @@ impl Settings {
             tcp_keepalive_s: small(values, "tcp-keepalive"),
             timeout_s: small(values, "timeout"),
             unauthenticated_timeout_s: small(values, "unauthenticated-timeout"),
-            packed_connections: small(values, "packed-connections"),
+            spreading: super::Spreading::new(values),
             maxclients: small(values, "maxclients"),
             process: ProcessSettings::new(values),
             daemonize: values.bool("daemonize"),

@@ -49,6 +49,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("timeout", COUNT, "0"),
     D::live("unauthenticated-timeout", COUNT, "0").own(),
     D::live("packed-connections", COUNT, "8").own(),
+    D::live("move-connections", Bool, "yes").own(),
     D::live("replica-refuse-empty-primary", Bool, "no").own(),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),
     // In Redis, I/O threads read and write for the main thread. The main thread counts as one of

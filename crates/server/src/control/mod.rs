@@ -5,6 +5,7 @@
 //! turn of a worker (an iteration of its event loop) calls this module, including turns that run
 //! within a long script.
 
+mod balance;
 mod cron;
 mod purge;
 mod walk;
@@ -17,6 +18,7 @@ use pantala_runtime::EventLoop;
 
 use crate::dispatch::Dispatcher;
 use crate::host::Server;
+use balance::Balance;
 use purge::Watch;
 use walk::Walk;
 
@@ -26,6 +28,8 @@ pub struct Control {
     settings_generation: Cell<u64>,
     /// Time at which periodic work is next due, in ms of the monotonic clock.
     next_cron_ms: Cell<i64>,
+    /// Time at which the worker's load is next measured, in ms of the monotonic clock.
+    next_balance_ms: Cell<i64>,
     /// State of the worker's part of the walk over the dataset that encodes a snapshot.
     walk: Cell<Walk>,
     /// State of periodic work. It must not stay borrowed while commands run, because a turn within
@@ -35,6 +39,7 @@ pub struct Control {
 
 #[derive(Default)]
 struct Work {
+    balance: Balance,
     expiry: ActiveExpiry,
     purges: Watch,
     walker: Walker,
@@ -46,6 +51,7 @@ impl Control {
         Control {
             settings_generation: Cell::new(server.config().generation()),
             next_cron_ms: Cell::new(0),
+            next_balance_ms: Cell::new(0),
             walk: Cell::default(),
             work: RefCell::default(),
         }
@@ -73,6 +79,7 @@ impl Control {
         // applied twice, but are never missed.
         dispatcher.reload();
         self.settings_generation.set(generation);
+        self.next_balance_ms.set(0);
         self.limit_tracked(dispatcher);
         dispatcher.clients.reload_memory_accounting();
         dispatcher.memory.look_after(&mut dispatcher.clients);

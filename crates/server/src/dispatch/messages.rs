@@ -17,6 +17,7 @@ use pantala_session::replies::replies_wanted;
 use smallvec::SmallVec;
 
 use super::{Connection, Dispatcher, State, ending, loading, whole};
+use crate::clients::moving::take_over;
 use crate::clients::primary::{self, note_error};
 use crate::clients::{close_subscriber, deliver_packed, note_unsynced_until, slow};
 use crate::reactor::hold_unsynced;
@@ -70,6 +71,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Socket(socket, via) => {
                     let happened = self.clients.reactor.add(socket, kind_of(via));
                     self.clients.after(happened);
+                }
+                Message::Moved(moved) => {
+                    let moved = moved.downcast().expect("the server has sent it");
+                    take_over(&mut self.clients, *moved);
                 }
                 Message::Published(_) => unreachable!("handled above"),
                 Message::Packed => deliver_packed(&mut self.clients),

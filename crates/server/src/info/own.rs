@@ -47,13 +47,14 @@ pub(super) fn workers(text: &mut Text, server: &Server) {
     for (number, stats) in server.all_worker_stats().iter().enumerate() {
         let place = server.facts().placement.place(number as u32);
         text.line(format_args!(
-            "worker{number}:connections={},commands={},errors={},turns={},windows={},joined={},input_bytes={},output_bytes={},cpu_us={},node={},cpus={}",
+            "worker{number}:connections={},commands={},errors={},turns={},windows={},joined={},moved={},input_bytes={},output_bytes={},cpu_us={},node={},cpus={}",
             stats.connections.get(),
             stats.commands.get(),
             stats.errors.get(),
             stats.turns.get(),
             stats.windows.get(),
             stats.joined.get(),
+            stats.moved.get(),
             stats.input_bytes.get(),
             stats.output_bytes.get(),
             stats.cpu_us.get(),

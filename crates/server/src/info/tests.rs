@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::topology::Topology;
-use pantala_engine::client::{Client, Endpoint, Host};
+use pantala_engine::client::{Client, Endpoint, Host, Listener};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_runtime::Backend;
 
@@ -160,7 +160,7 @@ fn only_requested_sections_are_written() {
 fn values_match_the_server() {
     let server = server();
     let end = |port: u16| Endpoint::Tcp(([127, 0, 0, 1], port).into());
-    let client = server.client_joined(1, 5, 9, end(1), end(2));
+    let client = server.client_joined(Listener { worker: 1, connection: 5 }, 9, end(1), end(2));
     client.query_capacity_bytes.store(300, Relaxed);
     client.output_bytes.store(20, Relaxed);
     let stats = server.keyspace().database_stats_for_tests(4, 2);

@@ -16,6 +16,8 @@ pub struct Socket<H> {
     pub shard_work: Option<H>,
     /// Whether receiving is paused until the commands in the pending input have run.
     pub is_receive_paused: bool,
+    /// Whether the connection is to move to another worker.
+    pub is_leaving: bool,
     /// Whether the connection is in the list of those whose turn must be finished.
     pub is_touched: bool,
     /// Whether the connection is in the list of those that have only messages to send, or a
@@ -37,6 +39,7 @@ impl<H> Socket<H> {
             id,
             shard_work: None,
             is_receive_paused: false,
+            is_leaving: false,
             is_touched: false,
             is_listed: false,
             unsynced: 0,
@@ -50,6 +53,17 @@ impl<H> Socket<H> {
     pub fn token(&self) -> u64 {
         token(self.id)
     }
+}
+
+/// Adds a connection to a table of connections by index. Returns its index.
+pub(super) fn insert<H>(table: &mut Vec<Option<Connection<H>>>, connection: Connection<H>) -> u32 {
+    let index = connection.socket.id.index();
+    if index >= table.len() {
+        table.resize_with(index + 1, || None);
+    }
+    debug_assert!(table[index].is_none(), "the loop has reused the index of an open connection");
+    table[index] = Some(connection);
+    index as u32
 }
 
 /// Encodes the kind of a listener as a number, for the message that hands a socket to a worker.

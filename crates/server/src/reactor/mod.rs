@@ -12,9 +12,11 @@
 //! | ready | may have something to parse | when the turn's windows are parsed |
 //! | touched | took part in the turn | when the turn ends: each is finished and sends once |
 //! | listed | have only messages to send, or a deferred handshake | [`SENT_TO_PER_TURN`] a turn |
+//! | leaving | are to [move](moving) to another worker | when they have moved, or after some turns |
 
 mod clock;
 mod connection;
+pub mod moving;
 mod sockets;
 mod tls;
 mod unsynced;
@@ -32,6 +34,7 @@ use pantala_session::turn::{Fate, Sends};
 
 pub use clock::Clock;
 pub use connection::{Connection, Socket, index_of, kind_of, token, via};
+use moving::Leaving;
 use sockets::Listeners;
 use tls::Handshakes;
 pub use tls::Layer;
@@ -84,6 +87,7 @@ pub struct Reactor<'s, L: EventLoop, H> {
     ready: Vec<u32>,
     touched: Vec<u32>,
     listed: VecDeque<u32>,
+    leaving: Vec<Leaving>,
     /// Connections whose replies wait for a sync.
     pub unsynced: Vec<u32>,
     /// Spare output buffers for connections that have none.
@@ -106,6 +110,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
             ready: Vec::new(),
             touched: Vec::new(),
             listed: VecDeque::new(),
+            leaving: Vec::new(),
             unsynced: Vec::new(),
             spare: Vec::new(),
             listeners: Listeners::default(),
@@ -126,10 +131,10 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     }
 
     /// Returns whether any connections have input to parse, messages to send or a deferred
-    /// handshake.
+    /// handshake, or are leaving.
     #[inline]
     pub fn has_pending_work(&self) -> bool {
-        !self.ready.is_empty() | !self.listed.is_empty()
+        !self.ready.is_empty() | !self.listed.is_empty() | !self.leaving.is_empty()
     }
 
     /// Returns whether any connections have messages to send or a deferred handshake.

@@ -5,11 +5,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::client::Session;
+use pantala_engine::client::{Listener, Session};
 use pantala_engine::message::Message;
 use pantala_runtime::{Event, EventLoop, ListenerId};
 use pantala_session::State;
 
+use super::connection::insert;
 use super::tls::Layer;
 use super::{Connection, Happened, Reactor, Socket, keep_spare, token, via};
 use crate::net;
@@ -169,15 +170,11 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                 return None;
             }
         };
-        let client = self.server.client_joined(self.number, token(id), fd, address, local_address);
+        let listener = Listener { worker: self.number, connection: token(id) };
+        let client = self.server.client_joined(listener, fd, address, local_address);
         let session = Session::new(Arc::clone(&client), self.server.keyspace().users());
         client.is_handshaking.store(layer.is_some(), Relaxed);
-        let index = id.index();
-        if index >= self.connections.len() {
-            self.connections.resize_with(index + 1, || None);
-        }
-        debug_assert!(self.connections[index].is_none(), "the loop has reused the index of an open connection");
-        self.connections[index] = Some(Connection::new(Socket { tls: layer, ..Socket::new(id) }, session));
-        Some(index as u32)
+        let connection = Connection::new(Socket { tls: layer, ..Socket::new(id) }, session);
+        Some(insert(&mut self.connections, connection))
     }
 }

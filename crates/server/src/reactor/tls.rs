@@ -83,6 +83,12 @@ impl Layer {
         self.connection.is_handshaking() && now_ms - self.accepted_ms > HANDSHAKE_MS_MAX
     }
 
+    /// Returns whether nothing is pending in this layer.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let has_output = self.piece.is_some() || !self.reply.is_empty() || self.in_flight_bytes > 0;
+        !has_output && !self.connection.is_handshaking() && self.connection.kept_bytes() == 0
+    }
+
     fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.connection.memory_bytes() + self.reply.capacity() + self.in_flight_bytes
     }

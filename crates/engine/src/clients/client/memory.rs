@@ -195,6 +195,7 @@ impl ClientMemory {
 mod tests {
     use super::super::{Clients, Endpoint};
     use super::*;
+    use crate::clients::listener::Listener;
 
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
@@ -204,7 +205,7 @@ mod tests {
         let clients = Clients::new();
         for size in sizes {
             let end = || Endpoint::Unix("socket".into());
-            let client = Arc::new(Client::new(clients.next_id(), 0, 9, end(), end(), 0));
+            let client = Arc::new(Client::new(clients.next_id(), Listener::default(), 9, end(), end(), 0));
             client.output_bytes.store(*size, Relaxed);
             clients.add(client);
         }

@@ -122,7 +122,7 @@ impl Reader {
 
     /// Returns the worker and connection of the client.
     pub(crate) fn listener(&self) -> Listener {
-        listener(&self.client)
+        self.client.listener()
     }
 
     /// Returns whether the reader receives invalidations of changes by `client`.
@@ -131,21 +131,20 @@ impl Reader {
     }
 
     pub(crate) fn set_redirect(&self, to: Option<Arc<Client>>) {
+        if let Some(client) = &to {
+            client.pin();
+        }
         self.redirects.store(to.is_some(), Relaxed);
         *self.redirect.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 
     /// Returns the client to which invalidations are redirected.
-    pub(crate) fn redirect(&self) -> Option<Arc<Client>> {
+    pub fn redirect(&self) -> Option<Arc<Client>> {
         if !self.redirects.load(Relaxed) {
             return None;
         }
         self.redirect.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-pub(crate) fn listener(client: &Client) -> Listener {
-    Listener { worker: client.worker, connection: client.connection.load(Relaxed) }
 }
 
 /// The name of a key, in any database.

@@ -5,10 +5,11 @@ use pantala_base::Random;
 use super::keys::TrackedKeys;
 use super::*;
 use crate::clients::client::{Client, Endpoint};
+use crate::clients::listener::Listener;
 
 fn reader(id: u64) -> Arc<Reader> {
     let end = || Endpoint::Unix(String::new());
-    Arc::new(Reader::new(&Arc::new(Client::new(id, 0, 0, end(), end(), 0))))
+    Arc::new(Reader::new(&Arc::new(Client::new(id, Listener::default(), 0, end(), end(), 0))))
 }
 
 /// Keys, each with the clients that receive its invalidation.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clients::client::{Client, Endpoint};
+use crate::clients::listener::Listener;
 use crate::command::Key;
 use crate::events::tracking::Reader;
 use crate::shard::keyspace::{Keyspace, Layout, WorkerPort};
@@ -156,7 +157,7 @@ fn readers_get_invalidations_of_keys_evicted_from_a_shard_about_to_be_released()
     let _busy: Vec<Ownership> = (0..3).filter_map(|shard| executor.try_take(shard)).collect();
     let mut pending = executor.try_take(3).expect("it is free");
     let end = || Endpoint::Unix(String::new());
-    let client = Arc::new(Client::new(1, 0, 0, end(), end(), 0));
+    let client = Arc::new(Client::new(1, Listener::default(), 0, end(), end(), 0));
     let reader = Arc::new(Reader::new(&client));
     let names = (0..).map(|number| format!("key:{number}"));
     let of_shard = names.filter(|name| keyspace.place(name.as_bytes()).shard == 3);

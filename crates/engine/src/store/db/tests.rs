@@ -10,6 +10,7 @@ use pantala_types::{Collection, OutOfMemory, Set, SortedSet};
 
 use super::*;
 use crate::clients::client::{Client, Endpoint};
+use crate::clients::listener::Listener;
 use crate::command::{Chance, Command, Drawn, Flags, Handler, KeyedHandler, Permit, Propagated, Route};
 use crate::events::tracking::Reader;
 use crate::shard::access::{Access, SessionView};
@@ -235,7 +236,7 @@ fn roll_back_a_change(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_
 
 fn reader() -> Arc<Reader> {
     let end = || Endpoint::Unix(String::new());
-    Arc::new(Reader::new(&Arc::new(Client::new(1, 0, 0, end(), end(), 0))))
+    Arc::new(Reader::new(&Arc::new(Client::new(1, Listener::default(), 0, end(), end(), 0))))
 }
 
 #[test]

@@ -23,7 +23,7 @@ const OTHER_DEFAULTS: [&str; 7] = [
 ];
 
 /// Pantala's own directives.
-const OWN: [&str; 14] = [
+const OWN: [&str; 15] = [
     "aof-checksums",
     "shards",
     "partitions",
@@ -36,6 +36,7 @@ const OWN: [&str; 14] = [
     "ignore-unsupported",
     "unauthenticated-timeout",
     "packed-connections",
+    "move-connections",
     "replica-refuse-empty-primary",
     "repl-backlog-disk-size",
 ];

@@ -1,0 +1,47 @@
+//! Connections that move between workers ([`crate::reactor::moving`] describes the steps).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::faults::{self, Fault};
+use pantala_runtime::EventLoop;
+
+use super::{Abandon, Clients};
+use crate::reactor::moving::{self, Moved};
+
+/// Hands over the connections that are to leave for other workers, if nothing of them is pending.
+#[inline]
+pub fn hand_over_leaving<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
+    if moving::has_leaving(&clients.reactor) {
+        let effect_clock = clients.executor.recorder().effect_clock();
+        moving::hand_over(&mut clients.reactor, effect_clock);
+    }
+}
+
+/// Takes over a connection that another worker has handed over.
+pub fn take_over<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, moved: Moved) {
+    // The connection's next effects must be stamped later than its earlier ones, and its commands
+    // must not see an earlier time.
+    clients.executor.recorder().observe_clock(moved.effect_clock);
+    clients.reactor.read_clock();
+    let Some(index) = moving::take_over(&mut clients.reactor, moved) else { return };
+    // A request to close the connection may have gone to its former worker.
+    let connection = clients.reactor.connections[index as usize].as_ref();
+    if connection.is_some_and(|connection| connection.session.client.killed.load(Relaxed)) {
+        clients.close(index);
+    }
+}
+
+/// Makes connections of this turn leave at random, for tests.
+#[cold]
+pub fn move_at_random<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
+    let facts = clients.reactor.server.facts();
+    let next =
+        if clients.reactor.number + 1 < facts.workers { clients.reactor.number + 1 } else { facts.first_io_worker };
+    if next != clients.reactor.number {
+        for index in moving::in_turn(&clients.reactor) {
+            if !clients.frozen.holds(index) && faults::hits(Fault::MoveConnection) {
+                moving::ask_to_leave(&mut clients.reactor, index, next);
+            }
+        }
+    }
+}

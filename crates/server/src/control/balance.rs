@@ -1,0 +1,268 @@
+//! Moves connections between workers, so that a few busy connections use one worker, and many use
+//! all (`move-connections`).
+//!
+//! A worker is *saturated* if it rarely sleeps between two turns (iterations of its event loop): it
+//! has more work than one CPU can do. It then gives connections to workers that have time left. A
+//! worker with little to do gives its active connections to a worker with a lower number. Fewer
+//! wake-ups then serve the same commands, and commands that different connections send one after
+//! the other run in that order, as in Redis.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::faults::{self, Fault};
+use pantala_runtime::{EventLoop, Usage, thread_usage};
+
+use super::Control;
+use crate::clients::moving::move_at_random;
+use crate::dispatch::Dispatcher;
+use crate::loads::WHOLE_PERMILLE;
+use crate::reactor::moving::{ask_to_leave, in_turn};
+
+/// Time between two measurements, ms.
+const PERIOD_MS: i64 = 2;
+
+/// A period is saturated if at most one of this number of its turns began with a sleep.
+const TURNS_PER_SLEEP_MIN: u64 = 4;
+
+/// Number of consecutive saturated periods after which connections move.
+const SATURATED_PERIODS_MIN: u32 = 2;
+
+/// Time over which the CPU time is averaged, ms.
+const AVERAGED_MS: i64 = 50;
+
+/// Minimum time left of a worker that receives connections of a saturated worker, per thousand.
+const SPARE_PERMILLE_MIN: u32 = 200;
+
+/// A worker is no target while it was saturated within this time, ms.
+const SATURATED_MS: i64 = 20;
+
+/// Minimum and maximum time between two moves from a saturated worker, ms. The time doubles while
+/// moves follow each other, so that connections don't move back and forth all the time.
+const REST_MS: (i64, i64) = (10, 2000);
+
+/// Time between two decisions of a worker with little to do, ms.
+const PACK_EVERY_MS: i64 = 1000;
+
+/// Maximum CPU time of two workers together for which the connections of one move to the other, per
+/// thousand.
+const PACKED_PERMILLE_MAX: u32 = 400;
+
+/// A worker keeps its connections while it or the other worker was saturated within this time, ms.
+const CALM_MS: i64 = 5000;
+
+/// Maximum number of connections that leave a worker with little to do at once, and that are
+/// examined for this.
+const PACKED_AT_ONCE: usize = 64;
+const EXAMINED_AT_ONCE: usize = 1024;
+
+/// What a worker has measured.
+#[derive(Default)]
+pub struct Balance {
+    /// When the current period began, in ms of the monotonic clock.
+    began_ms: i64,
+    /// The kernel's counters and the number of turns at that time.
+    usage: Usage,
+    turns: u64,
+    /// Average CPU time, per thousand.
+    cpu_permille: u32,
+    saturated_periods: u32,
+    /// When connections may leave a saturated worker again, in ms of the monotonic clock.
+    rests_until_ms: i64,
+    rest_ms: i64,
+    packs_at_ms: i64,
+    /// The connection that is examined next.
+    next_examined: usize,
+}
+
+impl Control {
+    /// Measures the worker, and moves connections, if a period has ended. Called at the end of a
+    /// turn, before its connections are finished.
+    #[inline]
+    pub fn balance_if_due<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
+        if dispatcher.clients.reactor.clock.turn_ran_ms >= self.next_balance_ms.get() {
+            self.balance(dispatcher);
+        }
+        if faults::is_set(Fault::MoveConnection) {
+            move_at_random(&mut dispatcher.clients);
+        }
+    }
+
+    #[cold]
+    fn balance<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
+        let reactor = &mut dispatcher.clients.reactor;
+        let facts = reactor.server.facts();
+        let now_ms = reactor.clock.turn_ran_ms;
+        // On a host with several NUMA nodes, a connection stays on the node that receives it.
+        let is_alone = facts.workers - facts.first_io_worker < 2 || facts.placement.is_placed();
+        if is_alone || !reactor.settings.spreading.move_connections {
+            return self.next_balance_ms.set(now_ms + PACK_EVERY_MS);
+        }
+        self.next_balance_ms.set(now_ms + PERIOD_MS);
+        let balance = &mut self.work.borrow_mut().balance;
+        let is_saturated = balance.measure(now_ms, reactor.stats.turns.get(), thread_usage());
+        reactor.server.loads.record(reactor.number, now_ms, balance.cpu_permille, is_saturated);
+        if is_saturated && now_ms >= balance.rests_until_ms {
+            if spread(dispatcher, now_ms) {
+                balance.rest(now_ms);
+            }
+        } else if now_ms >= balance.packs_at_ms {
+            // The first measurement is of the time before the first connection.
+            let is_first = balance.packs_at_ms == 0;
+            balance.packs_at_ms = now_ms + PACK_EVERY_MS;
+            if !is_first {
+                balance.pack(dispatcher, now_ms);
+            }
+        }
+    }
+}
+
+impl Balance {
+    /// Ends a period. Returns whether the worker is saturated.
+    fn measure(&mut self, now_ms: i64, turns: u64, usage: Usage) -> bool {
+        let elapsed_ms = (now_ms - self.began_ms).max(1);
+        // `CONFIG RESETSTAT` resets the number of turns.
+        let (slept, ran) = (usage.sleeps - self.usage.sleeps, turns.saturating_sub(self.turns));
+        let cpu_permille = (usage.cpu_us - self.usage.cpu_us) / elapsed_ms as u64;
+        // A worker sleeps at most for some periods without a turn if it has little to do.
+        let is_busy = ran > 1 && slept * TURNS_PER_SLEEP_MIN <= ran && elapsed_ms <= AVERAGED_MS;
+        self.saturated_periods = if is_busy { self.saturated_periods + 1 } else { 0 };
+        let weight = elapsed_ms.min(AVERAGED_MS);
+        let average = i64::from(self.cpu_permille) * (AVERAGED_MS - weight)
+            + cpu_permille.min(WHOLE_PERMILLE.into()) as i64 * weight;
+        self.cpu_permille = (average / AVERAGED_MS) as u32;
+        (self.began_ms, self.usage, self.turns) = (now_ms, usage, turns);
+        self.saturated_periods >= SATURATED_PERIODS_MIN
+    }
+
+    /// Delays the next move from this worker.
+    fn rest(&mut self, now_ms: i64) {
+        let (min_ms, max_ms) = REST_MS;
+        let follows = now_ms - self.rests_until_ms < 4 * self.rest_ms;
+        self.rest_ms = if follows { (2 * self.rest_ms).min(max_ms) } else { min_ms };
+        self.rests_until_ms = now_ms + self.rest_ms;
+    }
+
+    /// If this worker has little to do, makes its active connections leave for a worker with a
+    /// lower number that has time for them.
+    fn pack<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>, now_ms: i64) {
+        let reactor = &mut dispatcher.clients.reactor;
+        let (loads, first) = (&reactor.server.loads, reactor.server.facts().first_io_worker);
+        let is_calm = |worker| !loads.was_saturated(worker, now_ms, CALM_MS);
+        let has_time = |worker| loads.cpu_permille(worker, now_ms) + self.cpu_permille <= PACKED_PERMILLE_MAX;
+        let found = (first..reactor.number).find(|worker| has_time(*worker) && is_calm(*worker));
+        let Some(to) = found.filter(|_| is_calm(reactor.number)) else { return };
+        let active_ms = reactor.clock.now_ms - PACK_EVERY_MS;
+        let mut left = PACKED_AT_ONCE;
+        for _ in 0..EXAMINED_AT_ONCE.min(reactor.connections.len()) {
+            let index = self.next_examined % reactor.connections.len();
+            self.next_examined = index + 1;
+            let connection = reactor.connections[index].as_ref();
+            let is_active = connection.is_some_and(|found| found.session.client.active_ms.load(Relaxed) >= active_ms);
+            if is_active && ask_to_leave(reactor, index as u32, to) {
+                left -= 1;
+                if left == 0 {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Makes connections of this turn leave for the workers that have time left. Afterwards all these
+/// workers should be equally busy. Returns whether any connection leaves.
+fn spread<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, now_ms: i64) -> bool {
+    let reactor = &mut dispatcher.clients.reactor;
+    let (loads, facts) = (&reactor.server.loads, reactor.server.facts());
+    let spare = |worker| WHOLE_PERMILLE - loads.cpu_permille(worker, now_ms);
+    let mut targets: Vec<(u32, u32)> = (facts.first_io_worker..facts.workers)
+        .filter(|worker| *worker != reactor.number && !loads.was_saturated(*worker, now_ms, SATURATED_MS))
+        .map(|worker| (spare(worker), worker))
+        .filter(|(spare, _)| *spare >= SPARE_PERMILLE_MIN)
+        .collect();
+    targets.sort_unstable_by(|one, other| other.cmp(one));
+    let touched = in_turn(reactor);
+    let spare_permille: usize = targets.iter().map(|(spare, _)| *spare as usize).sum();
+    let wanted = touched.len() * spare_permille / (WHOLE_PERMILLE as usize * (targets.len() + 1));
+    let mut leaving = 0;
+    for index in touched {
+        if leaving < wanted && ask_to_leave(reactor, index, targets[leaving % targets.len()].1) {
+            leaving += 1;
+        }
+    }
+    leaving > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker that has begun to measure, and the time and the counters at which it last did.
+    #[derive(Default)]
+    struct Worker {
+        balance: Balance,
+        now_ms: i64,
+        turns: u64,
+        usage: Usage,
+    }
+
+    impl Worker {
+        /// Runs for a period with these turns, sleeps and CPU time. Returns whether the worker is
+        /// saturated.
+        fn period(&mut self, ms: i64, turns: u64, sleeps: u64, cpu_us: u64) -> bool {
+            self.now_ms += ms;
+            self.turns += turns;
+            self.usage = Usage { sleeps: self.usage.sleeps + sleeps, cpu_us: self.usage.cpu_us + cpu_us };
+            self.balance.measure(self.now_ms, self.turns, self.usage)
+        }
+    }
+
+    #[test]
+    fn a_worker_that_rarely_sleeps_for_two_periods_is_saturated() {
+        let mut worker = Worker::default();
+        assert!(!worker.period(2, 40, 10, 2000));
+        assert!(worker.period(2, 40, 10, 2000));
+        assert!(!worker.period(2, 40, 11, 2000), "it sleeps before every third turn");
+        assert!(!worker.period(2, 40, 0, 2000) && worker.period(2, 40, 0, 100), "another program uses its CPU");
+        assert!(!worker.period(200, 3, 0, 0), "no turn in most of this time");
+        assert!(!worker.period(2, 1, 0, 2000) && !worker.period(2, 1, 0, 2000), "one long command after the other");
+    }
+
+    #[test]
+    fn a_reset_of_the_statistics_is_no_load() {
+        let mut worker = Worker { turns: 1000, ..Worker::default() };
+        worker.period(2, 0, 0, 0);
+        worker.turns = 0;
+        assert!(!worker.period(2, 2, 2, 10));
+    }
+
+    #[test]
+    fn the_cpu_time_is_an_average() {
+        let mut worker = Worker::default();
+        for _ in 0..100 {
+            worker.period(2, 40, 40, 1000);
+        }
+        let half = worker.balance.cpu_permille;
+        assert!((400..=500).contains(&half), "{half} of 500");
+        worker.period(1000, 1, 1, 0);
+        assert_eq!(worker.balance.cpu_permille, 0, "it was idle for longer than the average");
+    }
+
+    #[test]
+    fn moves_that_follow_each_other_become_rare() {
+        let mut balance = Balance::default();
+        let mut now_ms = 1_000_000;
+        let (min_ms, max_ms) = REST_MS;
+        for expected_ms in [min_ms, 2 * min_ms, 4 * min_ms] {
+            balance.rest(now_ms);
+            assert_eq!(balance.rests_until_ms - now_ms, expected_ms);
+            now_ms = balance.rests_until_ms;
+        }
+        for _ in 0..20 {
+            balance.rest(now_ms);
+            now_ms = balance.rests_until_ms;
+        }
+        assert_eq!(balance.rest_ms, max_ms);
+        balance.rest(now_ms + 10 * max_ms);
+        assert_eq!(balance.rest_ms, min_ms, "after a calm time");
+    }
+}
