@@ -5,7 +5,7 @@
 use super::DICTIONARIES_MAX;
 use super::directive::{Kind, State};
 use super::host::{Host, expand, has_wildcards, reason};
-use super::quote::{split, trim};
+use super::quote::{self, split, trim};
 use super::settings::{HZ_MAX, HZ_MIN, Settings};
 use super::table::{DIRECTIVES, Found, find};
 use super::value::Value;
@@ -325,11 +325,12 @@ impl Loader<'_> {
 
     fn directive(&mut self, found: Found, words: &[Vec<u8>], number: usize, line: &[u8]) -> Result<(), String> {
         let directive = found.directive();
-        // In `--save "900 1"`, a single argument contains all words of the value.
+        // In `--save "900 1"`, a single argument contains all words of the value. As in Redis, an
+        // argument with a quote that isn't closed contains no words.
         let split: Vec<Vec<u8>>;
         let words = match words {
-            [word] if directive.kind.is_multi_argument() && word.contains(&b' ') => {
-                split = word.split(|byte| *byte == b' ').filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
+            [word] if directive.kind.is_multi_argument() && !word.is_empty() => {
+                split = quote::split(word).unwrap_or_default();
                 &split
             }
             words => words,

@@ -109,6 +109,25 @@ fn repeated_lines_add_up_where_redis_adds() {
     assert_eq!(settings.bind, ["b", "c"]);
 }
 
+/// A lone argument of these directives is a line of its own. A line with a quote that isn't closed
+/// has no words.
+#[test]
+fn a_single_argument_may_contain_all_words_with_quotes() {
+    let line = |directive: &str, word: &str| {
+        let mut line = format!("{directive} ").into_bytes();
+        super::super::quote::quote(&mut line, word.as_bytes());
+        String::from_utf8(line).expect("text")
+    };
+    for (word, save) in
+        [("''", ""), ("\"\"", ""), ("'", ""), ("60 \"1\"", "60 1"), ("60\t1 '900' 5", "60 1 900 5"), (" ", "")]
+    {
+        let loaded = load_text(&line("save", word)).expect(word);
+        assert_eq!(loaded.values.text("save"), save.as_bytes(), "{word}");
+    }
+    assert_eq!(settings(&line("bind", "'127.0.0.1' ::1")).bind, ["127.0.0.1", "::1"]);
+    assert!(load_text(&line("oom-score-adj-values", "'")).is_err());
+}
+
 #[test]
 fn unsupported_directives_cause_one_warning_and_keep_their_default() {
     let text = "save 60 5\nsave 900 1\nactivedefrag yes\nappendfsync everysec\ndbfilename x\nactiverehashing yes\n\
