@@ -91,8 +91,8 @@ pub struct Connection<C, S> {
     /// Encoded messages and invalidations that must follow replies in flight. They are held until
     /// these replies have arrived.
     pub held_messages: Vec<u8>,
-    /// Confirmations of subscriptions that the running transaction has started or ended. They are
-    /// sent even if replies are suppressed.
+    /// What a transaction has to send even if replies are suppressed now: the elements of its reply
+    /// before `CLIENT REPLY`, and confirmations of subscriptions.
     pub confirmed: Vec<u8>,
     /// The send in flight.
     pub sending: Sending,

@@ -33,7 +33,7 @@ pub fn needs_settling(session: &Session) -> bool {
 
 impl<C: Lent, S> Connection<C, S> {
     /// Removes the reply that starts at `before` in the output, if the client doesn't want it.
-    /// Keeps messages, and confirmations of a transaction ([`Connection::end_exec`]).
+    /// Keeps messages, and what a transaction has to send ([`Connection::end_exec`]).
     #[inline]
     pub fn end_reply(&mut self, before: usize) {
         if !replies_wanted(&mut self.session) {
@@ -78,20 +78,40 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Starts a transaction: messages wait until its reply is complete.
-    pub fn begin_exec(&mut self) {
+    /// Starts a transaction: messages wait until its reply is complete. The reply starts at `before`
+    /// in the output, with the number of its elements.
+    pub fn begin_exec(&mut self, before: usize) {
         self.session.in_exec = true;
+        self.end_queued_reply(before, false);
     }
 
-    /// Ends a transaction and releases the messages that waited for it. If replies are suppressed,
-    /// these messages are sent without the reply, and so are the confirmations of subscriptions by
-    /// the transaction's commands ([`Connection::withdraw_reply`]).
-    pub fn end_exec(&mut self) {
+    /// Removes the part of a transaction's reply that starts at `before` in the output, if replies
+    /// are off. A confirmation of a subscription is kept, unless it is an error. Returns whether the
+    /// part is kept.
+    ///
+    /// As in Redis, `CLIENT REPLY` in a transaction applies to the following elements of its reply,
+    /// so the array may have fewer elements than it announces.
+    pub fn end_queued_reply(&mut self, before: usize, is_confirmation: bool) -> bool {
+        let is_wanted = match self.session.reply_mode {
+            // `CLIENT REPLY SKIP` in a transaction applies to the command after the transaction.
+            ReplyMode::On | ReplyMode::SkipNext => true,
+            ReplyMode::Off | ReplyMode::Skip => is_confirmation && self.output[before..].first() != Some(&b'-'),
+        };
+        if !is_wanted {
+            self.output.truncate(before);
+        }
+        is_wanted
+    }
+
+    /// Ends a transaction, whose reply starts at `before` in the output, and releases the messages
+    /// that waited for it. If replies are suppressed now, what is left of the reply is sent
+    /// nevertheless ([`Connection::withdraw_reply`]).
+    pub fn end_exec(&mut self, before: usize) {
         self.session.in_exec = false;
         if self.session.reply_mode == ReplyMode::On {
-            self.confirmed = Vec::new();
             self.release_messages();
         } else {
+            self.confirmed = self.output.split_off(before);
             self.confirmed.append(&mut self.held_messages);
         }
     }

@@ -260,9 +260,9 @@ fn unwanted_replies_are_dropped_and_messages_are_kept() {
     connection.session.reply_mode = ReplyMode::SkipNext;
     assert_eq!((reply(&mut connection), reply(&mut connection), reply(&mut connection)), (vec![], vec![], vec![b'r']));
     connection.session.reply_mode = ReplyMode::Off;
-    connection.begin_exec();
+    connection.begin_exec(0);
     connection.push_message(b"message");
-    connection.end_exec();
+    connection.end_exec(0);
     assert_eq!(reply(&mut connection), b"message");
 }
 

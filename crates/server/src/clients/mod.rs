@@ -34,7 +34,9 @@ pub use following::check_follower;
 use frozen::Frozen;
 use limits::Limits;
 pub use memory::EvictionState;
-pub use output::{discard_over_limit, drop_over_limit, limit_stranger, output_limit, reply_limit};
+pub use output::{
+    close_instead_of_reply, discard_over_limit, drop_over_limit, limit_stranger, output_limit, reply_limit,
+};
 pub use published::{close_subscriber, deliver_packed};
 pub use unsynced::{note_unsynced, note_unsynced_until};
 

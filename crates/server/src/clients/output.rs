@@ -123,10 +123,17 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 #[cold]
 pub fn drop_over_limit<H>(connection: &mut Connection<H>, server: &Server, before: usize) {
     if connection.session.reply_mode == ReplyMode::On {
-        server.log_output_limit(&connection.session.client);
-        connection.output.truncate(before);
-        connection.session.close_after_reply = true;
+        close_instead_of_reply(connection, server, before);
     }
+}
+
+/// Drops the output that starts at `before`, for exceeding the output limit. The connection will be
+/// closed once the output before it is sent.
+#[cold]
+pub fn close_instead_of_reply<H>(connection: &mut Connection<H>, server: &Server, before: usize) {
+    server.log_output_limit(&connection.session.client);
+    connection.output.truncate(before);
+    connection.session.close_after_reply = true;
 }
 
 /// Ends a piece of output ([`pantala_session::Connection::end_piece`]). Returns whether a piece has

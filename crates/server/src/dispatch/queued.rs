@@ -19,7 +19,7 @@ use super::scripts::copied;
 use super::{Connection, Dispatcher};
 use crate::clients::primary::note_error;
 use crate::clients::slow::{self, Words};
-use crate::clients::{discard_over_limit, drop_over_limit, reply_limit};
+use crate::clients::{close_instead_of_reply, discard_over_limit, reply_limit};
 use crate::host::Server;
 use crate::stats::Outcome;
 
@@ -107,7 +107,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         Reply::new(output, view.version).array(transaction.queue().len());
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
-            connection.begin_exec();
+            connection.begin_exec(start);
         }
         self.refresh_rules(index);
         self.clients.executor.recorder().begin_unit(owned);
@@ -128,8 +128,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.reacquire(&needed, owned);
                 }
             }
-            is_over_limit |= self.run_queued(index, &transaction, queued, owned, now_ms);
+            let before =
+                self.clients.reactor.connections[index as usize].as_ref().map_or(0, |found| found.output.len());
+            let is_aborted = self.run_queued(index, &transaction, queued, owned, now_ms);
             if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
+                let is_confirmation = queued.command.flags.contains(Flags::ANSWERS_MESSAGES);
+                is_over_limit |= connection.end_queued_reply(before, is_confirmation) && is_aborted;
                 is_over_limit |= discard_over_limit(connection, &self.clients.reactor.settings, start);
             }
             if queued.command.flags.contains(Flags::ADMIN) {
@@ -144,11 +148,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.recorder().end_unit(owned);
         drop(order);
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
-            connection.end_exec();
-            connection.session.keep_ended(transaction);
             if is_over_limit {
-                drop_over_limit(connection, self.clients.reactor.server, start);
+                close_instead_of_reply(connection, self.clients.reactor.server, start);
             }
+            connection.end_exec(start);
+            connection.session.keep_ended(transaction);
         }
     }
 
@@ -196,14 +200,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         match command.handler {
             Handler::Local(_) => {
                 connection.publish_buffers(&self.clients.reactor.io);
-                let Connection { session, output, confirmed, .. } = connection;
+                let Connection { session, output, .. } = connection;
                 let (keyspace, host) = (self.clients.executor.keyspace(), self.clients.reactor.server);
                 let reply_limit = reply_limit(session, keyspace);
                 let call = LocalCall { command, args, session, keyspace, host, now_ms, reply_limit };
                 run_local(call, LocalCaller::Client(self.clients.executor.recorder()), output);
-                if command.flags.contains(Flags::ANSWERS_MESSAGES) && output[before..].first() != Some(&b'-') {
-                    confirmed.extend_from_slice(&output[before..]);
-                }
             }
             Handler::Keyed(_) | Handler::Undetermined(_) => {
                 let (keyspace, view) = (self.clients.executor.keyspace(), connection.session.view());
