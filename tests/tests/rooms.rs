@@ -102,11 +102,12 @@ fn files_outside_of_rooms_import_none() {
 /// needs the whole server.
 const MODULES: [&[&str]; 15] = [
     &["config"],
-    &["stats"],
     &["admission"],
     &["loads"],
     &["scripting"],
     &["process"],
+    &["turns"],
+    &["stats"],
     &["rates"],
     &["renames"],
     &["cli"],

@@ -534,6 +534,34 @@ fn keys_that_take_long_to_expire_are_latency_events() {
     });
 }
 
+/// The longest turn (iteration of a worker's event loop) since `CONFIG RESETSTAT` is measured only
+/// while the latency monitor is on.
+#[test]
+fn the_longest_turn_is_measured_while_the_latency_monitor_is_on() {
+    const TURN_US: u64 = 20_000;
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "1"]);
+        let mut client = server.connect();
+        let longest_us = |client: &mut Client, field: &str| -> u64 {
+            let text = client.call("INFO workers").text();
+            let (_, rest) = text.split_once(&format!(",{field}=")).expect("the field");
+            rest.split(',').next().expect("a value").parse().expect("a number")
+        };
+        assert_eq!(client.call("DEBUG SLEEP 0.02"), Reply::ok());
+        assert_eq!(longest_us(&mut client, "longest_turn_us"), 0);
+        assert_eq!(client.call("CONFIG SET latency-monitor-threshold 1000000"), Reply::ok());
+        assert_eq!(client.call("DEBUG SLEEP 0.02"), Reply::ok());
+        assert!(longest_us(&mut client, "longest_turn_us") >= TURN_US);
+        // A sleeping thread uses no CPU time.
+        assert!((1..TURN_US).contains(&longest_us(&mut client, "longest_turn_cpu_us")));
+        // On a busy host another turn may take as long.
+        eventually("the longest turn is reset", || {
+            client.call("CONFIG RESETSTAT");
+            longest_us(&mut client, "longest_turn_us") < TURN_US
+        });
+    });
+}
+
 fn reset_latencies(clients: &mut [Client], replies: &mut Vec<Reply>) {
     clients[0].call("LATENCY RESET fast-command expire-cycle");
     replies.push(clients[1].call("CONFIG SET latency-monitor-threshold 100000"));

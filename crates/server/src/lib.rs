@@ -25,6 +25,7 @@
 //! | [`stats`] | a worker's statistics |
 //! | [`rates`] | statistics of the whole server |
 //! | `tune` | applies the settings |
+//! | `turns` | the longest turns of a worker |
 //! | [`users`] | the users at startup, the ACL file |
 //! | [`info`] | the text of `INFO` |
 //! | [`net`] | options and addresses of sockets |
@@ -52,6 +53,7 @@ pub mod snapshot;
 pub mod startup;
 pub mod stats;
 mod tune;
+mod turns;
 pub mod users;
 pub mod windows;
 pub mod worker;

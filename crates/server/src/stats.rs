@@ -11,6 +11,8 @@ use pantala_base::{Counter, Gauge, Histogram};
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::tuning::WATCHING;
 
+use crate::turns::LongestTurns;
+
 /// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -105,6 +107,8 @@ pub struct WorkerStats {
     pub with_deadline: Gauge,
     /// CPU time of the worker's thread, µs, at the last sample.
     pub cpu_us: Gauge,
+    /// The longest turns of the event loop.
+    pub longest: LongestTurns,
     by_command: Mutex<ByCommand>,
     by_code: Mutex<ByCode>,
 }
@@ -467,6 +471,7 @@ impl WorkerStats {
             with_deadline: Gauge::default(),
             paused: Gauge::default(),
             cpu_us: Gauge::default(),
+            longest: LongestTurns::default(),
             by_command: Mutex::default(),
             by_code: Mutex::default(),
         }
@@ -500,6 +505,7 @@ impl WorkerStats {
         ] {
             counter.reset();
         }
+        self.longest.reset();
         for (_, stats) in self.by_command().iter() {
             let CommandStats { calls, time_ns, failed, rejected, latency } = &**stats;
             latency.reset();
@@ -528,8 +534,10 @@ mod tests {
         let counters = [turns, windows, joined, commands, errors, input_bytes, output_bytes, reads, writes];
         let counters = [&counters[..], &[repl_input_bytes, repl_output_bytes, moved]].concat();
         counters.iter().for_each(|counter| counter.add(3));
+        stats.longest.record(5, 2);
         stats.reset();
         assert!(counters.iter().all(|counter| counter.get() == 0));
+        assert_eq!((stats.longest.us(), stats.longest.cpu_us()), (0, 0));
     }
 
     fn by_code(replies: &[&[u8]]) -> (u64, String) {

@@ -38,6 +38,7 @@ use crate::control::Control;
 use crate::dispatch::{Above, Dispatcher};
 use crate::host::Server;
 use crate::reactor::moving;
+use crate::turns::TurnTimer;
 use crate::windows::Windows;
 
 /// A worker; see the head of this module.
@@ -45,6 +46,7 @@ pub struct Worker<'s, L: EventLoop> {
     dispatcher: Dispatcher<'s, L>,
     windows: Windows,
     control: Rc<Control>,
+    turn: TurnTimer,
 }
 
 impl<'s, L: EventLoop + 's> Worker<'s, L> {
@@ -53,7 +55,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         let control = Rc::new(Control::new(server));
         let above = Box::new(TurnWithin { windows: Windows::default(), control: Rc::clone(&control) });
         let dispatcher = Dispatcher::new(server, number, io, above);
-        Worker { dispatcher, windows: Windows::default(), control }
+        Worker { dispatcher, windows: Windows::default(), control, turn: TurnTimer::default() }
     }
 
     /// Starts to accept connections from the server's current listening sockets. Does nothing if
@@ -73,7 +75,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         let mut events: Vec<Event> = Vec::new();
         while !self.dispatcher.is_stopping {
             self.poll(&mut events)?;
-            let Worker { dispatcher, windows, control } = self;
+            let Worker { dispatcher, windows, control, .. } = self;
             // A client that has received the reply to `CONFIG SET` must find the new settings on
             // every worker. So the settings are reloaded before any command of this turn.
             control.reload_if_changed(dispatcher);
@@ -95,7 +97,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
 
     /// Polls for events. Waits only if there is no other work to do.
     fn poll(&mut self, events: &mut Vec<Event>) -> std::io::Result<()> {
-        let Worker { dispatcher, control, .. } = self;
+        let Worker { dispatcher, control, turn, .. } = self;
         let timeout = if dispatcher.clients.replay_deferred() || dispatcher.has_pending_work() {
             Duration::ZERO
         } else {
@@ -112,8 +114,11 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         }
         if may_sleep {
             journal.rest(number);
+            turn.end(&dispatcher.clients.reactor.stats.longest);
         }
         dispatcher.clients.reactor.poll(Some(if may_sleep { timeout } else { Duration::ZERO }), events)?;
+        turn.end(&dispatcher.clients.reactor.stats.longest);
+        turn.begin(dispatcher.stopwatch.times_turns);
         journal.attend(number);
         Ok(())
     }

@@ -48,9 +48,16 @@ fn slow_window_ns(settings: &Settings) -> u64 {
     u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Returns the value of [`Stopwatch::times_turns`].
+fn times_turns(settings: &Settings) -> bool {
+    settings.latency_monitor_threshold_ms > 0
+}
+
 /// The worker's stopwatch: decides which commands are timed, and times them.
 pub struct Stopwatch {
     times_all: bool,
+    /// Whether the worker's turns are timed.
+    pub times_turns: bool,
     /// Minimum total time of a window's plain commands for which one of them may be logged, ns.
     pub slow_window_ns: u64,
     /// The time at which the last timed command ended, or the window started.
@@ -60,12 +67,18 @@ pub struct Stopwatch {
 impl Stopwatch {
     /// Creates a stopwatch with these settings.
     pub fn new(settings: &Settings) -> Self {
-        Stopwatch { times_all: settings.times_all(), slow_window_ns: slow_window_ns(settings), mark: Moment::now() }
+        Stopwatch {
+            times_all: settings.times_all(),
+            times_turns: times_turns(settings),
+            slow_window_ns: slow_window_ns(settings),
+            mark: Moment::now(),
+        }
     }
 
     /// Applies changed settings.
     pub fn set(&mut self, settings: &Settings) {
         self.times_all = settings.times_all();
+        self.times_turns = times_turns(settings);
         self.slow_window_ns = slow_window_ns(settings);
     }
 

@@ -47,7 +47,7 @@ pub(super) fn workers(text: &mut Text, server: &Server) {
     for (number, stats) in server.all_worker_stats().iter().enumerate() {
         let place = server.facts().placement.place(number as u32);
         text.line(format_args!(
-            "worker{number}:connections={},commands={},errors={},turns={},windows={},joined={},moved={},input_bytes={},output_bytes={},cpu_us={},node={},cpus={}",
+            "worker{number}:connections={},commands={},errors={},turns={},windows={},joined={},moved={},input_bytes={},output_bytes={},cpu_us={},longest_turn_us={},longest_turn_cpu_us={},node={},cpus={}",
             stats.connections.get(),
             stats.commands.get(),
             stats.errors.get(),
@@ -58,6 +58,8 @@ pub(super) fn workers(text: &mut Text, server: &Server) {
             stats.input_bytes.get(),
             stats.output_bytes.get(),
             stats.cpu_us.get(),
+            stats.longest.us(),
+            stats.longest.cpu_us(),
             place.node.map_or(-1, |node| node as i64),
             info_ranges(&place.cpus),
         ));
