@@ -117,11 +117,13 @@ impl Watch {
 
 impl Server {
     /// Returns the accounted memory, bytes: the memory at startup plus the memory of data, clients,
-    /// Lua states, and effects (changes) that the append-only file or replicas have not received
-    /// yet.
+    /// Lua states, encoded entries of a running snapshot, and effects (changes) that the
+    /// append-only file or replicas have not received yet.
     fn accounted_bytes(&self) -> u64 {
         let stream_bytes = self.keyspace().journal().unread_memory_bytes();
-        self.data_bytes() + self.keyspace().memory().other_bytes() + self.scripting().all_state_bytes() + stream_bytes
+        let snapshot_bytes = self.snapshots().background.running().map_or(0, |running| running.kept_bytes());
+        let others_bytes = self.keyspace().memory().other_bytes() + self.scripting().all_state_bytes();
+        self.data_bytes() + others_bytes + stream_bytes + snapshot_bytes
     }
 }
 

@@ -36,6 +36,9 @@ use crate::process::yield_to_workers;
 
 /// Interval between two checks for an abort while `rdb-key-save-delay` delays a snapshot.
 const KEY_DELAY_STEP: Duration = Duration::from_millis(5);
+/// Maximum number of bytes of a large entry that are passed to the consumer at once, so that the
+/// thread can pause in between.
+const SLICE_BYTES: usize = 64 * 1024;
 /// Maximum time for which a shutdown waits for an aborted snapshot.
 const EXIT_MAX: Duration = Duration::from_secs(2);
 
@@ -151,6 +154,11 @@ impl Running {
     /// for the snapshot, the kernel would have copied the memory of the value.
     pub fn forced_bytes(&self) -> u64 {
         self.progress.get().map_or(0, |progress| progress.forced_bytes())
+    }
+
+    /// Returns the number of encoded bytes in memory.
+    pub fn kept_bytes(&self) -> u64 {
+        self.progress.get().map_or(0, |progress| progress.kept_bytes())
     }
 }
 
@@ -478,8 +486,10 @@ fn write(
             Next::Part(Part { bytes: mut part, more, keys }) => {
                 take(&mut part, Some(&mut tail))?;
                 input.recycle(part);
-                for mut part in more {
-                    take(&mut part, Some(&mut tail))?;
+                for part in more {
+                    for slice in part.chunks(SLICE_BYTES) {
+                        take(&mut slice.to_vec(), Some(&mut tail))?;
+                    }
                 }
                 running.keys_done.fetch_add(keys, Relaxed);
                 background.delay_keys(running, keys);

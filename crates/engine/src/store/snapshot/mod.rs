@@ -38,11 +38,14 @@ use pantala_dict::{Dict, EntryRef, Keeper, Payload, Reason};
 use pantala_types::rdb_value::cut_id;
 use pantala_types::{CutId, CutState, Value};
 
+use pieces::Pieces;
+
 use crate::faults::{self, Fault};
 use crate::store::Store;
 use crate::store::state::{Databases, Shard};
 
 pub(crate) mod detached;
+mod pieces;
 
 /// The walk pauses while parts of more than this number of bytes wait for the snapshot's thread.
 pub const QUEUED_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -123,6 +126,8 @@ pub enum Next {
 pub struct Progress {
     began: Instant,
     queued_bytes: AtomicU64,
+    /// Bytes of the pieces of large entries that are not completely encoded.
+    open_bytes: AtomicU64,
     forced_bytes: AtomicU64,
     is_discarding: AtomicBool,
     /// Time until which the snapshot's thread counts as waiting for a CPU, in µs after `began`.
@@ -136,6 +141,7 @@ impl Default for Progress {
         Progress {
             began: Instant::now(),
             queued_bytes: AtomicU64::new(0),
+            open_bytes: AtomicU64::new(0),
             forced_bytes: AtomicU64::new(0),
             waits_for_cpu_until_us: AtomicU64::new(0),
             is_discarding: AtomicBool::new(false),
@@ -150,6 +156,11 @@ impl Progress {
     /// in Redis, the kernel would have copied the memory of these entries.
     pub fn forced_bytes(&self) -> u64 {
         self.forced_bytes.load(Relaxed)
+    }
+
+    /// Returns the number of encoded bytes that the snapshot's thread has not received.
+    pub fn kept_bytes(&self) -> u64 {
+        self.queued_bytes.load(Relaxed) + self.open_bytes.load(Relaxed)
     }
 
     /// Makes the walk skip the encoding of the remaining entries, because the snapshot has failed.
@@ -237,40 +248,52 @@ struct Output {
     empty: Receiver<Vec<u8>>,
     progress: Arc<Progress>,
     /// Pieces of large entries that are not completely encoded, by the cut of the value.
-    open: Mutex<HashMap<CutId, Vec<Vec<u8>>>>,
+    open: Mutex<HashMap<CutId, Pieces>>,
 }
 
 impl Output {
-    fn open(&self) -> MutexGuard<'_, HashMap<CutId, Vec<Vec<u8>>>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<CutId, Pieces>> {
         // Each piece is added by one operation, so a panic leaves a valid map.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Starts a large entry with its encoded head.
+    fn open_entry(&self, id: CutId, head: Vec<u8>) {
+        self.progress.open_bytes.fetch_add(head.len() as u64, Relaxed);
+        self.open().insert(id, Pieces::starting_with(head));
+    }
+
+    /// Removes and returns the pieces of a large entry.
+    fn close_entry(&self, id: CutId) -> Pieces {
+        let pieces = self.open().remove(&id).unwrap_or_default();
+        self.progress.open_bytes.fetch_sub(pieces.bytes(), Relaxed);
+        pieces
+    }
+
     /// Encodes a piece of a large entry, and sends the entry after its last piece.
     fn encode_piece(&self, id: CutId, value: &Value) -> CutState {
-        let mut piece = Vec::new();
-        let state = self.encoder.append_cut(value, &mut piece);
-        let mut open = self.open();
+        // The caller holds the value, so no other thread uses the entry, and the other entries are
+        // not locked meanwhile.
+        let mut pieces = self.close_entry(id);
+        let state = pieces.append(|buffer| self.encoder.append_cut(value, buffer));
         if state == CutState::More {
-            open.entry(id).or_default().push(piece);
+            self.progress.open_bytes.fetch_add(pieces.bytes(), Relaxed);
+            self.open().insert(id, pieces);
             return state;
         }
-        let mut pieces = open.remove(&id).unwrap_or_default();
-        drop(open);
-        pieces.push(piece);
         if state == CutState::Lost {
             debug_assert!(false, "a value has lost its cut");
             self.progress.is_incomplete.store(true, Relaxed);
         }
-        let mut pieces = pieces.into_iter();
-        self.send(Part { bytes: pieces.next().unwrap_or_default(), more: pieces.collect(), keys: 1 });
+        let mut buffers = pieces.into_buffers().into_iter();
+        self.send(Part { bytes: buffers.next().unwrap_or_default(), more: buffers.collect(), keys: 1 });
         state
     }
 
     /// Ends the cut of a value, if one runs, because the snapshot has failed.
     fn abandon_cut(&self, value: &Value) {
         if let Some(id) = cut_id(value) {
-            self.open().remove(&id);
+            self.close_entry(id);
             self.encoder.end_cut(value);
         }
     }
@@ -402,7 +425,7 @@ impl DictKeeper {
                     return None;
                 }
                 let id = cut_id(value)?;
-                self.output.open().insert(id, vec![head]);
+                self.output.open_entry(id, head);
                 id
             }
         };
