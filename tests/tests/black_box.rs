@@ -37,6 +37,7 @@ mod hardening;
 mod head_to_head;
 mod instructions;
 mod journal;
+mod kills;
 mod known_attacks;
 mod large_pipelines;
 mod large_strings;
