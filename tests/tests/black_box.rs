@@ -19,6 +19,7 @@ mod chaos;
 mod check_aof;
 mod client_eviction;
 mod clients;
+mod clock_jumps;
 mod cluster;
 mod command_table;
 mod connections;

@@ -353,6 +353,22 @@ fn everysec_loses_at_most_a_second_in_kills() {
     });
 }
 
+/// The clock is set forward or back by an hour while the server writes.
+#[test]
+fn everysec_loses_at_most_a_second_after_a_jump_of_the_clock() {
+    let seed = Random::seed("everysec_loses_at_most_a_second_after_a_jump_of_the_clock");
+    for_each_backend(|backend| {
+        let mut campaign = Campaign::new(backend, seed, Policy::EverySecond, &[]);
+        for by_ms in ["3600000", "-3600000"] {
+            // A release build has no jumps, and replies with an error.
+            let orders = format!("DEBUG CLOCK-JUMP {by_ms}\r\nBGREWRITEAOF\r\n");
+            // Half of the time passes after the jump: more than the writes that may be lost.
+            let outcome = campaign.kill_after("", &orders, 5 * PERIOD / 2);
+            outcome.unwrap_or_else(|violation| panic!("seed {seed}, {by_ms}: {violation}"));
+        }
+    });
+}
+
 /// Injected faults, and the rule that the check must find broken.
 #[test]
 fn the_check_finds_violations() {

@@ -68,6 +68,17 @@ impl Sub for Moment {
     }
 }
 
+/// The sum of all jumps of [`jump_ms`], µs.
+static JUMPED_US: AtomicI64 = AtomicI64::new(0);
+
+/// Makes the Unix time of each [`SystemClock`] of this process jump, as if an administrator had set
+/// the clock. A negative number of milliseconds sets it back. Has an effect only in builds with
+/// debug assertions.
+pub fn jump_ms(by_ms: i64) {
+    // Relaxed: a thread may see a jump a moment later, as it may see another thread's clock.
+    JUMPED_US.fetch_add(by_ms.saturating_mul(1_000), Ordering::Relaxed);
+}
+
 /// The system's clocks.
 #[derive(Clone, Debug)]
 pub struct SystemClock {
@@ -99,7 +110,8 @@ impl Clock for SystemClock {
     fn now_us(&self) -> i64 {
         // A clock set before 1970 has a negative time.
         let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Realtime);
-        tv_sec.saturating_mul(SECOND_US).saturating_add(tv_nsec / 1_000)
+        let now_us = tv_sec.saturating_mul(SECOND_US).saturating_add(tv_nsec / 1_000);
+        if cfg!(debug_assertions) { now_us.saturating_add(JUMPED_US.load(Ordering::Relaxed)) } else { now_us }
     }
 
     #[inline]

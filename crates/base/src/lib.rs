@@ -61,7 +61,7 @@ pub mod title;
 pub mod topology;
 
 pub use block::block_bytes;
-pub use clock::{Clock, ManualClock, Moment, SystemClock};
+pub use clock::{Clock, ManualClock, Moment, SystemClock, jump_ms};
 pub use counter::Counter;
 pub use crc16::{crc16, key_slot};
 pub use crc64::crc64;

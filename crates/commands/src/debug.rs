@@ -65,6 +65,7 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         }
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),
         (sub, 4) if cfg!(debug_assertions) && is_option(sub, "FAULT") => fault(args, reply),
+        (sub, 3) if cfg!(debug_assertions) && is_option(sub, "CLOCK-JUMP") => jump_clock(args, reply),
         (sub, _) => wrong_subcommand("DEBUG", sub, reply),
     }
 }
@@ -139,6 +140,15 @@ fn fault(args: &Args<'_>, reply: &mut Reply<'_>) {
         reply.ok();
     } else {
         reply.error("ERR unknown fault, or rate out of range");
+    }
+}
+
+/// `DEBUG CLOCK-JUMP ms`: makes the Unix time of this process jump ([`pantala_base::jump_ms`]), in
+/// debug builds only.
+fn jump_clock(args: &Args<'_>, reply: &mut Reply<'_>) {
+    if let Some(by_ms) = integer(args.at(2), reply) {
+        pantala_base::jump_ms(by_ms);
+        reply.ok();
     }
 }
 

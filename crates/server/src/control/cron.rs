@@ -61,7 +61,7 @@ impl Control {
         if number == 0 {
             let used_bytes = || server.facts().startup_bytes + server.data_bytes();
             server.stats.sample(server.all_worker_stats(), used_bytes, now_ms);
-            save_if_due(server, now_ms);
+            save_if_due(server);
             server.replication().look_after(server);
             rewrite_if_due(server);
             server.snapshots().aof.warn_if_stalled(server);

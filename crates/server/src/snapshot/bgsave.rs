@@ -32,8 +32,11 @@ pub struct Saves {
     /// When the last snapshot was saved, Unix time in s. If there was none, the start of the
     /// server.
     last_save_s: AtomicI64,
-    /// When the server last tried to start a background snapshot, Unix time in s.
-    last_try_s: AtomicI64,
+    /// The same in s of the monotonic clock, for the save points: the system's clock may have been
+    /// set since then.
+    saved_at_s: AtomicI64,
+    /// When the server last tried to start a background snapshot, in s of the monotonic clock.
+    tried_at_s: AtomicI64,
     /// Whether the last background snapshot failed.
     has_failed: AtomicBool,
     /// Duration of the last background snapshot, s; -1 if there was none.
@@ -57,7 +60,8 @@ impl Saves {
     pub fn new(now_ms: i64) -> Self {
         Saves {
             last_save_s: AtomicI64::new(now_ms / 1000),
-            last_try_s: AtomicI64::new(0),
+            saved_at_s: AtomicI64::new(0),
+            tried_at_s: AtomicI64::new(0),
             has_failed: AtomicBool::new(false),
             last_took_s: AtomicI64::new(-1),
             last_forced_bytes: AtomicU64::new(0),
@@ -119,6 +123,7 @@ impl Saves {
     pub(super) fn note_saved(&self, server: &Server, changes: u64) {
         self.saved_changes.store(changes, Relaxed);
         self.last_save_s.store(server.now_ms() / 1000, Relaxed);
+        self.saved_at_s.store(server.monotonic_ms() / 1000, Relaxed);
         self.set_failed(server, false);
     }
 }
@@ -180,7 +185,7 @@ pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
 
 fn start_now(server: &Server, whole: &mut Whole<'_>) -> Result<(), NotStarted> {
     let saves = &server.snapshots().saves;
-    saves.last_try_s.store(server.now_ms() / 1000, Relaxed);
+    saves.tried_at_s.store(server.monotonic_ms() / 1000, Relaxed);
     let settings = server.config().settings();
     let shared =
         server.snapshots().background.server().ok_or_else(|| NotStarted::Thread(io::ErrorKind::Other.into()))?;
@@ -206,9 +211,9 @@ fn start_now(server: &Server, whole: &mut Whole<'_>) -> Result<(), NotStarted> {
 
 /// Starts a snapshot if a save point is reached or a scheduled snapshot can run. Worker 0 calls
 /// this function several times a second.
-pub fn save_if_due(server: &Server, now_ms: i64) {
-    let (saves, now_s) = (&server.snapshots().saves, now_ms / 1000);
-    if !is_due(server, now_s) || saves.is_requested.swap(true, Relaxed) {
+pub fn save_if_due(server: &Server) {
+    let saves = &server.snapshots().saves;
+    if !is_due(server, server.monotonic_ms() / 1000) || saves.is_requested.swap(true, Relaxed) {
         return;
     }
     with_all_shards(
@@ -225,10 +230,11 @@ pub fn save_if_due(server: &Server, now_ms: i64) {
     );
 }
 
+/// Returns whether to start a snapshot. `now_s` is the time in s of the monotonic clock.
 fn is_due(server: &Server, now_s: i64) -> bool {
     let snapshots = server.snapshots();
     let saves = &snapshots.saves;
-    if saves.has_failed() && now_s - saves.last_try_s.load(Relaxed) <= RETRY_AFTER_S {
+    if saves.has_failed() && now_s - saves.tried_at_s.load(Relaxed) <= RETRY_AFTER_S {
         return false;
     }
     if snapshots.background.running().is_some() || snapshots.loading.is_incomplete() {
@@ -237,7 +243,7 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     if saves.is_scheduled.load(Relaxed) {
         return true;
     }
-    let passed_s = now_s - saves.last_save_s();
+    let passed_s = now_s - saves.saved_at_s.load(Relaxed);
     let settings = server.config().settings();
     let points = settings.save_points();
     // The number of changes is a sum over all partitions (parts of shards). It is computed only
