@@ -2,12 +2,21 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pantala_tests::server::free_port;
 use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
+
+/// Sets a flag when it is dropped.
+struct OnDrop<'f>(&'f AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
 
 /// Returns a field of each worker in `INFO`.
 fn of_workers(client: &mut Client, field: &str) -> Vec<u64> {
@@ -36,6 +45,8 @@ fn a_saturated_worker_gives_connections_to_idle_workers() {
         assert_eq!(of_workers(&mut watcher, "connections"), [1, 0, 0], "the first connections share a worker");
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
+            // The clients must end even if the test fails.
+            let ends = OnDrop(&is_over);
             for number in 0..6 {
                 let mut client = server.connect();
                 let is_over = &is_over;
@@ -47,10 +58,9 @@ fn a_saturated_worker_gives_connections_to_idle_workers() {
                 });
             }
             eventually("all workers have connections", || {
-                let spread = of_workers(&mut watcher, "connections").iter().all(|count| *count > 0);
-                is_over.store(spread, Relaxed);
-                spread
+                of_workers(&mut watcher, "connections").iter().all(|count| *count > 0)
             });
+            drop(ends);
         });
         server.assert_sound();
     });
@@ -59,11 +69,12 @@ fn a_saturated_worker_gives_connections_to_idle_workers() {
 #[test]
 fn connections_with_little_to_do_share_a_worker() {
     for_each_backend(|backend| {
-        let mut server = Server::pantala(backend, &["--workers", "3", "--move-connections", "yes"]);
+        let mut server = Server::pantala(backend, &["--workers", "3"]);
         let mut clients: Vec<Client> = (0..9).map(|_| server.connect()).collect();
         clients.iter_mut().for_each(|client| assert_eq!(client.call("PING"), Reply::Simple("PONG".into())));
         assert_eq!(of_workers(&mut clients[0], "connections"), [3, 3, 3], "connections begin spread");
-        // Its worker is referred to by the subscription, so it must stay there.
+        clients[0].call("CONFIG SET move-connections yes");
+        // The subscription refers to the worker of this connection, so it must stay there.
         clients[1].call("HELLO 3");
         clients[1].call("SUBSCRIBE channel");
         eventually("the first worker has all connections but one", || {
@@ -160,8 +171,9 @@ fn redirected_invalidations_reach_a_moving_client() {
             let id = target.call("CLIENT ID").integer();
             // The connection leaves for another worker after this command, or has left.
             target.send_raw(b"PING\r\n");
-            reader.call(&format!("CLIENT TRACKING ON REDIRECT {id}"));
-            reader.call(&format!("GET key{round}"));
+            let track = format!("CLIENT TRACKING ON REDIRECT {id}\r\nGET key{round}\r\n");
+            reader.send_raw(track.as_bytes());
+            assert_eq!([reader.receive(), reader.receive()], [Reply::ok(), Reply::Null], "round {round}");
             writer.call(&format!("SET key{round} x"));
             let received = [target.receive(), target.receive()];
             let is_there = received.iter().any(|reply| matches!(reply, Reply::Push(_)));
@@ -169,6 +181,64 @@ fn redirected_invalidations_reach_a_moving_client() {
             reader.call("CLIENT TRACKING OFF");
         }
         server.assert_sound();
+    });
+}
+
+/// A connection is about to leave when its script becomes busy. What it receives meanwhile is kept.
+#[test]
+fn a_connection_that_is_about_to_leave_keeps_its_input_during_its_script() {
+    const GETS: usize = 5;
+    const SPIN: &str = "local function now() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 end \
+                        local stop = now() + 300 while now() < stop do end return 'done'";
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "3", "--busy-reply-threshold", "20"]);
+        let mut client = server.connect();
+        client.command(&["SET", "large", &"x".repeat(200_000)]);
+        if !move_always(&mut client) {
+            return;
+        }
+        for round in 0..3 {
+            client.set_read_timeout(Duration::from_secs(20));
+            // The connection yields after a large reply, and so is asked to leave while it has more
+            // input.
+            client.send_raw("GET large\r\n".repeat(GETS).as_bytes());
+            client.send(&["EVAL", SPIN, "0"]);
+            thread::sleep(Duration::from_millis(150));
+            client.send_raw(b"ECHO first\r\n");
+            thread::sleep(Duration::from_millis(50));
+            client.send_raw(b"ECHO second\r\n");
+            for _ in 0..GETS {
+                assert_eq!(client.receive().text().len(), 200_000);
+            }
+            let replies = [client.receive(), client.receive(), client.receive()];
+            assert_eq!(replies, ["done", "first", "second"].map(Reply::bulk), "round {round}");
+        }
+        server.assert_sound();
+    });
+}
+
+#[test]
+fn no_connection_moves_to_a_worker_that_runs_a_long_command() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let (mut first, mut second) = (server.connect(), server.connect());
+        first.call("PING");
+        second.call("PING");
+        first.call("CONFIG SET move-connections yes");
+        first.set_read_timeout(Duration::from_secs(30));
+        let spin = "local function now() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 end \
+                    local stop = now() + 3000 while now() < stop do end";
+        first.send(&["EVAL", spin, "0"]);
+        let mut longest = Duration::ZERO;
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(2500) {
+            let sent = Instant::now();
+            second.call("PING");
+            longest = longest.max(sent.elapsed());
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(longest < Duration::from_secs(1), "a PING on the other worker took {longest:?}");
+        assert_eq!(first.receive(), Reply::Null);
     });
 }
 

@@ -210,6 +210,12 @@ impl<T> Mailbox<T> {
         // a message arrived before the worker slept.
         self.word.compare_exchange(std::ptr::null_mut(), mark(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
+
+    /// Returns whether the worker sleeps and has no messages. Another thread may change this at any
+    /// time.
+    pub fn is_asleep(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == mark()
+    }
 }
 
 impl<T> Default for Mailbox<T> {

@@ -37,7 +37,6 @@ use crate::clients::moving::hand_over_leaving;
 use crate::control::Control;
 use crate::dispatch::{Above, Dispatcher};
 use crate::host::Server;
-use crate::reactor::moving;
 use crate::turns::TurnTimer;
 use crate::windows::Windows;
 
@@ -187,9 +186,6 @@ struct TurnWithin {
 
 impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]) {
-        if moving::has_leaving(&dispatcher.clients.reactor) {
-            moving::let_stay(&mut dispatcher.clients.reactor);
-        }
         // If this poll fails, so does the poll after the script, and [`Worker::run`] returns its
         // error.
         let mut events = Vec::new();

@@ -78,16 +78,16 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Starts a transaction: messages wait until its reply is complete. The reply starts at `before`
-    /// in the output, with the number of its elements.
+    /// Starts a transaction: messages wait until its reply is complete. The reply starts at
+    /// `before` in the output, with the number of its elements.
     pub fn begin_exec(&mut self, before: usize) {
         self.session.in_exec = true;
         self.end_queued_reply(before, false);
     }
 
     /// Removes the part of a transaction's reply that starts at `before` in the output, if replies
-    /// are off. A confirmation of a subscription is kept, unless it is an error. Returns whether the
-    /// part is kept.
+    /// are off. A confirmation of a subscription is kept, unless it is an error. Returns whether
+    /// the part is kept.
     ///
     /// As in Redis, `CLIENT REPLY` in a transaction applies to the following elements of its reply,
     /// so the array may have fewer elements than it announces.

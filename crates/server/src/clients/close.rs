@@ -3,13 +3,14 @@
 
 use std::collections::VecDeque;
 
-use pantala_engine::client::Durability;
+use pantala_engine::client::{Durability, Session};
 use pantala_engine::faults::{self, Fault};
 use pantala_runtime::{EventLoop, Outgoing};
 use pantala_session::State;
 use pantala_session::output::Ahead;
 
 use super::{Abandon, Clients, primary};
+use crate::host::Server;
 
 /// Maximum output of closed connections that is freed in one turn, bytes. Freeing this amount takes
 /// a few tenths of a millisecond.
@@ -74,10 +75,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         connection.session.set_monitors(keyspace, false);
         connection.session.leave_effects(keyspace);
         connection.session.untrack(keyspace);
-        if connection.session.durability == Durability::Always {
-            let server = self.reactor.server;
-            server.snapshots().aof.note_asks_always(server, false);
-        }
+        note_no_longer_asks(self.reactor.server, &connection.session);
         if let Some(mut ahead) = self.reactor.shut(connection) {
             self.garbage.add(&mut ahead);
         }
@@ -118,6 +116,19 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.limits.accounting.is_on {
             self.limits.end_turn(self.reactor.server);
         }
+    }
+}
+
+/// Ends the session of a connection that could not be added to a reactor.
+pub(super) fn end_session(server: &Server, session: &Session) {
+    note_no_longer_asks(server, session);
+    server.client_left(&session.client);
+}
+
+/// Uncounts a client that asks for `CLIENT DURABILITY always`.
+fn note_no_longer_asks(server: &Server, session: &Session) {
+    if session.durability == Durability::Always {
+        server.snapshots().aof.note_asks_always(server, false);
     }
 }
 

@@ -79,6 +79,11 @@ impl Frozen {
         self.script.is_some()
     }
 
+    /// Returns whether any events or messages are deferred.
+    pub fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
     /// Returns the busy error if this turn is within a script. Clients get this error if they send
     /// another script or need the script's shards.
     pub fn reply(&self) -> Option<&'static str> {

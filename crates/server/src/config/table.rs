@@ -48,7 +48,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("tcp-keepalive", COUNT, "300"),
     D::live("timeout", COUNT, "0"),
     D::live("unauthenticated-timeout", COUNT, "0").own(),
-    D::live("packed-connections", COUNT, "8").own(),
+    D::live("packed-connections", COUNT, "32").own(),
     D::live("move-connections", Bool, "yes").own(),
     D::live("replica-refuse-empty-primary", Bool, "no").own(),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),

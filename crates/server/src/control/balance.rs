@@ -15,8 +15,10 @@ use pantala_runtime::{EventLoop, Usage, thread_usage};
 use super::Control;
 use crate::clients::moving::move_at_random;
 use crate::dispatch::Dispatcher;
+use crate::host::Server;
 use crate::loads::WHOLE_PERMILLE;
-use crate::reactor::moving::{ask_to_leave, in_turn};
+use crate::reactor::Reactor;
+use crate::reactor::moving::ask_to_leave;
 
 /// Time between two measurements, ms.
 const PERIOD_MS: i64 = 2;
@@ -38,7 +40,7 @@ const SATURATED_MS: i64 = 20;
 
 /// Minimum and maximum time between two moves from a saturated worker, ms. The time doubles while
 /// moves follow each other, so that connections don't move back and forth all the time.
-const REST_MS: (i64, i64) = (10, 2000);
+const REST_MS: (i64, i64) = (20, 10_000);
 
 /// Time between two decisions of a worker with little to do, ms.
 const PACK_EVERY_MS: i64 = 1000;
@@ -47,12 +49,14 @@ const PACK_EVERY_MS: i64 = 1000;
 /// thousand.
 const PACKED_PERMILLE_MAX: u32 = 400;
 
-/// A worker keeps its connections while it or the other worker was saturated within this time, ms.
-const CALM_MS: i64 = 5000;
-
-/// Maximum number of connections that leave a worker with little to do at once, and that are
-/// examined for this.
+/// Maximum number of connections that leave a worker with little to do at once.
 const PACKED_AT_ONCE: usize = 64;
+
+/// A connection counts as active on a saturated worker if it has received or sent something within
+/// this time, ms.
+const ACTIVE_MS: i64 = 20;
+
+/// Maximum number of connections that are examined at once for whether they are active.
 const EXAMINED_AT_ONCE: usize = 1024;
 
 /// What a worker has measured.
@@ -102,13 +106,17 @@ impl Control {
         let is_saturated = balance.measure(now_ms, reactor.stats.turns.get(), thread_usage());
         reactor.server.loads.record(reactor.number, now_ms, balance.cpu_permille, is_saturated);
         if is_saturated && now_ms >= balance.rests_until_ms {
-            if spread(dispatcher, now_ms) {
+            if balance.spread(dispatcher, now_ms) {
                 balance.rest(now_ms);
             }
         } else if now_ms >= balance.packs_at_ms {
-            // The first measurement is of the time before the first connection.
+            // The workers decide one after the other, so that each knows the decisions of the
+            // others.
+            let (number, workers) = (i64::from(reactor.number), i64::from(facts.workers));
             let is_first = balance.packs_at_ms == 0;
-            balance.packs_at_ms = now_ms + PACK_EVERY_MS;
+            let phase_ms = number * PACK_EVERY_MS / workers;
+            balance.packs_at_ms =
+                (now_ms - phase_ms).div_euclid(PACK_EVERY_MS) * PACK_EVERY_MS + PACK_EVERY_MS + phase_ms;
             if !is_first {
                 balance.pack(dispatcher, now_ms);
             }
@@ -121,9 +129,9 @@ impl Balance {
     fn measure(&mut self, now_ms: i64, turns: u64, usage: Usage) -> bool {
         let elapsed_ms = (now_ms - self.began_ms).max(1);
         // `CONFIG RESETSTAT` resets the number of turns.
-        let (slept, ran) = (usage.sleeps - self.usage.sleeps, turns.saturating_sub(self.turns));
-        let cpu_permille = (usage.cpu_us - self.usage.cpu_us) / elapsed_ms as u64;
-        // A worker sleeps at most for some periods without a turn if it has little to do.
+        let (slept, ran) = (usage.sleeps.saturating_sub(self.usage.sleeps), turns.saturating_sub(self.turns));
+        let cpu_permille = usage.cpu_us.saturating_sub(self.usage.cpu_us) / elapsed_ms as u64;
+        // A long period had few turns, so it says nothing about the load.
         let is_busy = ran > 1 && slept * TURNS_PER_SLEEP_MIN <= ran && elapsed_ms <= AVERAGED_MS;
         self.saturated_periods = if is_busy { self.saturated_periods + 1 } else { 0 };
         let weight = elapsed_ms.min(AVERAGED_MS);
@@ -146,50 +154,71 @@ impl Balance {
     /// lower number that has time for them.
     fn pack<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>, now_ms: i64) {
         let reactor = &mut dispatcher.clients.reactor;
-        let (loads, first) = (&reactor.server.loads, reactor.server.facts().first_io_worker);
-        let is_calm = |worker| !loads.was_saturated(worker, now_ms, CALM_MS);
-        let has_time = |worker| loads.cpu_permille(worker, now_ms) + self.cpu_permille <= PACKED_PERMILLE_MAX;
-        let found = (first..reactor.number).find(|worker| has_time(*worker) && is_calm(*worker));
-        let Some(to) = found.filter(|_| is_calm(reactor.number)) else { return };
-        let active_ms = reactor.clock.now_ms - PACK_EVERY_MS;
-        let mut left = PACKED_AT_ONCE;
-        for _ in 0..EXAMINED_AT_ONCE.min(reactor.connections.len()) {
-            let index = self.next_examined % reactor.connections.len();
-            self.next_examined = index + 1;
-            let connection = reactor.connections[index].as_ref();
-            let is_active = connection.is_some_and(|found| found.session.client.active_ms.load(Relaxed) >= active_ms);
-            if is_active && ask_to_leave(reactor, index as u32, to) {
-                left -= 1;
-                if left == 0 {
-                    return;
-                }
+        let (server, first) = (reactor.server, reactor.server.facts().first_io_worker);
+        let sum_permille = |worker| cpu_permille(server, worker, now_ms) + self.cpu_permille;
+        let has_time = |worker| sum_permille(worker) <= PACKED_PERMILLE_MAX && server.loads.is_calm(worker, now_ms);
+        let found = (first..reactor.number).find(|worker| has_time(*worker));
+        let Some(to) = found.filter(|_| server.loads.is_calm(reactor.number, now_ms)) else { return };
+        let own_permille = self.cpu_permille;
+        let mut leaving = 0;
+        for index in self.active(reactor, PACK_EVERY_MS) {
+            if leaving < PACKED_AT_ONCE && ask_to_leave(reactor, index, to) {
+                leaving += 1;
             }
         }
+        if leaving > 0 {
+            server.loads.pack(to, now_ms, own_permille);
+        }
+    }
+
+    /// Makes connections leave for the workers that have time left: as many as it takes to make all
+    /// these workers equally busy. Returns whether any connection leaves.
+    fn spread<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>, now_ms: i64) -> bool {
+        let reactor = &mut dispatcher.clients.reactor;
+        let (server, facts) = (reactor.server, reactor.server.facts());
+        let mut targets: Vec<(u32, u32)> = (facts.first_io_worker..facts.workers)
+            .filter(|worker| *worker != reactor.number && !server.loads.was_saturated(*worker, now_ms, SATURATED_MS))
+            .map(|worker| (WHOLE_PERMILLE.saturating_sub(cpu_permille(server, worker, now_ms)), worker))
+            .filter(|(spare_permille, _)| *spare_permille >= SPARE_PERMILLE_MIN)
+            .collect();
+        targets.sort_unstable_by(|one, other| other.cmp(one));
+        let active = self.active(reactor, ACTIVE_MS);
+        let wanted = leaving_wanted(active.len(), &targets);
+        let mut leaving = 0;
+        for index in active {
+            if leaving < wanted && ask_to_leave(reactor, index, targets[leaving % targets.len()].1) {
+                leaving += 1;
+            }
+        }
+        leaving > 0
+    }
+
+    /// Returns connections that have received or sent something within a time. Examines a part of
+    /// the connections, each time another one.
+    fn active<L: EventLoop, H>(&mut self, reactor: &Reactor<'_, L, H>, within_ms: i64) -> Vec<u32> {
+        let since_ms = reactor.clock.now_ms - within_ms;
+        let all = reactor.connections.len();
+        let examined = EXAMINED_AT_ONCE.min(all);
+        let begin = if self.next_examined < all { self.next_examined } else { 0 };
+        self.next_examined = begin + examined;
+        let is_active = |index: &usize| {
+            let connection = reactor.connections[*index].as_ref();
+            connection.is_some_and(|found| found.session.client.active_ms.load(Relaxed) >= since_ms)
+        };
+        (begin..begin + examined).map(|at| at % all).filter(is_active).map(|index| index as u32).collect()
     }
 }
 
-/// Makes connections of this turn leave for the workers that have time left. Afterwards all these
-/// workers should be equally busy. Returns whether any connection leaves.
-fn spread<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, now_ms: i64) -> bool {
-    let reactor = &mut dispatcher.clients.reactor;
-    let (loads, facts) = (&reactor.server.loads, reactor.server.facts());
-    let spare = |worker| WHOLE_PERMILLE - loads.cpu_permille(worker, now_ms);
-    let mut targets: Vec<(u32, u32)> = (facts.first_io_worker..facts.workers)
-        .filter(|worker| *worker != reactor.number && !loads.was_saturated(*worker, now_ms, SATURATED_MS))
-        .map(|worker| (spare(worker), worker))
-        .filter(|(spare, _)| *spare >= SPARE_PERMILLE_MIN)
-        .collect();
-    targets.sort_unstable_by(|one, other| other.cmp(one));
-    let touched = in_turn(reactor);
-    let spare_permille: usize = targets.iter().map(|(spare, _)| *spare as usize).sum();
-    let wanted = touched.len() * spare_permille / (WHOLE_PERMILLE as usize * (targets.len() + 1));
-    let mut leaving = 0;
-    for index in touched {
-        if leaving < wanted && ask_to_leave(reactor, index, targets[leaving % targets.len()].1) {
-            leaving += 1;
-        }
-    }
-    leaving > 0
+/// Returns the part of a CPU that a worker uses, per thousand.
+fn cpu_permille(server: &Server, worker: u32, now_ms: i64) -> u32 {
+    server.loads.cpu_permille(worker, now_ms, server.port(worker).mailbox().is_asleep())
+}
+
+/// Returns how many of the active connections of a saturated worker should leave for the targets,
+/// whose spare time is given per thousand, to make all these workers equally busy.
+fn leaving_wanted(active: usize, targets: &[(u32, u32)]) -> usize {
+    let spare_permille: usize = targets.iter().map(|(spare_permille, _)| *spare_permille as usize).sum();
+    active * spare_permille / (WHOLE_PERMILLE as usize * (targets.len() + 1))
 }
 
 #[cfg(test)]
@@ -264,5 +293,14 @@ mod tests {
         assert_eq!(balance.rest_ms, max_ms);
         balance.rest(now_ms + 10 * max_ms);
         assert_eq!(balance.rest_ms, min_ms, "after a calm time");
+    }
+
+    #[test]
+    fn connections_are_divided_by_the_time_that_workers_have_left() {
+        assert_eq!(leaving_wanted(8, &[]), 0);
+        assert_eq!(leaving_wanted(8, &[(1000, 1)]), 4, "an idle worker gets half of them");
+        assert_eq!(leaving_wanted(1, &[(1000, 1)]), 0, "a single connection stays");
+        assert_eq!(leaving_wanted(30, &[(500, 1)]), 7);
+        assert_eq!(leaving_wanted(8, &[(1000, 1); 39]), 7);
     }
 }

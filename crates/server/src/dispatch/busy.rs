@@ -35,6 +35,7 @@ use pantala_runtime::EventLoop;
 
 use super::Dispatcher;
 use super::window::Window;
+use crate::reactor::moving;
 use crate::scripting::Kind;
 
 /// Interval between turns within a script, ms. Before a script is busy, its worker hands over
@@ -71,6 +72,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 }
             }
         }
+        // No connection is handed over until the script has ended.
+        moving::let_stay(&mut self.clients.reactor);
         self.clients.freeze(index, kind);
     }
 

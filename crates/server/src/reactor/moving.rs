@@ -16,8 +16,10 @@
 use std::os::fd::OwnedFd;
 
 use pantala_engine::client::{Listener, Session};
+use pantala_engine::faults::{self, Fault};
 use pantala_engine::message::Message;
 use pantala_runtime::{ConnId, EventLoop};
+use pantala_session::State;
 
 use super::connection::insert;
 use super::tls::Layer;
@@ -49,11 +51,12 @@ pub fn in_turn<L: EventLoop, H>(reactor: &Reactor<'_, L, H>) -> Vec<u32> {
 }
 
 /// Makes a connection leave for another worker as soon as nothing of it is pending. Returns whether
-/// it may leave.
+/// it may leave. It may not while it waits for anything but its next command.
 pub fn ask_to_leave<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32, to: u32) -> bool {
     let Some(connection) = &mut reactor.connections[index as usize] else { return false };
     let socket = &mut connection.socket;
-    if socket.is_leaving || socket.is_receive_paused || !connection.session.may_move() {
+    let is_bound = socket.is_leaving || socket.is_receive_paused || socket.shard_work.is_some();
+    if is_bound || connection.state != State::Open || connection.sending.bytes > 0 || !connection.session.may_move() {
         return false;
     }
     socket.is_leaving = true;
@@ -69,13 +72,15 @@ pub fn has_leaving<L: EventLoop, H>(reactor: &Reactor<'_, L, H>) -> bool {
 }
 
 /// Hands over the connections that are to leave and have nothing pending. Called at the end of a
-/// turn, with the worker's clock of effects.
+/// turn, with the worker's clock of effects. Returns connections that may not leave after all. The
+/// caller must add them to this reactor again.
 #[cold]
-pub fn hand_over<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, effect_clock: u64) {
+pub fn hand_over<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, effect_clock: u64) -> Vec<Moved> {
+    let mut returned = Vec::new();
     for mut leaving in std::mem::take(&mut reactor.leaving) {
         let Some(index) = reactor.find(leaving.id) else { continue };
         if let Some(moved) = detach(reactor, index, effect_clock) {
-            send(reactor, moved, leaving.to);
+            returned.extend(send(reactor, moved, leaving.to));
             continue;
         }
         leaving.turns += 1;
@@ -85,10 +90,10 @@ pub fn hand_over<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, effect_clock:
             stay(reactor, index);
         }
     }
+    returned
 }
 
-/// Lets all connections stay that are to leave. Called within a long script, during which no
-/// connection is handed over.
+/// Lets all connections stay that are to leave. They receive again.
 #[cold]
 pub fn let_stay<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>) {
     for leaving in std::mem::take(&mut reactor.leaving) {
@@ -115,9 +120,8 @@ fn detach<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32, effect_c
     Some(Moved { socket, session, tls, layer_bytes, effect_clock })
 }
 
-/// Sends a detached connection to another worker, or adds it to this reactor again if the client
-/// must stay.
-fn send<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, moved: Moved, to: u32) {
+/// Sends a detached connection to another worker. Returns it if the client must stay.
+fn send<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, moved: Moved, to: u32) -> Option<Moved> {
     reactor.stats.connections.sub(1);
     // The address must change before the message is sent. The other worker changes it again.
     if moved.session.client.leave_for(Listener { worker: to, connection: Listener::MOVING }) {
@@ -125,26 +129,26 @@ fn send<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, moved: Moved, to: u32)
         reactor.server.loads.add(to);
         reactor.server.loads.remove(reactor.number);
         reactor.server.port(to).send(Message::Moved(Box::new(moved)));
-    } else {
-        take_over(reactor, moved);
+        return None;
     }
+    Some(moved)
 }
 
-/// Adds a detached connection to the reactor. Returns its index. If the event loop can't add it,
-/// closes it and returns `None`.
-pub fn take_over<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, moved: Moved) -> Option<u32> {
+/// Adds a detached connection to the reactor. Returns its index.
+///
+/// # Errors
+/// The session, if the event loop can't add the socket. The socket is closed.
+pub fn take_over<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, moved: Moved) -> Result<u32, Box<Session>> {
     let Moved { socket, session, tls, layer_bytes, .. } = moved;
     reactor.stats.connections.add(1);
     let added = reactor.io.add(socket);
     let added = added.inspect_err(|error| tracing::warn!("could not watch a connection that has moved: {error}"));
-    let Ok(id) = added else {
-        reactor.server.client_left(&session.client);
-        return None;
-    };
+    let Ok(id) = added else { return Err(Box::new(session)) };
+    faults::pause(Fault::MoveConnection);
     session.client.arrive_at(Listener { worker: reactor.number, connection: token(id) });
     let mut connection = Connection::new(Socket { tls, ..Socket::new(id) }, session);
     connection.layer_bytes = layer_bytes;
-    Some(insert(&mut reactor.connections, connection))
+    Ok(insert(&mut reactor.connections, connection))
 }
 
 /// Returns whether nothing of a connection is pending, and the connection may move.
