@@ -51,7 +51,7 @@ fn reply_random(access: &mut Access<'_>, args: &Args<'_>, mut random: Random, re
         |set, reply| {
             let (len, wanted) = (set.len(), count.unsigned_abs());
             if count >= 0 && wanted >= len as u64 {
-                reply_members(set.iter(), with_scores, reply);
+                reply_members(set.range(0..len, true), with_scores, reply);
             } else if count >= 0 {
                 let chosen = distinct_below(&mut random, wanted as usize, len);
                 reply_members(picked(set, chosen).into_iter(), with_scores, reply);
