@@ -3,7 +3,7 @@
 
     python3 benches/beside_scripts.py --rounds 3 \\
         --peer 'redis=redis-server --port {port} --save ""' \\
-        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40 --packed-connections 0'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40 --packed-connections 0 --move-connections no'
 
 One process sends GETs of small keys over --clients connections, with --pipeline GETs in one write.
 Another process calls a script over --script-clients connections, with one call at a time on each.

@@ -2,7 +2,7 @@
 """The longest turn (iteration of a worker's event loop) during BGSAVE.
 
     python3 benches/longest_turn.py --keys 20000000 --members 10000000 \\
-        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --packed-connections 0 --enable-debug-command local --dir {dir}'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --packed-connections 0 --move-connections no --enable-debug-command local --dir {dir}'
 
 Measures two datasets: --keys small strings, and one sorted set of --members members. --writers
 clients change random keys or members all the time, in pipelines of --pipeline commands. The longest

@@ -3,7 +3,7 @@
 
     python3 benches/neighbours.py \\
         --peer 'redis=redis-server --port {port} --save ""' \\
-        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40 --packed-connections 0'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40 --packed-connections 0 --move-connections no'
 
 One connection runs a long command on keys of one partition. (KEYS, SORT BY and FLUSHALL use all
 partitions.) --probes other connections send a GET of a small key every two milliseconds. This key

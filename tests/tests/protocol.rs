@@ -144,8 +144,6 @@ fn protocol_errors_and_odd_requests() {
         ("CLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY OFF\r\nCLIENT REPLY SKIP\r\nPING\r\nCLIENT REPLY ON\r\n", Waits),
-        // The server closes the connection after it has sent an error or the reply to QUIT. With
-        // replies off, it sends neither of them, and doesn't close the connection.
         // In a transaction, some elements of the announced array are missing.
         ("MULTI\r\nSET a 1\r\nDEL b\r\nCLIENT REPLY OFF\r\nEXEC\r\nCLIENT REPLY ON\r\nPING\r\n", Waits),
         ("MULTI\r\nCLIENT REPLY OFF\r\nSET a 1\r\nGET a\r\nEXEC\r\nPING\r\nCLIENT REPLY ON\r\nPING\r\n", Waits),
@@ -157,6 +155,8 @@ fn protocol_errors_and_odd_requests() {
         ("CLIENT REPLY OFF\r\nMULTI\r\nGET a\r\nCLIENT REPLY ON\r\nGET a\r\nEXEC\r\nPING\r\n", Waits),
         ("MULTI\r\nGET a\r\nCLIENT REPLY ON\r\nGET a\r\nCLIENT REPLY SKIP\r\nEXEC\r\nPING\r\nPING\r\n", Waits),
         ("MULTI\r\nGET a\r\nCLIENT REPLY SKIP\r\nEXEC\r\nEXEC\r\nPING\r\n", Waits),
+        // The server closes the connection after it has sent an error or the reply to QUIT. With
+        // replies off, it sends neither of them, and doesn't close the connection.
         ("CLIENT REPLY OFF\r\n*x\r\n", Waits),
         ("CLIENT REPLY OFF\r\nQUIT\r\n", Waits),
         ("HELLO 3\r\n*x\r\n", Closes),

@@ -15,7 +15,7 @@ const LONG_TURN_MS: i64 = 6;
 
 /// Minimum and maximum time for which workers keep their connections after one of them was
 /// saturated, ms. It doubles when a worker is saturated soon after it has got the connections of
-/// another worker.
+/// another worker, and becomes the minimum again when no saturation follows.
 const CALM_MS: (i64, i64) = (5_000, 60_000);
 
 /// The load of a worker.
@@ -99,6 +99,9 @@ impl Loads {
     /// Adds the load of connections that leave for a worker, until the worker measures it itself.
     pub fn pack(&self, to: u32, now_ms: i64, cpu_permille: u32) {
         let load = &self.workers[to as usize];
+        if !self.was_saturated(to, now_ms, 2 * self.calm_ms.load(Relaxed)) {
+            self.calm_ms.store(CALM_MS.0, Relaxed);
+        }
         load.cpu_permille.fetch_add(cpu_permille, Relaxed);
         load.packed_ms.store(now_ms, Relaxed);
     }
@@ -140,10 +143,13 @@ mod tests {
         for _ in 0..10 {
             loads.pack(0, now_ms, 100);
             loads.record(0, now_ms + 10, 900, true);
-            now_ms += 10 + max_ms + 1;
-            assert!(loads.is_calm(0, now_ms));
+            now_ms += 10 + loads.calm_ms.load(Relaxed) + 1;
+            assert!(loads.is_calm(0, now_ms) && !loads.is_calm(0, now_ms - 1));
         }
-        assert!(!loads.is_calm(0, now_ms - 1));
+        assert_eq!(loads.calm_ms.load(Relaxed), max_ms);
+        now_ms += 2 * max_ms;
+        loads.pack(0, now_ms, 100);
+        assert_eq!(loads.calm_ms.load(Relaxed), min_ms, "after a long time without a saturation");
     }
 
     #[test]

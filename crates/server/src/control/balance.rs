@@ -1,11 +1,11 @@
 //! Moves connections between workers, so that a few busy connections use one worker, and many use
 //! all (`move-connections`).
 //!
-//! A worker is *saturated* if it rarely sleeps between two turns (iterations of its event loop): it
-//! has more work than one CPU can do. It then gives connections to workers that have time left. A
-//! worker with little to do gives its active connections to a worker with a lower number. Fewer
-//! wake-ups then serve the same commands, and commands that different connections send one after
-//! the other run in that order, as in Redis.
+//! A worker is *saturated* if it uses its CPU and rarely sleeps between two turns (iterations of
+//! its event loop): it has more work than one CPU can do. It then gives connections to workers that
+//! have time left. A worker with little to do gives its active connections to a worker with a lower
+//! number. Fewer wake-ups then serve the same commands, and commands that different connections
+//! send one after the other run in that order, as in Redis.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,8 +23,11 @@ use crate::reactor::moving::ask_to_leave;
 /// Time between two measurements, ms.
 const PERIOD_MS: i64 = 2;
 
-/// A period is saturated if at most one of this number of its turns began with a sleep.
+/// A period is saturated if at most one of this number of its turns began with a sleep, and the
+/// worker had at least this CPU time, per thousand. A worker that waits for a CPU rarely sleeps
+/// either, but other workers would have to wait too.
 const TURNS_PER_SLEEP_MIN: u64 = 4;
+const SATURATED_PERMILLE_MIN: u64 = 500;
 
 /// Number of consecutive saturated periods after which connections move.
 const SATURATED_PERIODS_MIN: u32 = 2;
@@ -46,14 +49,14 @@ const REST_MS: (i64, i64) = (20, 10_000);
 const PACK_EVERY_MS: i64 = 1000;
 
 /// Maximum CPU time of two workers together for which the connections of one move to the other, per
-/// thousand.
-const PACKED_PERMILLE_MAX: u32 = 400;
+/// thousand. One worker needs about two thirds of the time that two need.
+const PACKED_PERMILLE_MAX: u32 = 750;
 
 /// Maximum number of connections that leave a worker with little to do at once.
 const PACKED_AT_ONCE: usize = 64;
 
 /// A connection counts as active on a saturated worker if it has received or sent something within
-/// this time, ms.
+/// this time before the last period, ms.
 const ACTIVE_MS: i64 = 20;
 
 /// Maximum number of connections that are examined at once for whether they are active.
@@ -67,6 +70,8 @@ pub struct Balance {
     /// The kernel's counters and the number of turns at that time.
     usage: Usage,
     turns: u64,
+    /// Length of the last period, ms. A period is at least as long as the turn in which it ended.
+    period_ms: i64,
     /// Average CPU time, per thousand.
     cpu_permille: u32,
     saturated_periods: u32,
@@ -99,6 +104,7 @@ impl Control {
         // On a host with several NUMA nodes, a connection stays on the node that receives it.
         let is_alone = facts.workers - facts.first_io_worker < 2 || facts.placement.is_placed();
         if is_alone || !reactor.settings.spreading.move_connections {
+            self.work.borrow_mut().balance.packs_at_ms = 0;
             return self.next_balance_ms.set(now_ms + PACK_EVERY_MS);
         }
         self.next_balance_ms.set(now_ms + PERIOD_MS);
@@ -108,6 +114,8 @@ impl Control {
         if is_saturated && now_ms >= balance.rests_until_ms {
             if balance.spread(dispatcher, now_ms) {
                 balance.rest(now_ms);
+            } else {
+                balance.rests_until_ms = now_ms + REST_MS.0;
             }
         } else if now_ms >= balance.packs_at_ms {
             // The workers decide one after the other, so that each knows the decisions of the
@@ -131,14 +139,14 @@ impl Balance {
         // `CONFIG RESETSTAT` resets the number of turns.
         let (slept, ran) = (usage.sleeps.saturating_sub(self.usage.sleeps), turns.saturating_sub(self.turns));
         let cpu_permille = usage.cpu_us.saturating_sub(self.usage.cpu_us) / elapsed_ms as u64;
-        // A long period had few turns, so it says nothing about the load.
-        let is_busy = ran > 1 && slept * TURNS_PER_SLEEP_MIN <= ran && elapsed_ms <= AVERAGED_MS;
+        let is_awake = ran > 0 && slept * TURNS_PER_SLEEP_MIN <= ran;
+        let is_busy = is_awake && cpu_permille >= SATURATED_PERMILLE_MIN;
         self.saturated_periods = if is_busy { self.saturated_periods + 1 } else { 0 };
         let weight = elapsed_ms.min(AVERAGED_MS);
         let average = i64::from(self.cpu_permille) * (AVERAGED_MS - weight)
             + cpu_permille.min(WHOLE_PERMILLE.into()) as i64 * weight;
         self.cpu_permille = (average / AVERAGED_MS) as u32;
-        (self.began_ms, self.usage, self.turns) = (now_ms, usage, turns);
+        (self.began_ms, self.period_ms, self.usage, self.turns) = (now_ms, elapsed_ms, usage, turns);
         self.saturated_periods >= SATURATED_PERIODS_MIN
     }
 
@@ -182,7 +190,10 @@ impl Balance {
             .filter(|(spare_permille, _)| *spare_permille >= SPARE_PERMILLE_MIN)
             .collect();
         targets.sort_unstable_by(|one, other| other.cmp(one));
-        let active = self.active(reactor, ACTIVE_MS);
+        if targets.is_empty() {
+            return false;
+        }
+        let active = self.active(reactor, ACTIVE_MS + self.period_ms);
         let wanted = leaving_wanted(active.len(), &targets);
         let mut leaving = 0;
         for index in active {
@@ -218,7 +229,9 @@ fn cpu_permille(server: &Server, worker: u32, now_ms: i64) -> u32 {
 /// whose spare time is given per thousand, to make all these workers equally busy.
 fn leaving_wanted(active: usize, targets: &[(u32, u32)]) -> usize {
     let spare_permille: usize = targets.iter().map(|(spare_permille, _)| *spare_permille as usize).sum();
-    active * spare_permille / (WHOLE_PERMILLE as usize * (targets.len() + 1))
+    let whole_permille = WHOLE_PERMILLE as usize * (targets.len() + 1);
+    let nearest = (active * spare_permille + whole_permille / 2) / whole_permille;
+    nearest.min(active.saturating_sub(1))
 }
 
 #[cfg(test)]
@@ -251,9 +264,9 @@ mod tests {
         assert!(!worker.period(2, 40, 10, 2000));
         assert!(worker.period(2, 40, 10, 2000));
         assert!(!worker.period(2, 40, 11, 2000), "it sleeps before every third turn");
-        assert!(!worker.period(2, 40, 0, 2000) && worker.period(2, 40, 0, 100), "another program uses its CPU");
-        assert!(!worker.period(200, 3, 0, 0), "no turn in most of this time");
-        assert!(!worker.period(2, 1, 0, 2000) && !worker.period(2, 1, 0, 2000), "one long command after the other");
+        assert!(!worker.period(2, 40, 0, 2000) && !worker.period(2, 40, 0, 100), "another program uses its CPU");
+        assert!(!worker.period(200, 3, 1, 1000), "it slept in most of this time");
+        assert!(!worker.period(80, 1, 0, 80_000) && worker.period(80, 1, 0, 80_000), "turns may be long");
     }
 
     #[test]
@@ -300,7 +313,8 @@ mod tests {
         assert_eq!(leaving_wanted(8, &[]), 0);
         assert_eq!(leaving_wanted(8, &[(1000, 1)]), 4, "an idle worker gets half of them");
         assert_eq!(leaving_wanted(1, &[(1000, 1)]), 0, "a single connection stays");
-        assert_eq!(leaving_wanted(30, &[(500, 1)]), 7);
+        assert_eq!((leaving_wanted(2, &[(990, 1)]), leaving_wanted(4, &[(990, 1)])), (1, 2), "a nearly idle worker");
+        assert_eq!(leaving_wanted(30, &[(500, 1)]), 8);
         assert_eq!(leaving_wanted(8, &[(1000, 1); 39]), 7);
     }
 }

@@ -55,7 +55,8 @@ pub fn in_turn<L: EventLoop, H>(reactor: &Reactor<'_, L, H>) -> Vec<u32> {
 pub fn ask_to_leave<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32, to: u32) -> bool {
     let Some(connection) = &mut reactor.connections[index as usize] else { return false };
     let socket = &mut connection.socket;
-    let is_bound = socket.is_leaving || socket.is_receive_paused || socket.shard_work.is_some();
+    let waits = socket.shard_work.is_some() || socket.unsynced != 0 || socket.is_unsynced;
+    let is_bound = socket.is_leaving || socket.is_receive_paused || waits;
     if is_bound || connection.state != State::Open || connection.sending.bytes > 0 || !connection.session.may_move() {
         return false;
     }

@@ -263,21 +263,21 @@ impl Output {
         self.open().insert(id, Pieces::starting_with(head));
     }
 
-    /// Removes and returns the pieces of a large entry.
-    fn close_entry(&self, id: CutId) -> Pieces {
+    /// Drops the pieces of a large entry.
+    fn drop_entry(&self, id: CutId) {
         let pieces = self.open().remove(&id).unwrap_or_default();
         self.progress.open_bytes.fetch_sub(pieces.bytes(), Relaxed);
-        pieces
     }
 
     /// Encodes a piece of a large entry, and sends the entry after its last piece.
     fn encode_piece(&self, id: CutId, value: &Value) -> CutState {
         // The caller holds the value, so no other thread uses the entry, and the other entries are
         // not locked meanwhile.
-        let mut pieces = self.close_entry(id);
+        let mut pieces = self.open().remove(&id).unwrap_or_default();
+        let before_bytes = pieces.bytes();
         let state = pieces.append(|buffer| self.encoder.append_cut(value, buffer));
         if state == CutState::More {
-            self.progress.open_bytes.fetch_add(pieces.bytes(), Relaxed);
+            self.progress.open_bytes.fetch_add(pieces.bytes() - before_bytes, Relaxed);
             self.open().insert(id, pieces);
             return state;
         }
@@ -287,13 +287,14 @@ impl Output {
         }
         let mut buffers = pieces.into_buffers().into_iter();
         self.send(Part { bytes: buffers.next().unwrap_or_default(), more: buffers.collect(), keys: 1 });
+        self.progress.open_bytes.fetch_sub(before_bytes, Relaxed);
         state
     }
 
     /// Ends the cut of a value, if one runs, because the snapshot has failed.
     fn abandon_cut(&self, value: &Value) {
         if let Some(id) = cut_id(value) {
-            self.close_entry(id);
+            self.drop_entry(id);
             self.encoder.end_cut(value);
         }
     }
