@@ -185,7 +185,7 @@ fn the_disk_holds_what_a_replica_lacks_after_a_slow_load() {
     for_each_backend(|backend| {
         let primary = Server::pantala(backend, &SPILLING);
         primary.connect().call("DEBUG POPULATE 2000 loaded 10");
-        let replica = Server::pantala(backend, &["--workers", "2", "--key-load-delay", "1000"]);
+        let replica = Server::pantala(backend, &["--workers", "2", "--key-load-delay", "10000"]);
         replica.connect().call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
         eventually("the replica loads", || info(&replica, "persistence", "loading") == "1");
         let most = write_values(&primary, MUCH);

@@ -1,8 +1,8 @@
 //! Moves connections between workers, so that a few busy connections use one worker, and many use
 //! all (`move-connections`).
 //!
-//! A worker is *saturated* if it uses its CPU and rarely sleeps between two turns (iterations of
-//! its event loop): it has more work than one CPU can do. It then gives connections to workers that
+//! A worker is *saturated* if it has rarely slept between two turns (iterations of its event loop)
+//! for some time: it has more work than it can do. It then gives connections to workers that
 //! have time left. A worker with little to do gives its active connections to a worker with a lower
 //! number. Fewer wake-ups then serve the same commands, and commands that different connections
 //! send one after the other run in that order, as in Redis.
@@ -23,14 +23,12 @@ use crate::reactor::moving::ask_to_leave;
 /// Time between two measurements, ms.
 const PERIOD_MS: i64 = 2;
 
-/// A period is saturated if at most one of this number of its turns began with a sleep, and the
-/// worker had at least this CPU time, per thousand. A worker that waits for a CPU rarely sleeps
-/// either, but other workers would have to wait too.
+/// A period is saturated if at most one of this number of its turns began with a sleep.
 const TURNS_PER_SLEEP_MIN: u64 = 4;
-const SATURATED_PERMILLE_MIN: u64 = 500;
 
-/// Number of consecutive saturated periods after which connections move.
-const SATURATED_PERIODS_MIN: u32 = 2;
+/// Number of consecutive saturated periods after which connections move. A short burst of commands
+/// lasts for fewer periods.
+const SATURATED_PERIODS_MIN: u32 = 8;
 
 /// Time over which the CPU time is averaged, ms.
 const AVERAGED_MS: i64 = 50;
@@ -139,8 +137,7 @@ impl Balance {
         // `CONFIG RESETSTAT` resets the number of turns.
         let (slept, ran) = (usage.sleeps.saturating_sub(self.usage.sleeps), turns.saturating_sub(self.turns));
         let cpu_permille = usage.cpu_us.saturating_sub(self.usage.cpu_us) / elapsed_ms as u64;
-        let is_awake = ran > 0 && slept * TURNS_PER_SLEEP_MIN <= ran;
-        let is_busy = is_awake && cpu_permille >= SATURATED_PERMILLE_MIN;
+        let is_busy = ran > 0 && slept * TURNS_PER_SLEEP_MIN <= ran;
         self.saturated_periods = if is_busy { self.saturated_periods + 1 } else { 0 };
         let weight = elapsed_ms.min(AVERAGED_MS);
         let average = i64::from(self.cpu_permille) * (AVERAGED_MS - weight)
@@ -259,14 +256,21 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_rarely_sleeps_for_two_periods_is_saturated() {
+    fn a_worker_that_rarely_sleeps_for_some_time_is_saturated() {
         let mut worker = Worker::default();
-        assert!(!worker.period(2, 40, 10, 2000));
-        assert!(worker.period(2, 40, 10, 2000));
-        assert!(!worker.period(2, 40, 11, 2000), "it sleeps before every third turn");
-        assert!(!worker.period(2, 40, 0, 2000) && !worker.period(2, 40, 0, 100), "another program uses its CPU");
-        assert!(!worker.period(200, 3, 1, 1000), "it slept in most of this time");
-        assert!(!worker.period(80, 1, 0, 80_000) && worker.period(80, 1, 0, 80_000), "turns may be long");
+        let mut is_saturated = |ms, turns, sleeps, cpu_us| {
+            let mut after = 0;
+            while !worker.period(ms, turns, sleeps, cpu_us) && after < 100 {
+                after += 1;
+            }
+            worker.period(2, 40, 40, 100);
+            after + 1 == SATURATED_PERIODS_MIN
+        };
+        assert!(is_saturated(2, 40, 10, 2000));
+        assert!(!is_saturated(2, 40, 11, 2000), "it sleeps before every third turn");
+        assert!(is_saturated(6, 40, 0, 2000), "another program uses its CPU too");
+        assert!(is_saturated(80, 1, 0, 80_000), "turns may be long");
+        assert!(!is_saturated(200, 3, 1, 1000), "it sleeps most of the time");
     }
 
     #[test]
@@ -274,7 +278,8 @@ mod tests {
         let mut worker = Worker { turns: 1000, ..Worker::default() };
         worker.period(2, 0, 0, 0);
         worker.turns = 0;
-        assert!(!worker.period(2, 2, 2, 10));
+        worker.period(2, 2, 2, 10);
+        assert_eq!(worker.balance.saturated_periods, 0);
     }
 
     #[test]
