@@ -78,7 +78,7 @@ struct Observed {
     /// The last number sent.
     sent: AtomicU64,
     acknowledged: Seen,
-    /// What a reader has seen.
+    /// The values that a reader has seen.
     read: Seen,
 }
 

@@ -91,7 +91,7 @@ pub struct Connection<C, S> {
     /// Encoded messages and invalidations that must follow replies in flight. They are held until
     /// these replies have arrived.
     pub held_messages: Vec<u8>,
-    /// What a transaction has to send even if replies are suppressed now: the elements of its reply
+    /// Bytes that a transaction sends even if replies are suppressed now: the elements of its reply
     /// before `CLIENT REPLY`, and confirmations of subscriptions.
     pub confirmed: Vec<u8>,
     /// The send in flight.

@@ -33,7 +33,7 @@ pub fn needs_settling(session: &Session) -> bool {
 
 impl<C: Lent, S> Connection<C, S> {
     /// Removes the reply that starts at `before` in the output, if the client doesn't want it.
-    /// Keeps messages, and what a transaction has to send ([`Connection::end_exec`]).
+    /// Keeps messages, and the bytes of [`Connection::confirmed`].
     #[inline]
     pub fn end_reply(&mut self, before: usize) {
         if !replies_wanted(&mut self.session) {

@@ -2,8 +2,8 @@
 //! all (`move-connections`).
 //!
 //! A worker is *saturated* if it has rarely slept between two turns (iterations of its event loop)
-//! for some time: it has more work than it can do. It then gives connections to workers that
-//! have time left. A worker with little to do gives its active connections to a worker with a lower
+//! for some time: it has more work than it can do. It then gives connections to workers that have
+//! time left. A worker with little to do gives its active connections to a worker with a lower
 //! number. Fewer wake-ups then serve the same commands, and commands that different connections
 //! send one after the other run in that order, as in Redis.
 
@@ -60,7 +60,7 @@ const ACTIVE_MS: i64 = 20;
 /// Maximum number of connections that are examined at once for whether they are active.
 const EXAMINED_AT_ONCE: usize = 1024;
 
-/// What a worker has measured.
+/// The measurements of a worker, and when it may move connections again.
 #[derive(Default)]
 pub struct Balance {
     /// When the current period began, in ms of the monotonic clock.

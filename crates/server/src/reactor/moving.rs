@@ -55,8 +55,7 @@ pub fn in_turn<L: EventLoop, H>(reactor: &Reactor<'_, L, H>) -> Vec<u32> {
 pub fn ask_to_leave<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32, to: u32) -> bool {
     let Some(connection) = &mut reactor.connections[index as usize] else { return false };
     let socket = &mut connection.socket;
-    let waits = socket.shard_work.is_some() || socket.unsynced != 0 || socket.is_unsynced;
-    let is_bound = socket.is_leaving || socket.is_receive_paused || waits;
+    let is_bound = socket.is_leaving || socket.is_receive_paused || waits(socket);
     if is_bound || connection.state != State::Open || connection.sending.bytes > 0 || !connection.session.may_move() {
         return false;
     }
@@ -156,6 +155,10 @@ pub fn take_over<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, moved: Moved)
 fn is_at_rest<H>(connection: &Connection<H>) -> bool {
     let socket = &connection.socket;
     let is_listed = socket.is_touched || socket.is_listed || socket.is_receive_paused;
-    let waits = socket.shard_work.is_some() || socket.unsynced != 0 || socket.is_unsynced;
-    !(is_listed | waits) && connection.may_move() && socket.tls.as_ref().is_none_or(|layer| layer.is_at_rest())
+    !(is_listed || waits(socket)) && connection.may_move() && socket.tls.as_ref().is_none_or(|layer| layer.is_at_rest())
+}
+
+/// Returns whether a connection waits for shards, or for a sync of the append-only file.
+fn waits<H>(socket: &Socket<H>) -> bool {
+    socket.shard_work.is_some() || socket.unsynced != 0 || socket.is_unsynced
 }
