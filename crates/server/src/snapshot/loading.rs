@@ -144,9 +144,11 @@ impl Loading {
     }
 
     /// Returns whether a load at startup is running and counts as short. A load that is delayed by
-    /// `key-load-delay` never counts as short.
+    /// `key-load-delay` counts as short only until the length of its files is known.
     fn is_short(&self) -> bool {
-        self.is_startup() && self.delay.load(Relaxed) == 0 && self.loaded_bytes() < SHORT_BYTES
+        let has_length = self.total_bytes.load(Relaxed) > 0;
+        let is_delayed = self.delay.load(Relaxed) != 0;
+        self.is_startup() && (!has_length || !is_delayed && self.loaded_bytes() < SHORT_BYTES)
     }
 
     /// Sets `key-load-delay`: n > 0 sleeps n µs per key, -n sleeps 1 µs per n keys, and 0 does not
@@ -306,6 +308,8 @@ mod tests {
         loading.is_startup.store(true, Relaxed);
         assert!(loading.is_short());
         loading.set_delay(1);
+        assert!(loading.is_short(), "INFO would report a length of 0");
+        loading.note_total_bytes(2 * SHORT_BYTES);
         assert!(!loading.is_short());
         loading.set_delay(0);
         loading.set_loaded_bytes(SHORT_BYTES);
